@@ -1,0 +1,1 @@
+//! nodescope-plugin-cache
