@@ -1,1 +1,17 @@
-//! placeholder
+//! x86-64 architectural state, feature templates and rules: pure data, shared by every engine.
+//!
+//! Nothing here executes an instruction; engines load a [`VcpuState`], run, and store it back, so that a
+//! state saved on one engine continues on another.
+
+pub mod bits;
+pub mod exception;
+pub mod state;
+
+pub use exception::{Exception, Vector};
+pub use state::{
+    Control, Debug, DescriptorTable, Events, FxImage, General, InterruptShadow, MpState, Msrs,
+    Segment, Segments, Time, VcpuState, Vector256,
+};
+
+/// Size of the smallest page (SDM vol. 3A, section 4.1).
+pub const PAGE_SIZE: u64 = 4096;

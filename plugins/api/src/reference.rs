@@ -1,0 +1,196 @@
+//! Memory references and the traits of the models that time them.
+
+use serde::{Deserialize, Serialize};
+
+use crate::Counters;
+
+/// Kind of a memory reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Access {
+    /// Data read.
+    Read,
+    /// Data write (a read-modify-write makes a read, then a write).
+    Write,
+    /// Instruction fetch, once for each line that execution enters.
+    Fetch,
+}
+
+/// Which first-level cache a reference goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Side {
+    /// Data.
+    Data,
+    /// Instructions.
+    Instruction,
+}
+
+impl Access {
+    /// The first-level cache this access goes to.
+    pub fn side(self) -> Side {
+        if self == Access::Fetch {
+            Side::Instruction
+        } else {
+            Side::Data
+        }
+    }
+}
+
+/// Privilege at which a reference was made or an instruction retired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Privilege {
+    /// CPL 3.
+    User,
+    /// CPL 0–2.
+    Kernel,
+}
+
+/// Dense index of the address space a reference belongs to; the owner of the window maps it to a rank or process.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default, Serialize, Deserialize,
+)]
+pub struct Context(pub u32);
+
+/// One reference to one cache line (a reference that crosses a line is split, one `MemRef` for each line).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemRef {
+    /// vCPU within its node.
+    pub vcpu: u16,
+    /// User or kernel.
+    pub privilege: Privilege,
+    /// Kind.
+    pub access: Access,
+    /// Address space.
+    pub context: Context,
+    /// Guest-physical address of the first byte.
+    pub physical: u64,
+    /// Guest-linear address of the first byte.
+    pub linear: u64,
+    /// Bytes referenced within the line.
+    pub size: u32,
+    /// The vCPU's clock in cycles.
+    pub now: u64,
+}
+
+/// What the engine's filter may answer on its own for a line from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Permission {
+    /// Nothing: ask again.
+    None,
+    /// Reads (or fetches).
+    Read,
+    /// Reads and writes: the line is held modified.
+    ReadWrite,
+}
+
+/// A model's answer to a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// Cycles that the vCPU's clock advances in addition to the instruction's own.
+    pub stall: u32,
+    /// What the filter of the *requesting* vCPU may answer for this line from now on.
+    pub filter: Permission,
+}
+
+/// A change to some vCPU's filter: its permission for a line becomes at most this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterUpdate {
+    /// vCPU within its node.
+    pub vcpu: u16,
+    /// Data or instruction filter.
+    pub side: Side,
+    /// Physical address of the line.
+    pub line: u64,
+    /// New upper bound of the permission.
+    pub permission: Permission,
+}
+
+/// Shape of the engine's filter that keeps a model exact: one slot for each set of the first-level cache (or fewer).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilterGeometry {
+    /// log2 of the line size in bytes.
+    pub line_shift: u8,
+    /// log2 of the number of slots of the data filter; at most log2(sets), and `line_shift + slots <= 12`, so that the
+    /// linear and the physical address agree on the slot.
+    pub data_slots: u8,
+    /// The same for the instruction filter.
+    pub instruction_slots: u8,
+}
+
+/// A timing model of the memory system of one node, as the engine drives it.
+pub trait MemoryModel: Send {
+    /// Filter under which this model stays exact.
+    fn filter(&self) -> FilterGeometry;
+
+    /// Account for one reference. Changes to filters of any vCPU (also the requesting one, for other lines) are pushed to
+    /// `updates`; the engine applies them before that vCPU's next reference.
+    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome;
+
+    /// Forget statistics, keep state: the end of a warm-up.
+    fn reset_statistics(&mut self);
+
+    /// Every counter of this model, in an order that does not depend on the host. `counted` are the engine's counters of
+    /// the same interval, needed for hits that the filter answered.
+    fn statistics(&self, counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic>;
+}
+
+/// A request that left the last cache level (or every reference, where no cache is attached).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MissRef {
+    /// Socket the request comes from.
+    pub socket: u16,
+    /// Physical address of the line.
+    pub line: u64,
+    /// True for a write-back of a dirty line, false for a fill.
+    pub write_back: bool,
+    /// Clock of the requesting vCPU in cycles.
+    pub now: u64,
+}
+
+/// What the memory answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryTiming {
+    /// Latency in cycles.
+    pub latency: u32,
+    /// Whether the line's home is the requesting socket.
+    pub local: bool,
+}
+
+/// Main memory behind the caches: decides by physical address which socket is home and how long it takes.
+pub trait MemoryTimingModel: Send {
+    /// Time one request.
+    fn request(&mut self, miss: &MissRef) -> MemoryTiming;
+    /// Home socket of a physical address.
+    fn home(&self, physical: u64) -> u16;
+}
+
+/// Role of a counter in the CPI equations (method R, equations 2–4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Term {
+    /// CPI_L1, CPI_L2, CPI_L3, …: cache level, counted from 1.
+    Cache(u8),
+    /// CPI_memory.
+    Memory,
+    /// Informational: not a term (its cycles are zero or counted elsewhere).
+    None,
+}
+
+/// One counter of a model: events of one kind and the cycles they cost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Statistic {
+    /// vCPU within its node.
+    pub vcpu: u16,
+    /// Address space.
+    pub context: Context,
+    /// User or kernel.
+    pub privilege: Privilege,
+    /// Stable name such as `L2.read_miss`.
+    pub event: String,
+    /// Equation term that these cycles belong to.
+    pub term: Term,
+    /// Events counted.
+    pub count: u64,
+    /// Latency of one event in cycles, where it is a constant.
+    pub latency: u64,
+    /// Cycles in total: what the clock advanced by because of these events.
+    pub cycles: u64,
+}

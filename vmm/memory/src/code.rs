@@ -1,0 +1,184 @@
+//! Which pages hold decoded code, at 64-byte granularity, so that writes by any vCPU or device invalidate it and
+//! data beside code does not.
+//!
+//! One mask bit stands for 64 bytes, 64 bits for a page. A write to a granule that holds code advances the page's
+//! generation; decoded blocks remember the generation they were made under and are thrown away when it differs
+//! (SDM vol. 3A §8.1.3: self- and cross-modifying code).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use vm_memory::bitmap::{Bitmap, BitmapSlice, NewBitmap, WithBitmapSlice};
+
+/// log2 of the granule in bytes.
+pub const GRANULE_SHIFT: u32 = 6;
+
+#[derive(Debug)]
+struct Page {
+    /// Granules that hold decoded code.
+    mask: AtomicU64,
+    /// Advances with each write to such a granule.
+    generation: AtomicU32,
+}
+
+/// Code map of one RAM region, indexed by byte offset into the region.
+///
+/// Atomics make it shareable; all accesses are relaxed because the vCPUs and devices of a node run on one thread at a time.
+#[derive(Clone, Debug, Default)]
+pub struct CodeMap {
+    pages: Arc<[Page]>,
+}
+
+impl CodeMap {
+    /// Generation of the page at this offset.
+    #[inline]
+    pub fn generation(&self, offset: usize) -> u32 {
+        self.pages[offset >> 12].generation.load(Ordering::Relaxed)
+    }
+
+    /// Address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
+    /// this map lives.
+    pub fn generation_cell(&self, offset: usize) -> &AtomicU32 {
+        &self.pages[offset >> 12].generation
+    }
+
+    /// Whether any code was decoded from the page at this offset.
+    #[inline]
+    pub fn has_code(&self, offset: usize) -> bool {
+        self.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
+    }
+
+    /// Record that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
+    /// first: whoever caches write permission for the page must drop it.
+    pub fn mark(&self, offset: usize, len: usize) -> bool {
+        let page = &self.pages[offset >> 12];
+        page.mask
+            .fetch_or(granules(offset & 0xfff, len), Ordering::Relaxed)
+            == 0
+    }
+
+    /// Record a write to `offset..offset + len`; returns true if it hit code.
+    #[inline]
+    pub fn written(&self, offset: usize, len: usize) -> bool {
+        let mut hit = false;
+        let (mut at, end) = (offset, offset + len);
+        while at < end {
+            let stop = ((at | 0xfff) + 1).min(end);
+            let page = &self.pages[at >> 12];
+            let mask = page.mask.load(Ordering::Relaxed);
+            let written = granules(at & 0xfff, stop - at);
+            if mask & written != 0 {
+                page.generation.fetch_add(1, Ordering::Relaxed);
+                // All blocks of the page die with the generation, so all its marks go too; decoding sets them again.
+                page.mask.store(0, Ordering::Relaxed);
+                hit = true;
+            }
+            at = stop;
+        }
+        hit
+    }
+}
+
+/// Mask of the granules that `from..from + len` of a page touches.
+fn granules(from: usize, len: usize) -> u64 {
+    if len == 0 {
+        return 0;
+    }
+    let first = from >> GRANULE_SHIFT;
+    let last = ((from + len - 1) >> GRANULE_SHIFT).min(63);
+    (u64::MAX >> (63 - last)) & (u64::MAX << first)
+}
+
+/// View of a [`CodeMap`] from an offset on, as vm-memory wants it for writes through its own accessors (device DMA).
+#[derive(Clone, Debug, Default)]
+pub struct CodeSlice {
+    map: CodeMap,
+    base: usize,
+}
+
+impl WithBitmapSlice<'_> for CodeSlice {
+    type S = CodeSlice;
+}
+impl BitmapSlice for CodeSlice {}
+
+impl Bitmap for CodeSlice {
+    fn mark_dirty(&self, offset: usize, len: usize) {
+        self.map.written(self.base + offset, len);
+    }
+    fn dirty_at(&self, offset: usize) -> bool {
+        self.map.has_code(self.base + offset)
+    }
+    fn slice_at(&self, offset: usize) -> CodeSlice {
+        CodeSlice {
+            map: self.map.clone(),
+            base: self.base + offset,
+        }
+    }
+}
+
+impl WithBitmapSlice<'_> for CodeMap {
+    type S = CodeSlice;
+}
+
+impl Bitmap for CodeMap {
+    fn mark_dirty(&self, offset: usize, len: usize) {
+        self.written(offset, len);
+    }
+    fn dirty_at(&self, offset: usize) -> bool {
+        self.has_code(offset)
+    }
+    fn slice_at(&self, offset: usize) -> CodeSlice {
+        CodeSlice {
+            map: self.clone(),
+            base: offset,
+        }
+    }
+}
+
+impl NewBitmap for CodeMap {
+    fn with_len(len: usize) -> Self {
+        let pages = (0..len.div_ceil(4096))
+            .map(|_| Page {
+                mask: AtomicU64::new(0),
+                generation: AtomicU32::new(0),
+            })
+            .collect();
+        Self { pages }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_beside_code_keeps_the_generation() {
+        let map = CodeMap::with_len(8192);
+        assert!(map.mark(4096 + 100, 30));
+        assert!(!map.mark(4096 + 128, 2), "second mark of the page");
+        assert!(!map.written(4096 + 192, 64), "granule 3 holds no code");
+        assert_eq!(map.generation(4096), 0);
+        assert!(map.written(4096 + 127, 1));
+        assert_eq!(map.generation(4096), 1);
+        assert_eq!(map.generation(0), 0);
+        assert!(!map.has_code(4096));
+    }
+
+    #[test]
+    fn a_write_across_pages_touches_both() {
+        let map = CodeMap::with_len(8192);
+        map.mark(4032, 64);
+        map.mark(4096, 1);
+        assert!(map.written(4090, 16));
+        assert_eq!((map.generation(0), map.generation(4096)), (1, 1));
+    }
+
+    #[test]
+    fn granule_masks() {
+        assert_eq!(granules(0, 0), 0);
+        assert_eq!(granules(0, 1), 1);
+        assert_eq!(granules(63, 2), 3);
+        assert_eq!(granules(0, 4096), u64::MAX);
+        assert_eq!(granules(4032, 64), 1 << 63);
+    }
+}

@@ -1,0 +1,229 @@
+//! Layout and allocation of guest RAM.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use vm_memory::{
+    Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestRegionMmap, MmapRegion,
+};
+
+use crate::CodeMap;
+
+/// vm-memory's view of the RAM, used by devices and loaders. Writes through it are seen by the code map.
+pub type GuestRam = GuestMemoryMmap<CodeMap>;
+
+/// Start of the hole below 4 GiB left for devices (local APIC, IOAPIC, virtio-mmio).
+pub const MMIO_GAP_START: u64 = 0xc000_0000;
+/// End of that hole.
+pub const MMIO_GAP_END: u64 = 0x1_0000_0000;
+
+/// Memory that belongs to one NUMA node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumaRange {
+    /// First guest-physical address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// NUMA node (socket).
+    pub node: u32,
+}
+
+/// Why RAM could not be laid out or allocated.
+#[derive(Debug, Error)]
+pub enum LayoutError {
+    /// A size is zero or not a multiple of 2 MiB.
+    #[error("memory of NUMA node {node} is {bytes} bytes; it must be a positive multiple of 2 MiB")]
+    Size {
+        /// NUMA node.
+        node: u32,
+        /// Size asked for.
+        bytes: u64,
+    },
+    /// The host refused the mapping.
+    #[error(
+        "the host cannot map {bytes} bytes of guest memory ({cause}); reduce the study's memory per node"
+    )]
+    Map {
+        /// Size asked for.
+        bytes: u64,
+        /// Host error.
+        cause: String,
+    },
+}
+
+/// One contiguous piece of RAM as engines see it.
+#[derive(Clone, Debug)]
+pub struct RamRegion {
+    /// First guest-physical address.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Host address of the first byte.
+    pub host: *mut u8,
+    /// Code map of the region.
+    pub code: CodeMap,
+}
+
+// SAFETY: the pointer refers to a shared anonymous mapping that lives as long as the owning `Ram`; access discipline
+// (one thread per node at a time) is the machine's.
+unsafe impl Send for RamRegion {}
+// SAFETY: as above; `RamRegion` itself is immutable.
+unsafe impl Sync for RamRegion {}
+
+/// Guest RAM of one node. Clones share the memory.
+#[derive(Clone, Debug)]
+pub struct Ram {
+    memory: GuestRam,
+    regions: Arc<[RamRegion]>,
+    numa: Arc<[NumaRange]>,
+}
+
+impl Ram {
+    /// Allocate memory for these NUMA nodes (bytes each, in node order), around the hole below 4 GiB. Pages are
+    /// populated by the host when first touched.
+    pub fn new(numa_bytes: &[u64]) -> Result<Self, LayoutError> {
+        let mut numa = Vec::new();
+        let mut at = 0;
+        for (node, &bytes) in numa_bytes.iter().enumerate() {
+            let node = node as u32;
+            if bytes == 0 || bytes % (2 << 20) != 0 {
+                return Err(LayoutError::Size { node, bytes });
+            }
+            let mut left = bytes;
+            while left > 0 {
+                if at == MMIO_GAP_START {
+                    at = MMIO_GAP_END;
+                }
+                let room = if at < MMIO_GAP_START {
+                    MMIO_GAP_START - at
+                } else {
+                    u64::MAX
+                };
+                let len = left.min(room);
+                numa.push(NumaRange {
+                    start: at,
+                    len,
+                    node,
+                });
+                at += len;
+                left -= len;
+            }
+        }
+        let total: u64 = numa_bytes.iter().sum();
+        let low = total.min(MMIO_GAP_START);
+        let mut pieces = vec![(0, low)];
+        if total > low {
+            pieces.push((MMIO_GAP_END, total - low));
+        }
+        let mut mapped = Vec::new();
+        for &(start, len) in &pieces {
+            let fail = |cause: String| LayoutError::Map { bytes: len, cause };
+            let map = MmapRegion::<CodeMap>::new(len as usize).map_err(|e| fail(e.to_string()))?;
+            mapped.push(
+                GuestRegionMmap::new(map, GuestAddress(start))
+                    .ok_or_else(|| fail("address space exhausted".into()))?,
+            );
+        }
+        let memory = GuestRam::from_regions(mapped).map_err(|e| LayoutError::Map {
+            bytes: total,
+            cause: e.to_string(),
+        })?;
+        let regions = memory
+            .iter()
+            .map(|r| RamRegion {
+                start: r.start_addr().raw_value(),
+                len: r.len(),
+                host: r.get_mmap().as_ptr(),
+                code: r.get_mmap().bitmap().clone(),
+            })
+            .collect();
+        Ok(Self {
+            memory,
+            regions,
+            numa: numa.into(),
+        })
+    }
+
+    /// vm-memory's view.
+    pub fn memory(&self) -> &GuestRam {
+        &self.memory
+    }
+
+    /// Regions in address order.
+    pub fn regions(&self) -> &[RamRegion] {
+        &self.regions
+    }
+
+    /// NUMA ranges in address order.
+    pub fn numa(&self) -> &[NumaRange] {
+        &self.numa
+    }
+
+    /// The region that holds this address.
+    #[inline]
+    pub fn region(&self, physical: u64) -> Option<&RamRegion> {
+        self.regions
+            .iter()
+            .find(|r| physical.wrapping_sub(r.start) < r.len)
+    }
+
+    /// Total size in bytes.
+    pub fn size(&self) -> u64 {
+        self.regions.iter().map(|r| r.len).sum()
+    }
+
+    /// Read guest-physical memory; false where any byte is not RAM.
+    pub fn read(&self, physical: u64, buf: &mut [u8]) -> bool {
+        self.memory.read_slice(buf, GuestAddress(physical)).is_ok()
+    }
+
+    /// Write guest-physical memory (seen by the code map); false where any byte is not RAM.
+    pub fn write(&self, physical: u64, buf: &[u8]) -> bool {
+        self.memory.write_slice(buf, GuestAddress(physical)).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_above_the_hole_moves_up_and_keeps_its_numa_node() {
+        let ram = Ram::new(&[2 << 30, 2 << 30]).unwrap();
+        assert_eq!(ram.size(), 4 << 30);
+        let ranges: Vec<_> = ram
+            .numa()
+            .iter()
+            .map(|r| (r.start, r.len, r.node))
+            .collect();
+        assert_eq!(
+            ranges,
+            [
+                (0, 2 << 30, 0),
+                (2 << 30, 1 << 30, 1),
+                (4 << 30, 1 << 30, 1)
+            ]
+        );
+        assert!(ram.region(MMIO_GAP_START).is_none());
+        assert!(ram.write((5 << 30) - 1, &[7]));
+        assert!(!ram.write(5 << 30, &[7]));
+    }
+
+    #[test]
+    fn dma_writes_reach_the_code_map() {
+        let ram = Ram::new(&[2 << 20]).unwrap();
+        let region = ram.region(0x3000).unwrap();
+        region.code.mark(0x3040, 16);
+        ram.write(0x3000, &[0; 64]);
+        assert_eq!(region.code.generation(0x3000), 0);
+        ram.write(0x3030, &[0; 32]);
+        assert_eq!(region.code.generation(0x3000), 1);
+    }
+
+    #[test]
+    fn impossible_sizes_are_refused() {
+        let err = Ram::new(&[4096]).unwrap_err().to_string();
+        assert!(err.contains("4096 bytes") && err.contains("2 MiB"), "{err}");
+    }
+}
