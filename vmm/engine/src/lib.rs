@@ -1,1 +1,82 @@
-//! placeholder
+//! The seam between engines and the machine.
+//!
+//! An engine runs one vCPU ([`Vcpu`]) and asks the machine for everything outside it through [`Platform`]. Engines do not
+//! know devices; devices do not know engines.
+
+mod error;
+mod platform;
+
+pub use error::{EngineError, StopReport};
+pub use platform::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
+
+use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_x86::VcpuState;
+
+/// Why a vCPU returned to the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The clock reached the limit.
+    Limit,
+    /// HLT with no interrupt to take; the clock stands where HLT was executed.
+    Halted,
+    /// The platform asked for attention during an access (`Platform::attention`).
+    Attention,
+    /// Triple fault.
+    Shutdown,
+}
+
+/// How far a vCPU may run. Both bounds are absolute; it stops at the first instruction boundary at or after either.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// The vCPU's clock in cycles.
+    pub cycles: u64,
+    /// Instructions retired since power-on.
+    pub instructions: u64,
+}
+
+impl Limit {
+    /// Run until the clock shows `cycles`.
+    pub fn cycles(cycles: u64) -> Self {
+        Self {
+            cycles,
+            instructions: u64::MAX,
+        }
+    }
+    /// Run until `instructions` have been retired since power-on.
+    pub fn instructions(instructions: u64) -> Self {
+        Self {
+            cycles: u64::MAX,
+            instructions,
+        }
+    }
+}
+
+/// One virtual CPU on some engine.
+pub trait Vcpu: Send {
+    /// Run until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries.
+    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError>;
+
+    /// The vCPU's clock in cycles since power-on.
+    fn cycles(&self) -> u64;
+
+    /// Let the clock jump forward without executing (idle time, or time taken by the platform).
+    fn advance_to(&mut self, cycles: u64);
+
+    /// Instructions retired since power-on.
+    fn instructions(&self) -> u64;
+
+    /// Copy all state out.
+    fn save(&self) -> VcpuState;
+
+    /// Load all state.
+    fn restore(&mut self, state: &VcpuState);
+
+    /// A model is attached (its filter's geometry) or detached; counting starts or stops with it.
+    fn attach(&mut self, filter: Option<FilterGeometry>);
+
+    /// Apply changes that a model made to this vCPU's filter while another vCPU ran.
+    fn update_filter(&mut self, updates: &[FilterUpdate]);
+
+    /// Hand counters gathered since the last call to `Platform::account`.
+    fn flush_counters(&mut self, platform: &mut dyn Platform);
+}
