@@ -1,1 +1,18 @@
-//! placeholder
+//! The portable engine: decodes guest code into blocks of operations and interprets them.
+//!
+//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `lower` (instruction → operation),
+//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts).
+
+mod block;
+mod cpu;
+mod deliver;
+mod fetch;
+mod lower;
+mod memory;
+mod mmu;
+mod op;
+mod ops;
+mod run;
+pub mod vcpu;
+
+pub use vcpu::SoftVcpu;

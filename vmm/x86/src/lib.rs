@@ -4,9 +4,11 @@
 //! state saved on one engine continues on another.
 
 pub mod bits;
+pub mod cpuid;
 pub mod exception;
 pub mod state;
 
+pub use cpuid::{CpuidEntry, CpuidTable};
 pub use exception::{Exception, Vector};
 pub use state::{
     Control, Debug, DescriptorTable, Events, FxImage, General, InterruptShadow, MpState, Msrs,

@@ -1,0 +1,547 @@
+//! Loads and stores of guest-linear memory.
+//!
+//! A load or store first asks the [`DataFilter`]: one compare proves that the address is translated and permitted and, in
+//! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
+//! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
+
+use nodescope_plugin_api::{
+    Access, FilterGeometry, FilterUpdate, MemRef, Permission, Privilege, Side,
+};
+use nodescope_x86::Exception;
+
+use crate::cpu::Cpu;
+use crate::mmu::{Intent, Page};
+use crate::op::Trap;
+
+/// Values that live in guest memory: any bit pattern is valid.
+///
+/// # Safety
+/// Implementors are plain data without padding or invalid patterns, at most 32 bytes.
+pub unsafe trait Plain: Copy {}
+// SAFETY: integers and byte arrays accept any bit pattern.
+unsafe impl Plain for u8 {}
+// SAFETY: as above.
+unsafe impl Plain for u16 {}
+// SAFETY: as above.
+unsafe impl Plain for u32 {}
+// SAFETY: as above.
+unsafe impl Plain for u64 {}
+// SAFETY: as above.
+unsafe impl Plain for u128 {}
+// SAFETY: as above.
+unsafe impl Plain for [u8; 10] {}
+// SAFETY: as above.
+unsafe impl Plain for [u8; 32] {}
+
+/// Slots of the filter for each privilege.
+const SLOTS: usize = 256;
+/// Tag that no address has: linear addresses shifted right by at least 6 leave the top bits clear.
+const NONE: u64 = u64::MAX;
+
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Entry {
+    /// `linear >> shift` where reads may pass.
+    read: u64,
+    /// The same for writes.
+    write: u64,
+    /// Host address minus linear address.
+    addend: u64,
+    /// Physical line (while a model is attached); bit 0 set where the page is global (without).
+    line: u64,
+}
+
+const EMPTY: Entry = Entry {
+    read: NONE,
+    write: NONE,
+    addend: 0,
+    line: 0,
+};
+
+/// What loads and stores ask first.
+#[repr(C)]
+pub struct DataFilter {
+    /// log2 of what an entry stands for: page or line.
+    shift: u32,
+    /// Slots in use, minus one.
+    mask: u32,
+    /// First slot of the current privilege: 0 for user, `SLOTS` for kernel.
+    base: usize,
+    entries: Box<[Entry; 2 * SLOTS]>,
+}
+
+impl Default for DataFilter {
+    fn default() -> Self {
+        Self {
+            shift: 12,
+            mask: SLOTS as u32 - 1,
+            base: SLOTS,
+            entries: Box::new([EMPTY; 2 * SLOTS]),
+        }
+    }
+}
+
+impl DataFilter {
+    /// Entries stand for pages (None) or for lines of a model's first-level cache.
+    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
+        let (shift, slots) = geometry.map_or((12, SLOTS as u32), |g| {
+            (u32::from(g.line_shift), 1 << g.data_slots)
+        });
+        assert!(
+            slots as usize <= SLOTS,
+            "filter geometry has more slots than the engine keeps"
+        );
+        self.shift = shift;
+        self.mask = slots - 1;
+        self.flush();
+    }
+
+    /// Drop everything.
+    pub fn flush(&mut self) {
+        self.entries.fill(EMPTY);
+    }
+
+    /// Drop all but global pages (page granularity only).
+    pub fn flush_local(&mut self) {
+        if self.shift != 12 {
+            return self.flush();
+        }
+        for e in self.entries.iter_mut() {
+            if e.line & 1 == 0 {
+                *e = EMPTY;
+            }
+        }
+    }
+
+    /// Drop what belongs to one page.
+    pub fn flush_page(&mut self, linear: u64) {
+        if self.shift != 12 {
+            return self.flush();
+        }
+        let slot = (linear >> 12) as usize & self.mask as usize;
+        self.entries[slot] = EMPTY;
+        self.entries[slot + SLOTS] = EMPTY;
+    }
+
+    /// Forbid writes everywhere: pages that became code must be seen.
+    pub fn drop_writes(&mut self) {
+        for e in self.entries.iter_mut() {
+            e.write = NONE;
+        }
+    }
+
+    /// Switch between the arrays of user and kernel.
+    #[inline]
+    pub fn set_privilege(&mut self, privilege: Privilege) {
+        self.base = if privilege == Privilege::User {
+            0
+        } else {
+            SLOTS
+        };
+    }
+
+    #[inline(always)]
+    fn entry(&self, linear: u64) -> &Entry {
+        let slot = self.base + ((linear >> self.shift) as usize & self.mask as usize);
+        // SAFETY: `base` is 0 or SLOTS and `mask` less than SLOTS.
+        unsafe { self.entries.get_unchecked(slot) }
+    }
+
+    fn update(&mut self, update: &FilterUpdate) {
+        let slot = (update.line >> self.shift) as usize & self.mask as usize;
+        for e in [slot, slot + SLOTS] {
+            let e = &mut self.entries[e];
+            if e.line == update.line {
+                match update.permission {
+                    Permission::None => *e = EMPTY,
+                    Permission::Read => e.write = NONE,
+                    Permission::ReadWrite => {}
+                }
+            }
+        }
+    }
+}
+
+/// Instruction lines that need not be reported: the most recently used line of each set, by physical address.
+pub struct InstructionFilter {
+    shift: u32,
+    mask: u32,
+    lines: [u64; 64],
+}
+
+impl Default for InstructionFilter {
+    fn default() -> Self {
+        Self {
+            shift: 6,
+            mask: 0,
+            lines: [NONE; 64],
+        }
+    }
+}
+
+impl InstructionFilter {
+    /// Take a model's geometry and start empty.
+    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
+        *self = Self::default();
+        if let Some(g) = geometry {
+            assert!(
+                g.instruction_slots <= 6,
+                "filter geometry has more slots than the engine keeps"
+            );
+            self.shift = g.line_shift.into();
+            self.mask = (1 << g.instruction_slots) - 1;
+        }
+    }
+    /// log2 of the line size.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+    /// Whether this physical line hits.
+    #[inline]
+    pub fn hit(&self, line: u64) -> bool {
+        self.lines[(line >> self.shift) as usize & self.mask as usize & 63] == line
+    }
+    /// Remember a line.
+    pub fn fill(&mut self, line: u64, permission: Permission) {
+        self.lines[(line >> self.shift) as usize & self.mask as usize & 63] =
+            if permission == Permission::None {
+                NONE
+            } else {
+                line
+            };
+    }
+    fn update(&mut self, update: &FilterUpdate) {
+        let slot = &mut self.lines[(update.line >> self.shift) as usize & self.mask as usize & 63];
+        if *slot == update.line && update.permission == Permission::None {
+            *slot = NONE;
+        }
+    }
+}
+
+/// Where a piece of an access (within one page and one line) goes.
+enum Target {
+    Host(*mut u8),
+    Device(u64),
+}
+
+impl Cpu {
+    /// Load from a linear address.
+    #[inline(always)]
+    pub fn load<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
+        let last = linear.wrapping_add(size_of::<T>() as u64 - 1);
+        let e = self.filter.entry(linear);
+        if e.read == last >> self.filter.shift {
+            // SAFETY: the entry proves that the page (or line) of both ends is mapped guest RAM at linear + addend; any bit
+            // pattern is a valid T.
+            return Ok(unsafe { (linear.wrapping_add(e.addend) as *const T).read_unaligned() });
+        }
+        self.load_slow(linear)
+    }
+
+    /// Store to a linear address.
+    #[inline(always)]
+    pub fn store<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
+        let last = linear.wrapping_add(size_of::<T>() as u64 - 1);
+        let e = self.filter.entry(linear);
+        if e.write == last >> self.filter.shift {
+            // SAFETY: as in `load`; the write tag proves that the page is writable, dirty and holds no decoded code.
+            unsafe { (linear.wrapping_add(e.addend) as *mut T).write_unaligned(value) };
+            return Ok(());
+        }
+        self.store_slow(linear, value)
+    }
+
+    /// Load an operand that the same instruction will store to: faults as a write does (SDM vol. 3A §4.7), before any
+    /// effect.
+    #[inline(always)]
+    pub fn load_rmw<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
+        let last = linear.wrapping_add(size_of::<T>() as u64 - 1);
+        let e = self.filter.entry(linear);
+        if e.write == last >> self.filter.shift && e.read == e.write {
+            // SAFETY: as in `load`.
+            return Ok(unsafe { (linear.wrapping_add(e.addend) as *const T).read_unaligned() });
+        }
+        self.probe_write(linear, size_of::<T>())?;
+        self.load_slow(linear)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
+        let mut buf = [0_u8; 32];
+        self.read_bytes(linear, &mut buf[..size_of::<T>()])?;
+        // SAFETY: `buf` holds at least size_of::<T>() bytes and any pattern is a valid T.
+        Ok(unsafe { buf.as_ptr().cast::<T>().read_unaligned() })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn store_slow<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
+        // SAFETY: T is plain data without padding (contract of `Plain`), so its bytes are initialised.
+        let bytes =
+            unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
+        self.write_bytes(linear, bytes)
+    }
+
+    /// Read bytes at a linear address, split at pages and lines.
+    pub fn read_bytes(&mut self, linear: u64, buf: &mut [u8]) -> Result<(), Trap> {
+        // All pages are translated before anything is read: reading a device may have effects.
+        self.check_span(linear, buf.len(), Intent::Read)?;
+        let mut at = 0;
+        for_each_piece(self.filter.shift, linear, buf.len(), |piece, len| {
+            match self.target(piece, len, Access::Read, at > 0)? {
+                Target::Host(host) => {
+                    // SAFETY: `target` returns RAM that holds `len` bytes from here.
+                    unsafe { std::ptr::copy_nonoverlapping(host, buf[at..].as_mut_ptr(), len) };
+                }
+                Target::Device(physical) => {
+                    let (id, now) = (self.id, self.now());
+                    self.platform()
+                        .mmio_read(id, now, physical, &mut buf[at..at + len]);
+                    self.touched_platform = true;
+                    self.end_block();
+                }
+            }
+            at += len;
+            Ok(())
+        })
+    }
+
+    /// Write bytes at a linear address, split at pages and lines; nothing is written where any page faults.
+    pub fn write_bytes(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Trap> {
+        self.check_span(linear, bytes.len(), Intent::Write)?;
+        let mut at = 0;
+        for_each_piece(self.filter.shift, linear, bytes.len(), |piece, len| {
+            match self.target(piece, len, Access::Write, at > 0)? {
+                Target::Host(host) => {
+                    // SAFETY: as in `read_bytes`.
+                    unsafe { std::ptr::copy_nonoverlapping(bytes[at..].as_ptr(), host, len) };
+                }
+                Target::Device(physical) => {
+                    let (id, now) = (self.id, self.now());
+                    self.platform()
+                        .mmio_write(id, now, physical, &bytes[at..at + len]);
+                    self.touched_platform = true;
+                    self.end_block();
+                }
+            }
+            at += len;
+            Ok(())
+        })
+    }
+
+    /// Check that a span can be written, without writing: `#PF` as a write.
+    pub fn probe_write(&mut self, linear: u64, len: usize) -> Result<(), Trap> {
+        self.translate_checked(linear, Intent::Write)?;
+        self.check_span(linear, len, Intent::Write)
+    }
+
+    /// A contiguous host view of `len` bytes to read from: guest RAM itself, or the bounce buffer (`len` <= 512).
+    #[inline]
+    pub fn read_span(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
+        let e = self.filter.entry(linear);
+        if e.read == linear.wrapping_add(len as u64 - 1) >> self.filter.shift {
+            return Ok(linear.wrapping_add(e.addend) as *const u8);
+        }
+        let mut scratch = [0; 512];
+        self.read_bytes(linear, &mut scratch[..len])?;
+        self.scratch.0[..len].copy_from_slice(&scratch[..len]);
+        Ok(self.scratch.0.as_ptr())
+    }
+
+    /// A contiguous host place to write `len` bytes to, which reach the guest by [`Cpu::commit_span`] with the same
+    /// arguments. Faults are raised here, before anything is written.
+    #[inline]
+    pub fn write_span(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
+        let e = self.filter.entry(linear);
+        if e.write == linear.wrapping_add(len as u64 - 1) >> self.filter.shift {
+            return Ok(linear.wrapping_add(e.addend) as *mut u8);
+        }
+        self.probe_write(linear, len)?;
+        Ok(self.scratch.0.as_mut_ptr())
+    }
+
+    /// Make a write to `place` (from [`Cpu::write_span`] of the same span) take effect.
+    #[inline]
+    pub fn commit_span(&mut self, linear: u64, len: usize, place: *mut u8) -> Result<(), Trap> {
+        if std::ptr::eq(place, self.scratch.0.as_ptr()) {
+            let scratch = self.scratch;
+            return self.write_bytes(linear, &scratch.0[..len]);
+        }
+        Ok(())
+    }
+
+    /// Translate the second and later pages of a span: the first is translated by the access itself.
+    fn check_span(&mut self, linear: u64, len: usize, intent: Intent) -> Result<(), Trap> {
+        if len == 0 {
+            return Ok(());
+        }
+        let last = linear.wrapping_add(len as u64 - 1);
+        if last >> 12 != linear >> 12 {
+            let mut page = linear;
+            while page >> 12 != last >> 12 {
+                self.translate_checked(page, intent)?;
+                page = (page & !0xfff).wrapping_add(4096);
+            }
+            self.translate_checked(last & !0xfff, intent)?;
+        }
+        Ok(())
+    }
+
+    fn translate_checked(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
+        if self.long_mode() && !is_canonical(linear) {
+            return Err(self.raise(Exception::gp(0)));
+        }
+        self.translate(linear, intent)
+    }
+
+    /// Translate one piece, report it to an attached model, refill the filter.
+    fn target(
+        &mut self,
+        linear: u64,
+        len: usize,
+        access: Access,
+        extra: bool,
+    ) -> Result<Target, Trap> {
+        let write = access == Access::Write;
+        let page =
+            self.translate_checked(linear, if write { Intent::Write } else { Intent::Read })?;
+        let physical = page.physical | linear & 0xfff;
+        if page.host.is_null() {
+            return Ok(Target::Device(physical));
+        }
+        // SAFETY: the offset lies within the page.
+        let host = unsafe { page.host.add((linear & 0xfff) as usize) };
+        let region = &self.ram.regions()[page.region as usize];
+        let offset = (physical - region.start) as usize;
+        let mut writable = page.write_ready(self, self.privilege());
+        if region.code.has_code(offset) {
+            writable = false;
+            if write && region.code.written(offset, len) {
+                self.end_block();
+            }
+        }
+        let (slot, other) = {
+            let slot = (linear >> self.filter.shift) as usize & self.filter.mask as usize;
+            (slot + self.filter.base, slot + (SLOTS - self.filter.base))
+        };
+        let tag = linear >> self.filter.shift;
+        let addend = (host as u64).wrapping_sub(linear);
+        if !self.attached {
+            let write = if writable { tag } else { NONE };
+            self.filter.entries[slot] = Entry {
+                read: tag,
+                write,
+                addend,
+                line: page.global().into(),
+            };
+            return Ok(Target::Host(host));
+        }
+        if extra {
+            // The instruction's own count is one; each further line it touches is counted here.
+            let counters = self.counters_mut();
+            if write {
+                counters.stores += 1
+            } else {
+                counters.loads += 1
+            }
+        }
+        let line = physical >> self.filter.shift << self.filter.shift;
+        let entry = self.filter.entries[slot];
+        // The filter permits the access; only code on the page or a split brought it here.
+        let filtered = entry.line == line
+            && if write {
+                entry.write == tag
+            } else {
+                entry.read == tag
+            };
+        if !filtered {
+            let reference = MemRef {
+                vcpu: self.id,
+                privilege: self.privilege(),
+                access,
+                context: self.context,
+                physical,
+                linear,
+                size: len as u32,
+                now: self.now(),
+            };
+            let outcome = self.report(&reference);
+            let read = if outcome.filter >= Permission::Read {
+                tag
+            } else {
+                NONE
+            };
+            let write = if outcome.filter == Permission::ReadWrite && writable {
+                tag
+            } else {
+                NONE
+            };
+            self.filter.entries[other] = EMPTY;
+            self.filter.entries[slot] = Entry {
+                read,
+                write,
+                addend,
+                line,
+            };
+        }
+        Ok(Target::Host(host))
+    }
+
+    /// Report a reference to the attached model and apply what it changes.
+    pub fn report(&mut self, reference: &MemRef) -> nodescope_plugin_api::Outcome {
+        let mut updates = std::mem::take(&mut self.updates);
+        let outcome = self.platform().reference(reference, &mut updates);
+        self.stall += u64::from(outcome.stall);
+        let privilege = self.cpl != 3;
+        self.counters[usize::from(privilege)].stall_cycles += u64::from(outcome.stall);
+        for u in updates.drain(..) {
+            self.apply_filter_update(&u);
+        }
+        self.updates = updates;
+        outcome
+    }
+
+    /// Lower the filter's permission for a line.
+    pub fn apply_filter_update(&mut self, update: &FilterUpdate) {
+        match update.side {
+            Side::Data => self.filter.update(update),
+            Side::Instruction => self.fetch_filter.update(update),
+        }
+    }
+
+    /// Counters of the current privilege.
+    pub fn counters_mut(&mut self) -> &mut nodescope_plugin_api::Counters {
+        &mut self.counters[usize::from(self.cpl != 3)]
+    }
+
+    /// End the current block after the running instruction.
+    #[inline]
+    pub fn end_block(&mut self) {
+        self.block_end = std::ptr::null();
+    }
+}
+
+/// Whether bits 63:47 are all equal (4-level paging).
+#[inline]
+pub fn is_canonical(linear: u64) -> bool {
+    ((linear as i64) << 16 >> 16) as u64 == linear
+}
+
+/// Call `f` for each piece of a span that lies within one unit of `1 << shift` bytes.
+fn for_each_piece(
+    shift: u32,
+    linear: u64,
+    len: usize,
+    mut f: impl FnMut(u64, usize) -> Result<(), Trap>,
+) -> Result<(), Trap> {
+    let mut at = 0;
+    while at < len {
+        let start = linear.wrapping_add(at as u64);
+        let room = (1_u64 << shift) - (start & ((1 << shift) - 1));
+        let piece = (room as usize).min(len - at);
+        f(start, piece)?;
+        at += piece;
+    }
+    Ok(())
+}

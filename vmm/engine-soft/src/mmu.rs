@@ -1,0 +1,298 @@
+//! Address translation: page walks (SDM vol. 3A §4.5) and the page-granular TLB.
+
+use nodescope_plugin_api::Privilege;
+use nodescope_x86::Exception;
+use nodescope_x86::bits::{cr0, cr4, efer, page_fault, pte, rflags};
+
+use crate::cpu::Cpu;
+use crate::op::Trap;
+
+/// Why memory is touched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Data read.
+    Read,
+    /// Data write.
+    Write,
+    /// Instruction fetch.
+    Fetch,
+}
+
+/// A translated page.
+#[derive(Clone, Copy, Debug)]
+pub struct Page {
+    /// Linear page number, `u64::MAX` where the slot is empty.
+    tag: u64,
+    /// Guest-physical address of the page.
+    pub physical: u64,
+    /// Host address of the page, null for device memory.
+    pub host: *mut u8,
+    /// Region of RAM it lies in (index into `Ram::regions`).
+    pub region: u32,
+    /// User pages may be touched at CPL 3.
+    user: bool,
+    /// Writable (at CPL 3, or with CR0.WP).
+    writable: bool,
+    /// Executable.
+    executable: bool,
+    /// Survives a CR3 write.
+    global: bool,
+    /// The dirty bit is known to be set.
+    dirty: bool,
+}
+
+const EMPTY: Page = Page {
+    tag: u64::MAX,
+    physical: 0,
+    host: std::ptr::null_mut(),
+    region: 0,
+    user: false,
+    writable: false,
+    executable: false,
+    global: false,
+    dirty: false,
+};
+
+/// Entries of the page TLB.
+const SLOTS: usize = 2048;
+
+/// Direct-mapped cache of page walks.
+pub struct PageTlb {
+    pages: Box<[Page]>,
+}
+
+// SAFETY: the host pointers refer to guest RAM, which `Cpu::ram` keeps alive and which the machine's threads use one at a time.
+unsafe impl Send for PageTlb {}
+
+impl Default for PageTlb {
+    fn default() -> Self {
+        Self {
+            pages: vec![EMPTY; SLOTS].into(),
+        }
+    }
+}
+
+impl PageTlb {
+    /// Drop everything.
+    pub fn flush_all(&mut self) {
+        self.pages.fill(EMPTY);
+    }
+
+    /// Drop all but global pages.
+    pub fn flush_local(&mut self) {
+        for p in &mut self.pages {
+            if !p.global {
+                p.tag = u64::MAX;
+            }
+        }
+    }
+
+    /// Drop the translation of one page.
+    pub fn flush_page(&mut self, linear: u64) {
+        let slot = &mut self.pages[(linear >> 12) as usize % SLOTS];
+        if slot.tag == linear >> 12 {
+            slot.tag = u64::MAX;
+        }
+    }
+}
+
+impl Cpu {
+    /// Translate a linear address at the current privilege; sets accessed and dirty bits, raises `#PF`.
+    pub fn translate(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
+        self.translate_at(linear, intent, self.privilege())
+    }
+
+    /// Current privilege.
+    #[inline]
+    pub fn privilege(&self) -> Privilege {
+        if self.cpl == 3 {
+            Privilege::User
+        } else {
+            Privilege::Kernel
+        }
+    }
+
+    /// Translate at a given privilege: descriptor tables and TSS are read as supervisor at any CPL.
+    pub fn translate_at(
+        &mut self,
+        linear: u64,
+        intent: Intent,
+        privilege: Privilege,
+    ) -> Result<Page, Trap> {
+        let user = privilege == Privilege::User;
+        let slot = (linear >> 12) as usize % SLOTS;
+        let page = self.tlb.pages[slot];
+        if page.tag == linear >> 12
+            && allowed(self, &page, intent, user)
+            && (intent != Intent::Write || page.dirty)
+        {
+            return Ok(page);
+        }
+        let page = self.walk(linear, intent, user)?;
+        self.tlb.pages[slot] = page;
+        Ok(page)
+    }
+
+    fn walk(&mut self, linear: u64, intent: Intent, user: bool) -> Result<Page, Trap> {
+        if self.control.cr0 & cr0::PG == 0 {
+            let physical = linear & 0xffff_ffff & !0xfff;
+            return Ok(self.page(Page {
+                tag: linear >> 12,
+                physical,
+                user: true,
+                writable: true,
+                executable: true,
+                dirty: true,
+                ..EMPTY
+            }));
+        }
+        if self.control.efer & efer::LMA == 0 || self.control.cr4 & cr4::LA57 != 0 {
+            return Err(self
+                .unsupported("paging outside 4-level long mode (32-bit, PAE or 5-level paging)"));
+        }
+        let nxe = self.control.efer & efer::NXE != 0;
+        let code = (if intent == Intent::Write {
+            page_fault::WRITE
+        } else {
+            0
+        }) | (if user { page_fault::USER } else { 0 })
+            | (if intent == Intent::Fetch && (nxe || self.control.cr4 & cr4::SMEP != 0) {
+                page_fault::FETCH
+            } else {
+                0
+            });
+        let mut table = self.control.cr3 & pte::ADDRESS;
+        let (mut writable, mut user_page, mut executable) = (true, true, true);
+        let mut level = 3_u32;
+        loop {
+            let shift = 12 + 9 * level;
+            let at = table + (linear >> shift & 511) * 8;
+            let Some(entry) = self.read_physical_u64(at) else {
+                return Err(self.unsupported(format!("page table entry at {at:#x} outside RAM")));
+            };
+            if entry & pte::PRESENT == 0 {
+                return Err(self.raise(Exception::page_fault(linear, code)));
+            }
+            let leaf = level == 0 || (level <= 2 && entry & pte::LARGE != 0);
+            // Reserved bits (SDM vol. 3A §4.7): NX without EFER.NXE, the size bit at level 4, low address bits of large pages.
+            let mut reserved = 0;
+            if !nxe {
+                reserved |= pte::NO_EXECUTE;
+            }
+            if level == 3 {
+                reserved |= pte::LARGE;
+            }
+            if leaf && level > 0 {
+                reserved |= ((1 << shift) - 1) & !0x1fff;
+            }
+            reserved |= pte::ADDRESS & !((1 << PHYSICAL_BITS) - 1);
+            if entry & reserved != 0 {
+                return Err(self.raise(Exception::page_fault(
+                    linear,
+                    code | page_fault::PRESENT | page_fault::RESERVED,
+                )));
+            }
+            writable &= entry & pte::WRITABLE != 0;
+            user_page &= entry & pte::USER != 0;
+            executable &= entry & pte::NO_EXECUTE == 0;
+            if !leaf {
+                if entry & pte::ACCESSED == 0 {
+                    self.write_physical_u64(at, entry | pte::ACCESSED);
+                }
+                table = entry & pte::ADDRESS;
+                level -= 1;
+                continue;
+            }
+            let mut page = Page {
+                tag: linear >> 12,
+                user: user_page,
+                writable,
+                executable,
+                global: entry & pte::GLOBAL != 0 && self.control.cr4 & cr4::PGE != 0,
+                dirty: entry & pte::DIRTY != 0,
+                ..EMPTY
+            };
+            if !allowed(self, &page, intent, user) {
+                return Err(self.raise(Exception::page_fault(linear, code | page_fault::PRESENT)));
+            }
+            let set = pte::ACCESSED
+                | if intent == Intent::Write {
+                    pte::DIRTY
+                } else {
+                    0
+                };
+            if entry & set != set {
+                self.write_physical_u64(at, entry | set);
+                page.dirty |= intent == Intent::Write;
+            }
+            let offset = linear & ((1 << shift) - 1) & !0xfff;
+            page.physical = (entry & pte::ADDRESS & !((1 << shift) - 1)) | offset;
+            return Ok(self.page(page));
+        }
+    }
+
+    /// Fill in where a page lies in host memory.
+    fn page(&self, mut page: Page) -> Page {
+        for (i, r) in self.ram.regions().iter().enumerate() {
+            let offset = page.physical.wrapping_sub(r.start);
+            if offset < r.len {
+                page.region = i as u32;
+                // SAFETY: `offset` lies within the region's mapping.
+                page.host = unsafe { r.host.add(offset as usize) };
+            }
+        }
+        page
+    }
+
+    /// Read eight aligned bytes of RAM.
+    pub fn read_physical_u64(&self, at: u64) -> Option<u64> {
+        let r = self.ram.region(at)?;
+        // SAFETY: aligned eight bytes within the region, which the host has mapped.
+        Some(unsafe { r.host.add((at - r.start) as usize).cast::<u64>().read() })
+    }
+
+    /// Write eight aligned bytes of RAM.
+    pub fn write_physical_u64(&self, at: u64, value: u64) {
+        if let Some(r) = self.ram.region(at) {
+            let offset = (at - r.start) as usize;
+            r.code.written(offset, 8);
+            // SAFETY: as in `read_physical_u64`.
+            unsafe { r.host.add(offset).cast::<u64>().write(value) };
+        }
+    }
+}
+
+/// MAXPHYADDR of the template (CPUID leaf 0x80000008).
+const PHYSICAL_BITS: u32 = 46;
+
+/// Access rights (SDM vol. 3A §4.6).
+fn allowed(cpu: &Cpu, page: &Page, intent: Intent, user: bool) -> bool {
+    if user && !page.user {
+        return false;
+    }
+    match intent {
+        Intent::Fetch => {
+            page.executable && (user || !page.user || cpu.control.cr4 & cr4::SMEP == 0)
+        }
+        Intent::Read => user || smap_permits(cpu, page),
+        Intent::Write => {
+            (page.writable || !user && cpu.control.cr0 & cr0::WP == 0)
+                && (user || smap_permits(cpu, page))
+        }
+    }
+}
+
+fn smap_permits(cpu: &Cpu, page: &Page) -> bool {
+    cpu.control.cr4 & cr4::SMAP == 0 || !page.user || cpu.rflags & rflags::AC != 0
+}
+
+impl Page {
+    /// Whether the translation may also serve writes at this privilege without another look.
+    pub fn write_ready(&self, cpu: &Cpu, privilege: Privilege) -> bool {
+        self.dirty && allowed(cpu, self, Intent::Write, privilege == Privilege::User)
+    }
+    /// Whether it survives a CR3 write.
+    pub fn global(&self) -> bool {
+        self.global
+    }
+}

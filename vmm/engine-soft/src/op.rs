@@ -1,0 +1,96 @@
+//! A decoded instruction as the interpreter runs it.
+
+use crate::cpu::Cpu;
+
+/// What an operation did to the flow of control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flow {
+    /// Go on with the next operation.
+    Next,
+    /// `gpr[RIP]` holds the next instruction's address: the block ends here.
+    Branch,
+    /// Retired, but the run loop must look at the machine again (an access to the platform, a change of mode, of
+    /// interruptibility or of address space). `gpr[RIP]` holds the next instruction's address.
+    Attend,
+    /// Retired HLT; `gpr[RIP]` holds the next instruction's address.
+    Halt,
+}
+
+/// An operation did not retire: `Cpu::exception` or `Cpu::stop` tells why. Registers and memory are as before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trap;
+
+/// Result of an operation; one byte.
+pub type Done = Result<Flow, Trap>;
+
+/// The function that executes an operation.
+pub type Handler = fn(&mut Cpu, &Op) -> Done;
+
+/// Index into [`Cpu::gpr`] of a register that always reads zero.
+pub const ZERO: u8 = 16;
+/// Index into [`Cpu::gpr`] of the address of the current block's first instruction.
+pub const RIP: u8 = 17;
+/// Index into [`Cpu::segment_base`] that always reads zero.
+pub const FLAT: u8 = 6;
+
+/// Operand and address attributes of an [`Op`].
+pub mod attr {
+    /// Effective addresses wrap at 32 bits.
+    pub const ADDRESS_32: u8 = 1 << 0;
+    /// Effective addresses wrap at 16 bits.
+    pub const ADDRESS_16: u8 = 1 << 1;
+    /// LOCK prefix.
+    pub const LOCK: u8 = 1 << 2;
+    /// REP / REPE prefix (F3).
+    pub const REP: u8 = 1 << 3;
+    /// REPNE prefix (F2).
+    pub const REPNE: u8 = 1 << 4;
+}
+
+/// A decoded instruction.
+///
+/// Register operands are *byte offsets* into [`Cpu::gpr`] (`8 * number`, plus 1 for AH, CH, DH, BH), vector operands are
+/// plain numbers; which of `dst`, `src`, `src2`, `imm` and `aux` mean what is the handler's affair. The memory operand
+/// (at most one for everything but string instructions) is described by `base` … `disp`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Op {
+    /// What to call.
+    pub handler: Handler,
+    /// Immediate, or branch target relative to the block's first instruction.
+    pub imm: u64,
+    /// Displacement; relative to the block's first instruction where `base` is [`RIP`].
+    pub disp: i64,
+    /// Base register number, [`ZERO`] or [`RIP`].
+    pub base: u8,
+    /// Index register number or [`ZERO`].
+    pub index: u8,
+    /// log2 of the index's factor.
+    pub scale: u8,
+    /// Index into [`Cpu::segment_base`]; [`FLAT`] where the base is zero by architecture.
+    pub segment: u8,
+    /// First operand.
+    pub dst: u8,
+    /// Second operand.
+    pub src: u8,
+    /// Third operand.
+    pub src2: u8,
+    /// Bits of [`attr`].
+    pub attr: u8,
+    /// Offset of the instruction from the block's first byte.
+    pub offset: u16,
+    /// Length in bytes.
+    pub len: u8,
+    /// Data reads of the instruction, for counting (string instructions count as they go).
+    pub loads: u8,
+    /// Data writes.
+    pub stores: u8,
+    /// Index of the [`nodescope_plugin_api::FlopClass`], meaningful where `flops` is not zero.
+    pub flop_class: u8,
+    /// Floating-point operations (lanes; an FMA counts two for each).
+    pub flops: u8,
+    /// Further detail for the handler.
+    pub aux: u32,
+}
+
+const _: () = assert!(std::mem::size_of::<Done>() == 1);

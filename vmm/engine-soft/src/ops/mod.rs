@@ -1,0 +1,8 @@
+//! What instructions do, one family a file.
+
+pub mod control;
+pub mod integer;
+pub mod random;
+pub mod simd;
+pub mod string;
+pub mod system;
