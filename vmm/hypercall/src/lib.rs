@@ -1,1 +1,98 @@
-//! placeholder
+//! The hypercall: how programs in a guest talk to the nodescope that runs them.
+//!
+//! A guest program executes `CPUID` with `EAX` = [`LEAF`] and gets an answer; on real hardware the leaf does not exist, the answer
+//! lacks the signature, and the program stays inert. The C side of this interface is `guest-images/tracer/nodescope.h`; a test
+//! compiles it and compares every constant and offset with this crate.
+//!
+//! # Registers
+//!
+//! | | register | meaning |
+//! |---|---|---|
+//! | in | `EAX` | [`LEAF`] |
+//! | in | `ECX` | [`Operation`] |
+//! | in | `RSI`, `RDI`, `R8`, `R9`, `R10` | arguments 0 to 4; addresses are guest-virtual, of the caller's address space |
+//! | out | `EAX` | [`SIGNATURE`] |
+//! | out | `EBX` | transport: 1 direct, 2 ring (reserved) |
+//! | out | `ECX` | result |
+//! | out | `EDX` | [`Status`] |
+//!
+//! Like any `CPUID`, the call clears the upper halves of `RAX` to `RDX` (SDM vol. 2A, CPUID) and changes no other register and no
+//! flag. It is defined in 64-bit mode, at any privilege level.
+//!
+//! # Operations
+//!
+//! | `ECX` | operation | arguments | result |
+//! |---|---|---|---|
+//! | 0 | Probe | none | [`ABI_VERSION`] |
+//! | 1 | Hello | address and bytes of a `nodescope_hello` | 0 |
+//! | 2 | MpiEnter | function; pid << 32 \| tid; sequence | 0 |
+//! | 3 | MpiEvent | address and bytes of one or several [records](record) | number of records |
+//! | 4 | MpiPollFailed | function; pid << 32 \| tid; sequence of the poll run joined | 0 |
+//! | 5 | OpenMpEvent | reserved | refused |
+//! | 6 | OpenWindow | address and bytes of a name | 0 |
+//! | 7 | CloseWindow | address and bytes of a name | 0 |
+//! | 8 | Mark | address and bytes of a name | 0 |
+//! | 9 | NodeIdentity | address and bytes of a buffer | bytes of the whole identity; more than the buffer means: call again |
+//! | 10 | Message | address and bytes of a text | 0 |
+//! | 11 | PutFile | address and bytes of a name; offset; address of data; bytes, bit 63 set on the last chunk | 0 |
+//! | 12 | JobExit | status | 0 |
+//!
+//! # Transports
+//!
+//! *Direct* (1): the emulator executes the `CPUID` itself; the call is complete when the instruction is. *Ring* (2) is reserved for
+//! engines on which the processor's own virtualization answers `CPUID` from a table without telling the emulator: there the table's
+//! entry has the signature and 2, and calls will go through a ring of records in guest memory and a doorbell. Today's tools treat 2
+//! as "present, but of a kind that I do not know" and stay inert.
+//!
+//! # Time
+//!
+//! A traced MPI call makes two hypercalls, MpiEnter just before and MpiEvent just after the real call. The guest sends no clock
+//! readings: the host stamps virtual time and instructions retired at both, which are the quantities that its models define and
+//! that are the same in every run of a study. Preparing the record's arguments happens before MpiEnter, so of the tracer's own
+//! work only the collection of results lies inside the interval.
+//!
+//! A program that polls (`MPI_Test`, `MPI_Iprobe`, ...) makes the same MpiEnter, and MpiPollFailed in place of MpiEvent when the
+//! poll finds nothing; neither touches memory. Consecutive failed polls of one kind form a run, which is sent as one record
+//! ([`record::Flags::POLL_RUN`]) before the thread's next other event.
+//!
+//! # Memory
+//!
+//! The host reads guest memory without taking page faults on the guest's behalf. If a page is not there it changes nothing and
+//! answers [`Status::Unreadable`] or [`Status::Unwritable`]; the tool touches the pages and calls again. Nothing that a guest
+//! passes makes the host allocate more than the [`limits`] say, and no input makes [`decode`] panic.
+
+pub mod call;
+pub mod function;
+pub mod identity;
+pub mod record;
+
+pub use call::{
+    Answer, Call, Fault, FileChunk, Flavour, GuestVirtual, Hello, HypercallError, MpiEnter,
+    Operation, ProcessKind, Request, Status, ThreadId, decode,
+};
+pub use function::{Class, Function};
+pub use identity::{IdentityBuffer, NodeIdentity};
+pub use record::{Completion, MpiRecord, Peer, RecordError, Reduction, Tag};
+
+/// The value of `EAX` that makes `CPUID` a hypercall: `NSCP`.
+pub const LEAF: u32 = 0x4E53_4350;
+/// The answer in `EAX` that tells a nodescope from real hardware: `NSOK`.
+pub const SIGNATURE: u32 = 0x4E53_4F4B;
+/// What Probe answers.
+pub const ABI_VERSION: u32 = 1;
+/// The answer in `EBX` of an engine that sees the instruction itself.
+pub const TRANSPORT_DIRECT: u32 = 1;
+/// The answer in `EBX` reserved for calls through a ring and a doorbell.
+pub const TRANSPORT_RING: u32 = 2;
+
+/// The most that one call can make the host read, in bytes.
+pub mod limits {
+    /// Names of windows, markers and files.
+    pub const NAME: u64 = 255;
+    /// A message to the user.
+    pub const MESSAGE: u64 = 4096;
+    /// One chunk of a file.
+    pub const CHUNK: u64 = 65536;
+    /// All records of one MpiEvent call.
+    pub const RECORDS: u64 = 1 << 20;
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * nodescope-guest: talks to the nodescope around this guest. Static, no libraries beyond libc.
+ *
+ * Exit codes: 0 done; 1 the nodescope refused or an input could not be read; 2 wrong usage; 3 no nodescope around this system
+ * (for probe, whose answer that is: 1).
+ */
+#include "nodescope.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DONE = 0, FAILED = 1, USAGE = 2, ABSENT = 3 };
+
+static const char usage[] =
+    "usage: nodescope-guest COMMAND\n"
+    "  probe             say whether this system runs in a nodescope (exit code 0: yes, 1: no)\n"
+    "  identity          print this node's identity as KEY=VALUE lines\n"
+    "  put FILE [NAME]   copy FILE (- is standard input) into the results, as NAME (default: FILE's last component)\n"
+    "  mark TEXT         put a marker into the trace\n"
+    "  open NAME         open the measurement window NAME\n"
+    "  close NAME        close it\n"
+    "  message TEXT      show TEXT to the user\n"
+    "  exit STATUS       report the job's exit status, 0 to 255\n"
+    "exit codes: 0 done, 1 refused or unreadable input, 2 wrong usage, 3 no nodescope here\n";
+
+static int outcome(struct nodescope_answer answer, const char *what) {
+    static const char *const reasons[] = {
+        "done",
+        "this nodescope does not know the operation (is the tool newer than the host?)",
+        "memory stayed unreadable",
+        "memory stayed unwritable",
+        "refused by the study",
+        "bad argument (too long, not UTF-8, or an unsafe file name)",
+    };
+    if (answer.status == NODESCOPE_OK)
+        return DONE;
+    fprintf(stderr, "nodescope-guest: %s: %s (status %u)\n", what,
+            answer.status < sizeof reasons / sizeof *reasons ? reasons[answer.status] : "unknown status", answer.status);
+    return FAILED;
+}
+
+static int text(uint32_t operation, char *value, const char *what) {
+    return outcome(nodescope_call(operation, value, strlen(value), 0, NULL, 0), what);
+}
+
+static int put(const char *path, char *name) {
+    static uint8_t chunk[NODESCOPE_MAX_CHUNK];
+    FILE *file = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!file) {
+        fprintf(stderr, "nodescope-guest: %s: %s\n", path, strerror(errno));
+        return FAILED;
+    }
+    uint64_t offset = 0;
+    int last;
+    do {
+        size_t got = fread(chunk, 1, sizeof chunk, file);
+        if (ferror(file)) {
+            fprintf(stderr, "nodescope-guest: %s: read error at byte %llu\n", path, (unsigned long long)(offset + got));
+            return FAILED;
+        }
+        last = got < sizeof chunk;
+        /* The call has two buffers; nodescope_call touches both. */
+        int code = outcome(nodescope_call(NODESCOPE_OP_PUT_FILE, name, strlen(name), offset, chunk, got | (last ? NODESCOPE_PUT_LAST : 0)), name);
+        if (code != DONE)
+            return code;
+        offset += got;
+    } while (!last);
+    return DONE;
+}
+
+static int identity(void) {
+    size_t room = 4096;
+    for (;;) {
+        struct nodescope_identity *id = calloc(1, room + 1);
+        if (!id) {
+            fprintf(stderr, "nodescope-guest: out of memory\n");
+            return FAILED;
+        }
+        struct nodescope_answer answer = nodescope_call(NODESCOPE_OP_NODE_IDENTITY, id, room, 0, NULL, 0);
+        if (answer.status != NODESCOPE_OK) {
+            free(id);
+            return outcome(answer, "identity");
+        }
+        if (answer.result > room) {
+            room = answer.result;
+            free(id);
+            continue;
+        }
+        printf("NODE=%u\nNODES=%u\nVCPUS=%u\nNAME=%.64s\nADDRESS=%u.%u.%u.%u\nPREFIX=%u\n", id->node, id->nodes, id->vcpus, id->name,
+               id->ipv4[0], id->ipv4[1], id->ipv4[2], id->ipv4[3], id->prefix);
+        printf("MAC=%02x:%02x:%02x:%02x:%02x:%02x\nSEED=%llu\n", id->mac[0], id->mac[1], id->mac[2], id->mac[3], id->mac[4],
+               id->mac[5], (unsigned long long)id->seed);
+        fwrite(id + 1, 1, id->text_bytes <= room - sizeof *id ? id->text_bytes : 0, stdout);
+        free(id);
+        return fflush(stdout) ? FAILED : DONE;
+    }
+}
+
+int main(int argc, char **argv) {
+    const char *command = argc > 1 ? argv[1] : "";
+    int operands = argc - 2;
+    int is_put = !strcmp(command, "put") && (operands == 1 || operands == 2);
+    int is_probe = !strcmp(command, "probe") && operands == 0;
+    int is_identity = !strcmp(command, "identity") && operands == 0;
+    uint32_t operation = !strcmp(command, "mark")      ? NODESCOPE_OP_MARK
+                         : !strcmp(command, "open")    ? NODESCOPE_OP_OPEN_WINDOW
+                         : !strcmp(command, "close")   ? NODESCOPE_OP_CLOSE_WINDOW
+                         : !strcmp(command, "message") ? NODESCOPE_OP_MESSAGE
+                         : !strcmp(command, "exit")    ? NODESCOPE_OP_JOB_EXIT
+                                                       : 0;
+    if (!strcmp(command, "--help") || !strcmp(command, "-h")) {
+        fputs(usage, stdout);
+        return DONE;
+    }
+    if (!is_put && !is_probe && !is_identity && !(operation && operands == 1)) {
+        fputs(usage, stderr);
+        return USAGE;
+    }
+    unsigned long status = 0;
+    if (operation == NODESCOPE_OP_JOB_EXIT) {
+        char *end;
+        errno = 0;
+        status = strtoul(argv[2], &end, 10);
+        if (!argv[2][0] || *end || errno || status > 255) {
+            fprintf(stderr, "nodescope-guest: exit: \"%s\" is not a status from 0 to 255\n", argv[2]);
+            return USAGE;
+        }
+    }
+
+    struct nodescope_answer probe = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
+    if (!nodescope_answered(probe)) {
+        fprintf(is_probe ? stdout : stderr, "nodescope-guest: no nodescope around this system\n");
+        return is_probe ? FAILED : ABSENT;
+    }
+    if (probe.transport != NODESCOPE_TRANSPORT_DIRECT) {
+        fprintf(stderr, "nodescope-guest: the nodescope offers transport %u, this tool knows only %u (direct)\n", probe.transport,
+                NODESCOPE_TRANSPORT_DIRECT);
+        return FAILED;
+    }
+    if (is_probe) {
+        printf("nodescope, ABI version %u, direct transport\n", probe.result);
+        return DONE;
+    }
+    if (is_identity)
+        return identity();
+    if (is_put) {
+        char *slash = strrchr(argv[2], '/');
+        return put(argv[2], operands == 2 ? argv[3] : slash ? slash + 1 : argv[2]);
+    }
+    if (operation == NODESCOPE_OP_JOB_EXIT)
+        return outcome(nodescope_cpuid(operation, status, 0, 0, 0, 0), "exit");
+    return text(operation, argv[2], command);
+}

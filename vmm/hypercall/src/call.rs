@@ -1,0 +1,508 @@
+//! One call: registers in, a typed request or a typed error out.
+
+use serde::{Deserialize, Serialize};
+
+use crate::function::Function;
+use crate::identity::IdentityBuffer;
+use crate::limits;
+use crate::record::{MpiRecord, Peer, RecordError};
+use crate::{ABI_VERSION, SIGNATURE, TRANSPORT_DIRECT};
+
+/// What a call asks for; the discriminant is the value of `ECX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Operation {
+    /// Is there a nodescope, and which version of the ABI?
+    Probe = 0,
+    /// A process introduces itself.
+    Hello = 1,
+    /// An MPI call begins.
+    MpiEnter = 2,
+    /// MPI calls have ended.
+    MpiEvent = 3,
+    /// A poll found nothing.
+    MpiPollFailed = 4,
+    /// Reserved for OpenMP events.
+    OpenMpEvent = 5,
+    /// Open a measurement window.
+    OpenWindow = 6,
+    /// Close a measurement window.
+    CloseWindow = 7,
+    /// Put a marker into the trace.
+    Mark = 8,
+    /// Who is this node?
+    NodeIdentity = 9,
+    /// A text for the user.
+    Message = 10,
+    /// A piece of a file for the results.
+    PutFile = 11,
+    /// The job has ended.
+    JobExit = 12,
+}
+
+impl Operation {
+    /// The operation of this number.
+    pub fn from_number(number: u32) -> Option<Operation> {
+        use Operation::*;
+        const ALL: [Operation; 13] = [
+            Probe,
+            Hello,
+            MpiEnter,
+            MpiEvent,
+            MpiPollFailed,
+            OpenMpEvent,
+            OpenWindow,
+            CloseWindow,
+            Mark,
+            NodeIdentity,
+            Message,
+            PutFile,
+            JobExit,
+        ];
+        ALL.get(number as usize).copied()
+    }
+}
+
+/// What the answer says in `EDX`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Status {
+    /// Done.
+    Ok = 0,
+    /// No such operation.
+    BadOperation = 1,
+    /// Memory could not be read: touch it and call again.
+    Unreadable = 2,
+    /// Memory could not be written: touch it and call again.
+    Unwritable = 3,
+    /// Understood, but not allowed or not provided by the study.
+    Refused = 4,
+    /// A limit exceeded, a malformed record, text that is not UTF-8, an unsafe file name.
+    BadArgument = 5,
+}
+
+/// The registers of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// `ECX`.
+    pub op: Operation,
+    /// `RSI`, `RDI`, `R8`, `R9`, `R10`.
+    pub args: [u64; 5],
+}
+
+impl Call {
+    /// A call from register values, or the answer for an operation that does not exist.
+    pub fn new(ecx: u32, args: [u64; 5]) -> Result<Call, HypercallError> {
+        let op =
+            Operation::from_number(ecx).ok_or(HypercallError::BadOperation { operation: ecx })?;
+        Ok(Call { op, args })
+    }
+}
+
+/// The registers of an answer; each is zero-extended to 64 bits like those of any `CPUID`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The signature.
+    pub eax: u32,
+    /// The transport.
+    pub ebx: u32,
+    /// The result.
+    pub ecx: u32,
+    /// The status.
+    pub edx: u32,
+}
+
+impl Answer {
+    /// Done, with a result.
+    pub fn ok(result: u32) -> Answer {
+        Answer {
+            eax: SIGNATURE,
+            ebx: TRANSPORT_DIRECT,
+            ecx: result,
+            edx: Status::Ok as u32,
+        }
+    }
+
+    /// Not done.
+    pub fn failed(status: Status) -> Answer {
+        Answer {
+            edx: status as u32,
+            ..Answer::ok(0)
+        }
+    }
+
+    /// The answer to a probe.
+    pub fn probe() -> Answer {
+        Answer::ok(ABI_VERSION)
+    }
+}
+
+/// Guest memory at an address that cannot be accessed now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("guest-virtual address {address:#x} is not {}", if *.write { "writable" } else { "readable" })]
+pub struct Fault {
+    /// The first address that failed.
+    pub address: u64,
+    /// A write failed, not a read.
+    pub write: bool,
+}
+
+/// Memory as the calling program sees it, at its privilege level. Accesses may cross pages; a failed one may have done a part.
+pub trait GuestVirtual {
+    /// Fills `buffer` from `address`.
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Fault>;
+    /// Stores `data` at `address`.
+    fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault>;
+}
+
+/// Why a call could not be decoded.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HypercallError {
+    /// `ECX` names no operation.
+    #[error("hypercall operation {operation} does not exist in ABI version {ABI_VERSION}")]
+    BadOperation {
+        /// The value of `ECX`.
+        operation: u32,
+    },
+    /// The operation is reserved.
+    #[error("hypercall operation {operation:?} is reserved")]
+    Reserved {
+        /// The operation.
+        operation: Operation,
+    },
+    /// Guest memory was not there.
+    #[error(transparent)]
+    Memory(#[from] Fault),
+    /// More than the limit, or less than the structure needs.
+    #[error("hypercall {operation:?}: {what} of {length} bytes, allowed are {least} to {most}")]
+    BadLength {
+        /// The operation.
+        operation: Operation,
+        /// Which argument.
+        what: &'static str,
+        /// What the guest stated.
+        length: u64,
+        /// The smallest length.
+        least: u64,
+        /// The greatest length.
+        most: u64,
+    },
+    /// A name is not UTF-8.
+    #[error("hypercall {operation:?}: the name is not UTF-8")]
+    BadText {
+        /// The operation.
+        operation: Operation,
+    },
+    /// A file name that would leave the results directory, or could surprise there.
+    #[error("hypercall PutFile: \"{}\" is not a plain relative file name", name.escape_default())]
+    BadFileName {
+        /// The name.
+        name: String,
+    },
+    /// A number that means nothing.
+    #[error("hypercall {operation:?}: {what} has the unknown value {value}")]
+    UnknownValue {
+        /// The operation.
+        operation: Operation,
+        /// Which argument.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+    },
+    /// A malformed record.
+    #[error("hypercall MpiEvent: {0}")]
+    Record(#[from] RecordError),
+}
+
+impl HypercallError {
+    /// The status that tells the guest.
+    pub fn status(&self) -> Status {
+        match self {
+            HypercallError::BadOperation { .. } => Status::BadOperation,
+            HypercallError::Reserved { .. } => Status::Refused,
+            HypercallError::Memory(Fault { write: false, .. }) => Status::Unreadable,
+            HypercallError::Memory(Fault { write: true, .. }) => Status::Unwritable,
+            _ => Status::BadArgument,
+        }
+    }
+
+    /// The answer that tells the guest.
+    pub fn answer(&self) -> Answer {
+        Answer::failed(self.status())
+    }
+}
+
+/// A thread of a guest process, unique on its node.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct ThreadId {
+    /// Process id in the guest.
+    pub pid: u32,
+    /// Thread id in the guest.
+    pub tid: u32,
+}
+
+impl From<u64> for ThreadId {
+    fn from(packed: u64) -> ThreadId {
+        ThreadId {
+            pid: (packed >> 32) as u32,
+            tid: packed as u32,
+        }
+    }
+}
+
+/// What a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum ProcessKind {
+    /// A rank of an MPI program.
+    MpiRank,
+    /// An OpenMP program.
+    OpenMp,
+    /// One of nodescope's own tools.
+    Tool,
+}
+
+/// Which MPI a process runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Flavour {
+    /// None.
+    None,
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH, or another of its ABI.
+    Mpich,
+}
+
+/// A process introduces itself; an MPI rank does so at the end of its initialisation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// What it is.
+    pub kind: ProcessKind,
+    /// Its rank in `MPI_COMM_WORLD`.
+    pub rank: Peer,
+    /// Ranks in `MPI_COMM_WORLD`.
+    pub world_size: u32,
+    /// Process id in the guest.
+    pub pid: u32,
+    /// Its MPI.
+    pub flavour: Flavour,
+    /// The guest's host name.
+    pub host: String,
+    /// The program's short name.
+    pub program: String,
+}
+
+/// Bytes of a hello in guest memory.
+pub const HELLO: usize = 152;
+
+/// An MPI call begins, or a poll of a run ends without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MpiEnter {
+    /// What is called.
+    pub function: Function,
+    /// Who calls.
+    pub thread: ThreadId,
+    /// The number of the call in its thread; of a failed poll, the number of the run that it joins.
+    pub sequence: u64,
+}
+
+/// A piece of a file for the results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileChunk {
+    /// A relative path of plain components, safe to join to the results directory.
+    pub name: String,
+    /// Where the data belongs, in bytes.
+    pub offset: u64,
+    /// The data.
+    pub data: Vec<u8>,
+    /// The file is complete.
+    pub last: bool,
+}
+
+/// A decoded call; it owns everything it needs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Answer with [`Answer::probe`].
+    Probe,
+    /// A process introduces itself.
+    Hello(Hello),
+    /// An MPI call begins.
+    MpiEnter(MpiEnter),
+    /// MPI calls have ended; answer with their number.
+    MpiEvents(Vec<MpiRecord>),
+    /// A poll found nothing.
+    MpiPollFailed(MpiEnter),
+    /// Open the window of this name.
+    OpenWindow(String),
+    /// Close the window of this name.
+    CloseWindow(String),
+    /// Put a marker into the trace.
+    Mark(String),
+    /// Write this node's identity there: [`crate::NodeIdentity::write_to`].
+    NodeIdentity(IdentityBuffer),
+    /// Show a text to the user; what was not UTF-8 is replaced.
+    Message(String),
+    /// Store a piece of a file.
+    PutFile(FileChunk),
+    /// The job has ended with this status.
+    JobExit(i32),
+}
+
+/// Decodes a call, reading what it points to. Reads before it returns and keeps no address but that of an identity buffer.
+pub fn decode<G: GuestVirtual + ?Sized>(
+    call: &Call,
+    memory: &mut G,
+) -> Result<Request, HypercallError> {
+    let operation = call.op;
+    let [a0, a1, a2, a3, a4] = call.args;
+    let mut fetch = |what, address, length, least, most| {
+        fetch(memory, operation, what, address, length, least, most)
+    };
+    let name = |bytes| String::from_utf8(bytes).map_err(|_| HypercallError::BadText { operation });
+    let enter = || {
+        let function = u16::try_from(a0).ok().and_then(Function::from_number);
+        let function = function.ok_or(HypercallError::UnknownValue {
+            operation,
+            what: "function",
+            value: a0,
+        })?;
+        Ok::<_, HypercallError>(MpiEnter {
+            function,
+            thread: a1.into(),
+            sequence: a2,
+        })
+    };
+    Ok(match operation {
+        Operation::Probe => Request::Probe,
+        Operation::Hello => Request::Hello(decode_hello(&fetch(
+            "hello",
+            a0,
+            a1,
+            HELLO as u64,
+            HELLO as u64,
+        )?)?),
+        Operation::MpiEnter => Request::MpiEnter(enter()?),
+        Operation::MpiPollFailed => Request::MpiPollFailed(enter()?),
+        Operation::MpiEvent => {
+            let least = crate::record::HEADER as u64;
+            Request::MpiEvents(MpiRecord::decode_all(&fetch(
+                "records",
+                a0,
+                a1,
+                least,
+                limits::RECORDS,
+            )?)?)
+        }
+        Operation::OpenMpEvent => return Err(HypercallError::Reserved { operation }),
+        Operation::OpenWindow => {
+            Request::OpenWindow(name(fetch("name", a0, a1, 1, limits::NAME)?)?)
+        }
+        Operation::CloseWindow => {
+            Request::CloseWindow(name(fetch("name", a0, a1, 1, limits::NAME)?)?)
+        }
+        Operation::Mark => Request::Mark(name(fetch("name", a0, a1, 1, limits::NAME)?)?),
+        Operation::NodeIdentity => Request::NodeIdentity(IdentityBuffer {
+            address: a0,
+            capacity: a1,
+        }),
+        Operation::Message => Request::Message(
+            String::from_utf8_lossy(&fetch("text", a0, a1, 0, limits::MESSAGE)?).into_owned(),
+        ),
+        Operation::PutFile => {
+            let name = name(fetch("name", a0, a1, 1, limits::NAME)?)?;
+            if !is_plain(&name) {
+                return Err(HypercallError::BadFileName { name });
+            }
+            let last = a4 >> 63 == 1;
+            let data = fetch("data", a3, a4 & !(1 << 63), 0, limits::CHUNK)?;
+            Request::PutFile(FileChunk {
+                name,
+                offset: a2,
+                data,
+                last,
+            })
+        }
+        Operation::JobExit => {
+            let status = i32::try_from(a0 as i64);
+            Request::JobExit(status.map_err(|_| HypercallError::UnknownValue {
+                operation,
+                what: "exit status",
+                value: a0,
+            })?)
+        }
+    })
+}
+
+fn fetch<G: GuestVirtual + ?Sized>(
+    memory: &mut G,
+    operation: Operation,
+    what: &'static str,
+    address: u64,
+    length: u64,
+    least: u64,
+    most: u64,
+) -> Result<Vec<u8>, HypercallError> {
+    if length < least || length > most {
+        return Err(HypercallError::BadLength {
+            operation,
+            what,
+            length,
+            least,
+            most,
+        });
+    }
+    let mut bytes = vec![0; length as usize];
+    memory.read(address, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether a name can be joined to a directory without leaving it: relative, no `.` or `..`, no control characters.
+fn is_plain(name: &str) -> bool {
+    name.split('/')
+        .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\\'))
+        && !name.chars().any(char::is_control)
+}
+
+fn decode_hello(bytes: &[u8]) -> Result<Hello, HypercallError> {
+    let operation = Operation::Hello;
+    // `bytes` is HELLO long: the caller fetched exactly that.
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let text = |at: usize| {
+        let field = &bytes[at..at + 64];
+        let end = field
+            .iter()
+            .position(|&byte| byte == 0)
+            .unwrap_or(field.len());
+        String::from_utf8_lossy(&field[..end]).into_owned()
+    };
+    let unknown = |what, value: u32| HypercallError::UnknownValue {
+        operation,
+        what,
+        value: value.into(),
+    };
+    Ok(Hello {
+        kind: match word(0) {
+            1 => ProcessKind::MpiRank,
+            2 => ProcessKind::OpenMp,
+            3 => ProcessKind::Tool,
+            other => return Err(unknown("process kind", other)),
+        },
+        rank: match word(4) as i32 {
+            -1 => Peer::None,
+            rank if rank >= 0 => Peer::Rank(rank as u32),
+            other => return Err(unknown("world rank", other as u32)),
+        },
+        world_size: word(8),
+        pid: word(12),
+        flavour: match word(16) {
+            0 => Flavour::None,
+            1 => Flavour::OpenMpi,
+            2 => Flavour::Mpich,
+            other => return Err(unknown("MPI flavour", other)),
+        },
+        host: text(24),
+        program: text(88),
+    })
+}

@@ -1,0 +1,607 @@
+//! Records of MPI calls as they lie in guest memory.
+//!
+//! A record is a header of [`HEADER`] bytes and a tail of sections, everything little-endian:
+//!
+//! | offset | type | field |
+//! |---|---|---|
+//! | 0 | u32 | size of the whole record, a multiple of 8 |
+//! | 4 | u16 | [function](Function) |
+//! | 6 | u16 | [flags](Flags) |
+//! | 8 | u64 | sequence: per thread, in the order of entry, from 0 |
+//! | 16, 20 | u32 | pid, tid |
+//! | 24 | i32 | the caller's rank in `MPI_COMM_WORLD`, or none |
+//! | 28 | i32 | return code |
+//! | 32 | u64 | communicator: 0 none, 1 world, 2 self, otherwise an id with the top bit set |
+//! | 40 | u64 | return address of the call |
+//! | 48, 52 | i32 | destination and tag of what is sent |
+//! | 56, 60 | i32 | source and tag asked for in what is received |
+//! | 64 | i32 | root |
+//! | 68 | u32 | reduction operation |
+//! | 72 | u64 | bytes sent |
+//! | 80 | u64 | bytes of room for what is received |
+//! | 88 | u64 | serial of the request made (or, by `MPI_Start`, started), 0 none |
+//! | 96 | u64 | calls: 1, or the length of a poll run |
+//! | 104 | u64 | communicator made |
+//! | 112 | u32 | size of the communicator (of an intercommunicator: of the remote group) |
+//! | 116 | u32 | bytes of one element |
+//! | 120 | u32 | number of sections |
+//! | 124 | u32 | 0 |
+//!
+//! Ranks are ranks of `MPI_COMM_WORLD`; -1 stands for none, -2 for `MPI_PROC_NULL` (or `MPI_ROOT`), -3 for any, -4 for a process
+//! outside this world. A section is `u32 kind, u32 count`, then the elements, then zeros up to a multiple of 8:
+//!
+//! | kind | elements |
+//! |---|---|
+//! | 1 | u64 bytes sent to each rank of the communicator |
+//! | 2 | u64 bytes received from each rank of the communicator |
+//! | 3 | u64 serials of the requests given, 0 for null or unknown |
+//! | 4 | completions: u64 serial, u64 bytes, u32 index, i32 source, i32 tag, u32 cancelled |
+//! | 5 | i32 world ranks of the members of the communicator made; only rank 0 of the new communicator sends them |
+//!
+//! Bytes of collective operations count what the caller passes in and is given room for: `MPI_Bcast` sends on the root and receives
+//! elsewhere; in gathers and scatters the root's side is the sum over all ranks; `MPI_Alltoall` sums both. Arguments that are not
+//! significant on the calling rank are recorded as none or 0.
+
+use serde::{Deserialize, Serialize};
+
+use crate::call::ThreadId;
+use crate::function::Function;
+
+/// Bytes of a record without its sections.
+pub const HEADER: usize = 128;
+/// Bytes of one completion.
+pub const COMPLETION: usize = 32;
+
+/// Section kinds.
+pub mod section {
+    /// Bytes sent to each rank.
+    pub const SEND_BYTES: u32 = 1;
+    /// Bytes received from each rank.
+    pub const RECEIVE_BYTES: u32 = 2;
+    /// Request serials.
+    pub const REQUESTS: u32 = 3;
+    /// Completions.
+    pub const COMPLETIONS: u32 = 4;
+    /// Members of a new communicator.
+    pub const MEMBERS: u32 = 5;
+}
+
+/// Ids of the communicators that every program has.
+pub mod communicator {
+    /// No communicator.
+    pub const NONE: u64 = 0;
+    /// `MPI_COMM_WORLD`.
+    pub const WORLD: u64 = 1;
+    /// `MPI_COMM_SELF`.
+    pub const SELF: u64 = 2;
+}
+
+/// Properties of a record, one bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Flags(pub u16);
+
+impl Flags {
+    /// `MPI_IN_PLACE` was given.
+    pub const IN_PLACE: Flags = Flags(1);
+    /// The record stands for `calls` consecutive polls that found nothing.
+    pub const POLL_RUN: Flags = Flags(2);
+    /// The call site is relative to the main program's load address.
+    pub const CALL_SITE_IN_PROGRAM: Flags = Flags(4);
+    /// Sections that did not fit were left out.
+    pub const TAIL_DROPPED: Flags = Flags(8);
+    /// The communicator is an intercommunicator.
+    pub const INTERCOMM: Flags = Flags(16);
+    const ALL: u16 = 31;
+
+    /// Whether all bits of `other` are set.
+    pub fn contains(self, other: Flags) -> bool {
+        self.0 & other.0 == other.0
+    }
+}
+
+/// A rank of `MPI_COMM_WORLD`, or why there is none.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum Peer {
+    /// The call has no such argument, or it is not significant on this rank.
+    #[default]
+    None,
+    /// `MPI_PROC_NULL`, or `MPI_ROOT`.
+    Null,
+    /// `MPI_ANY_SOURCE`.
+    Any,
+    /// A process that is not in this `MPI_COMM_WORLD`.
+    Outside,
+    /// A world rank.
+    Rank(u32),
+}
+
+impl Peer {
+    /// The world rank, if it is one.
+    pub fn rank(self) -> Option<u32> {
+        match self {
+            Peer::Rank(rank) => Some(rank),
+            _ => None,
+        }
+    }
+
+    fn from_wire(value: i32) -> Option<Peer> {
+        Some(match value {
+            -1 => Peer::None,
+            -2 => Peer::Null,
+            -3 => Peer::Any,
+            -4 => Peer::Outside,
+            _ => Peer::Rank(u32::try_from(value).ok()?),
+        })
+    }
+
+    fn to_wire(self) -> i32 {
+        match self {
+            Peer::None => -1,
+            Peer::Null => -2,
+            Peer::Any => -3,
+            Peer::Outside => -4,
+            Peer::Rank(rank) => rank as i32,
+        }
+    }
+}
+
+/// A message tag.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum Tag {
+    /// The call has no tag.
+    #[default]
+    None,
+    /// `MPI_ANY_TAG`.
+    Any,
+    /// A tag.
+    Value(u32),
+}
+
+impl Tag {
+    fn from_wire(value: i32) -> Option<Tag> {
+        Some(match value {
+            -1 => Tag::None,
+            -3 => Tag::Any,
+            _ => Tag::Value(u32::try_from(value).ok()?),
+        })
+    }
+
+    fn to_wire(self) -> i32 {
+        match self {
+            Tag::None => -1,
+            Tag::Any => -3,
+            Tag::Value(tag) => tag as i32,
+        }
+    }
+}
+
+/// A reduction operation.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[allow(
+    missing_docs,
+    reason = "each variant is the predefined MPI operation of that name"
+)]
+#[repr(u32)]
+pub enum Reduction {
+    /// The call reduces nothing.
+    #[default]
+    None = 0,
+    Max = 1,
+    Min = 2,
+    Sum = 3,
+    Prod = 4,
+    Land = 5,
+    Band = 6,
+    Lor = 7,
+    Bor = 8,
+    Lxor = 9,
+    Bxor = 10,
+    MaxLoc = 11,
+    MinLoc = 12,
+    Replace = 13,
+    NoOp = 14,
+    /// An operation of the program's own.
+    User = 255,
+}
+
+impl Reduction {
+    fn from_wire(value: u32) -> Option<Reduction> {
+        use Reduction::*;
+        const PREDEFINED: [Reduction; 15] = [
+            None, Max, Min, Sum, Prod, Land, Band, Lor, Bor, Lxor, Bxor, MaxLoc, MinLoc, Replace,
+            NoOp,
+        ];
+        match value {
+            255 => Some(User),
+            _ => PREDEFINED.get(value as usize).copied(),
+        }
+    }
+}
+
+/// One request (or blocking receive, or probe) that a call completed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Completion {
+    /// Serial of the request; 0 for a blocking call, or a request whose creation was not seen.
+    pub request: u64,
+    /// Bytes received; 0 for anything but a receive or probe.
+    pub bytes: u64,
+    /// Index in the array of requests given.
+    pub index: u32,
+    /// Who sent the message received.
+    pub source: Peer,
+    /// Its tag.
+    pub tag: Tag,
+    /// The request was cancelled.
+    pub cancelled: bool,
+}
+
+/// One MPI call, or one run of failed polls, as the guest reports it. Units are bytes; ranks are world ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MpiRecord {
+    /// What was called.
+    pub function: Function,
+    /// Its properties.
+    pub flags: Flags,
+    /// Number of the call in its thread, in the order of entry, from 0. A poll run has the number of its first poll.
+    pub sequence: u64,
+    /// The calling thread.
+    pub thread: ThreadId,
+    /// The caller's rank in `MPI_COMM_WORLD`; none before initialisation.
+    pub rank: Peer,
+    /// Return code; 0 is `MPI_SUCCESS`.
+    pub result: i32,
+    /// Communicator id, equal on all members and in every run of the same program; see [`communicator`].
+    pub communicator: u64,
+    /// Return address of the call.
+    pub call_site: u64,
+    /// Where to a message is sent.
+    pub destination: Peer,
+    /// The tag of what is sent.
+    pub send_tag: Tag,
+    /// Whence a message is asked for.
+    pub source: Peer,
+    /// The tag that is asked for.
+    pub receive_tag: Tag,
+    /// Root of a rooted collective.
+    pub root: Peer,
+    /// Operation of a reduction.
+    pub reduction: Reduction,
+    /// Bytes that the caller passes in.
+    pub send_bytes: u64,
+    /// Bytes that the caller has room for.
+    pub receive_bytes: u64,
+    /// Serial of the request made or started; 0 for none. Serials count from 1 in each process, one for each operation started.
+    pub request: u64,
+    /// 1, or the length of a poll run.
+    pub calls: u64,
+    /// Id of the communicator made; 0 for none.
+    pub new_communicator: u64,
+    /// Ranks in the communicator (of an intercommunicator: in the remote group).
+    pub communicator_size: u32,
+    /// Bytes of one element of the datatype.
+    pub element_size: u32,
+    /// Bytes sent to each rank of the communicator; empty unless the call is a v form.
+    pub send_bytes_to: Vec<u64>,
+    /// Bytes received from each rank of the communicator; empty unless the call is a v form.
+    pub receive_bytes_from: Vec<u64>,
+    /// Serials of the requests given, 0 for null or unknown.
+    pub requests: Vec<u64>,
+    /// What the call completed, in the order in which MPI reported it.
+    pub completions: Vec<Completion>,
+    /// World ranks of the members of the communicator made, in its rank order; only on its rank 0.
+    pub members: Vec<Peer>,
+}
+
+/// What is wrong with a record. Offsets are from the start of the buffer.
+#[allow(missing_docs, reason = "the messages name the fields")]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// The buffer ends within a record.
+    #[error("record at byte {offset} needs {needed} bytes, {available} are left")]
+    Cut {
+        offset: usize,
+        needed: usize,
+        available: usize,
+    },
+    /// The size is less than a header, or no multiple of 8.
+    #[error("record at byte {offset} states the impossible size {size}")]
+    BadSize { offset: usize, size: u32 },
+    /// A number that this version does not know.
+    #[error("record at byte {offset}: field {field} has the unknown value {value}")]
+    UnknownValue {
+        offset: usize,
+        field: &'static str,
+        value: i64,
+    },
+    /// A section that reaches over the end of its record, or bytes after the last section.
+    #[error("record at byte {offset}: its sections do not fit its size")]
+    BadSections { offset: usize },
+}
+
+impl MpiRecord {
+    /// An empty record of a call: every optional argument absent, one call, result `MPI_SUCCESS`.
+    pub fn new(function: Function, thread: ThreadId, rank: Peer, sequence: u64) -> MpiRecord {
+        MpiRecord {
+            function,
+            flags: Flags::default(),
+            sequence,
+            thread,
+            rank,
+            result: 0,
+            communicator: communicator::NONE,
+            call_site: 0,
+            destination: Peer::None,
+            send_tag: Tag::None,
+            source: Peer::None,
+            receive_tag: Tag::None,
+            root: Peer::None,
+            reduction: Reduction::None,
+            send_bytes: 0,
+            receive_bytes: 0,
+            request: 0,
+            calls: 1,
+            new_communicator: communicator::NONE,
+            communicator_size: 0,
+            element_size: 0,
+            send_bytes_to: Vec::new(),
+            receive_bytes_from: Vec::new(),
+            requests: Vec::new(),
+            completions: Vec::new(),
+            members: Vec::new(),
+        }
+    }
+
+    /// Decodes a buffer that holds records one after the other and nothing else.
+    pub fn decode_all(buffer: &[u8]) -> Result<Vec<MpiRecord>, RecordError> {
+        let mut records = Vec::new();
+        let mut offset = 0;
+        while offset < buffer.len() {
+            let (record, size) = decode_one(&buffer[offset..], offset)?;
+            records.push(record);
+            offset += size;
+        }
+        Ok(records)
+    }
+
+    /// Appends the record in its wire form.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        let u32s = |out: &mut Vec<u8>, values: &[u32]| {
+            values
+                .iter()
+                .for_each(|value| out.extend(value.to_le_bytes()))
+        };
+        out.extend([0; 4]);
+        out.extend((self.function as u16).to_le_bytes());
+        out.extend(self.flags.0.to_le_bytes());
+        out.extend(self.sequence.to_le_bytes());
+        u32s(
+            out,
+            &[
+                self.thread.pid,
+                self.thread.tid,
+                self.rank.to_wire() as u32,
+                self.result as u32,
+            ],
+        );
+        out.extend(self.communicator.to_le_bytes());
+        out.extend(self.call_site.to_le_bytes());
+        u32s(
+            out,
+            &[
+                self.destination.to_wire() as u32,
+                self.send_tag.to_wire() as u32,
+            ],
+        );
+        u32s(
+            out,
+            &[
+                self.source.to_wire() as u32,
+                self.receive_tag.to_wire() as u32,
+            ],
+        );
+        u32s(out, &[self.root.to_wire() as u32, self.reduction as u32]);
+        for value in [
+            self.send_bytes,
+            self.receive_bytes,
+            self.request,
+            self.calls,
+            self.new_communicator,
+        ] {
+            out.extend(value.to_le_bytes());
+        }
+        let count_at = out.len() + 8;
+        u32s(out, &[self.communicator_size, self.element_size, 0, 0]);
+        let mut sections = 0u32;
+        let mut begin = |out: &mut Vec<u8>, kind: u32, count: usize| {
+            sections += u32::from(count > 0);
+            if count > 0 {
+                u32s(out, &[kind, count as u32]);
+            }
+        };
+        let lists = [
+            (section::SEND_BYTES, &self.send_bytes_to),
+            (section::RECEIVE_BYTES, &self.receive_bytes_from),
+            (section::REQUESTS, &self.requests),
+        ];
+        for (kind, values) in lists {
+            begin(out, kind, values.len());
+            values
+                .iter()
+                .for_each(|value| out.extend(value.to_le_bytes()));
+        }
+        begin(out, section::COMPLETIONS, self.completions.len());
+        for completion in &self.completions {
+            out.extend(completion.request.to_le_bytes());
+            out.extend(completion.bytes.to_le_bytes());
+            for value in [
+                completion.index,
+                completion.source.to_wire() as u32,
+                completion.tag.to_wire() as u32,
+                u32::from(completion.cancelled),
+            ] {
+                out.extend(value.to_le_bytes());
+            }
+        }
+        begin(out, section::MEMBERS, self.members.len());
+        self.members
+            .iter()
+            .for_each(|member| out.extend(member.to_wire().to_le_bytes()));
+        out.resize(start + (out.len() - start).next_multiple_of(8), 0);
+        let size = (out.len() - start) as u32;
+        out[start..start + 4].copy_from_slice(&size.to_le_bytes());
+        out[count_at..count_at + 4].copy_from_slice(&sections.to_le_bytes());
+    }
+}
+
+/// A cursor over bytes whose length has been checked by the caller.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (head, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*head)
+    }
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+    fn i32(&mut self) -> Option<i32> {
+        self.take().map(i32::from_le_bytes)
+    }
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), RecordError> {
+    let cut = |needed| RecordError::Cut {
+        offset,
+        needed,
+        available: buffer.len(),
+    };
+    if buffer.len() < HEADER {
+        return Err(cut(HEADER));
+    }
+    let stated = u32::from_le_bytes([buffer[0], buffer[1], buffer[2], buffer[3]]);
+    let size = stated as usize;
+    if size < HEADER || !size.is_multiple_of(8) {
+        return Err(RecordError::BadSize {
+            offset,
+            size: stated,
+        });
+    }
+    let body = buffer.get(4..size).ok_or_else(|| cut(size))?;
+    let unknown = |field, value: i64| RecordError::UnknownValue {
+        offset,
+        field,
+        value,
+    };
+    let mut bytes = Bytes(body);
+    // The size is at least a header's, so that a missing field cannot happen before the sections; `?` on None keeps it panic-free.
+    let short = || RecordError::BadSections { offset };
+    let peer =
+        |value: i32, field| Peer::from_wire(value).ok_or_else(|| unknown(field, value.into()));
+    let tag = |value: i32, field| Tag::from_wire(value).ok_or_else(|| unknown(field, value.into()));
+
+    let number = bytes.u16().ok_or_else(short)?;
+    let function =
+        Function::from_number(number).ok_or_else(|| unknown("function", number.into()))?;
+    let flags = bytes.u16().ok_or_else(short)?;
+    if flags & !Flags::ALL != 0 {
+        return Err(unknown("flags", flags.into()));
+    }
+    let sequence = bytes.u64().ok_or_else(short)?;
+    let thread = ThreadId {
+        pid: bytes.u32().ok_or_else(short)?,
+        tid: bytes.u32().ok_or_else(short)?,
+    };
+    let rank = peer(bytes.i32().ok_or_else(short)?, "rank")?;
+    let mut record = MpiRecord::new(function, thread, rank, sequence);
+    record.flags = Flags(flags);
+    record.result = bytes.i32().ok_or_else(short)?;
+    record.communicator = bytes.u64().ok_or_else(short)?;
+    record.call_site = bytes.u64().ok_or_else(short)?;
+    record.destination = peer(bytes.i32().ok_or_else(short)?, "destination")?;
+    record.send_tag = tag(bytes.i32().ok_or_else(short)?, "send_tag")?;
+    record.source = peer(bytes.i32().ok_or_else(short)?, "source")?;
+    record.receive_tag = tag(bytes.i32().ok_or_else(short)?, "receive_tag")?;
+    record.root = peer(bytes.i32().ok_or_else(short)?, "root")?;
+    let reduction = bytes.u32().ok_or_else(short)?;
+    record.reduction =
+        Reduction::from_wire(reduction).ok_or_else(|| unknown("reduction", reduction.into()))?;
+    record.send_bytes = bytes.u64().ok_or_else(short)?;
+    record.receive_bytes = bytes.u64().ok_or_else(short)?;
+    record.request = bytes.u64().ok_or_else(short)?;
+    record.calls = bytes.u64().ok_or_else(short)?;
+    record.new_communicator = bytes.u64().ok_or_else(short)?;
+    record.communicator_size = bytes.u32().ok_or_else(short)?;
+    record.element_size = bytes.u32().ok_or_else(short)?;
+    let sections = bytes.u32().ok_or_else(short)?;
+    let reserved = bytes.u32().ok_or_else(short)?;
+    if reserved != 0 {
+        return Err(unknown("reserved", reserved.into()));
+    }
+    for _ in 0..sections {
+        let kind = bytes.u32().ok_or_else(short)?;
+        let count = bytes.u32().ok_or_else(short)? as usize;
+        let element = match kind {
+            section::SEND_BYTES | section::RECEIVE_BYTES | section::REQUESTS => 8,
+            section::COMPLETIONS => COMPLETION,
+            section::MEMBERS => 4,
+            _ => return Err(unknown("section kind", kind.into())),
+        };
+        // Checked against the bytes at hand before anything is allocated for it.
+        let length = count.checked_mul(element).ok_or_else(short)?;
+        let (elements, rest) = bytes.0.split_at_checked(length).ok_or_else(short)?;
+        let padding = length.next_multiple_of(8) - length;
+        bytes = Bytes(rest.get(padding..).ok_or_else(short)?);
+        let numbers = || {
+            elements
+                .chunks_exact(8)
+                .filter_map(|chunk| Bytes(chunk).u64())
+        };
+        match kind {
+            section::SEND_BYTES => record.send_bytes_to.extend(numbers()),
+            section::RECEIVE_BYTES => record.receive_bytes_from.extend(numbers()),
+            section::REQUESTS => record.requests.extend(numbers()),
+            section::MEMBERS => {
+                for chunk in elements.chunks_exact(4) {
+                    record
+                        .members
+                        .push(peer(Bytes(chunk).i32().ok_or_else(short)?, "member")?);
+                }
+            }
+            _ => {
+                for chunk in elements.chunks_exact(COMPLETION) {
+                    let mut chunk = Bytes(chunk);
+                    record.completions.push(Completion {
+                        request: chunk.u64().ok_or_else(short)?,
+                        bytes: chunk.u64().ok_or_else(short)?,
+                        index: chunk.u32().ok_or_else(short)?,
+                        source: peer(chunk.i32().ok_or_else(short)?, "completion source")?,
+                        tag: tag(chunk.i32().ok_or_else(short)?, "completion tag")?,
+                        cancelled: match chunk.u32().ok_or_else(short)? {
+                            0 => false,
+                            1 => true,
+                            other => return Err(unknown("cancelled", other.into())),
+                        },
+                    });
+                }
+            }
+        }
+    }
+    if !bytes.0.is_empty() {
+        return Err(RecordError::BadSections { offset });
+    }
+    Ok((record, size))
+}
