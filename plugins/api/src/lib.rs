@@ -6,10 +6,14 @@
 //! the filter answered are counted by the engine ([`Counters`]), so hits are `references - misses`, exactly.
 
 mod counters;
+mod ledger;
 mod reference;
+mod topology;
 
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
+pub use ledger::{Account, Key, Ledger, Tally};
 pub use reference::{
     Access, Context, FilterGeometry, FilterUpdate, MemRef, MemoryModel, MemoryTiming,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term,
 };
+pub use topology::VcpuPlace;

@@ -1,0 +1,193 @@
+//! Counters of a model, kept per vCPU, address space and privilege.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::{Context, MemRef, Privilege};
+
+/// Events of one kind and the cycles they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Events counted.
+    pub count: u64,
+    /// Cycles of all of them.
+    pub cycles: u64,
+    /// Latency of the first event, or [`Tally::VARIES`] where another event had a different one.
+    latency: u64,
+}
+
+impl Tally {
+    const VARIES: u64 = u64::MAX;
+
+    /// Latency of one event where all had the same, 0 where they differed.
+    pub fn latency(&self) -> u64 {
+        if self.latency == Self::VARIES {
+            0
+        } else {
+            self.latency
+        }
+    }
+
+    fn add(&mut self, latency: u64) {
+        if self.count == 0 {
+            self.latency = latency;
+        } else if self.latency != latency {
+            self.latency = Self::VARIES;
+        }
+        self.count += 1;
+        self.cycles += latency;
+    }
+}
+
+/// Whose events are counted.
+pub type Key = (u16, Context, Privilege);
+
+/// A fixed number of event kinds, counted apart for every vCPU, address space and privilege.
+///
+/// [`Ledger::select`] is cheap as long as a vCPU stays in one address space; [`Ledger::charge`] is an addition.
+#[derive(Clone, Debug)]
+pub struct Ledger {
+    events: usize,
+    /// Last address space of each vCPU and where its tallies begin.
+    current: Vec<(Context, usize)>,
+    starts: HashMap<(u16, Context), usize>,
+    tallies: Vec<Tally>,
+}
+
+/// Position of one key's tallies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account(usize);
+
+impl Ledger {
+    const NOWHERE: usize = usize::MAX;
+
+    /// An empty ledger of `events` kinds for `vcpus` vCPUs.
+    pub fn new(events: usize, vcpus: usize) -> Ledger {
+        Ledger {
+            events,
+            current: vec![(Context::default(), Self::NOWHERE); vcpus],
+            starts: HashMap::new(),
+            tallies: Vec::new(),
+        }
+    }
+
+    /// The account that a reference belongs to. It is valid until [`Ledger::clear`].
+    #[inline]
+    pub fn select(&mut self, reference: &MemRef) -> Account {
+        let (context, start) = self.current[usize::from(reference.vcpu)];
+        let start = if context == reference.context && start != Self::NOWHERE {
+            start
+        } else {
+            self.switch(reference.vcpu, reference.context)
+        };
+        Account(start + self.events * usize::from(reference.privilege == Privilege::Kernel))
+    }
+
+    #[cold]
+    fn switch(&mut self, vcpu: u16, context: Context) -> usize {
+        let start = *self.starts.entry((vcpu, context)).or_insert_with(|| {
+            let start = self.tallies.len();
+            self.tallies
+                .resize(start + 2 * self.events, Tally::default());
+            start
+        });
+        self.current[usize::from(vcpu)] = (context, start);
+        start
+    }
+
+    /// Count one event of kind `event` that cost `latency` cycles.
+    #[inline]
+    pub fn charge(&mut self, account: Account, event: usize, latency: u64) {
+        self.tallies[account.0 + event].add(latency);
+    }
+
+    /// Forget everything.
+    pub fn clear(&mut self) {
+        self.current.fill((Context::default(), Self::NOWHERE));
+        self.starts.clear();
+        self.tallies.clear();
+    }
+
+    /// Tallies of every key that had an event, indexed by kind, in the order of the keys.
+    pub fn accounts(&self) -> BTreeMap<Key, &[Tally]> {
+        let mut accounts = BTreeMap::new();
+        for (&(vcpu, context), &start) in &self.starts {
+            for (offset, privilege) in [(0, Privilege::User), (self.events, Privilege::Kernel)] {
+                let tallies = &self.tallies[start + offset..start + offset + self.events];
+                if tallies.iter().any(|tally| tally.count != 0) {
+                    accounts.insert((vcpu, context, privilege), tallies);
+                }
+            }
+        }
+        accounts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Access;
+
+    fn reference(vcpu: u16, context: u32, privilege: Privilege) -> MemRef {
+        MemRef {
+            vcpu,
+            privilege,
+            access: Access::Read,
+            context: Context(context),
+            physical: 0,
+            linear: 0,
+            size: 8,
+            now: 0,
+        }
+    }
+
+    #[test]
+    fn keys_are_apart_and_ordered() {
+        let mut ledger = Ledger::new(3, 2);
+        for (vcpu, context, privilege, event, latency) in [
+            (1, 7, Privilege::User, 0, 5),
+            (1, 7, Privilege::Kernel, 0, 6),
+            (0, 9, Privilege::User, 2, 1),
+            (1, 8, Privilege::User, 1, 4),
+            (1, 7, Privilege::User, 0, 5),
+            (1, 7, Privilege::User, 1, 2),
+            (1, 7, Privilege::User, 1, 3),
+        ] {
+            let account = ledger.select(&reference(vcpu, context, privilege));
+            ledger.charge(account, event, latency);
+        }
+        let accounts = ledger.accounts();
+        let keys: Vec<Key> = accounts.keys().copied().collect();
+        assert_eq!(
+            keys,
+            [
+                (0, Context(9), Privilege::User),
+                (1, Context(7), Privilege::User),
+                (1, Context(7), Privilege::Kernel),
+                (1, Context(8), Privilege::User),
+            ]
+        );
+        let tallies = accounts[&(1, Context(7), Privilege::User)];
+        assert_eq!(
+            (tallies[0].count, tallies[0].cycles, tallies[0].latency()),
+            (2, 10, 5)
+        );
+        assert_eq!(
+            (tallies[1].count, tallies[1].cycles, tallies[1].latency()),
+            (2, 5, 0)
+        );
+        assert_eq!(tallies[2], Tally::default());
+    }
+
+    #[test]
+    fn clear_forgets_and_the_same_key_starts_again() {
+        let mut ledger = Ledger::new(1, 1);
+        let account = ledger.select(&reference(0, 3, Privilege::User));
+        ledger.charge(account, 0, 9);
+        ledger.clear();
+        assert!(ledger.accounts().is_empty());
+        let account = ledger.select(&reference(0, 3, Privilege::User));
+        ledger.charge(account, 0, 2);
+        let accounts = ledger.accounts();
+        assert_eq!(accounts[&(0, Context(3), Privilege::User)][0].cycles, 2);
+    }
+}

@@ -1,0 +1,224 @@
+//! What a user says about main memory: home ranges and latencies.
+
+use serde::{Deserialize, Serialize};
+
+/// Guest-physical memory whose home is one socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HomeRange {
+    /// First byte.
+    pub start: u64,
+    /// Length in bytes.
+    pub length: u64,
+    /// Home socket.
+    pub socket: u16,
+}
+
+/// Cycles from a socket to a home socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Latencies {
+    /// One figure for the own socket, one for all others.
+    Uniform {
+        /// The line's home is the requesting socket.
+        local: u32,
+        /// It is another socket, or no socket at all.
+        remote: u32,
+    },
+    /// `matrix[from][home]`, a square of one row for each socket. An address without a home costs the row's maximum.
+    Matrix(Vec<Vec<u32>>),
+}
+
+/// Description of main memory. The default latencies are DDR3's in the reference clusters: local 100, remote 220.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumaConfig {
+    /// Number of sockets.
+    pub sockets: u16,
+    /// Home ranges, in any order, not overlapping. An address in none of them is remote to every socket.
+    pub ranges: Vec<HomeRange>,
+    /// Cycles of a fill (or of any reference, where there is no cache).
+    #[serde(default = "NumaConfig::default_latency")]
+    pub latency: Latencies,
+    /// Cycles of the write-back of a dirty line. Write-backs are posted, so the default is 0.
+    #[serde(default = "NumaConfig::default_write_back")]
+    pub write_back: Latencies,
+}
+
+/// Why a [`NumaConfig`] is refused. The text begins with the field at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NumaConfigError {
+    /// No socket.
+    #[error("sockets: is 0; a node has at least one socket")]
+    NoSocket,
+    /// A range of no bytes.
+    #[error("ranges[{index}].length: is 0; give the bytes of memory of that range")]
+    EmptyRange {
+        /// Position in `ranges`.
+        index: usize,
+    },
+    /// A range beyond the end of the address space.
+    #[error("ranges[{index}].length: {start:#x} + {length:#x} is beyond 2^64")]
+    RangeTooLong {
+        /// Position in `ranges`.
+        index: usize,
+        /// Its first byte.
+        start: u64,
+        /// Its length.
+        length: u64,
+    },
+    /// A home that does not exist.
+    #[error("ranges[{index}].socket: is {socket}, but there are {sockets} sockets, counted from 0")]
+    UnknownSocket {
+        /// Position in `ranges`.
+        index: usize,
+        /// The home given.
+        socket: u16,
+        /// Number of sockets.
+        sockets: u16,
+    },
+    /// Two ranges share bytes.
+    #[error("ranges[{second}]: overlaps ranges[{first}] at {address:#x}; an address has one home")]
+    Overlap {
+        /// Position of the range that starts lower.
+        first: usize,
+        /// Position of the other one.
+        second: usize,
+        /// First shared byte.
+        address: u64,
+    },
+    /// A matrix of another size.
+    #[error("{field}: has {rows} rows; {sockets} sockets need {sockets}")]
+    MatrixRows {
+        /// `latency` or `write_back`.
+        field: &'static str,
+        /// Rows given.
+        rows: usize,
+        /// Number of sockets.
+        sockets: u16,
+    },
+    /// A row of another length.
+    #[error("{field}[{row}]: has {columns} columns; {sockets} sockets need {sockets}")]
+    MatrixColumns {
+        /// `latency` or `write_back`.
+        field: &'static str,
+        /// Row at fault.
+        row: usize,
+        /// Its length.
+        columns: usize,
+        /// Number of sockets.
+        sockets: u16,
+    },
+    /// A vCPU on a socket that memory does not know.
+    #[error("vcpus[{vcpu}].socket: is {socket}, but memory has {sockets} sockets, counted from 0")]
+    VcpuSocket {
+        /// vCPU at fault.
+        vcpu: usize,
+        /// Its socket.
+        socket: u16,
+        /// Number of sockets.
+        sockets: u16,
+    },
+    /// Lines that the engine cannot split references into.
+    #[error("line: is {line}; give a power of two from 16 to 4096 bytes")]
+    Line {
+        /// The value given.
+        line: u32,
+    },
+}
+
+impl NumaConfig {
+    /// Memory of `bytes` bytes a socket, contiguous from address 0, with the default latencies.
+    pub fn contiguous(sockets: u16, bytes: u64) -> NumaConfig {
+        NumaConfig {
+            sockets,
+            ranges: (0..sockets)
+                .map(|socket| HomeRange {
+                    start: u64::from(socket) * bytes,
+                    length: bytes,
+                    socket,
+                })
+                .collect(),
+            latency: Self::default_latency(),
+            write_back: Self::default_write_back(),
+        }
+    }
+
+    /// DDR3 of the reference clusters.
+    pub fn default_latency() -> Latencies {
+        Latencies::Uniform {
+            local: 100,
+            remote: 220,
+        }
+    }
+
+    /// Posted writes.
+    pub fn default_write_back() -> Latencies {
+        Latencies::Uniform {
+            local: 0,
+            remote: 0,
+        }
+    }
+
+    /// Every fault of the description, in the order of the fields; empty if there is none.
+    pub fn faults(&self) -> Vec<NumaConfigError> {
+        let mut faults = Vec::new();
+        if self.sockets == 0 {
+            faults.push(NumaConfigError::NoSocket);
+        }
+        for (index, range) in self.ranges.iter().enumerate() {
+            if range.length == 0 {
+                faults.push(NumaConfigError::EmptyRange { index });
+            } else if range.start.checked_add(range.length - 1).is_none() {
+                faults.push(NumaConfigError::RangeTooLong {
+                    index,
+                    start: range.start,
+                    length: range.length,
+                });
+            }
+            if range.socket >= self.sockets {
+                faults.push(NumaConfigError::UnknownSocket {
+                    index,
+                    socket: range.socket,
+                    sockets: self.sockets,
+                });
+            }
+        }
+        let mut order: Vec<usize> = (0..self.ranges.len()).collect();
+        order.sort_by_key(|&index| self.ranges[index].start);
+        for pair in order.windows(2) {
+            let (first, second) = (self.ranges[pair[0]], self.ranges[pair[1]]);
+            if first.length != 0 && second.length != 0 && second.start - first.start < first.length
+            {
+                faults.push(NumaConfigError::Overlap {
+                    first: pair[0],
+                    second: pair[1],
+                    address: second.start,
+                });
+            }
+        }
+        for (field, latencies) in [("latency", &self.latency), ("write_back", &self.write_back)] {
+            let Latencies::Matrix(rows) = latencies else {
+                continue;
+            };
+            if rows.len() != usize::from(self.sockets) {
+                faults.push(NumaConfigError::MatrixRows {
+                    field,
+                    rows: rows.len(),
+                    sockets: self.sockets,
+                });
+            }
+            for (row, columns) in rows.iter().enumerate() {
+                if columns.len() != usize::from(self.sockets) {
+                    faults.push(NumaConfigError::MatrixColumns {
+                        field,
+                        row,
+                        columns: columns.len(),
+                        sockets: self.sockets,
+                    });
+                }
+            }
+        }
+        faults
+    }
+}

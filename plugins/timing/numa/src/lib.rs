@@ -1,0 +1,14 @@
+//! Main memory of a node with several sockets: every physical address has a home socket, and a request costs more from
+//! another one.
+//!
+//! [`Numa`] stands behind a cache model and times what leaves its last level. [`Uncached`] puts the same memory directly
+//! behind the vCPUs: every reference is timed and nothing is filtered. The exact semantics and the test of each claim
+//! are in `plugins/timing/README.md`.
+
+mod config;
+mod memory;
+mod uncached;
+
+pub use config::{HomeRange, Latencies, NumaConfig, NumaConfigError};
+pub use memory::Numa;
+pub use uncached::Uncached;

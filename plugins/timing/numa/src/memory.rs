@@ -1,0 +1,111 @@
+//! Home look-up and latencies.
+
+use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
+
+use crate::{Latencies, NumaConfig, NumaConfigError};
+
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    start: u64,
+    last: u64,
+    socket: u16,
+}
+
+/// Main memory behind the caches.
+#[derive(Clone, Debug)]
+pub struct Numa {
+    sockets: usize,
+    ranges: Vec<Range>,
+    /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
+    latency: [Vec<u32>; 2],
+    /// Range that the latest look-up found.
+    recent: usize,
+}
+
+impl Numa {
+    /// What [`MemoryTimingModel::home`] answers for an address in no range: it is remote to every socket.
+    pub const NO_HOME: u16 = u16::MAX;
+
+    /// Build from a description, or name its first fault ([`NumaConfig::faults`] lists all).
+    pub fn new(config: &NumaConfig) -> Result<Numa, NumaConfigError> {
+        if let Some(fault) = config.faults().into_iter().next() {
+            return Err(fault);
+        }
+        let sockets = usize::from(config.sockets);
+        let mut ranges: Vec<Range> = config
+            .ranges
+            .iter()
+            .map(|range| Range {
+                start: range.start,
+                last: range.start + (range.length - 1),
+                socket: range.socket,
+            })
+            .collect();
+        ranges.sort_by_key(|range| range.start);
+        Ok(Numa {
+            sockets,
+            ranges,
+            latency: [
+                table(&config.latency, sockets),
+                table(&config.write_back, sockets),
+            ],
+            recent: 0,
+        })
+    }
+
+    /// Number of sockets.
+    pub fn sockets(&self) -> usize {
+        self.sockets
+    }
+
+    fn find(&self, physical: u64) -> Option<usize> {
+        let after = self.ranges.partition_point(|range| range.start <= physical);
+        let index = after.checked_sub(1)?;
+        (physical <= self.ranges[index].last).then_some(index)
+    }
+}
+
+fn table(latencies: &Latencies, sockets: usize) -> Vec<u32> {
+    let mut table = Vec::with_capacity(sockets * (sockets + 1));
+    for from in 0..sockets {
+        match latencies {
+            Latencies::Uniform { local, remote } => {
+                table.extend((0..sockets).map(|home| if home == from { *local } else { *remote }));
+                table.push(*remote);
+            }
+            Latencies::Matrix(rows) => {
+                table.extend(&rows[from]);
+                table.push(rows[from].iter().copied().max().unwrap_or(0));
+            }
+        }
+    }
+    table
+}
+
+impl MemoryTimingModel for Numa {
+    /// # Panics
+    /// If `miss.socket` is not below [`Numa::sockets`].
+    fn request(&mut self, miss: &MissRef) -> MemoryTiming {
+        let hit = self
+            .ranges
+            .get(self.recent)
+            .is_some_and(|range| range.start <= miss.line && miss.line <= range.last);
+        if !hit {
+            self.recent = self.find(miss.line).unwrap_or(usize::MAX);
+        }
+        let home = self
+            .ranges
+            .get(self.recent)
+            .map_or(self.sockets, |range| usize::from(range.socket));
+        let from = usize::from(miss.socket);
+        MemoryTiming {
+            latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
+            local: home == from,
+        }
+    }
+
+    fn home(&self, physical: u64) -> u16 {
+        self.find(physical)
+            .map_or(Self::NO_HOME, |index| self.ranges[index].socket)
+    }
+}

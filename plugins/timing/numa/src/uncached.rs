@@ -1,0 +1,96 @@
+//! Memory without caches: every reference goes to its home.
+
+use nodescope_plugin_api::{
+    Context, Counters, FilterGeometry, FilterUpdate, Ledger, MemRef, MemoryModel,
+    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Statistic, Term, VcpuPlace,
+};
+
+use crate::{Numa, NumaConfigError};
+
+const EVENTS: [&str; 2] = ["memory.local", "memory.remote"];
+
+/// A node without caches: reads, writes and fetches all cost the latency of main memory, so none may be filtered.
+#[derive(Debug)]
+pub struct Uncached {
+    numa: Numa,
+    sockets: Vec<u16>,
+    line_shift: u8,
+    ledger: Ledger,
+}
+
+impl Uncached {
+    /// Memory behind the vCPUs at `places`; the engine splits references at `line` bytes.
+    pub fn new(numa: Numa, places: &[VcpuPlace], line: u32) -> Result<Uncached, NumaConfigError> {
+        if !line.is_power_of_two() || !(16..=4096).contains(&line) {
+            return Err(NumaConfigError::Line { line });
+        }
+        for (vcpu, place) in places.iter().enumerate() {
+            if usize::from(place.socket) >= numa.sockets() {
+                return Err(NumaConfigError::VcpuSocket {
+                    vcpu,
+                    socket: place.socket,
+                    sockets: numa.sockets() as u16,
+                });
+            }
+        }
+        Ok(Uncached {
+            numa,
+            sockets: places.iter().map(|place| place.socket).collect(),
+            line_shift: line.trailing_zeros() as u8,
+            ledger: Ledger::new(EVENTS.len(), places.len()),
+        })
+    }
+}
+
+impl MemoryModel for Uncached {
+    fn filter(&self) -> FilterGeometry {
+        FilterGeometry {
+            line_shift: self.line_shift,
+            data_slots: 0,
+            instruction_slots: 0,
+        }
+    }
+
+    /// # Panics
+    /// If the reference names a vCPU that the model was not built for.
+    fn reference(&mut self, reference: &MemRef, _updates: &mut Vec<FilterUpdate>) -> Outcome {
+        let timing = self.numa.request(&MissRef {
+            socket: self.sockets[usize::from(reference.vcpu)],
+            line: reference.physical >> self.line_shift << self.line_shift,
+            write_back: false,
+            now: reference.now,
+        });
+        let account = self.ledger.select(reference);
+        self.ledger
+            .charge(account, usize::from(!timing.local), timing.latency.into());
+        Outcome {
+            stall: timing.latency,
+            filter: Permission::None,
+        }
+    }
+
+    fn reset_statistics(&mut self) {
+        self.ledger.clear();
+    }
+
+    fn statistics(&self, _counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic> {
+        let mut statistics = Vec::new();
+        for ((vcpu, context, privilege), tallies) in self.ledger.accounts() {
+            for (event, tally) in EVENTS.iter().zip(tallies) {
+                if tally.count != 0 {
+                    statistics.push(Statistic {
+                        vcpu,
+                        context,
+                        privilege,
+                        event: (*event).to_owned(),
+                        term: Term::Memory,
+                        count: tally.count,
+                        latency: tally.latency(),
+                        cycles: tally.cycles,
+                    });
+                }
+            }
+        }
+        statistics
+    }
+}
