@@ -1,0 +1,138 @@
+//! Interrupt messages: what travels between local APICs, the IOAPIC and message-signalled devices
+//! (SDM vol. 3A, "Issuing Interprocessor Interrupts" and "Message Signalled Interrupts").
+
+use serde::{Deserialize, Serialize};
+
+/// Edge or level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trigger {
+    /// Each message is one interrupt.
+    Edge,
+    /// The interrupt stays requested until its source is served; the EOI is told to the IOAPIC.
+    Level,
+}
+
+/// What a message does to its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// Interrupt every destination.
+    Fixed,
+    /// Interrupt the destination of the lowest priority; the lowest vCPU among equals.
+    LowestPriority,
+    /// System management: nothing here has a system management mode, so it is dropped.
+    Smi,
+    /// Non-maskable.
+    Nmi,
+    /// Reset to the wait-for-startup state.
+    Init,
+    /// Start at page `vector`.
+    Startup,
+    /// From an 8259, of which there is none: dropped.
+    External,
+    /// Reserved encoding: dropped.
+    Reserved,
+}
+
+impl Delivery {
+    /// Decode bits 10:8 of an ICR, LVT, redirection entry or MSI data.
+    pub fn of(bits: u64) -> Self {
+        match bits >> 8 & 7 {
+            0 => Self::Fixed,
+            1 => Self::LowestPriority,
+            2 => Self::Smi,
+            4 => Self::Nmi,
+            5 => Self::Init,
+            6 => Self::Startup,
+            7 => Self::External,
+            _ => Self::Reserved,
+        }
+    }
+}
+
+/// To whom a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The APIC of this ID.
+    Physical(u32),
+    /// APICs whose logical destination matches: 8 bits in xAPIC mode, cluster and mask in x2APIC mode.
+    Logical(u32),
+    /// Everyone.
+    All,
+}
+
+impl Destination {
+    /// From the 8-bit destination of an IOAPIC entry, an MSI address or an xAPIC ICR.
+    pub fn narrow(destination: u8, logical: bool) -> Self {
+        match (destination, logical) {
+            (d, true) => Self::Logical(d.into()),
+            (0xff, false) => Self::All,
+            (d, false) => Self::Physical(d.into()),
+        }
+    }
+
+    /// From the 32-bit destination of an x2APIC ICR.
+    pub fn wide(destination: u32, logical: bool) -> Self {
+        match (destination, logical) {
+            (u32::MAX, _) => Self::All,
+            (d, true) => Self::Logical(d),
+            (d, false) => Self::Physical(d),
+        }
+    }
+}
+
+/// One interrupt message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// Receivers.
+    pub destination: Destination,
+    /// What it does.
+    pub delivery: Delivery,
+    /// Vector (or start page).
+    pub vector: u8,
+    /// Edge or level.
+    pub trigger: Trigger,
+}
+
+impl Message {
+    /// Decode a message-signalled interrupt: a write of `data` to `address` in 0xfee0_0000..0xfef0_0000. None for any
+    /// other address.
+    pub fn from_msi(address: u64, data: u32) -> Option<Self> {
+        if address >> 20 != 0xfee {
+            return None;
+        }
+        let redirect = address & 1 << 3 != 0;
+        let logical = redirect && address & 1 << 2 != 0;
+        Some(Self {
+            destination: Destination::narrow((address >> 12) as u8, logical),
+            delivery: Delivery::of(data.into()),
+            vector: data as u8,
+            trigger: match data & 0xc000 {
+                // Level with "assert"; a de-assertion message carries no interrupt and devices here never send one.
+                0xc000 => Trigger::Level,
+                _ => Trigger::Edge,
+            },
+        })
+    }
+}
+
+/// What an interrupt message asks of a vCPU beyond its local APIC; the machine carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CpuAction {
+    /// INIT: reset the vCPU and wait for a start-up message. Its local APIC has been reset already.
+    Init {
+        /// Receiver.
+        vcpu: u16,
+    },
+    /// Start in real mode at page `vector` (CS base `vector << 12`) if the vCPU waits for it.
+    Startup {
+        /// Receiver.
+        vcpu: u16,
+        /// Page number.
+        vector: u8,
+    },
+    /// Non-maskable interrupt.
+    Nmi {
+        /// Receiver.
+        vcpu: u16,
+    },
+}

@@ -1,0 +1,335 @@
+//! The local APIC timer in virtual time (SDM vol. 3A, "APIC Timer").
+//!
+//! Instead of counting down, the timer remembers when it was started and computes what it shows and when it expires,
+//! so that nothing happens between expiries and periods do not drift.
+
+use serde::{Deserialize, Serialize};
+
+use crate::time::{Hertz, saturate, scale_up};
+
+/// Clocks that the timer works from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerClock {
+    /// Frequency of the cycles in which time is given: the nominal TSC frequency.
+    pub tsc: Hertz,
+    /// Input of the divider in one-shot and periodic mode: the core crystal clock (CPUID leaf 0x15).
+    pub input: Hertz,
+}
+
+impl TimerClock {
+    /// Timer ticks in so many cycles, rounded down.
+    fn ticks(&self, cycles: u64, divisor: u32) -> u64 {
+        let product = cycles as u128 * self.input.get() as u128;
+        saturate(product / (self.tsc.get() as u128 * divisor as u128))
+    }
+
+    /// Cycles until so many ticks have passed, rounded up.
+    fn cycles(&self, ticks: u64, divisor: u32) -> u64 {
+        let num = self.tsc.get() as u128 * divisor as u128;
+        scale_up(ticks, num, self.input.get() as u128)
+    }
+}
+
+/// Bits 18:17 of the timer's local vector table entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TimerMode {
+    /// Counts down once.
+    #[default]
+    OneShot,
+    /// Starts again from the initial count.
+    Periodic,
+    /// Expires when the TSC reaches IA32_TSC_DEADLINE.
+    TscDeadline,
+    /// Reserved encoding; never expires.
+    Reserved,
+}
+
+impl TimerMode {
+    /// Decode from a local vector table entry.
+    pub fn of(lvt: u32) -> Self {
+        match lvt >> 17 & 3 {
+            0 => Self::OneShot,
+            1 => Self::Periodic,
+            2 => Self::TscDeadline,
+            _ => Self::Reserved,
+        }
+    }
+}
+
+/// State of one timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timer {
+    mode: TimerMode,
+    /// Initial count register.
+    initial: u32,
+    /// Divide configuration register as written: bits 3, 1 and 0.
+    divide: u32,
+    /// When the running count was started, cycles.
+    start: u64,
+    /// Ticks from `start` to the first expiry; 0 when stopped.
+    first: u32,
+    /// Expiries since `start`.
+    fired: u64,
+    /// IA32_TSC_DEADLINE: TSC value, 0 when disarmed.
+    deadline: u64,
+    /// TSC = cycles + offset.
+    tsc_offset: u64,
+    /// When it expires next, cycles; `u64::MAX` for never.
+    next: u64,
+}
+
+impl Default for Timer {
+    fn default() -> Self {
+        Self {
+            mode: TimerMode::OneShot,
+            initial: 0,
+            divide: 0,
+            start: 0,
+            first: 0,
+            fired: 0,
+            deadline: 0,
+            tsc_offset: 0,
+            next: u64::MAX,
+        }
+    }
+}
+
+impl Timer {
+    /// Cycles at which it expires next; `u64::MAX` for never.
+    #[inline]
+    pub fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// Back to the state after power-on or INIT; the TSC runs on.
+    pub fn reset(&mut self) {
+        *self = Self {
+            tsc_offset: self.tsc_offset,
+            ..Self::default()
+        };
+    }
+
+    /// Initial count register.
+    pub fn initial(&self) -> u32 {
+        self.initial
+    }
+
+    /// Divide configuration register.
+    pub fn divide(&self) -> u32 {
+        self.divide
+    }
+
+    /// Divisor that the divide configuration register stands for.
+    fn divisor(&self) -> u32 {
+        let code = self.divide & 3 | self.divide >> 1 & 4;
+        if code == 7 { 1 } else { 2 << code }
+    }
+
+    fn elapsed(&self, clock: &TimerClock, now: u64) -> u64 {
+        clock.ticks(now.saturating_sub(self.start), self.divisor())
+    }
+
+    /// Current count register.
+    pub fn current(&self, clock: &TimerClock, now: u64) -> u32 {
+        let first = u64::from(self.first);
+        let elapsed = self.elapsed(clock, now);
+        let left = match self.mode {
+            _ if first == 0 => 0,
+            TimerMode::Periodic if elapsed >= first && self.initial != 0 => {
+                let initial = u64::from(self.initial);
+                initial - (elapsed - first) % initial
+            }
+            TimerMode::OneShot | TimerMode::Periodic => first.saturating_sub(elapsed),
+            TimerMode::TscDeadline | TimerMode::Reserved => 0,
+        };
+        left as u32
+    }
+
+    /// Write the initial count register: starts the count, 0 stops it. Ignored in TSC-deadline mode.
+    pub fn set_initial(&mut self, clock: &TimerClock, now: u64, count: u32) {
+        if self.mode == TimerMode::TscDeadline {
+            return;
+        }
+        self.initial = count;
+        self.begin(clock, now, count);
+    }
+
+    /// Write the divide configuration register; a running count goes on from where it stands.
+    pub fn set_divide(&mut self, clock: &TimerClock, now: u64, divide: u32) {
+        let left = self.current(clock, now);
+        self.divide = divide & 0b1011;
+        self.begin(clock, now, left);
+    }
+
+    /// The local vector table entry was written. A change of mode disarms the timer.
+    pub fn set_mode(&mut self, mode: TimerMode) {
+        if mode != self.mode {
+            self.mode = mode;
+            self.first = 0;
+            self.deadline = 0;
+            self.next = u64::MAX;
+        }
+    }
+
+    /// IA32_TSC_DEADLINE: 0 when disarmed and in other modes.
+    pub fn deadline(&self) -> u64 {
+        self.deadline
+    }
+
+    /// Write IA32_TSC_DEADLINE: 0 disarms. Ignored in other modes.
+    pub fn set_deadline(&mut self, now: u64, deadline: u64) {
+        if self.mode == TimerMode::TscDeadline {
+            self.deadline = deadline;
+            self.arm_deadline(now);
+        }
+    }
+
+    /// From now on TSC = cycles + `offset` (wrapping).
+    pub fn set_tsc_offset(&mut self, now: u64, offset: u64) {
+        self.tsc_offset = offset;
+        if self.deadline != 0 {
+            self.arm_deadline(now);
+        }
+    }
+
+    fn arm_deadline(&mut self, now: u64) {
+        let tsc = now.wrapping_add(self.tsc_offset);
+        self.next = match self.deadline {
+            0 => u64::MAX,
+            deadline => now.saturating_add(deadline.saturating_sub(tsc)),
+        };
+    }
+
+    fn begin(&mut self, clock: &TimerClock, now: u64, count: u32) {
+        self.start = now;
+        self.first = count;
+        self.fired = 0;
+        self.next = match count {
+            0 => u64::MAX,
+            _ => now.saturating_add(clock.cycles(count.into(), self.divisor())),
+        };
+    }
+
+    /// The clock has reached [`Timer::next`]: note the expiry and plan the next. Expiries that were missed count as one,
+    /// as they do when an interrupt stays pending.
+    pub fn expire(&mut self, clock: &TimerClock, now: u64) {
+        self.next = u64::MAX;
+        match self.mode {
+            TimerMode::Periodic if self.initial != 0 => {
+                let past = self.elapsed(clock, now).saturating_sub(self.first.into());
+                self.fired = 1 + past / u64::from(self.initial);
+                let ticks = u64::from(self.first) + self.fired.saturating_mul(self.initial.into());
+                let cycles = clock.cycles(ticks, self.divisor());
+                self.next = self.start.saturating_add(cycles);
+            }
+            TimerMode::TscDeadline => self.deadline = 0,
+            _ => self.first = 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn clock() -> TimerClock {
+        TimerClock {
+            tsc: Hertz::new(2_900_000_000).unwrap(),
+            input: Hertz::new(1_000_000_000).unwrap(),
+        }
+    }
+
+    #[test]
+    fn one_shot_expires_on_the_first_cycle_at_which_the_count_is_zero() {
+        let (c, mut t) = (clock(), Timer::default());
+        t.set_divide(&c, 0, 0b1011);
+        t.set_initial(&c, 100, 10);
+        assert_eq!(t.next(), 129);
+        assert_eq!(
+            (t.current(&c, 100), t.current(&c, 128), t.current(&c, 129)),
+            (10, 1, 0)
+        );
+        t.expire(&c, 129);
+        assert_eq!(
+            (t.next(), t.current(&c, 500), t.initial()),
+            (u64::MAX, 0, 10)
+        );
+    }
+
+    #[test]
+    fn all_divisors() {
+        let (c, mut t) = (clock(), Timer::default());
+        let codes = [
+            (0b1011, 1),
+            (0, 2),
+            (1, 4),
+            (2, 8),
+            (3, 16),
+            (8, 32),
+            (9, 64),
+            (10, 128),
+        ];
+        for (code, divisor) in codes {
+            t.set_divide(&c, 0, code);
+            t.set_initial(&c, 0, 1000);
+            assert_eq!(t.next(), 2900 * divisor, "divide {code:#b}");
+        }
+    }
+
+    #[test]
+    fn periods_do_not_drift_and_missed_ones_merge() {
+        let (c, mut t) = (clock(), Timer::default());
+        t.set_mode(TimerMode::Periodic);
+        t.set_divide(&c, 0, 0b1011);
+        t.set_initial(&c, 0, 7);
+        for k in 1..1000u64 {
+            assert_eq!(t.next(), (7 * k * 29).div_ceil(10));
+            t.expire(&c, t.next());
+        }
+        t.expire(&c, 29_000);
+        assert_eq!(
+            t.next(),
+            (10_003u64 * 29).div_ceil(10),
+            "10003 = 7 * 1429 is the first multiple after tick 10000"
+        );
+        assert_eq!(t.current(&c, 29_000), 3);
+    }
+
+    #[test]
+    fn a_new_divisor_keeps_the_count_and_then_the_period() {
+        let (c, mut t) = (clock(), Timer::default());
+        t.set_mode(TimerMode::Periodic);
+        t.set_divide(&c, 0, 0b1011);
+        t.set_initial(&c, 0, 1000);
+        t.set_divide(&c, 2610, 0);
+        assert_eq!(t.current(&c, 2610), 100);
+        assert_eq!(t.next(), 2610 + 580);
+        t.expire(&c, t.next());
+        assert_eq!(t.next(), 2610 + 580 + 5800);
+    }
+
+    #[test]
+    fn deadlines_follow_the_tsc_offset() {
+        let mut t = Timer::default();
+        t.set_deadline(0, 1000);
+        assert_eq!(
+            (t.next(), t.deadline()),
+            (u64::MAX, 0),
+            "another mode ignores it"
+        );
+        t.set_mode(TimerMode::TscDeadline);
+        t.set_tsc_offset(0, 0u64.wrapping_sub(100));
+        t.set_deadline(200, 1000);
+        assert_eq!(t.next(), 1100);
+        t.set_tsc_offset(300, 300);
+        assert_eq!(t.next(), 700);
+        t.set_initial(&clock(), 300, 5);
+        assert_eq!((t.next(), t.initial()), (700, 0));
+        t.expire(&clock(), 700);
+        assert_eq!((t.next(), t.deadline()), (u64::MAX, 0));
+        t.set_deadline(800, 5);
+        assert_eq!(t.next(), 800, "a deadline in the past expires at once");
+        t.set_mode(TimerMode::OneShot);
+        assert_eq!((t.next(), t.deadline()), (u64::MAX, 0));
+    }
+}
