@@ -1,1 +1,22 @@
-//! nodescope-plugin-cache
+//! Caches of a node: any number of inclusive levels with LRU replacement, write-back and write-allocate, coherent by
+//! MESIF between the outermost caches and by an exact directory inside them.
+//!
+//! [`CacheModel`] is driven by the engine through [`nodescope_plugin_api::MemoryModel`] and asks a
+//! [`nodescope_plugin_api::MemoryTimingModel`] for what no cache supplies. The exact semantics and the test of each claim
+//! are in `plugins/timing/README.md`.
+
+mod array;
+mod config;
+mod events;
+mod flat;
+mod hierarchy;
+mod model;
+
+pub use array::State;
+pub use config::{
+    ByDistance, CacheConfig, CacheConfigError, CoherenceLatency, LevelConfig, LevelLatency, Policy,
+    Sharing,
+};
+pub use flat::FlatMemory;
+pub use hierarchy::{CacheContents, CacheKind};
+pub use model::CacheModel;

@@ -1,0 +1,466 @@
+//! What a user says about the caches of a node.
+
+use nodescope_plugin_api::VcpuPlace;
+use serde::{Deserialize, Serialize};
+
+/// Who shares one cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// The hardware threads of one core.
+    #[default]
+    Core,
+    /// All cores of one socket.
+    Socket,
+}
+
+/// Which line of a full set is replaced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Policy {
+    /// The least recently used one.
+    #[default]
+    Lru,
+}
+
+/// Cycles charged for each event at one level.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LevelLatency {
+    /// A read that finds the line. Not 0 at level 1: the engine's filter is switched off, since hits must be timed.
+    pub read_hit: u32,
+    /// A write that finds the line; at level 1 as `read_hit`.
+    pub write_hit: u32,
+    /// An instruction fetch that finds the line; at level 1 as `read_hit`.
+    pub fetch_hit: u32,
+    /// A read that does not find the line.
+    pub read_miss: u32,
+    /// A write that does not find the line.
+    pub write_miss: u32,
+    /// An instruction fetch that does not find the line.
+    pub fetch_miss: u32,
+    /// A modified line given to the next level (or to memory).
+    pub writeback: u32,
+    /// Permission to write granted by this level for a line that a cache below already holds (from level 2 on).
+    pub upgrade: u32,
+}
+
+/// One cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LevelConfig {
+    /// Capacity in bytes.
+    pub size: u64,
+    /// Lines in a set.
+    pub ways: u32,
+    /// Bytes of a line; one figure for the whole hierarchy.
+    #[serde(default = "LevelConfig::default_line")]
+    pub line: u32,
+    /// Who shares it.
+    #[serde(default)]
+    pub shared_by: Sharing,
+    /// Replacement.
+    #[serde(default)]
+    pub policy: Policy,
+    /// Cycles of its events.
+    #[serde(default)]
+    pub latency: LevelLatency,
+}
+
+/// Cycles by where the other party is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ByDistance {
+    /// The same core's other first-level cache.
+    pub same_core: u32,
+    /// Another core of the socket.
+    pub other_core: u32,
+    /// Another socket.
+    pub other_socket: u32,
+}
+
+/// Cycles of the events between caches. The reference gives none, so all defaults are 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CoherenceLatency {
+    /// Clean data supplied by a peer (its state was E or F).
+    pub from: ByDistance,
+    /// Modified data supplied by a peer.
+    pub from_modified: ByDistance,
+    /// A peer held the line exclusively but clean, and was asked before a shared cache could answer.
+    pub snoop: ByDistance,
+    /// A peer's copy removed because of a write.
+    pub invalidate: ByDistance,
+    /// Permission to write granted by the interconnect for a line held as S or F.
+    pub upgrade: u32,
+}
+
+/// The caches of every core and socket of a node (all alike).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheConfig {
+    /// First-level instruction cache, shared as `levels[0]` is. None: fetches are neither cached nor timed.
+    #[serde(default)]
+    pub instruction: Option<LevelConfig>,
+    /// First-level data cache, then the unified levels outwards.
+    pub levels: Vec<LevelConfig>,
+    /// Between caches.
+    #[serde(default)]
+    pub coherence: CoherenceLatency,
+}
+
+/// Why a [`CacheConfig`] is refused. The text begins with the field at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CacheConfigError {
+    /// No level.
+    #[error("levels: is empty; describe at least the first-level data cache")]
+    NoLevel,
+    /// More levels than a report can name.
+    #[error("levels: has {levels} entries; at most 16 are modelled")]
+    TooManyLevels {
+        /// Entries given.
+        levels: usize,
+    },
+    /// A set of no lines.
+    #[error("{field}.ways: is 0; a set has at least one line")]
+    NoWays {
+        /// `instruction` or `levels[i]`.
+        field: String,
+    },
+    /// A line that references cannot be split into.
+    #[error("{field}.line: is {line}; give a power of two from 16 to 4096 bytes")]
+    Line {
+        /// `instruction` or `levels[i]`.
+        field: String,
+        /// The value given.
+        line: u32,
+    },
+    /// Lines of several lengths.
+    #[error(
+        "{field}.line: is {line}, but levels[0].line is {first}; the hierarchy has one line size"
+    )]
+    LineDiffers {
+        /// `instruction` or `levels[i]`.
+        field: String,
+        /// The value given.
+        line: u32,
+        /// The first level's.
+        first: u32,
+    },
+    /// A capacity that is not a whole number of sets.
+    #[error("{field}.size: {size} bytes is not a positive multiple of ways x line = {set} bytes")]
+    Size {
+        /// `instruction` or `levels[i]`.
+        field: String,
+        /// The value given.
+        size: u64,
+        /// Bytes of one set.
+        set: u64,
+    },
+    /// More lines than the model holds in host memory.
+    #[error("{field}.size: {size} bytes is more than the 4 GiB that one modelled cache may have")]
+    TooLarge {
+        /// `instruction` or `levels[i]`.
+        field: String,
+        /// The value given.
+        size: u64,
+    },
+    /// A latency so large that the sum for one reference might not fit.
+    #[error("{field}: is {cycles} cycles; at most 1000000 are modelled for one event")]
+    Latency {
+        /// Path of the field, such as `levels[1].latency.read_miss`.
+        field: String,
+        /// The value given.
+        cycles: u32,
+    },
+    /// An outer level that cannot include the inner one.
+    #[error(
+        "{field}.size: {size} bytes is less than {inner_field}.size = {inner}; outer levels include inner ones"
+    )]
+    SmallerThanInner {
+        /// `levels[i]`.
+        field: String,
+        /// The value given.
+        size: u64,
+        /// `instruction` or `levels[i - 1]`.
+        inner_field: String,
+        /// Its size.
+        inner: u64,
+    },
+    /// A private level outside a shared one.
+    #[error("{field}.shared_by: is core, but the level inside it is shared by the socket")]
+    PrivateOutsideShared {
+        /// `levels[i]`.
+        field: String,
+    },
+    /// Two first-level caches shared differently.
+    #[error(
+        "instruction.shared_by: differs from levels[0].shared_by; the two first-level caches are shared alike"
+    )]
+    InstructionSharing,
+    /// No vCPU.
+    #[error("vcpus: there is none; a node has at least one")]
+    NoVcpu,
+    /// A core in two sockets.
+    #[error(
+        "vcpus[{vcpu}]: core {core} is on socket {socket} here and on socket {other} for an earlier vCPU"
+    )]
+    CoreOnTwoSockets {
+        /// vCPU at fault.
+        vcpu: usize,
+        /// Its core.
+        core: u16,
+        /// Its socket.
+        socket: u16,
+        /// The socket seen before.
+        other: u16,
+    },
+}
+
+/// Most cycles that one event may cost.
+const MOST_CYCLES: u32 = 1_000_000;
+
+fn latency_fault(field: impl Fn() -> String, cycles: u32, faults: &mut Vec<CacheConfigError>) {
+    if cycles > MOST_CYCLES {
+        faults.push(CacheConfigError::Latency {
+            field: field(),
+            cycles,
+        });
+    }
+}
+
+impl LevelConfig {
+    fn default_line() -> u32 {
+        64
+    }
+
+    /// A private LRU cache of `size` bytes with 64-byte lines and no latencies.
+    pub fn new(size: u64, ways: u32) -> LevelConfig {
+        LevelConfig {
+            size,
+            ways,
+            line: Self::default_line(),
+            shared_by: Sharing::Core,
+            policy: Policy::Lru,
+            latency: LevelLatency::default(),
+        }
+    }
+
+    /// The same, shared by the socket.
+    pub fn shared(self) -> LevelConfig {
+        LevelConfig {
+            shared_by: Sharing::Socket,
+            ..self
+        }
+    }
+
+    /// The same, with these cycles for read, write and fetch misses.
+    pub fn misses(self, read: u32, write: u32, fetch: u32) -> LevelConfig {
+        LevelConfig {
+            latency: LevelLatency {
+                read_miss: read,
+                write_miss: write,
+                fetch_miss: fetch,
+                ..self.latency
+            },
+            ..self
+        }
+    }
+
+    /// Number of sets.
+    pub fn sets(&self) -> u64 {
+        self.size / (u64::from(self.ways) * u64::from(self.line))
+    }
+
+    fn faults(&self, field: &str, first: u32, faults: &mut Vec<CacheConfigError>) {
+        let LevelLatency {
+            read_hit,
+            write_hit,
+            fetch_hit,
+            read_miss,
+            write_miss,
+            fetch_miss,
+            writeback,
+            upgrade,
+        } = self.latency;
+        for (name, cycles) in [
+            ("read_hit", read_hit),
+            ("write_hit", write_hit),
+            ("fetch_hit", fetch_hit),
+            ("read_miss", read_miss),
+            ("write_miss", write_miss),
+            ("fetch_miss", fetch_miss),
+            ("writeback", writeback),
+            ("upgrade", upgrade),
+        ] {
+            latency_fault(|| format!("{field}.latency.{name}"), cycles, faults);
+        }
+        let field = field.to_owned();
+        let line_valid = self.line.is_power_of_two() && (16..=4096).contains(&self.line);
+        if self.ways == 0 {
+            faults.push(CacheConfigError::NoWays {
+                field: field.clone(),
+            });
+        }
+        if !line_valid {
+            faults.push(CacheConfigError::Line {
+                field: field.clone(),
+                line: self.line,
+            });
+        } else if self.line != first {
+            faults.push(CacheConfigError::LineDiffers {
+                field: field.clone(),
+                line: self.line,
+                first,
+            });
+        }
+        let set = u64::from(self.ways) * u64::from(self.line);
+        if self.size > 1 << 32 {
+            faults.push(CacheConfigError::TooLarge {
+                field,
+                size: self.size,
+            });
+        } else if self.ways != 0 && line_valid && (self.size == 0 || !self.size.is_multiple_of(set))
+        {
+            faults.push(CacheConfigError::Size {
+                field,
+                size: self.size,
+                set,
+            });
+        }
+    }
+}
+
+impl CacheConfig {
+    /// Three levels with the reference latencies: L1 misses 3, L2 read and fetch misses 12, L2 write misses 10, L3
+    /// misses 35; everything else 0.
+    fn reference(
+        l1i: LevelConfig,
+        l1d: LevelConfig,
+        l2: LevelConfig,
+        l3: LevelConfig,
+    ) -> CacheConfig {
+        CacheConfig {
+            instruction: Some(l1i.misses(3, 3, 3)),
+            levels: vec![
+                l1d.misses(3, 3, 3),
+                l2.misses(12, 10, 12),
+                l3.shared().misses(35, 35, 35),
+            ],
+            coherence: CoherenceLatency::default(),
+        }
+    }
+
+    /// Xeon X5680 (Westmere), the first reference cluster.
+    pub fn xeon_x5680() -> CacheConfig {
+        CacheConfig::reference(
+            LevelConfig::new(32 << 10, 4),
+            LevelConfig::new(32 << 10, 8),
+            LevelConfig::new(256 << 10, 8),
+            LevelConfig::new(12 << 20, 16),
+        )
+    }
+
+    /// Xeon E5-2690 (Sandy Bridge), the second reference cluster.
+    pub fn xeon_e5_2690() -> CacheConfig {
+        CacheConfig::reference(
+            LevelConfig::new(32 << 10, 8),
+            LevelConfig::new(32 << 10, 8),
+            LevelConfig::new(256 << 10, 8),
+            LevelConfig::new(20 << 20, 20),
+        )
+    }
+
+    /// Every fault of the description for vCPUs at `places`, in the order of the fields; empty if there is none.
+    pub fn faults(&self, places: &[VcpuPlace]) -> Vec<CacheConfigError> {
+        let mut faults = Vec::new();
+        let first = self.levels.first().map_or(64, |level| level.line);
+        if let Some(instruction) = &self.instruction {
+            instruction.faults("instruction", first, &mut faults);
+            if self
+                .levels
+                .first()
+                .is_some_and(|data| data.shared_by != instruction.shared_by)
+            {
+                faults.push(CacheConfigError::InstructionSharing);
+            }
+        }
+        if self.levels.is_empty() {
+            faults.push(CacheConfigError::NoLevel);
+        }
+        if self.levels.len() > 16 {
+            faults.push(CacheConfigError::TooManyLevels {
+                levels: self.levels.len(),
+            });
+        }
+        for (index, level) in self.levels.iter().enumerate() {
+            let field = format!("levels[{index}]");
+            level.faults(&field, first, &mut faults);
+            let Some(inner) = index.checked_sub(1).map(|inner| self.levels[inner]) else {
+                continue;
+            };
+            let mut inners = vec![(format!("levels[{}]", index - 1), inner.size)];
+            if let (1, Some(instruction)) = (index, &self.instruction) {
+                inners.push(("instruction".to_owned(), instruction.size));
+            }
+            for (inner_field, inner) in inners {
+                if level.size < inner {
+                    faults.push(CacheConfigError::SmallerThanInner {
+                        field: field.clone(),
+                        size: level.size,
+                        inner_field,
+                        inner,
+                    });
+                }
+            }
+            if level.shared_by == Sharing::Core && inner.shared_by == Sharing::Socket {
+                faults.push(CacheConfigError::PrivateOutsideShared { field });
+            }
+        }
+        let coherence = &self.coherence;
+        for (name, group) in [
+            ("from", coherence.from),
+            ("from_modified", coherence.from_modified),
+            ("snoop", coherence.snoop),
+            ("invalidate", coherence.invalidate),
+        ] {
+            let ByDistance {
+                same_core,
+                other_core,
+                other_socket,
+            } = group;
+            for (distance, cycles) in [
+                ("same_core", same_core),
+                ("other_core", other_core),
+                ("other_socket", other_socket),
+            ] {
+                latency_fault(
+                    || format!("coherence.{name}.{distance}"),
+                    cycles,
+                    &mut faults,
+                );
+            }
+        }
+        latency_fault(
+            || "coherence.upgrade".to_owned(),
+            coherence.upgrade,
+            &mut faults,
+        );
+        if places.is_empty() {
+            faults.push(CacheConfigError::NoVcpu);
+        }
+        for (vcpu, place) in places.iter().enumerate() {
+            let other = places[..vcpu].iter().find(|other| other.core == place.core);
+            if let Some(other) = other.filter(|other| other.socket != place.socket) {
+                faults.push(CacheConfigError::CoreOnTwoSockets {
+                    vcpu,
+                    core: place.core,
+                    socket: place.socket,
+                    other: other.socket,
+                });
+            }
+        }
+        faults
+    }
+}

@@ -1,0 +1,231 @@
+//! Kinds of events: their index in the ledger, name, term and cycles.
+
+use nodescope_plugin_api::{Access, Term};
+
+use crate::{ByDistance, CacheConfig, LevelLatency, Sharing};
+
+/// Where the other party of an event between caches is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Distance {
+    SameCore,
+    OtherCore,
+    OtherSocket,
+}
+
+/// Events at one level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtLevel {
+    ReadHit,
+    WriteHit,
+    FetchHit,
+    ReadMiss,
+    WriteMiss,
+    FetchMiss,
+    Writeback,
+    Upgrade,
+    Inclusion,
+}
+
+const AT_LEVEL: usize = 9;
+
+impl AtLevel {
+    #[inline]
+    pub(crate) fn hit(access: Access) -> AtLevel {
+        match access {
+            Access::Read => AtLevel::ReadHit,
+            Access::Write => AtLevel::WriteHit,
+            Access::Fetch => AtLevel::FetchHit,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn miss(access: Access) -> AtLevel {
+        match access {
+            Access::Read => AtLevel::ReadMiss,
+            Access::Write => AtLevel::WriteMiss,
+            Access::Fetch => AtLevel::FetchMiss,
+        }
+    }
+}
+
+/// Events between caches and with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Between {
+    From(Distance),
+    FromModified(Distance),
+    Snoop(Distance),
+    Invalidate(Distance),
+    Upgrade,
+    Memory { local: bool, write_back: bool },
+}
+
+const BETWEEN: usize = 17;
+
+impl Between {
+    #[inline]
+    fn index(self) -> usize {
+        match self {
+            Between::From(distance) => distance as usize,
+            Between::FromModified(distance) => 3 + distance as usize,
+            Between::Snoop(distance) => 6 + distance as usize,
+            Between::Invalidate(distance) => 9 + distance as usize,
+            Between::Upgrade => 12,
+            Between::Memory { local, write_back } => {
+                13 + usize::from(!local) + 2 * usize::from(write_back)
+            }
+        }
+    }
+}
+
+/// One kind of event.
+#[derive(Clone, Debug)]
+pub(crate) struct Kind {
+    pub(crate) name: String,
+    pub(crate) term: Term,
+    /// Cycles of one event. Memory events bring their own.
+    pub(crate) latency: u32,
+}
+
+/// All kinds. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
+#[derive(Clone, Debug)]
+pub(crate) struct Events {
+    kinds: Vec<Kind>,
+    levels: usize,
+}
+
+impl Events {
+    pub(crate) fn new(config: &CacheConfig) -> Events {
+        let mut kinds = Vec::new();
+        let levels = config.levels.len();
+        for (index, level) in config.levels.iter().enumerate() {
+            let LevelLatency {
+                read_hit,
+                write_hit,
+                mut fetch_hit,
+                read_miss,
+                write_miss,
+                mut fetch_miss,
+                writeback,
+                upgrade,
+            } = level.latency;
+            let number = index as u8 + 1;
+            let (data, hit, miss) = if index == 0 {
+                let latency = config
+                    .instruction
+                    .map(|level| level.latency)
+                    .unwrap_or_default();
+                (fetch_hit, fetch_miss) = (latency.fetch_hit, latency.fetch_miss);
+                (
+                    "L1D".to_owned(),
+                    "L1I.hit".to_owned(),
+                    "L1I.miss".to_owned(),
+                )
+            } else {
+                let name = format!("L{number}");
+                let (hit, miss) = (format!("{name}.fetch_hit"), format!("{name}.fetch_miss"));
+                (name, hit, miss)
+            };
+            let term = Term::Cache(number);
+            // The order is that of `AtLevel`.
+            for (name, term, latency) in [
+                (format!("{data}.read_hit"), term, read_hit),
+                (format!("{data}.write_hit"), term, write_hit),
+                (hit, term, fetch_hit),
+                (format!("{data}.read_miss"), term, read_miss),
+                (format!("{data}.write_miss"), term, write_miss),
+                (miss, term, fetch_miss),
+                (format!("{data}.writeback"), term, writeback),
+                (format!("{data}.upgrade"), term, upgrade),
+                (format!("L{number}.inclusion_victim"), Term::None, 0),
+            ] {
+                kinds.push(Kind {
+                    name,
+                    term,
+                    latency,
+                });
+            }
+        }
+        // Events between caches belong to the level at which the parties meet.
+        let outermost = levels as u8;
+        let core = config.levels[0].shared_by;
+        let meeting = config
+            .levels
+            .iter()
+            .position(|level| level.shared_by != core);
+        let terms = [
+            Term::Cache(outermost.min(2)),
+            Term::Cache(meeting.map_or(outermost, |index| index as u8 + 1)),
+            Term::Cache(outermost),
+        ];
+        let coherence = &config.coherence;
+        for (prefix, suffix, latency) in [
+            ("from", "", coherence.from),
+            ("from", "_modified", coherence.from_modified),
+            ("snoop", "", coherence.snoop),
+            ("invalidate", "", coherence.invalidate),
+        ] {
+            let ByDistance {
+                same_core,
+                other_core,
+                other_socket,
+            } = latency;
+            for ((distance, latency), term) in [
+                ("same_core", same_core),
+                ("other_core", other_core),
+                ("other_socket", other_socket),
+            ]
+            .into_iter()
+            .zip(terms)
+            {
+                kinds.push(Kind {
+                    name: format!("{prefix}_{distance}{suffix}"),
+                    term,
+                    latency,
+                });
+            }
+        }
+        kinds.push(Kind {
+            name: "interconnect.upgrade".to_owned(),
+            term: Term::Cache(outermost),
+            latency: coherence.upgrade,
+        });
+        for name in ["local", "remote", "local_writeback", "remote_writeback"] {
+            kinds.push(Kind {
+                name: format!("memory.{name}"),
+                term: Term::Memory,
+                latency: 0,
+            });
+        }
+        debug_assert_eq!(kinds.len(), levels * AT_LEVEL + BETWEEN);
+        debug_assert!(matches!(core, Sharing::Core) || meeting.is_none());
+        Events { kinds, levels }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.kinds.len()
+    }
+
+    pub(crate) fn levels(&self) -> usize {
+        self.levels
+    }
+
+    #[inline]
+    pub(crate) fn at(level: usize, event: AtLevel) -> usize {
+        level * AT_LEVEL + event as usize
+    }
+
+    #[inline]
+    pub(crate) fn between(&self, event: Between) -> usize {
+        self.levels * AT_LEVEL + event.index()
+    }
+
+    #[inline]
+    pub(crate) fn kind(&self, index: usize) -> &Kind {
+        &self.kinds[index]
+    }
+
+    #[inline]
+    pub(crate) fn latency(&self, index: usize) -> u32 {
+        self.kinds[index].latency
+    }
+}

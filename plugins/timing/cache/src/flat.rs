@@ -1,0 +1,30 @@
+//! Main memory of one latency, for a node without NUMA.
+
+use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
+
+/// Memory that is local to every socket. Write-backs are posted and cost nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlatMemory {
+    /// Cycles of a fill.
+    pub latency: u32,
+}
+
+impl Default for FlatMemory {
+    /// Local DDR3 of the reference clusters.
+    fn default() -> FlatMemory {
+        FlatMemory { latency: 100 }
+    }
+}
+
+impl MemoryTimingModel for FlatMemory {
+    fn request(&mut self, miss: &MissRef) -> MemoryTiming {
+        MemoryTiming {
+            latency: if miss.write_back { 0 } else { self.latency },
+            local: true,
+        }
+    }
+
+    fn home(&self, _physical: u64) -> u16 {
+        0
+    }
+}

@@ -1,0 +1,225 @@
+//! What the engine drives: the first level, the filter's permissions, the statistics.
+
+use std::collections::BTreeMap;
+
+use nodescope_plugin_api::{
+    Access, Context, Counters, FilterGeometry, FilterUpdate, Key, MemRef, MemoryModel,
+    MemoryTimingModel, Outcome, Permission, Privilege, Statistic, Tally, Term, VcpuPlace,
+};
+
+use crate::array::State;
+use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
+use crate::events::{AtLevel, Events};
+use crate::hierarchy::{CacheContents, Hierarchy};
+
+/// The caches of one node.
+pub struct CacheModel {
+    hierarchy: Hierarchy,
+    filter: FilterGeometry,
+    /// Cycles of first-level hits: read, write, fetch.
+    hits: [u32; 3],
+    /// What the filter may be granted at most, for data and for instructions: hits that cost cycles must reach the model.
+    most: [Permission; 2],
+}
+
+impl CacheModel {
+    /// Empty caches for vCPUs at `places` in front of `memory`, or the first fault of the description
+    /// ([`CacheConfig::faults`] lists all).
+    pub fn new(
+        config: &CacheConfig,
+        places: &[VcpuPlace],
+        memory: Box<dyn MemoryTimingModel>,
+    ) -> Result<CacheModel, CacheConfigError> {
+        if let Some(fault) = config.faults(places).into_iter().next() {
+            return Err(fault);
+        }
+        let data = &config.levels[0];
+        let line_shift = data.line.trailing_zeros();
+        let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(12 - line_shift) as u8;
+        let fetch_hit = config
+            .instruction
+            .map_or(0, |level| level.latency.fetch_hit);
+        let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
+        Ok(CacheModel {
+            hierarchy: Hierarchy::new(config, places, memory),
+            filter: FilterGeometry {
+                line_shift: line_shift as u8,
+                data_slots: slots(data),
+                instruction_slots: config
+                    .instruction
+                    .as_ref()
+                    .map_or((12 - line_shift) as u8, slots),
+            },
+            hits,
+            most: [
+                match hits {
+                    [0, 0, _] => Permission::ReadWrite,
+                    [0, _, _] => Permission::Read,
+                    _ => Permission::None,
+                },
+                if fetch_hit == 0 {
+                    Permission::Read
+                } else {
+                    Permission::None
+                },
+            ],
+        })
+    }
+
+    /// Contents of every cache, inner ones before the outer ones of the same vCPU.
+    pub fn contents(&self) -> Vec<CacheContents> {
+        self.hierarchy.contents()
+    }
+
+    fn row(&self, key: Key, event: usize, tally: Tally) -> Statistic {
+        let kind = self.hierarchy.events.kind(event);
+        let (vcpu, context, privilege) = key;
+        Statistic {
+            vcpu,
+            context,
+            privilege,
+            event: kind.name.clone(),
+            term: kind.term,
+            count: tally.count,
+            latency: tally.latency(),
+            cycles: tally.cycles,
+        }
+    }
+}
+
+impl MemoryModel for CacheModel {
+    fn filter(&self) -> FilterGeometry {
+        self.filter
+    }
+
+    /// # Panics
+    /// If the reference names a vCPU that the model was not built for.
+    #[inline]
+    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+        let entrance = &self.hierarchy.entrances[usize::from(reference.vcpu)];
+        let access = reference.access;
+        let (first, most) = if access == Access::Fetch {
+            let Some(instruction) = entrance.instruction else {
+                return Outcome {
+                    stall: 0,
+                    filter: Permission::Read,
+                };
+            };
+            (instruction, self.most[1])
+        } else {
+            (entrance.data, self.most[0])
+        };
+        let line = reference.physical >> self.hierarchy.line_shift;
+        let array = &mut self.hierarchy.nodes[first].array;
+        let start = array.start(line);
+        let found = array.find(start, line);
+        let (state, stall) = if let Some(way) = found {
+            let state = array.state(start + way);
+            if way != 0 {
+                self.hierarchy
+                    .displace(first, start, reference.vcpu, updates);
+                self.hierarchy.nodes[first].array.touch(start, way);
+            }
+            let stall = self.hits[access as usize];
+            match (access, state) {
+                (Access::Write, State::Shared | State::Forward) => {
+                    self.hierarchy.begin(reference);
+                    self.hierarchy.own(first, line, updates);
+                    (State::Modified, u64::from(stall) + self.hierarchy.stall())
+                }
+                (Access::Write, State::Exclusive) => {
+                    self.hierarchy.modify(first, line);
+                    (State::Modified, stall.into())
+                }
+                _ => (state, stall.into()),
+            }
+        } else {
+            self.hierarchy.begin(reference);
+            let state = self.hierarchy.miss(first, line, access, updates);
+            (state, self.hierarchy.stall())
+        };
+        let held = if state == State::Modified {
+            Permission::ReadWrite
+        } else {
+            Permission::Read
+        };
+        Outcome {
+            stall: u32::try_from(stall).unwrap_or(u32::MAX),
+            filter: held.min(most),
+        }
+    }
+
+    fn reset_statistics(&mut self) {
+        self.hierarchy.ledger.clear();
+    }
+
+    fn statistics(&self, counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic> {
+        let accounts = self.hierarchy.ledger.accounts();
+        let mut references: BTreeMap<Key, [u64; 3]> =
+            accounts.keys().map(|&key| (key, [0; 3])).collect();
+        for (vcpu, context, privilege, counters) in counted {
+            let sums = references.entry((*vcpu, *context, *privilege)).or_default();
+            for (sum, count) in
+                sums.iter_mut()
+                    .zip([counters.loads, counters.stores, counters.fetches])
+            {
+                *sum += count;
+            }
+        }
+        let events = &self.hierarchy.events;
+        let mut statistics = Vec::new();
+        for (key, references) in references {
+            let tallies = accounts.get(&key).copied();
+            let tally = |event: usize| tallies.map(|tallies| tallies[event]).unwrap_or_default();
+            let cached = self
+                .hierarchy
+                .entrances
+                .iter()
+                .any(|entrance| entrance.instruction.is_some());
+            for (access, count) in [Access::Read, Access::Write, Access::Fetch]
+                .into_iter()
+                .zip(references)
+            {
+                let miss = tally(Events::at(0, AtLevel::miss(access)));
+                let count = count.saturating_sub(miss.count);
+                if count == 0 || (access == Access::Fetch && !cached) {
+                    continue;
+                }
+                let latency = u64::from(self.hits[access as usize]);
+                let row = self.row(key, Events::at(0, AtLevel::hit(access)), Tally::default());
+                statistics.push(Statistic {
+                    count,
+                    latency,
+                    cycles: count * latency,
+                    ..row
+                });
+            }
+            for event in 0..events.len() {
+                let tally = tally(event);
+                if tally.count != 0 {
+                    statistics.push(self.row(key, event, tally));
+                }
+            }
+            for level in 1..events.levels() {
+                let count = [Access::Read, Access::Write, Access::Fetch]
+                    .map(|access| tally(Events::at(level, AtLevel::miss(access))).count)
+                    .iter()
+                    .sum();
+                if count != 0 {
+                    let (vcpu, context, privilege) = key;
+                    statistics.push(Statistic {
+                        vcpu,
+                        context,
+                        privilege,
+                        event: format!("L{}.miss", level + 1),
+                        term: Term::None,
+                        count,
+                        latency: 0,
+                        cycles: 0,
+                    });
+                }
+            }
+        }
+        statistics
+    }
+}

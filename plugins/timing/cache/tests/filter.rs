@@ -1,0 +1,228 @@
+//! The filter never changes a result, and the protocol's invariants hold after every reference.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use nodescope_plugin_api::{Access, VcpuPlace};
+use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheKind, LevelConfig, Sharing, State};
+use nodescope_plugin_numa::{Latencies, Numa, NumaConfig};
+use proptest::prelude::*;
+use support::{Engine, Step, price, small};
+
+fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
+    let places = prop_oneof![
+        Just(VcpuPlace::grid(1, 1, 1)),
+        Just(VcpuPlace::grid(1, 1, 2)),
+        Just(VcpuPlace::grid(2, 1, 1)),
+        Just(VcpuPlace::grid(1, 3, 1)),
+        Just(VcpuPlace::grid(2, 2, 1)),
+        Just(VcpuPlace::grid(2, 2, 2)),
+        Just(VcpuPlace::grid(4, 1, 1)),
+    ];
+    let config = (0..11usize).prop_map(|variant| {
+        let mut config = small();
+        let levels = &mut config.levels;
+        match variant {
+            0 => levels.truncate(1),
+            1 => levels.truncate(2),
+            2 => {
+                levels.truncate(2);
+                levels[1].shared_by = Sharing::Socket;
+            }
+            3 => levels.push(LevelConfig::new(8192, 8).shared()),
+            4 => levels[2].shared_by = Sharing::Core,
+            5 => config.instruction = None,
+            6 => {
+                levels
+                    .iter_mut()
+                    .chain(&mut config.instruction)
+                    .for_each(|level| level.shared_by = Sharing::Socket);
+            }
+            // One way, and more sets than the filter has slots (64 x 64 bytes = 4 KiB).
+            7 => {
+                levels[0] = LevelConfig::new(8192, 1);
+                levels[1] = LevelConfig::new(8192, 2);
+                levels[2] = LevelConfig::new(12288, 2).shared();
+            }
+            // First-level sets that are no power of two.
+            8 => levels[0] = LevelConfig::new(768, 2),
+            9 => {
+                levels[0].latency.write_hit = 2;
+            }
+            _ => {}
+        }
+        price(&mut config);
+        if variant == 9 {
+            config.levels[0].latency.write_hit = 2;
+        }
+        config
+    });
+    (config, places)
+}
+
+fn traces() -> impl Strategy<Value = Vec<(u16, u8, u64, u32, bool)>> {
+    // Lines near each other are shared and conflict often; some are repeated, as in real programs.
+    let step = (0..64u16, 0..10u8, 0..96u64, 0..2u32, any::<bool>());
+    let runs = (step, 1..4usize).prop_map(|(step, times)| vec![step; times]);
+    proptest::collection::vec(runs, 1..400).prop_map(|runs| runs.concat())
+}
+
+fn steps(trace: &[(u16, u8, u64, u32, bool)], places: &[VcpuPlace]) -> Vec<Step> {
+    trace
+        .iter()
+        .map(|&(vcpu, kind, line, context, kernel)| Step {
+            vcpu: vcpu % places.len() as u16,
+            access: match kind {
+                0..=4 => Access::Read,
+                5..=7 => Access::Write,
+                _ => Access::Fetch,
+            },
+            // Every other line of the upper half lies 64 KiB further up, in the same sets.
+            address: line * 64
+                + if line > 48 && line % 2 == 0 {
+                    0x1_0000
+                } else {
+                    0
+                }
+                + line % 64,
+            context,
+            kernel,
+        })
+        .collect()
+}
+
+fn memory() -> Box<Numa> {
+    let config = NumaConfig {
+        latency: Latencies::Uniform {
+            local: 10_037,
+            remote: 20_021,
+        },
+        write_back: Latencies::Uniform {
+            local: 7,
+            remote: 13,
+        },
+        ..NumaConfig::contiguous(4, 0x1000)
+    };
+    Box::new(Numa::new(&config).unwrap())
+}
+
+fn states(cache: &CacheContents) -> BTreeMap<u64, State> {
+    cache
+        .sets
+        .iter()
+        .flat_map(|(_, lines)| lines.iter().copied())
+        .collect()
+}
+
+fn check_invariants(caches: &[CacheContents]) {
+    let held: Vec<BTreeMap<u64, State>> = caches.iter().map(states).collect();
+    let owned = |state: &State| matches!(state, State::Exclusive | State::Modified);
+    for (index, cache) in caches.iter().enumerate() {
+        for (line, state) in &held[index] {
+            // Peers: caches with the same outer cache, or all outermost ones.
+            let peers: Vec<State> = caches
+                .iter()
+                .enumerate()
+                .filter(|&(other, peer)| other != index && peer.outer == cache.outer)
+                .filter_map(|(other, _)| held[other].get(line).copied())
+                .collect();
+            if owned(state) {
+                assert_eq!(
+                    peers,
+                    [],
+                    "{line:#x} is {state:?} in cache {index} and elsewhere"
+                );
+            }
+            match cache.outer {
+                Some(outer) => {
+                    let outside = held[outer].get(line).copied();
+                    let outside = outside
+                        .unwrap_or_else(|| panic!("{line:#x} is in cache {index}, not in {outer}"));
+                    assert_ne!(*state, State::Forward, "F belongs to the interconnect");
+                    assert!(
+                        !owned(state) || owned(&outside),
+                        "{line:#x}: {state:?} inside {outside:?}"
+                    );
+                    if *state == State::Modified {
+                        assert_eq!(outside, State::Modified, "{line:#x} modified inside only");
+                    }
+                }
+                None if *state == State::Forward => {
+                    assert!(
+                        !peers.contains(&State::Forward),
+                        "{line:#x} has two forwarders"
+                    );
+                }
+                None => {}
+            }
+            if cache.kind == CacheKind::Instruction {
+                assert_ne!(
+                    *state,
+                    State::Modified,
+                    "{line:#x} modified in an instruction cache"
+                );
+            }
+        }
+        for (set, lines) in &cache.sets {
+            let unique: BTreeSet<u64> = lines.iter().map(|&(line, _)| line).collect();
+            assert_eq!(
+                unique.len(),
+                lines.len(),
+                "a line twice in set {set} of cache {index}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Statistics, stalls and final state are the same with the filter and without it.
+    #[test]
+    fn filter_is_exact((config, places) in machines(), trace in traces(), reset in any::<prop::sample::Index>()) {
+        let steps = steps(&trace, &places);
+        let reset = reset.index(steps.len());
+        let mut filtered = Engine::with_memory(&config, &places, memory());
+        let mut plain = Engine::with_memory(&config, &places, memory()).unfiltered();
+        for (index, &step) in steps.iter().enumerate() {
+            if index == reset {
+                filtered.reset();
+                plain.reset();
+            }
+            let stalls = (filtered.step(step), plain.step(step));
+            prop_assert_eq!(stalls.0, stalls.1, "step {} {:?}", index, step);
+        }
+        prop_assert_eq!(filtered.statistics(), plain.statistics());
+        prop_assert_eq!(filtered.model.contents(), plain.model.contents());
+        filtered.check_equations();
+    }
+
+    /// One owner alone, at most one forwarder, inclusion, modified marks outwards: after every reference.
+    #[test]
+    fn protocol_invariants((config, places) in machines(), trace in traces()) {
+        let mut engine = Engine::with_memory(&config, &places, memory());
+        for step in steps(&trace[..trace.len().min(150)], &places) {
+            engine.step(step);
+            check_invariants(&engine.model.contents());
+        }
+    }
+}
+
+/// The filter does answer: a loop over one line per set calls the model once a line and permission.
+#[test]
+fn filter_answers_repeated_references() {
+    let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
+    for _ in 0..100 {
+        for line in 0..64 {
+            engine.read(0, line * 64);
+            engine.write(0, line * 64 + 8);
+            engine.fetch(0, 0x1_0000 + line * 64);
+        }
+    }
+    assert_eq!(engine.calls, 3 * 64);
+    assert_eq!(engine.count("L1D.read_hit"), 100 * 64 - 64);
+    assert_eq!(engine.count("L1D.write_hit"), 100 * 64);
+    assert_eq!(engine.count("L1I.hit"), 100 * 64 - 64);
+    engine.check_equations();
+}
