@@ -56,8 +56,8 @@ impl FlopClass {
 pub struct Counters {
     /// Instructions retired (a REP string instruction is one).
     pub instructions: u64,
-    /// Cycles of the instructions themselves: instructions x nominal CPI, without stalls of models.
-    pub base_cycles: u64,
+    /// Cycles that long instructions (REP strings, PAUSE) take beyond the nominal CPI.
+    pub long_cycles: u64,
     /// Cycles added by attached models.
     pub stall_cycles: u64,
     /// Cycles spent in HLT.
@@ -76,7 +76,7 @@ impl Counters {
     /// Add another interval's counts.
     pub fn add(&mut self, other: &Counters) {
         self.instructions += other.instructions;
-        self.base_cycles += other.base_cycles;
+        self.long_cycles += other.long_cycles;
         self.stall_cycles += other.stall_cycles;
         self.idle_cycles += other.idle_cycles;
         self.loads += other.loads;

@@ -107,12 +107,16 @@ pub struct Cpu {
     pub updates: Vec<FilterUpdate>,
     /// Cycles added to the clock by models and by long instructions since the last synchronisation.
     pub stall: u64,
+    /// The part of `stall` that models asked for.
+    pub model_stall: u64,
     /// Instructions retired up to the current block, since the last synchronisation.
     pub retired: u64,
     /// Cycles an instruction takes, in 1/65536.
     pub cpi: u32,
     /// The access that was just made went to the platform: look at the machine again after this instruction.
     pub touched_platform: bool,
+    /// Sum of the code maps' marks when this vCPU last looked.
+    pub marks_seen: u64,
 }
 
 /// A buffer for operands that cross pages or lie in device memory.

@@ -1,1 +1,214 @@
-//! Instruction fetch.
+//! Instruction fetch: from the instruction pointer to a decoded block.
+
+use std::cell::RefCell;
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess};
+use nodescope_plugin_api::{Access, MemRef};
+use nodescope_x86::Exception;
+
+use crate::block::Block;
+use crate::cpu::{Cpu, Mode};
+use crate::lower::lower;
+use crate::memory::is_canonical;
+use crate::mmu::Intent;
+use crate::op::{Op, RIP, Trap};
+
+/// Longest block in instructions.
+const MAX_BLOCK: usize = 48;
+/// Longest instruction in bytes (SDM vol. 2A §2.3.11).
+const MAX_INSTRUCTION: usize = 15;
+
+impl Cpu {
+    /// Distinguishes blocks that decode or translate differently at the same address.
+    #[inline(always)]
+    pub fn block_key(&self) -> u8 {
+        self.mode as u8 | u8::from(self.cpl == 3) << 2
+    }
+
+    /// Linear address of an instruction pointer.
+    #[inline(always)]
+    pub fn code_linear(&self, ip: u64) -> u64 {
+        match self.mode {
+            Mode::Bits64 => ip,
+            _ => self.segment_base[nodescope_x86::state::seg::CS].wrapping_add(ip) & 0xffff_ffff,
+        }
+    }
+
+    /// The block at the instruction pointer; faults of the fetch are raised.
+    #[inline(always)]
+    pub fn block(&mut self) -> Result<*const Block, Trap> {
+        let ip = self.gpr[RIP as usize];
+        let linear = self.code_linear(ip);
+        if let Some(block) = self.blocks.find(linear, self.block_key()) {
+            return Ok(block);
+        }
+        self.block_slow(ip, linear)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn block_slow(&mut self, ip: u64, linear: u64) -> Result<*const Block, Trap> {
+        if self.mode == Mode::Bits64 && !is_canonical(ip) {
+            return Err(self.raise(Exception::gp(0)));
+        }
+        let page = self.translate(linear, Intent::Fetch)?;
+        if page.host.is_null() {
+            return Err(self.unsupported(format!(
+                "instruction fetch from device memory at {:#x}",
+                page.physical
+            )));
+        }
+        if linear >> 63 != 0 && !page.global() {
+            self.blocks.upper_not_global = true;
+        }
+        let physical = page.physical | linear & 0xfff;
+        let (key, mode) = (self.block_key(), self.mode);
+        if let Some(block) = self.blocks.find_physical(linear, key, physical, 0, mode) {
+            return Ok(block);
+        }
+        let in_page = 4096 - (linear & 0xfff) as usize;
+        // SAFETY: the page is mapped RAM; the copy ends at its end.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(page.host.add((linear & 0xfff) as usize), in_page)
+        };
+        let (ops, len, crosses) = self.decode(bytes, ip);
+        if !crosses {
+            let region = &self.ram.regions()[page.region as usize];
+            let offset = (physical - region.start) as usize;
+            if region.code.mark(offset, len) {
+                self.filter.drop_writes();
+            }
+            let cell = region.code.generation_cell(offset);
+            let block = Block::new(ops, physical, 0, len as u32, [cell, cell]);
+            return Ok(self.blocks.insert(linear, key, mode, block));
+        }
+        // The first instruction reaches into the next page.
+        let second = self.translate(linear.wrapping_add(in_page as u64), Intent::Fetch)?;
+        if second.host.is_null() {
+            return Err(self.unsupported(format!(
+                "instruction fetch from device memory at {:#x}",
+                second.physical
+            )));
+        }
+        if linear >> 63 != 0 && !second.global() {
+            self.blocks.upper_not_global = true;
+        }
+        if let Some(block) = self
+            .blocks
+            .find_physical(linear, key, physical, second.physical, mode)
+        {
+            return Ok(block);
+        }
+        let mut joined = [0_u8; 2 * MAX_INSTRUCTION];
+        joined[..in_page].copy_from_slice(bytes);
+        // SAFETY: the second page is mapped RAM of 4096 bytes.
+        let tail = unsafe { std::slice::from_raw_parts(second.host, MAX_INSTRUCTION) };
+        joined[in_page..in_page + MAX_INSTRUCTION].copy_from_slice(tail);
+        let (mut ops, _, _) = self.decode(&joined[..in_page + MAX_INSTRUCTION], ip);
+        ops.truncate(1);
+        let len = usize::from(ops[0].len);
+        let in_second = len.saturating_sub(in_page).max(1);
+        let (a, b) = (
+            &self.ram.regions()[page.region as usize],
+            &self.ram.regions()[second.region as usize],
+        );
+        let (at, bt) = (
+            (physical - a.start) as usize,
+            (second.physical - b.start) as usize,
+        );
+        let first_mark = a.code.mark(at, in_page.min(len));
+        if b.code.mark(bt, in_second) | first_mark {
+            self.filter.drop_writes();
+        }
+        let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
+        let block = Block::new(ops, physical, second.physical, len as u32, cells);
+        Ok(self.blocks.insert(linear, key, mode, block))
+    }
+
+    /// Decode until a branch, the end of the bytes or the longest block. Returns the operations, their length in bytes and
+    /// whether the very first instruction needs more bytes than there are.
+    fn decode(&mut self, bytes: &[u8], ip: u64) -> (Vec<Op>, usize, bool) {
+        thread_local! {
+            static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
+        }
+        let mut decoder = Decoder::with_ip(self.mode.bits(), bytes, ip, DecoderOptions::NONE);
+        let mut ops = Vec::with_capacity(16);
+        let mut len = 0;
+        while ops.len() < MAX_BLOCK && decoder.can_decode() {
+            let instruction = decoder.decode();
+            if decoder.last_error() == iced_x86::DecoderError::NoMoreBytes {
+                if bytes.len() - len < MAX_INSTRUCTION {
+                    // Cut off by the page's end: it starts the next block.
+                    return (ops, len, len == 0);
+                }
+            }
+            let next = decoder.position();
+            let mut op = lower(
+                &instruction,
+                &bytes[len..next],
+                self.mode,
+                ip,
+                &mut self.stubs,
+            );
+            if !instruction.is_string_instruction() {
+                INFO.with_borrow_mut(|info| {
+                    for m in info.info(&instruction).used_memory() {
+                        use OpAccess::*;
+                        let access = m.access();
+                        op.loads += u8::from(matches!(
+                            access,
+                            Read | CondRead | ReadWrite | ReadCondWrite
+                        ));
+                        op.stores += u8::from(matches!(
+                            access,
+                            Write | CondWrite | ReadWrite | ReadCondWrite
+                        ));
+                    }
+                });
+            }
+            ops.push(op);
+            len = next;
+            let ends = !matches!(instruction.flow_control(), FlowControl::Next)
+                || crate::ops::system::ends_block(instruction.mnemonic());
+            if ends {
+                break;
+            }
+        }
+        (ops, len, false)
+    }
+
+    /// Report the lines that entering this block fetches.
+    pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
+        let shift = self.fetch_filter.shift();
+        let ip = self.gpr[RIP as usize];
+        let (mut at, mut left) = (block.physical, u64::from(executed_len.max(1)));
+        let mut linear = self.code_linear(ip);
+        while left > 0 {
+            let line = at >> shift << shift;
+            self.counters_mut().fetches += 1;
+            if !self.fetch_filter.hit(line) {
+                let reference = MemRef {
+                    vcpu: self.id,
+                    privilege: self.privilege(),
+                    access: Access::Fetch,
+                    context: self.context,
+                    physical: at,
+                    linear,
+                    size: 1,
+                    now: self.now(),
+                };
+                let outcome = self.report(&reference);
+                self.fetch_filter.fill(line, outcome.filter);
+            }
+            let step = (line + (1 << shift) - at)
+                .min(4096 - (at & 0xfff))
+                .min(left);
+            linear = linear.wrapping_add(step);
+            left -= step;
+            at += step;
+            if at & 0xfff == 0 && left > 0 {
+                at = block.second_page;
+            }
+        }
+    }
+}

@@ -15,4 +15,4 @@ mod ops;
 mod run;
 pub mod vcpu;
 
-pub use vcpu::SoftVcpu;
+pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome};

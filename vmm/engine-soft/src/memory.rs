@@ -493,6 +493,7 @@ impl Cpu {
         let mut updates = std::mem::take(&mut self.updates);
         let outcome = self.platform().reference(reference, &mut updates);
         self.stall += u64::from(outcome.stall);
+        self.model_stall += u64::from(outcome.stall);
         let privilege = self.cpl != 3;
         self.counters[usize::from(privilege)].stall_cycles += u64::from(outcome.stall);
         for u in updates.drain(..) {

@@ -1,13 +1,36 @@
-//! The run loop.
+//! The run loop: interrupts, limits, blocks, traps.
 
-use nodescope_engine::Platform;
+use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
+use nodescope_plugin_api::Counters;
+use nodescope_x86::bits::rflags;
+use nodescope_x86::state::InterruptShadow;
+use nodescope_x86::{Exception, MpState, Vector};
 
+use crate::block::Block;
 use crate::cpu::Cpu;
+use crate::op::{Done, Flow, Op, RIP, Trap};
+
+/// What ended the inner loop.
+enum End {
+    /// The budget is spent, or the machine must be looked at.
+    Look,
+    /// HLT.
+    Halt,
+    /// An operation trapped.
+    Trap,
+}
 
 impl Cpu {
-    /// The vCPU's clock in cycles.
+    /// The vCPU's clock in cycles, at the head of the running block.
     pub fn now(&self) -> u64 {
         self.time.cycles
+            + self.stall
+            + ((self.retired * u64::from(self.cpi) + u64::from(self.time.cycle_fraction)) >> 16)
+    }
+
+    /// Instructions retired since power-on, at the head of the running block.
+    pub fn instructions(&self) -> u64 {
+        self.time.instructions + self.retired
     }
 
     /// The machine around the running vCPU.
@@ -17,4 +40,303 @@ impl Cpu {
         // lifetime of the result is bound to `self`, which `run` holds.
         unsafe { p.as_mut() }
     }
+
+    /// Fold retired instructions and stalls into the clock.
+    pub fn synchronise_clock(&mut self) {
+        let fixed = self.retired * u64::from(self.cpi) + u64::from(self.time.cycle_fraction);
+        self.time.cycles += (fixed >> 16) + self.stall;
+        self.time.cycle_fraction = (fixed & 0xffff) as u32;
+        self.time.instructions += self.retired;
+        self.retired = 0;
+        self.stall = 0;
+        self.model_stall = 0;
+    }
+
+    /// Run until a limit or an event.
+    pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
+        self.notice_new_code();
+        if self.attached {
+            self.refresh_context();
+        }
+        loop {
+            self.synchronise_clock();
+            if std::mem::take(&mut self.touched_platform) && self.platform().attention() {
+                return Ok(Exit::Attention);
+            }
+            if self.time.cycles >= limit.cycles || self.time.instructions >= limit.instructions {
+                return Ok(Exit::Limit);
+            }
+            match self.events.mp {
+                MpState::Running => {}
+                MpState::Halted => {}
+                MpState::WaitForSipi => return Ok(Exit::Halted),
+                MpState::Shutdown => return Ok(Exit::Shutdown),
+            }
+            let (id, now) = (self.id, self.time.cycles);
+            let shadow = std::mem::take(&mut self.events.shadow);
+            if shadow == InterruptShadow::None {
+                if self.events.nmi_pending && !self.events.nmi_blocked {
+                    self.events.nmi_pending = false;
+                    self.events.nmi_blocked = true;
+                    self.events.mp = MpState::Running;
+                    self.deliver_interrupt(Vector::Nmi as u8)?;
+                    continue;
+                }
+                if self.rflags & rflags::IF != 0 && self.platform().interrupt_pending(id, now) {
+                    if let Some(vector) = self.platform().acknowledge(id, now) {
+                        self.events.mp = MpState::Running;
+                        self.deliver_interrupt(vector)?;
+                        continue;
+                    }
+                }
+            }
+            if self.events.mp == MpState::Halted {
+                self.events.shadow = shadow;
+                return Ok(Exit::Halted);
+            }
+            let mut until = limit.cycles;
+            if self.rflags & rflags::IF != 0 {
+                until = until.min(self.platform().next_event(id).max(now + 1));
+            }
+            let trap_flag = self.rflags & rflags::TF != 0 && shadow != InterruptShadow::MovSs;
+            let instructions = if trap_flag || shadow != InterruptShadow::None {
+                1
+            } else {
+                limit.instructions - self.time.instructions
+            };
+            let before = self.retired;
+            let end = self.run_blocks(until - now, instructions);
+            let stepped = trap_flag && self.retired != before;
+            match end {
+                End::Look => {}
+                End::Halt => {
+                    self.synchronise_clock();
+                    self.events.mp = MpState::Halted;
+                }
+                End::Trap => {
+                    self.synchronise_clock();
+                    let exception = self.take_trap()?;
+                    self.deliver_exception(exception)?;
+                    continue;
+                }
+            }
+            if stepped {
+                // Single-step trap after the instruction (SDM vol. 3B §17.3.1.4).
+                self.debug.dr6 |= 1 << 14;
+                self.deliver_exception(Exception::new(Vector::Debug))?;
+            }
+        }
+    }
+
+    /// Execute blocks for a number of cycles and instructions.
+    fn run_blocks(&mut self, cycles: u64, instructions: u64) -> End {
+        let cpi = i64::from(self.cpi);
+        let mut budget = (cycles.min(1 << 40) as i64) << 16;
+        budget -= i64::from(self.time.cycle_fraction);
+        let mut instructions = instructions.min(1 << 40) as i64;
+        while budget > 0 && instructions > 0 {
+            let block = match self.block() {
+                Ok(block) => block,
+                Err(Trap) => return End::Trap,
+            };
+            // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before
+            // the next turn of this loop.
+            let block = unsafe { &*block };
+            let mut count = block.ops.len();
+            let n = count as i64;
+            if n * cpi > budget || n > instructions {
+                count = instructions.min((budget + cpi - 1) / cpi).min(n) as usize;
+            }
+            let (retired, stall) = (self.retired, self.stall);
+            let done = if self.attached {
+                self.run_attached(block, count)
+            } else {
+                self.run_block(block, count)
+            };
+            let delta = self.retired.wrapping_sub(retired) as i64;
+            budget -= delta * cpi + (((self.stall - stall) as i64) << 16);
+            instructions -= delta;
+            match done {
+                Ok(Flow::Next | Flow::Branch) if !self.touched_platform => {}
+                Ok(Flow::Halt) => return End::Halt,
+                Ok(_) => return End::Look,
+                Err(Trap) => return End::Trap,
+            }
+        }
+        End::Look
+    }
+
+    /// Execute the first `count` operations of a block; `gpr[RIP]` is the address of the next instruction afterwards (of
+    /// the failing one after a trap).
+    #[inline(always)]
+    fn run_block(&mut self, block: &Block, count: usize) -> Done {
+        let start = block.ops.as_ptr();
+        let mut op = start;
+        // SAFETY: `count` is at most the block's length.
+        self.block_end = unsafe { start.add(count) };
+        loop {
+            // SAFETY: `op` is below `block_end`, within the block, which outlives this call.
+            let current = unsafe { &*op };
+            match (current.handler)(self, current) {
+                Ok(Flow::Next) => {
+                    // SAFETY: one past an element of the block.
+                    op = unsafe { op.add(1) };
+                    if op >= self.block_end {
+                        let ip = self.next_ip(current);
+                        self.set_ip(self.wrap_ip(ip));
+                        self.retired = self.retired.wrapping_add(executed(start, op));
+                        return Ok(Flow::Next);
+                    }
+                }
+                Ok(flow) => {
+                    self.retired = self.retired.wrapping_add(executed(start, op) + 1);
+                    return Ok(flow);
+                }
+                Err(Trap) => {
+                    let ip = self.ip(current);
+                    self.set_ip(self.wrap_ip(ip));
+                    self.retired = self.retired.wrapping_add(executed(start, op));
+                    return Err(Trap);
+                }
+            }
+        }
+    }
+
+    /// The same with a model attached: fetches are reported, events counted.
+    fn run_attached(&mut self, block: &Block, count: usize) -> Done {
+        let partial = count < block.ops.len();
+        let planned = if partial {
+            let last = &block.ops[count - 1];
+            u32::from(last.offset) + u32::from(last.len)
+        } else {
+            block.len
+        };
+        let privilege = usize::from(self.cpl != 3);
+        self.fetch_lines(block, planned);
+        let before = self.retired;
+        let stall_before = self.stall - self.model_stall;
+        let done = self.run_block(block, count);
+        let delta = self.retired.wrapping_sub(before);
+        // An unfinished REP chunk counted its iterations but retired nothing.
+        let executed = delta as usize;
+        let counters = &mut self.counters[privilege];
+        counters.instructions = counters.instructions.wrapping_add(delta);
+        counters.long_cycles += self.stall - self.model_stall - stall_before;
+        if executed == block.ops.len() {
+            counters.loads += u64::from(block.loads);
+            counters.stores += u64::from(block.stores);
+            if let Some(flops) = &block.flops {
+                for (total, n) in counters.flops.iter_mut().zip(flops.iter()) {
+                    *total += u64::from(*n);
+                }
+            }
+        } else {
+            for op in &block.ops[..executed.min(block.ops.len())] {
+                count_operation(counters, op);
+            }
+        }
+        done
+    }
+
+    /// Instruction pointers wrap at the width of the code segment.
+    #[inline(always)]
+    pub fn wrap_ip(&self, ip: u64) -> u64 {
+        match self.mode {
+            crate::cpu::Mode::Bits64 => ip,
+            crate::cpu::Mode::Bits32 => ip & 0xffff_ffff,
+            crate::cpu::Mode::Bits16 => ip & 0xffff,
+        }
+    }
+
+    /// Execute one instruction; the exception it raises is returned, not delivered.
+    pub fn step_undelivered(&mut self) -> Result<crate::vcpu::StepOutcome, EngineError> {
+        self.notice_new_code();
+        let end = self.run_blocks(1 << 40, 1);
+        self.synchronise_clock();
+        Ok(match end {
+            End::Look => crate::vcpu::StepOutcome::Retired,
+            End::Halt => {
+                self.events.mp = MpState::Halted;
+                crate::vcpu::StepOutcome::Halted
+            }
+            End::Trap => crate::vcpu::StepOutcome::Exception(self.take_trap()?),
+        })
+    }
+
+    /// The exception of the last trap, or the end of the study.
+    pub fn take_trap(&mut self) -> Result<Exception, EngineError> {
+        if let Some(what) = self.stop.take() {
+            return Err(self.stop_report(what));
+        }
+        Ok(self
+            .exception
+            .take()
+            .expect("a trap without exception or stop reason"))
+    }
+
+    /// Describe where the engine stopped.
+    pub fn stop_report(&mut self, what: String) -> EngineError {
+        let mut bytes = Vec::new();
+        let linear = self.code_linear(self.gpr[RIP as usize]);
+        for i in 0..15 {
+            match self.translate(linear.wrapping_add(i), crate::mmu::Intent::Read) {
+                Ok(page) if !page.host.is_null() => {
+                    let at = (linear.wrapping_add(i) & 0xfff) as usize;
+                    // SAFETY: within a mapped page of RAM.
+                    bytes.push(unsafe { *page.host.add(at) });
+                }
+                _ => break,
+            }
+        }
+        self.exception = None;
+        self.stop = None;
+        EngineError::Unsupported(Box::new(StopReport {
+            vcpu: self.id,
+            what,
+            bytes,
+            state: Box::new(self.save_state()),
+        }))
+    }
+
+    /// Pages that became code since this vCPU last ran (decoded by other vCPUs) must not be written unseen.
+    fn notice_new_code(&mut self) {
+        let marks: u64 = self.ram.regions().iter().map(|r| r.code.marks()).sum();
+        if marks != self.marks_seen {
+            self.marks_seen = marks;
+            self.filter.drop_writes();
+        }
+    }
+
+    /// Ask the platform for the address space's index.
+    pub fn refresh_context(&mut self) {
+        let (id, cr3) = (self.id, self.control.cr3);
+        let context = self.platform().context(id, cr3);
+        if context != self.context {
+            self.hand_over_counters();
+            self.context = context;
+        }
+    }
+
+    /// Hand counters to the platform.
+    pub fn hand_over_counters(&mut self) {
+        use nodescope_plugin_api::Privilege;
+        for (i, privilege) in [(0, Privilege::User), (1, Privilege::Kernel)] {
+            let counters = std::mem::take(&mut self.counters[i]);
+            if !counters.is_empty() {
+                let (id, context) = (self.id, self.context);
+                self.platform().account(id, context, privilege, &counters);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn executed(start: *const Op, op: *const Op) -> u64 {
+    ((op as usize - start as usize) / size_of::<Op>()) as u64
+}
+
+fn count_operation(counters: &mut Counters, op: &Op) {
+    counters.loads += u64::from(op.loads);
+    counters.stores += u64::from(op.stores);
+    counters.flops[usize::from(op.flop_class)] += u64::from(op.flops);
 }

@@ -1,9 +1,237 @@
 //! The portable engine behind the seam.
 
-use crate::cpu::Cpu;
+use std::ptr::NonNull;
+
+use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{Context, Counters, FilterGeometry, FilterUpdate};
+use nodescope_x86::{CpuidTable, Exception, MpState, VcpuState};
+
+use crate::cpu::{Cpu, Mode, Scratch};
+use crate::op::{RIP, ZERO};
+use crate::ops::random::RandomSource;
+
+/// What a vCPU is made from.
+#[derive(Clone, Debug)]
+pub struct SoftConfig {
+    /// Number within the node.
+    pub id: u16,
+    /// Guest RAM, shared by the node's vCPUs.
+    pub ram: Ram,
+    /// What CPUID answers.
+    pub cpuid: CpuidTable,
+    /// Cycles an instruction takes, in 1/65536.
+    pub cpi: u32,
+    /// Seed of RDRAND and RDSEED.
+    pub seed: u64,
+}
+
+/// What one instruction did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StepOutcome {
+    /// It retired.
+    Retired,
+    /// It raised this exception, which was not delivered.
+    Exception(Exception),
+    /// It was HLT.
+    Halted,
+}
 
 /// A vCPU of the portable engine.
 pub struct SoftVcpu {
-    #[allow(dead_code)]
     cpu: Box<Cpu>,
+}
+
+// SAFETY: the raw pointers inside refer to guest RAM and decoded blocks that the vCPU itself keeps alive, and to a
+// platform only while `run` is on the stack; a vCPU is used by one thread at a time.
+unsafe impl Send for SoftVcpu {}
+
+impl SoftVcpu {
+    /// A vCPU in its reset state.
+    pub fn new(config: SoftConfig) -> Self {
+        let state = VcpuState::reset();
+        let cpu = Cpu {
+            gpr: [0; 18],
+            rflags: 2,
+            segment_base: [0; 7],
+            block_end: std::ptr::null(),
+            filter: Default::default(),
+            fetch_filter: Default::default(),
+            vector: state.vector,
+            fx: state.fx,
+            cpl: 0,
+            mode: Mode::Bits16,
+            segments: state.segments,
+            control: state.control,
+            debug: state.debug,
+            msrs: state.msrs,
+            events: state.events,
+            time: state.time,
+            exception: None,
+            stop: None,
+            tlb: Default::default(),
+            blocks: Default::default(),
+            ram: config.ram,
+            cpuid: config.cpuid,
+            id: config.id,
+            random: RandomSource {
+                seed: config.seed,
+                drawn: 0,
+            },
+            stubs: Default::default(),
+            scratch: Scratch([0; 512]),
+            platform: None,
+            attached: false,
+            context: Context::default(),
+            counters: [Counters::default(); 2],
+            updates: Vec::new(),
+            stall: 0,
+            model_stall: 0,
+            retired: 0,
+            cpi: config.cpi,
+            touched_platform: false,
+            marks_seen: 0,
+        };
+        let mut vcpu = Self { cpu: Box::new(cpu) };
+        vcpu.restore(&state);
+        vcpu
+    }
+
+    fn with_platform<R>(
+        &mut self,
+        platform: &mut dyn Platform,
+        f: impl FnOnce(&mut Cpu) -> R,
+    ) -> R {
+        // SAFETY: only the lifetime is erased; the pointer is cleared before `platform`'s borrow ends.
+        let erased: &'static mut dyn Platform = unsafe {
+            std::mem::transmute::<&mut dyn Platform, &'static mut dyn Platform>(platform)
+        };
+        self.cpu.platform = Some(NonNull::from(erased));
+        let result = f(&mut self.cpu);
+        self.cpu.platform = None;
+        result
+    }
+
+    /// Execute one instruction (or one chunk of a REP instruction) without looking at interrupts; an exception that it
+    /// raises is returned, not delivered. For instruction tests.
+    pub fn step_undelivered(
+        &mut self,
+        platform: &mut dyn Platform,
+    ) -> Result<StepOutcome, EngineError> {
+        self.with_platform(platform, Cpu::step_undelivered)
+    }
+}
+
+impl Vcpu for SoftVcpu {
+    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
+        self.with_platform(platform, |cpu| cpu.run_until(limit))
+    }
+
+    fn cycles(&self) -> u64 {
+        self.cpu.time.cycles
+    }
+
+    fn advance_to(&mut self, cycles: u64) {
+        let cpu = &mut self.cpu;
+        let delta = cycles.saturating_sub(cpu.time.cycles);
+        if cpu.attached {
+            cpu.counters[1].idle_cycles += delta;
+        }
+        cpu.time.cycles += delta;
+    }
+
+    fn instructions(&self) -> u64 {
+        self.cpu.time.instructions
+    }
+
+    fn save(&self) -> VcpuState {
+        self.cpu.save_state()
+    }
+
+    fn restore(&mut self, state: &VcpuState) {
+        let cpu = &mut self.cpu;
+        cpu.gpr[..16].copy_from_slice(&state.general.gpr);
+        cpu.gpr[ZERO as usize] = 0;
+        cpu.gpr[RIP as usize] = state.general.rip;
+        cpu.rflags = state.general.rflags | 2;
+        cpu.segments = state.segments;
+        cpu.control = state.control;
+        cpu.debug = state.debug;
+        cpu.msrs = state.msrs;
+        cpu.fx = state.fx;
+        cpu.vector = state.vector;
+        cpu.events = state.events;
+        cpu.time = state.time;
+        cpu.retired = 0;
+        cpu.stall = 0;
+        cpu.model_stall = 0;
+        // CPL is SS.DPL (SDM vol. 3A §5.5); in real mode it is zero.
+        cpu.cpl = if state.control.cr0 & 1 == 0 {
+            0
+        } else {
+            state.segments.data[nodescope_x86::state::seg::SS].dpl()
+        };
+        cpu.forget_translations();
+        cpu.refresh_mode();
+    }
+
+    fn attach(&mut self, filter: Option<FilterGeometry>) {
+        self.cpu.attached = filter.is_some();
+        self.cpu.filter.shape(filter);
+        self.cpu.fetch_filter.shape(filter);
+        self.cpu.counters = [Counters::default(); 2];
+    }
+
+    fn update_filter(&mut self, updates: &[FilterUpdate]) {
+        for u in updates {
+            self.cpu.apply_filter_update(u);
+        }
+    }
+
+    fn flush_counters(&mut self, platform: &mut dyn Platform) {
+        self.with_platform(platform, Cpu::hand_over_counters);
+    }
+}
+
+impl Cpu {
+    /// Everything, as the seam's typed elements.
+    pub fn save_state(&self) -> VcpuState {
+        let mut state = VcpuState {
+            general: Default::default(),
+            segments: self.segments,
+            control: self.control,
+            debug: self.debug,
+            msrs: self.msrs,
+            fx: self.fx,
+            vector: self.vector,
+            events: self.events,
+            time: self.time,
+        };
+        state.general.gpr.copy_from_slice(&self.gpr[..16]);
+        state.general.rip = self.gpr[RIP as usize];
+        state.general.rflags = self.rflags;
+        debug_assert!(self.events.mp != MpState::Shutdown || self.exception.is_none());
+        state
+    }
+
+    /// Drop all cached translations.
+    pub fn forget_translations(&mut self) {
+        self.tlb.flush_all();
+        self.filter.flush();
+        self.blocks.forget_translations();
+    }
+
+    /// Drop cached translations of pages that are not global.
+    pub fn forget_local_translations(&mut self) {
+        self.tlb.flush_local();
+        self.filter.flush_local();
+        self.blocks.forget_local_translations();
+    }
+
+    /// Drop the cached translation of one page.
+    pub fn forget_page(&mut self, linear: u64) {
+        self.tlb.flush_page(linear);
+        self.filter.flush_page(linear);
+        self.blocks.forget_page(linear);
+    }
 }

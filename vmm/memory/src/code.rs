@@ -27,6 +27,8 @@ struct Page {
 #[derive(Clone, Debug, Default)]
 pub struct CodeMap {
     pages: Arc<[Page]>,
+    /// Times that a page went from holding no code to holding some.
+    marks: Arc<AtomicU64>,
 }
 
 impl CodeMap {
@@ -52,9 +54,21 @@ impl CodeMap {
     /// first: whoever caches write permission for the page must drop it.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
         let page = &self.pages[offset >> 12];
-        page.mask
+        let first = page
+            .mask
             .fetch_or(granules(offset & 0xfff, len), Ordering::Relaxed)
-            == 0
+            == 0;
+        if first {
+            self.marks.fetch_add(1, Ordering::Relaxed);
+        }
+        first
+    }
+
+    /// Advances whenever a page that held no code gets some: whoever caches write permission compares it when it starts to
+    /// run, and drops what it cached where it differs.
+    #[inline]
+    pub fn marks(&self) -> u64 {
+        self.marks.load(Ordering::Relaxed)
     }
 
     /// Record a write to `offset..offset + len`; returns true if it hit code.
@@ -143,7 +157,10 @@ impl NewBitmap for CodeMap {
                 generation: AtomicU32::new(0),
             })
             .collect();
-        Self { pages }
+        Self {
+            pages,
+            marks: Arc::default(),
+        }
     }
 }
 

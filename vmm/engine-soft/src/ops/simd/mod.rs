@@ -10,3 +10,6 @@ pub fn lower(_l: &mut Lowering<'_>) -> Option<Handler> {
 /// Native code stubs.
 #[derive(Default)]
 pub struct Stubs;
+
+/// Recompute whether vector instructions may execute.
+pub fn recompute_simd_availability(_cpu: &mut crate::cpu::Cpu) {}
