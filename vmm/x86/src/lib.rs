@@ -8,7 +8,7 @@ pub mod cpuid;
 pub mod exception;
 pub mod state;
 
-pub use cpuid::{CpuidEntry, CpuidTable};
+pub use cpuid::{CpuidEntry, CpuidRegister, CpuidTable};
 pub use exception::{Exception, Vector};
 pub use state::{
     Control, Debug, DescriptorTable, Events, FxImage, General, InterruptShadow, MpState, Msrs,

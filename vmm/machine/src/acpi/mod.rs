@@ -1,0 +1,354 @@
+//! ACPI tables of a node (ACPI 6.5), hardware-reduced: no SCI, no PM timer, no legacy devices but a UART.
+//!
+//! Everything lies in one block below 1 MiB, where an operating system also finds the RSDP by scanning. The tables
+//! are RSDP, XSDT, FADT, DSDT, MADT, SRAT, SLIT, PPTT and, where the study gives latencies, HMAT.
+
+mod cpus;
+mod dsdt;
+mod numa;
+
+use acpi_tables::Aml;
+use acpi_tables::fadt::{FADTBuilder, Flags, PmProfile};
+use acpi_tables::gas::{AccessSize, AddressSpace, GAS};
+use acpi_tables::rsdp::Rsdp;
+use acpi_tables::sdt::Sdt;
+use acpi_tables::xsdt::XSDT;
+use nodescope_memory::{NumaRange, Ram};
+use thiserror::Error;
+
+use crate::topology::{NodeTopology, TopologyError};
+
+const OEM_ID: [u8; 6] = *b"NSCOPE";
+const OEM_TABLE: [u8; 8] = *b"NODESCOP";
+const OEM_REVISION: u32 = 1;
+
+/// Where the tables lie unless told otherwise.
+pub const TABLES_BASE: u64 = 0xe_0000;
+/// First address after the area that an operating system scans for the RSDP.
+pub const TABLES_END: u64 = 0x10_0000;
+
+/// How a device signals its interrupt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trigger {
+    /// Rising edge.
+    Edge,
+    /// Active-high level.
+    Level,
+}
+
+/// A virtio-mmio device, in the order of creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VirtioSlot {
+    /// Guest-physical address of its registers, below 4 GiB.
+    pub base: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Global system interrupt (IOAPIC input).
+    pub gsi: u32,
+    /// Trigger mode.
+    pub trigger: Trigger,
+}
+
+/// An 8-bit register of the platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlatformRegister {
+    /// I/O port.
+    Port(u16),
+    /// Guest-physical address.
+    Memory(u64),
+}
+
+impl PlatformRegister {
+    fn gas(self) -> GAS {
+        let (space, address) = match self {
+            Self::Port(p) => (AddressSpace::SystemIo, p.into()),
+            Self::Memory(a) => (AddressSpace::SystemMemory, a),
+        };
+        GAS::new(space, 8, 0, AccessSize::ByteAccess, address)
+    }
+}
+
+/// UART of the first serial port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SerialPort {
+    /// First of its eight ports.
+    pub port: u16,
+    /// Interrupt.
+    pub gsi: u32,
+}
+
+/// What the platform consists of, besides the topology.
+#[derive(Clone, Debug)]
+pub struct PlatformDescription {
+    /// Registers of the local APICs.
+    pub local_apic: u32,
+    /// Registers of the IOAPIC.
+    pub ioapic: u32,
+    /// Id of the IOAPIC.
+    pub ioapic_id: u8,
+    /// Sleep control register: writing sleep type 5 with the enable bit powers off (ACPI 6.5 §4.8.3.7).
+    pub sleep_control: PlatformRegister,
+    /// Sleep status register.
+    pub sleep_status: PlatformRegister,
+    /// Reset register and the value that resets.
+    pub reset: (PlatformRegister, u8),
+    /// Serial console.
+    pub serial: Option<SerialPort>,
+    /// virtio-mmio devices in creation order.
+    pub virtio: Vec<VirtioSlot>,
+}
+
+impl Default for PlatformDescription {
+    /// The usual addresses: local APIC 0xfee00000, IOAPIC 0xfec00000, sleep control and status ports 0x600 and 0x601,
+    /// reset by 1 to port 0x602, COM1 on GSI 4, no virtio devices.
+    fn default() -> Self {
+        Self {
+            local_apic: 0xfee0_0000,
+            ioapic: 0xfec0_0000,
+            ioapic_id: 0,
+            sleep_control: PlatformRegister::Port(0x600),
+            sleep_status: PlatformRegister::Port(0x601),
+            reset: (PlatformRegister::Port(0x602), 1),
+            serial: Some(SerialPort {
+                port: 0x3f8,
+                gsi: 4,
+            }),
+            virtio: Vec::new(),
+        }
+    }
+}
+
+/// Why tables could not be made.
+#[derive(Debug, Error)]
+pub enum AcpiError {
+    /// The topology is impossible.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// A memory range belongs to no socket.
+    #[error(
+        "memory range {start:#x} of {len:#x} bytes belongs to NUMA node {node}, but there are {sockets} sockets"
+    )]
+    Numa {
+        /// First address.
+        start: u64,
+        /// Bytes.
+        len: u64,
+        /// Node.
+        node: u32,
+        /// Sockets.
+        sockets: u32,
+    },
+    /// A device is out of reach of a 32-bit resource descriptor.
+    #[error(
+        "virtio device {index} at {base:#x} of {size:#x} bytes does not lie below 4 GiB; move it into the hole for devices"
+    )]
+    Device {
+        /// Index in creation order.
+        index: usize,
+        /// Address.
+        base: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// More devices than names.
+    #[error("{0} virtio devices; a node can have at most 256")]
+    Devices(usize),
+    /// The block is too large for its place.
+    #[error("the ACPI tables take {size} bytes at {base:#x}, but only {room} are left below 1 MiB")]
+    Room {
+        /// Bytes of the tables.
+        size: usize,
+        /// First address.
+        base: u64,
+        /// Bytes available.
+        room: u64,
+    },
+    /// The block's place is not RAM.
+    #[error("the guest has no RAM for its ACPI tables at {0:#x}")]
+    NotRam(u64),
+}
+
+/// A table inside the block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TablePlace {
+    /// Signature.
+    pub signature: [u8; 4],
+    /// Guest-physical address.
+    pub address: u64,
+    /// Length in bytes.
+    pub length: usize,
+}
+
+/// All tables, placed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcpiTables {
+    /// Address of the block; the RSDP is its first structure.
+    pub base: u64,
+    /// The block.
+    pub bytes: Vec<u8>,
+    /// Tables in the block, without the RSDP.
+    pub tables: Vec<TablePlace>,
+}
+
+impl AcpiTables {
+    /// Address of the RSDP.
+    pub fn rsdp(&self) -> u64 {
+        self.base
+    }
+
+    /// Bytes of one table.
+    pub fn table(&self, signature: &[u8; 4]) -> Option<&[u8]> {
+        let t = self.tables.iter().find(|t| t.signature == *signature)?;
+        let from = (t.address - self.base) as usize;
+        Some(&self.bytes[from..from + t.length])
+    }
+
+    /// Copy the block into guest RAM.
+    pub fn write(&self, ram: &Ram) -> Result<(), AcpiError> {
+        if ram.write(self.base, &self.bytes) {
+            Ok(())
+        } else {
+            Err(AcpiError::NotRam(self.base))
+        }
+    }
+}
+
+/// Tables for a node, to lie at [`TABLES_BASE`]. `numa` are the RAM's ranges.
+pub fn build(
+    topology: &NodeTopology,
+    numa: &[NumaRange],
+    platform: &PlatformDescription,
+) -> Result<AcpiTables, AcpiError> {
+    check(topology, numa, platform)?;
+    let mut block = Block::new(TABLES_BASE);
+    let dsdt = block.add(&dsdt::dsdt(topology, platform));
+    let mut listed = vec![
+        block.add(&fadt(platform, dsdt)),
+        block.add(&cpus::madt(topology, platform)),
+        block.add(&numa::srat(topology, numa)),
+        block.add(&numa::slit(topology)),
+        block.add(&cpus::pptt(topology)),
+    ];
+    if let Some(performance) = &topology.memory_performance {
+        listed.push(block.add(&numa::hmat(performance)));
+    }
+    let mut xsdt = XSDT::new(OEM_ID, OEM_TABLE, OEM_REVISION);
+    for address in listed {
+        xsdt.add_entry(address);
+    }
+    let xsdt = block.add(&bytes(&xsdt));
+    block.finish(xsdt)
+}
+
+fn check(
+    topology: &NodeTopology,
+    numa: &[NumaRange],
+    platform: &PlatformDescription,
+) -> Result<(), AcpiError> {
+    topology.validate()?;
+    if let Some(r) = numa.iter().find(|r| r.node >= topology.sockets) {
+        return Err(AcpiError::Numa {
+            start: r.start,
+            len: r.len,
+            node: r.node,
+            sockets: topology.sockets,
+        });
+    }
+    if platform.virtio.len() > 256 {
+        return Err(AcpiError::Devices(platform.virtio.len()));
+    }
+    for (index, v) in platform.virtio.iter().enumerate() {
+        if v.size == 0 || v.base.saturating_add(v.size) > 1 << 32 {
+            return Err(AcpiError::Device {
+                index,
+                base: v.base,
+                size: v.size,
+            });
+        }
+    }
+    Ok(())
+}
+
+fn bytes(table: &dyn Aml) -> Vec<u8> {
+    let mut out = Vec::new();
+    table.to_aml_bytes(&mut out);
+    out
+}
+
+/// An empty table of this revision, to be appended to.
+fn header(signature: [u8; 4], revision: u8) -> Sdt {
+    Sdt::new(signature, 36, revision, OEM_ID, OEM_TABLE, OEM_REVISION)
+}
+
+/// Fixed ACPI description table (ACPI 6.5 §5.2.9).
+fn fadt(platform: &PlatformDescription, dsdt: u64) -> Vec<u8> {
+    /// IA-PC boot architecture flags: no VGA, no CMOS clock; neither "legacy devices" nor "8042" is set. Without
+    /// them the kernel would wait for a clock and a keyboard controller that are not there.
+    const NO_VGA: u16 = 1 << 2;
+    const NO_CMOS_RTC: u16 = 1 << 5;
+    let mut table = FADTBuilder::new(OEM_ID, OEM_TABLE, OEM_REVISION)
+        .preferred_pm_profile(PmProfile::EnterpriseServer)
+        .dsdt_64(dsdt)
+        .flag(Flags::Wbinvd)
+        .flag(Flags::PwrButton)
+        .flag(Flags::SlpButton)
+        .flag(Flags::ResetRegSup)
+        .flag(Flags::HwReducedAcpi);
+    table.iapc_boot_arch = (NO_VGA | NO_CMOS_RTC).into();
+    table.reset_reg = platform.reset.0.gas();
+    table.reset_value = platform.reset.1;
+    table.sleep_control_reg = platform.sleep_control.gas();
+    table.sleep_status_reg = platform.sleep_status.gas();
+    table.hypervisor_vendor_identity = u64::from_le_bytes(OEM_TABLE).into();
+    bytes(&table.finalize())
+}
+
+/// The block under construction: room for the RSDP, then tables on 16-byte boundaries.
+struct Block {
+    base: u64,
+    bytes: Vec<u8>,
+    tables: Vec<TablePlace>,
+}
+
+impl Block {
+    fn new(base: u64) -> Self {
+        Self {
+            base,
+            bytes: vec![0; Rsdp::len()],
+            tables: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, table: &[u8]) -> u64 {
+        self.bytes.resize(self.bytes.len().next_multiple_of(16), 0);
+        let address = self.base + self.bytes.len() as u64;
+        self.bytes.extend_from_slice(table);
+        self.tables.push(TablePlace {
+            signature: [table[0], table[1], table[2], table[3]],
+            address,
+            length: table.len(),
+        });
+        address
+    }
+
+    fn finish(mut self, xsdt: u64) -> Result<AcpiTables, AcpiError> {
+        let rsdp = bytes(&Rsdp::new(OEM_ID, xsdt));
+        self.bytes[..rsdp.len()].copy_from_slice(&rsdp);
+        let room = TABLES_END - self.base;
+        if self.bytes.len() as u64 > room {
+            return Err(AcpiError::Room {
+                size: self.bytes.len(),
+                base: self.base,
+                room,
+            });
+        }
+        Ok(AcpiTables {
+            base: self.base,
+            bytes: self.bytes,
+            tables: self.tables,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,369 @@
+//! Direct start of a Linux kernel by the 64-bit boot protocol (Documentation/x86/boot.rst): paging on, RSI at the
+//! boot parameters, no firmware and no decompressor run.
+//!
+//! Memory below 1 MiB: GDT 0x1000, boot parameters 0x7000, stack below 0x9000, page tables 0x9000 to 0xf000, command
+//! line 0x20000, ACPI tables 0xe0000. The initramfs lies at the top of the RAM below the hole for devices.
+
+mod kernel;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use linux_loader::configurator::linux::LinuxBootConfigurator;
+use linux_loader::configurator::{BootConfigurator, BootParams};
+use linux_loader::loader::bootparam::{boot_e820_entry, boot_params};
+use nodescope_memory::Ram;
+use nodescope_x86::bits::{cr0, cr4, efer, pte, rflags, xcr0};
+use nodescope_x86::state::{Segment, seg};
+use nodescope_x86::{DescriptorTable, VcpuState};
+use thiserror::Error;
+use vm_memory::GuestAddress;
+
+use crate::acpi::{AcpiTables, TABLES_END};
+
+pub use kernel::KernelImage;
+
+/// First address where a kernel may lie.
+pub const HIGH_MEMORY: u64 = 0x10_0000;
+/// End of conventional memory.
+const LOW_END: u64 = 0x9_fc00;
+const GDT: u64 = 0x1000;
+const ZERO_PAGE: u64 = 0x7000;
+const STACK_TOP: u64 = 0x9000;
+const PML4: u64 = 0x9000;
+const PDPT: u64 = 0xa000;
+/// Four page directories: the first 4 GiB in 2-MiB pages.
+const PAGE_DIRECTORIES: u64 = 0xb000;
+const COMMAND_LINE: u64 = 0x2_0000;
+/// Longest command line, its terminator not counted (COMMAND_LINE_SIZE of x86 Linux).
+pub const COMMAND_LINE_MAX: usize = 2047;
+
+/// Selectors that the boot protocol prescribes.
+const BOOT_CS: u16 = 0x10;
+const BOOT_DS: u16 = 0x18;
+const BOOT_TR: u16 = 0x20;
+
+/// Why a guest cannot be started.
+#[derive(Debug, Error)]
+pub enum BootError {
+    /// A file cannot be read.
+    #[error("cannot read the {what} {path}: {source}; give the path of a readable file", path = path.display())]
+    Read {
+        /// Kernel or initramfs.
+        what: &'static str,
+        /// Path.
+        path: PathBuf,
+        /// The host's answer.
+        source: std::io::Error,
+    },
+    /// Not a kernel at all.
+    #[error(
+        "{path} is not a kernel: it begins with {first:02x?}; give an uncompressed vmlinux (ELF) or a bzImage",
+        path = path.display()
+    )]
+    NotAKernel {
+        /// Path.
+        path: PathBuf,
+        /// Its first bytes.
+        first: Vec<u8>,
+    },
+    /// A kernel that cannot be started.
+    #[error("kernel {path}: {reason}; give an x86-64 Linux kernel", path = path.display())]
+    KernelFormat {
+        /// Path.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The file ends early.
+    #[error("kernel {path} is cut: it has {len} bytes, its headers speak of {needed}; copy or unpack it again", path = path.display())]
+    KernelTruncated {
+        /// Path.
+        path: PathBuf,
+        /// Bytes it should have.
+        needed: u64,
+        /// Bytes it has.
+        len: u64,
+    },
+    /// The kernel does not fit into RAM.
+    #[error(
+        "kernel {path} wants memory from {start:#x} to {end:#x}, but RAM for it lies between 0x100000 and {low_end:#x}; give the node more memory",
+        path = path.display()
+    )]
+    KernelPlace {
+        /// Path.
+        path: PathBuf,
+        /// First address.
+        start: u64,
+        /// Address after the last.
+        end: u64,
+        /// End of low RAM.
+        low_end: u64,
+    },
+    /// The loader refused the kernel.
+    #[error("kernel {path} cannot be loaded: {source}", path = path.display())]
+    Loader {
+        /// Path.
+        path: PathBuf,
+        /// The loader's reason.
+        source: linux_loader::loader::Error,
+    },
+    /// The initramfs does not fit.
+    #[error(
+        "initramfs {path} has {size} bytes, but only {room} are free between the kernel's end at {kernel_end:#x} and {low_end:#x}; give the node more memory",
+        path = path.display()
+    )]
+    InitramfsTooBig {
+        /// Path.
+        path: PathBuf,
+        /// Its size.
+        size: u64,
+        /// Bytes free.
+        room: u64,
+        /// End of the kernel.
+        kernel_end: u64,
+        /// End of low RAM.
+        low_end: u64,
+    },
+    /// The command line is too long or holds a NUL.
+    #[error("the kernel command line {reason}; shorten or correct the study's kernel arguments")]
+    CommandLine {
+        /// What is wrong.
+        reason: String,
+    },
+    /// RAM is too small for the boot structures.
+    #[error("the node has {0} bytes of memory at address 0; a guest needs at least 16 MiB")]
+    Memory(u64),
+}
+
+fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, BootError> {
+    std::fs::read(path).map_err(|source| BootError::Read {
+        what,
+        path: path.into(),
+        source,
+    })
+}
+
+/// An initial RAM file system in host memory; any number of nodes load it.
+#[derive(Clone, Debug)]
+pub struct Initramfs {
+    path: PathBuf,
+    bytes: Arc<[u8]>,
+}
+
+impl Initramfs {
+    /// Read the file; its format is the kernel's business.
+    pub fn open(path: &Path) -> Result<Self, BootError> {
+        Ok(Self::new(path, read_file("initramfs", path)?.into()))
+    }
+
+    /// An initramfs that was read from `path`.
+    pub fn new(path: &Path, bytes: Arc<[u8]>) -> Self {
+        Self {
+            path: path.into(),
+            bytes,
+        }
+    }
+}
+
+/// What to start.
+#[derive(Clone, Copy, Debug)]
+pub struct BootConfig<'a> {
+    /// Kernel.
+    pub kernel: &'a KernelImage,
+    /// Initramfs.
+    pub initramfs: Option<&'a Initramfs>,
+    /// Command line.
+    pub command_line: &'a str,
+    /// ACPI tables; they are written, too.
+    pub acpi: &'a AcpiTables,
+}
+
+/// A guest ready to start.
+#[derive(Clone, Debug)]
+pub struct Boot {
+    /// State of the boot processor; the others wait for a start-up IPI.
+    pub state: VcpuState,
+    /// First address after the kernel.
+    pub kernel_end: u64,
+    /// Address and size of the initramfs.
+    pub initramfs: Option<(u64, u64)>,
+}
+
+/// Put everything into RAM and say in which state the boot processor starts.
+pub fn load(ram: &Ram, config: &BootConfig<'_>) -> Result<Boot, BootError> {
+    let low_end = ram.region(0).map_or(0, |r| r.len);
+    if low_end < 16 << 20 {
+        return Err(BootError::Memory(low_end));
+    }
+    check_command_line(config.command_line)?;
+    let kernel = config.kernel.load(ram)?;
+    let initramfs = config
+        .initramfs
+        .map(|i| place_initramfs(ram, i, kernel.end, low_end))
+        .transpose()?;
+
+    let mut params = boot_params::default();
+    if let Some(header) = kernel.header {
+        params.hdr = header;
+    } else {
+        params.hdr.boot_flag = 0xaa55;
+        params.hdr.header = 0x5372_6448;
+        params.hdr.version = 0x20f;
+        params.hdr.kernel_alignment = 0x100_0000;
+    }
+    /// Boot loader without an assigned number.
+    const LOADER_OTHER: u8 = 0xff;
+    params.hdr.type_of_loader = LOADER_OTHER;
+    params.hdr.cmd_line_ptr = COMMAND_LINE as u32;
+    params.hdr.cmdline_size = config.command_line.len() as u32;
+    if let Some((at, size)) = initramfs {
+        // Both below 4 GiB: low RAM ends before the hole for devices.
+        params.hdr.ramdisk_image = at as u32;
+        params.hdr.ramdisk_size = size as u32;
+    }
+    params.acpi_rsdp_addr = config.acpi.rsdp();
+    let map = memory_map(ram);
+    params.e820_entries = map.len() as u8;
+    params.e820_table[..map.len()].copy_from_slice(&map);
+
+    let mut line = config.command_line.as_bytes().to_vec();
+    line.push(0);
+    let written = ram.write(COMMAND_LINE, &line)
+        && LinuxBootConfigurator::write_bootparams(
+            &BootParams::new(&params, GuestAddress(ZERO_PAGE)),
+            ram.memory(),
+        )
+        .is_ok()
+        && write_tables(ram)
+        && config.acpi.write(ram).is_ok();
+    if !written {
+        return Err(BootError::Memory(low_end));
+    }
+    Ok(Boot {
+        state: boot_state(kernel.entry),
+        kernel_end: kernel.end,
+        initramfs,
+    })
+}
+
+fn check_command_line(line: &str) -> Result<(), BootError> {
+    let wrong = |reason: String| Err(BootError::CommandLine { reason });
+    if line.len() > COMMAND_LINE_MAX {
+        return wrong(format!(
+            "has {} bytes, the kernel takes {COMMAND_LINE_MAX}",
+            line.len()
+        ));
+    }
+    match line.bytes().position(|b| b == 0) {
+        Some(at) => wrong(format!("has a NUL at byte {at}")),
+        None => Ok(()),
+    }
+}
+
+fn place_initramfs(
+    ram: &Ram,
+    initramfs: &Initramfs,
+    kernel_end: u64,
+    low_end: u64,
+) -> Result<(u64, u64), BootError> {
+    let size = initramfs.bytes.len() as u64;
+    let start = low_end.checked_sub(size).map(|s| s & !0xfff);
+    match start {
+        Some(at) if at >= kernel_end && ram.write(at, &initramfs.bytes) => Ok((at, size)),
+        _ => Err(BootError::InitramfsTooBig {
+            path: initramfs.path.clone(),
+            size,
+            room: low_end.saturating_sub(kernel_end),
+            kernel_end,
+            low_end,
+        }),
+    }
+}
+
+/// The memory map: RAM except for the area between conventional memory and 1 MiB, where the ACPI tables are reserved.
+fn memory_map(ram: &Ram) -> Vec<boot_e820_entry> {
+    const RAM: u32 = 1;
+    const RESERVED: u32 = 2;
+    let entry = |addr, size, kind| boot_e820_entry {
+        addr,
+        size,
+        r#type: kind,
+    };
+    let tables = crate::acpi::TABLES_BASE;
+    let mut map = vec![
+        entry(0, LOW_END, RAM),
+        entry(tables, TABLES_END - tables, RESERVED),
+    ];
+    for region in ram.regions() {
+        let start = region.start.max(HIGH_MEMORY);
+        map.push(entry(start, region.start + region.len - start, RAM));
+    }
+    map
+}
+
+/// Descriptors: null, unused, 64-bit code, data, busy TSS (SDM vol. 3A §3.4.5).
+const DESCRIPTORS: [u64; 5] = [
+    0,
+    0,
+    0x00af_9b00_0000_ffff,
+    0x00cf_9300_0000_ffff,
+    0x0000_8b00_0000_ffff,
+];
+
+fn write_tables(ram: &Ram) -> bool {
+    let present = pte::PRESENT | pte::WRITABLE;
+    let quad = |at: u64, value: u64| ram.write(at, &value.to_le_bytes());
+    let gdt = DESCRIPTORS
+        .iter()
+        .enumerate()
+        .all(|(i, d)| quad(GDT + 8 * i as u64, *d));
+    let top = quad(PML4, PDPT | present);
+    let pdpt = (0..4).all(|i| quad(PDPT + 8 * i, (PAGE_DIRECTORIES + (i << 12)) | present));
+    let directories =
+        (0..4 * 512).all(|i| quad(PAGE_DIRECTORIES + 8 * i, i << 21 | present | pte::LARGE));
+    gdt && top && pdpt && directories
+}
+
+/// 64-bit mode, interrupts off, flat segments, RSI at the boot parameters.
+fn boot_state(entry: u64) -> VcpuState {
+    let mut s = VcpuState::reset();
+    s.general.gpr = [0; 16];
+    s.general.rip = entry;
+    s.general.rflags = rflags::FIXED;
+    const RSP: usize = 4;
+    const RSI: usize = 6;
+    s.general.gpr[RSP] = STACK_TOP;
+    s.general.gpr[RSI] = ZERO_PAGE;
+    let flat = |selector, attributes| Segment {
+        selector,
+        base: 0,
+        limit: u32::MAX,
+        attributes,
+        unusable: false,
+    };
+    s.segments.data = [flat(BOOT_DS, 0xc093); 6];
+    s.segments.data[seg::CS] = flat(BOOT_CS, 0xa09b);
+    s.segments.tr = Segment {
+        selector: BOOT_TR,
+        base: 0,
+        limit: 0xffff,
+        attributes: 0x8b,
+        unusable: false,
+    };
+    s.segments.ldt.unusable = true;
+    s.segments.gdt = DescriptorTable {
+        base: GDT,
+        limit: (DESCRIPTORS.len() * 8 - 1) as u16,
+    };
+    s.segments.idt = DescriptorTable { base: 0, limit: 0 };
+    s.control.cr0 = cr0::PE | cr0::ET | cr0::NE | cr0::PG;
+    s.control.cr3 = PML4;
+    s.control.cr4 = cr4::PAE;
+    s.control.efer = efer::LME | efer::LMA;
+    s.control.xcr0 = xcr0::X87;
+    s
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,698 @@
+//! The CPUID template: what processor the guest believes it runs on.
+//!
+//! The default is x86-64-v3 (Haswell server: family 6, model 63) minus what no engine models (VMX, TSX, MPX, PKU,
+//! SGX, AVX-512, LA57, SMAP, PCID, UMIP, performance counters, MWAIT, machine check). [`FEATURES`] is the one table;
+//! a study removes rows by name, a host that lacks a natively executed one removes it too.
+//!
+//! Choices made for a stock Linux kernel (6.1):
+//! - Leaves 0x15 and 0x16 give crystal and TSC exactly, so the kernel neither calibrates the TSC nor the local APIC
+//!   timer, and marks the frequency as known (no refinement later).
+//! - The hypervisor bit is set: the kernel then trusts the TSC-deadline timer whatever the microcode revision, does
+//!   not distrust speculation control for it either, and leaves uncore and C-state drivers alone.
+//! - The signature at 0x40000000 is KVM's with an empty feature word: of all it changes one thing, the kernel keeps
+//!   x2APIC without interrupt remapping. No kvm-clock, steal time, asynchronous page faults or PV EOI exist.
+//! - Speculation control is present together with [`ARCH_CAPABILITIES`](nodescope_x86::cpuid::ARCH_CAPABILITIES):
+//!   the kernel uses enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
+
+use nodescope_x86::bits::xcr0;
+use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, xsave_size};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};
+
+use CpuidRegister::{Eax, Ebx, Ecx, Edx};
+
+/// Family 6, model 63, stepping 2 (Haswell server) as leaf 1 EAX.
+pub const SIGNATURE: u32 = 0x0003_06f2;
+/// Physical address bits (1 TiB).
+pub const PHYSICAL_BITS: u32 = 40;
+/// Linear address bits.
+pub const LINEAR_BITS: u32 = 48;
+
+/// A feature bit of the template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// Name as in `/proc/cpuinfo`.
+    pub name: &'static str,
+    /// Leaf and subleaf.
+    pub leaf: (u32, u32),
+    /// Register.
+    pub register: CpuidRegister,
+    /// Bit.
+    pub bit: u32,
+    /// Feature without which this one makes no sense.
+    pub needs: Option<&'static str>,
+    /// Whether the portable engine has the host's processor execute it, so that the host must have it.
+    pub native: bool,
+}
+
+const fn f(
+    name: &'static str,
+    leaf: (u32, u32),
+    register: CpuidRegister,
+    bit: u32,
+    needs: Option<&'static str>,
+    native: bool,
+) -> Feature {
+    Feature {
+        name,
+        leaf,
+        register,
+        bit,
+        needs,
+        native,
+    }
+}
+
+const N: bool = true;
+const M: bool = false;
+const L1: (u32, u32) = (1, 0);
+const L7: (u32, u32) = (7, 0);
+const LD: (u32, u32) = (0xd, 1);
+const E1: (u32, u32) = (0x8000_0001, 0);
+
+/// Every feature the default template shows (SDM vol. 2A, CPUID; the extended leaves AMD64 APM vol. 3, appendix E).
+pub const FEATURES: &[Feature] = &[
+    f("fpu", L1, Edx, 0, None, N),
+    f("de", L1, Edx, 2, None, M),
+    f("pse", L1, Edx, 3, None, M),
+    f("tsc", L1, Edx, 4, None, M),
+    f("msr", L1, Edx, 5, None, M),
+    f("pae", L1, Edx, 6, None, M),
+    f("cx8", L1, Edx, 8, None, M),
+    f("apic", L1, Edx, 9, None, M),
+    f("sep", L1, Edx, 11, None, M),
+    f("mtrr", L1, Edx, 12, None, M),
+    f("pge", L1, Edx, 13, None, M),
+    f("cmov", L1, Edx, 15, None, M),
+    f("pat", L1, Edx, 16, None, M),
+    f("pse36", L1, Edx, 17, None, M),
+    f("clflush", L1, Edx, 19, None, M),
+    f("mmx", L1, Edx, 23, Some("fpu"), N),
+    f("fxsr", L1, Edx, 24, Some("fpu"), N),
+    f("sse", L1, Edx, 25, Some("fxsr"), N),
+    f("sse2", L1, Edx, 26, Some("sse"), N),
+    f("sse3", L1, Ecx, 0, Some("sse2"), N),
+    f("pclmulqdq", L1, Ecx, 1, Some("sse2"), N),
+    f("ssse3", L1, Ecx, 9, Some("sse3"), N),
+    f("fma", L1, Ecx, 12, Some("avx"), N),
+    f("cx16", L1, Ecx, 13, None, M),
+    f("sse4_1", L1, Ecx, 19, Some("ssse3"), N),
+    f("sse4_2", L1, Ecx, 20, Some("sse4_1"), N),
+    f("x2apic", L1, Ecx, 21, Some("apic"), M),
+    f("movbe", L1, Ecx, 22, None, M),
+    f("popcnt", L1, Ecx, 23, None, N),
+    f("tsc_deadline_timer", L1, Ecx, 24, Some("apic"), M),
+    f("aes", L1, Ecx, 25, Some("sse2"), N),
+    f("xsave", L1, Ecx, 26, Some("fxsr"), N),
+    f("avx", L1, Ecx, 28, Some("xsave"), N),
+    f("f16c", L1, Ecx, 29, Some("avx"), N),
+    f("rdrand", L1, Ecx, 30, None, M),
+    f("hypervisor", L1, Ecx, 31, None, M),
+    f("fsgsbase", L7, Ebx, 0, None, M),
+    f("tsc_adjust", L7, Ebx, 1, Some("tsc"), M),
+    f("bmi1", L7, Ebx, 3, None, N),
+    f("avx2", L7, Ebx, 5, Some("avx"), N),
+    f("smep", L7, Ebx, 7, None, M),
+    f("bmi2", L7, Ebx, 8, None, N),
+    f("erms", L7, Ebx, 9, None, M),
+    f("rdseed", L7, Ebx, 18, None, M),
+    f("adx", L7, Ebx, 19, None, N),
+    f("clflushopt", L7, Ebx, 23, Some("clflush"), M),
+    f("fsrm", L7, Edx, 4, Some("erms"), M),
+    f("spec_ctrl", L7, Edx, 26, None, M),
+    f("arch_capabilities", L7, Edx, 29, None, M),
+    f("arat", (6, 0), Eax, 2, Some("apic"), M),
+    f("xsaveopt", LD, Eax, 0, Some("xsave"), N),
+    f("lahf_lm", E1, Ecx, 0, None, M),
+    f("lzcnt", E1, Ecx, 5, None, N),
+    f("3dnowprefetch", E1, Ecx, 8, None, M),
+    f("syscall", E1, Edx, 11, None, M),
+    f("nx", E1, Edx, 20, None, M),
+    f("pdpe1gb", E1, Edx, 26, None, M),
+    f("rdtscp", E1, Edx, 27, Some("tsc"), M),
+    f("lm", E1, Edx, 29, None, M),
+    f("invariant_tsc", (0x8000_0007, 0), Edx, 8, Some("tsc"), M),
+];
+
+/// Features without which a 64-bit Linux kernel does not start; a study cannot remove them.
+const REQUIRED: &[&str] = &[
+    "fpu", "tsc", "msr", "pae", "cx8", "apic", "cmov", "pge", "fxsr", "sse", "sse2", "syscall",
+    "nx", "lm",
+];
+
+/// Signature at leaf 0x40000000.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HypervisorLeaf {
+    /// KVM's signature with no features: Linux keeps x2APIC.
+    #[default]
+    Kvm,
+    /// None: Linux falls back to the memory-mapped APIC.
+    None,
+}
+
+/// What a study may change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuidOptions {
+    /// Names of features to hide; what needs a hidden feature is hidden with it.
+    pub hidden: Vec<String>,
+    /// Hypervisor signature.
+    pub hypervisor: HypervisorLeaf,
+}
+
+/// What is wrong with the options.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CpuidError {
+    /// No such feature.
+    #[error("unknown CPU feature {name:?}; the template has: {known}")]
+    Unknown {
+        /// Name given.
+        name: String,
+        /// All names.
+        known: String,
+    },
+    /// The guest kernel cannot do without.
+    #[error(
+        "CPU feature {name:?} cannot be hidden{via}: a 64-bit Linux kernel does not start without it"
+    )]
+    Required {
+        /// Name.
+        name: String,
+        /// The feature whose removal would take it along, or empty.
+        via: String,
+    },
+    /// The host lacks what the portable engine has it execute.
+    #[error("the host's processor lacks {0:?}, which a 64-bit Linux guest needs; use another host")]
+    Host(String),
+}
+
+/// The set of features of one node, from which each vCPU's table is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Template {
+    features: Vec<Feature>,
+    hypervisor: HypervisorLeaf,
+}
+
+impl Template {
+    /// The default template less what the options hide.
+    pub fn new(options: &CpuidOptions) -> Result<Self, CpuidError> {
+        let mut template = Self {
+            features: FEATURES.to_vec(),
+            hypervisor: options.hypervisor,
+        };
+        for name in &options.hidden {
+            if !FEATURES.iter().any(|f| f.name == name) {
+                return Err(CpuidError::Unknown {
+                    name: name.clone(),
+                    known: FEATURES
+                        .iter()
+                        .map(|f| f.name)
+                        .collect::<Vec<_>>()
+                        .join(", "),
+                });
+            }
+            template.hide(name)?;
+        }
+        Ok(template)
+    }
+
+    /// Hide what the portable engine has the host execute and the host lacks; returns what went.
+    pub fn intersect_host(&mut self) -> Result<Vec<&'static str>, CpuidError> {
+        self.intersect(|f| !f.native || host_has(f))
+    }
+
+    /// Hide what `allowed` refuses, and what needs it; returns what went. Also used with the features KVM supports.
+    pub fn intersect(
+        &mut self,
+        allowed: impl Fn(&Feature) -> bool,
+    ) -> Result<Vec<&'static str>, CpuidError> {
+        let before = self.features.clone();
+        for feature in &before {
+            if !allowed(feature) {
+                self.hide(feature.name)
+                    .map_err(|_| CpuidError::Host(feature.name.into()))?;
+            }
+        }
+        Ok(before
+            .iter()
+            .filter(|f| !self.has(f.name))
+            .map(|f| f.name)
+            .collect())
+    }
+
+    /// Whether the template shows a feature.
+    pub fn has(&self, name: &str) -> bool {
+        self.features.iter().any(|f| f.name == name)
+    }
+
+    /// Features shown, in the order of [`FEATURES`].
+    pub fn features(&self) -> &[Feature] {
+        &self.features
+    }
+
+    fn hide(&mut self, name: &str) -> Result<(), CpuidError> {
+        let mut gone = vec![name.to_owned()];
+        let mut at = 0;
+        while at < gone.len() {
+            let current = gone[at].clone();
+            if REQUIRED.contains(&current.as_str()) {
+                let via = if current == name {
+                    String::new()
+                } else {
+                    format!(" (it goes with {name:?})")
+                };
+                return Err(CpuidError::Required { name: current, via });
+            }
+            gone.extend(
+                self.features
+                    .iter()
+                    .filter(|f| f.needs == Some(&current))
+                    .map(|f| f.name.to_owned()),
+            );
+            at += 1;
+        }
+        self.features.retain(|f| !gone.iter().any(|g| g == f.name));
+        Ok(())
+    }
+
+    /// Table of one vCPU of a valid topology.
+    pub fn table(&self, topology: &NodeTopology, vcpu: u32) -> CpuidTable {
+        let place = topology.place(vcpu);
+        let core_shift = topology.thread_bits();
+        let socket_shift = core_shift + topology.core_bits();
+        let mut table = CpuidTable::new(basic_rows(topology, place.apic_id, socket_shift));
+        for row in cache_rows(topology) {
+            table.set(row);
+        }
+        for row in topology_rows(topology, place.apic_id, core_shift, socket_shift) {
+            table.set(row);
+        }
+        if self.has("xsave") {
+            for row in xsave_rows(self.has("avx")) {
+                table.set(row);
+            }
+        }
+        for row in extended_rows(topology) {
+            table.set(row);
+        }
+        if self.has("hypervisor") && self.hypervisor == HypervisorLeaf::Kvm {
+            let text = |at: usize| le32(b"KVMKVMKVM\0\0\0", at);
+            table.set(entry(
+                0x4000_0000,
+                None,
+                [0x4000_0001, text(0), text(4), text(8)],
+            ));
+            table.set(entry(0x4000_0001, None, [0; 4]));
+        }
+        for feature in &self.features {
+            let (leaf, subleaf) = feature.leaf;
+            let row = table
+                .entries
+                .iter_mut()
+                .find(|e| e.leaf == leaf && e.subleaf.is_none_or(|s| s == subleaf));
+            if let Some(row) = row {
+                *row.register_mut(feature.register) |= 1 << feature.bit;
+            }
+        }
+        if topology.cores_per_socket * topology.threads_per_core > 1 {
+            const HTT: u32 = 1 << 28;
+            if let Some(row) = table.entries.iter_mut().find(|e| e.leaf == 1) {
+                row.edx |= HTT;
+            }
+        }
+        table
+    }
+}
+
+/// Tables of all vCPUs of a node, with the host's limits applied.
+pub fn tables(
+    topology: &NodeTopology,
+    options: &CpuidOptions,
+) -> Result<Vec<CpuidTable>, CpuidError> {
+    let mut template = Template::new(options)?;
+    template.intersect_host()?;
+    Ok((0..topology.vcpus())
+        .map(|vcpu| template.table(topology, vcpu))
+        .collect())
+}
+
+fn entry(leaf: u32, subleaf: Option<u32>, r: [u32; 4]) -> CpuidEntry {
+    CpuidEntry {
+        leaf,
+        subleaf,
+        eax: r[0],
+        ebx: r[1],
+        ecx: r[2],
+        edx: r[3],
+    }
+}
+
+fn le32(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn basic_rows(topology: &NodeTopology, apic_id: u32, socket_shift: u32) -> Vec<CpuidEntry> {
+    let crystal = topology.crystal_hz();
+    let ratio = (topology.tsc_hz / u64::from(crystal)) as u32;
+    let mhz = (topology.tsc_hz / 1_000_000) as u32;
+    let vendor = |at| le32(b"GenuineIntel", at);
+    vec![
+        entry(0, None, [0x16, vendor(0), vendor(8), vendor(4)]),
+        // EBX: APIC id, ids reserved per package, CLFLUSH line in 8-byte units.
+        entry(
+            1,
+            None,
+            [
+                SIGNATURE,
+                apic_id << 24 | 1 << (16 + socket_shift) | 8 << 8,
+                0,
+                0,
+            ],
+        ),
+        // Descriptor 0xff: caches are in leaf 4.
+        entry(2, None, [0x00ff_0001, 0, 0, 0]),
+        entry(6, None, [0; 4]),
+        entry(7, Some(0), [0; 4]),
+        entry(0x15, None, [1, ratio, crystal, 0]),
+        entry(0x16, None, [mhz, mhz, 100, 0]),
+    ]
+}
+
+/// Leaf 4: deterministic cache parameters.
+fn cache_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
+    let threads = topology.thread_bits();
+    let package = threads + topology.core_bits();
+    let cores = (1_u32 << topology.core_bits()) - 1;
+    let row = |(i, c): (usize, CacheDescription)| {
+        let kind = match c.kind {
+            CacheKind::Data => 1,
+            CacheKind::Instruction => 2,
+            CacheKind::Unified => 3,
+        };
+        let sharing = match c.shared_by {
+            SharedBy::Core => threads,
+            SharedBy::Socket => package,
+        };
+        const SELF_INITIALISING: u32 = 1 << 8;
+        let eax = kind
+            | u32::from(c.level) << 5
+            | SELF_INITIALISING
+            | ((1 << sharing) - 1) << 14
+            | cores << 26;
+        let ebx = (c.line - 1) | (c.ways - 1) << 22;
+        entry(4, Some(i as u32), [eax, ebx, (c.sets() - 1) as u32, 0])
+    };
+    topology
+        .sorted_caches()
+        .into_iter()
+        .enumerate()
+        .map(row)
+        .collect()
+}
+
+/// Leaf 0xB: thread and core levels.
+fn topology_rows(
+    topology: &NodeTopology,
+    apic_id: u32,
+    core_shift: u32,
+    socket_shift: u32,
+) -> [CpuidEntry; 2] {
+    const THREAD_LEVEL: u32 = 1 << 8;
+    const CORE_LEVEL: u32 = 2 << 8;
+    let threads = topology.threads_per_core;
+    [
+        entry(0xb, Some(0), [core_shift, threads, THREAD_LEVEL, apic_id]),
+        entry(
+            0xb,
+            Some(1),
+            [
+                socket_shift,
+                threads * topology.cores_per_socket,
+                CORE_LEVEL | 1,
+                apic_id,
+            ],
+        ),
+    ]
+}
+
+/// Leaf 0xD: components of the XSAVE area, standard format only.
+fn xsave_rows(avx: bool) -> Vec<CpuidEntry> {
+    let mask = xcr0::X87 | xcr0::SSE | if avx { xcr0::AVX } else { 0 };
+    let size = xsave_size(mask);
+    let mut rows = vec![
+        entry(0xd, Some(0), [mask as u32, size, size, 0]),
+        entry(0xd, Some(1), [0; 4]),
+    ];
+    if avx {
+        // Upper halves of YMM0 to YMM15: 256 bytes at offset 576.
+        rows.push(entry(0xd, Some(2), [256, 576, 0, 0]));
+    }
+    rows
+}
+
+fn extended_rows(topology: &NodeTopology) -> Vec<CpuidEntry> {
+    let mut brand = [0_u8; 48];
+    brand[..topology.brand.len()].copy_from_slice(topology.brand.as_bytes());
+    let mut rows = vec![
+        entry(0x8000_0000, None, [0x8000_0008, 0, 0, 0]),
+        entry(0x8000_0001, None, [0; 4]),
+        entry(0x8000_0006, None, [0, 0, level_2(topology), 0]),
+        entry(0x8000_0007, None, [0; 4]),
+        entry(
+            0x8000_0008,
+            None,
+            [LINEAR_BITS << 8 | PHYSICAL_BITS, 0, 0, 0],
+        ),
+    ];
+    for i in 0..3_usize {
+        let word = |j: usize| le32(&brand, i * 16 + j * 4);
+        rows.push(entry(
+            0x8000_0002 + i as u32,
+            None,
+            [word(0), word(1), word(2), word(3)],
+        ));
+    }
+    rows
+}
+
+/// Leaf 0x80000006 ECX: size in KiB, associativity code, line of the level-2 cache; 0 where there is none.
+fn level_2(topology: &NodeTopology) -> u32 {
+    let Some(c) = topology
+        .caches
+        .iter()
+        .find(|c| c.level == 2 && c.kind != CacheKind::Instruction)
+    else {
+        return 0;
+    };
+    let ways = match c.ways {
+        1 => 1,
+        2 => 2,
+        3..=4 => 4,
+        5..=8 => 6,
+        9..=16 => 8,
+        17..=32 => 0xa,
+        33..=48 => 0xb,
+        49..=64 => 0xc,
+        65..=96 => 0xd,
+        97..=128 => 0xe,
+        _ => 0xf,
+    };
+    let kib = (c.size >> 10).min(0xffff) as u32;
+    kib << 16 | ways << 12 | c.line.min(255)
+}
+
+/// What the host's processor answers.
+fn host_cpuid(leaf: u32, subleaf: u32) -> CpuidEntry {
+    let mut entry = CpuidEntry::zero(leaf, subleaf);
+    if leaf <= std::arch::x86_64::__cpuid(leaf & 0x8000_0000).eax {
+        let r = std::arch::x86_64::__cpuid_count(leaf, subleaf);
+        (entry.eax, entry.ebx, entry.ecx, entry.edx) = (r.eax, r.ebx, r.ecx, r.edx);
+    }
+    entry
+}
+
+/// Whether the host's processor has a feature and its operating system lets it be used.
+pub fn host_has(feature: &Feature) -> bool {
+    // AVX state must be enabled by the operating system, too; the standard library knows.
+    if ["avx", "avx2", "fma", "f16c"].contains(&feature.name)
+        && !std::arch::is_x86_feature_detected!("avx")
+    {
+        return false;
+    }
+    host_cpuid(feature.leaf.0, feature.leaf.1).register(feature.register) >> feature.bit & 1 != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hiding(names: &[&str]) -> Result<Template, CpuidError> {
+        Template::new(&CpuidOptions {
+            hidden: names.iter().map(|n| (*n).to_owned()).collect(),
+            ..Default::default()
+        })
+    }
+
+    fn default_table(topology: &NodeTopology, vcpu: u32) -> CpuidTable {
+        hiding(&[]).unwrap().table(topology, vcpu)
+    }
+
+    #[test]
+    fn names_are_unique_and_needs_exist() {
+        for (i, f) in FEATURES.iter().enumerate() {
+            assert!(FEATURES[..i].iter().all(|g| g.name != f.name), "{}", f.name);
+            assert!(
+                FEATURES[..i]
+                    .iter()
+                    .all(|g| (g.leaf, g.register, g.bit) != (f.leaf, f.register, f.bit)),
+                "{} shares a bit",
+                f.name
+            );
+            if let Some(n) = f.needs {
+                assert!(FEATURES.iter().any(|g| g.name == n), "{} needs {n}", f.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_feature_of_the_template_shows_and_nothing_else_does() {
+        let t = default_table(&NodeTopology::default(), 0);
+        for f in FEATURES {
+            assert!(t.has(f.leaf.0, f.leaf.1, f.register, f.bit), "{}", f.name);
+        }
+        // Bits counted, so that a stray one cannot hide: leaf 7 EBX and ECX.
+        let count = |leaf, register| {
+            FEATURES
+                .iter()
+                .filter(|f| f.leaf == leaf && f.register == register)
+                .count() as u32
+        };
+        let r = t.get(7, 0);
+        assert_eq!(r.ebx.count_ones(), count(L7, Ebx));
+        assert_eq!(r.ecx, 0);
+        assert_eq!(t.get(1, 0).ecx.count_ones(), count(L1, Ecx));
+        assert_eq!(t.get(1, 0).edx.count_ones(), count(L1, Edx), "no HTT");
+    }
+
+    #[test]
+    fn the_level_x86_64_v3_is_complete() {
+        for name in [
+            "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave", "cx16",
+            "lahf_lm", "popcnt", "sse3", "sse4_1", "sse4_2", "ssse3",
+        ] {
+            assert!(FEATURES.iter().any(|f| f.name == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn hiding_takes_dependents_along() {
+        let t = hiding(&["avx"]).unwrap();
+        for gone in ["avx", "avx2", "fma", "f16c"] {
+            assert!(!t.has(gone), "{gone}");
+        }
+        let table = t.table(&NodeTopology::default(), 0);
+        assert_eq!(table.xcr0_supported(), 3);
+        assert_eq!(table.get(0xd, 0).ecx, 576);
+        assert_eq!(table.get(0xd, 2), CpuidEntry::zero(0xd, 2));
+        let none = hiding(&["xsave"])
+            .unwrap()
+            .table(&NodeTopology::default(), 0);
+        assert_eq!(none.xcr0_supported(), 0);
+    }
+
+    #[test]
+    fn wrong_names_are_refused() {
+        let e = hiding(&["avx3"]).unwrap_err().to_string();
+        assert!(e.contains("avx3") && e.contains("avx2"), "{e}");
+        let e = hiding(&["sse2"]).unwrap_err().to_string();
+        assert!(e.contains("sse2") && e.contains("cannot be hidden"), "{e}");
+    }
+
+    #[test]
+    fn a_host_without_avx2_hides_it() {
+        let mut t = hiding(&[]).unwrap();
+        let gone = t.intersect(|f| f.name != "avx2").unwrap();
+        assert_eq!(gone, ["avx2"]);
+        assert!(t.has("avx"));
+        let e = t.intersect(|f| f.name != "sse2").unwrap_err();
+        assert_eq!(e, CpuidError::Host("sse2".into()));
+        t.intersect_host().unwrap();
+    }
+
+    #[test]
+    fn topology_leaves_agree_with_the_apic_ids() {
+        let topology = NodeTopology::uniform(2, 6, 2, 256 << 20);
+        for vcpu in 0..topology.vcpus() {
+            let t = default_table(&topology, vcpu);
+            let place = topology.place(vcpu);
+            let thread = t.get(0xb, 0);
+            let core = t.get(0xb, 1);
+            assert_eq!((thread.eax, thread.ebx, thread.ecx), (1, 2, 0x100));
+            assert_eq!((core.eax, core.ebx, core.ecx), (4, 12, 0x201));
+            assert_eq!(thread.edx >> core.eax, place.socket);
+            assert_eq!(thread.edx >> thread.eax & 7, place.core);
+            assert_eq!(t.get(0xb, 2).ecx, 2);
+            assert_eq!(t.get(1, 0).ebx >> 24, place.apic_id);
+            assert_eq!(t.get(1, 0).ebx >> 16 & 0xff, 16);
+        }
+    }
+
+    #[test]
+    fn leaf_4_gives_back_the_caches() {
+        let topology = NodeTopology::uniform(2, 6, 2, 256 << 20);
+        let t = default_table(&topology, 0);
+        for (i, c) in topology.sorted_caches().iter().enumerate() {
+            let r = t.get(4, i as u32);
+            let (line, parts, ways) = (
+                (r.ebx & 0xfff) + 1,
+                (r.ebx >> 12 & 0x3ff) + 1,
+                (r.ebx >> 22) + 1,
+            );
+            let size = u64::from(line * parts * ways) * (u64::from(r.ecx) + 1);
+            assert_eq!(size, c.size);
+            assert_eq!(r.eax >> 5 & 7, u32::from(c.level));
+            let sharing = (r.eax >> 14 & 0xfff) + 1;
+            assert_eq!(sharing, if c.shared_by == SharedBy::Core { 2 } else { 16 });
+        }
+        assert_eq!(t.get(4, 4), CpuidEntry::zero(4, 4), "ends with a null row");
+    }
+
+    #[test]
+    fn linux_computes_the_exact_tsc_frequency() {
+        for hz in [
+            2_900_000_000_u64,
+            3_333_000_000,
+            2_933_333_000,
+            4_999_999_000,
+        ] {
+            let topology = NodeTopology {
+                tsc_hz: hz,
+                ..Default::default()
+            };
+            let r = default_table(&topology, 0).get(0x15, 0);
+            let crystal_khz = r.ecx / 1000;
+            // As native_calibrate_tsc() does: 32-bit, in kHz.
+            let khz = crystal_khz.checked_mul(r.ebx).unwrap() / r.eax;
+            assert_eq!(u64::from(khz) * 1000, hz);
+        }
+    }
+
+    #[test]
+    fn the_brand_reads_back() {
+        let t = default_table(&NodeTopology::default(), 0);
+        let mut text = Vec::new();
+        for leaf in 0x8000_0002..=0x8000_0004 {
+            let r = t.get(leaf, 0);
+            for word in [r.eax, r.ebx, r.ecx, r.edx] {
+                text.extend(word.to_le_bytes());
+            }
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(
+            text.trim_end_matches('\0'),
+            "nodescope virtual CPU @ 2.90GHz"
+        );
+    }
+}

@@ -1,0 +1,518 @@
+//! Sockets, cores, threads, caches, memory and distances of one node: the single source of ACPI tables, CPUID leaves
+//! and cache models.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Most vCPUs in a node.
+pub const MAX_VCPUS: u32 = 64;
+/// Most sockets in a node.
+pub const MAX_SOCKETS: u32 = 4;
+
+/// What a cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CacheKind {
+    /// Data only.
+    Data,
+    /// Instructions only.
+    Instruction,
+    /// Both.
+    Unified,
+}
+
+/// Who shares one instance of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum SharedBy {
+    /// The threads of one core.
+    Core,
+    /// All cores of one socket.
+    Socket,
+}
+
+/// One cache level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CacheDescription {
+    /// 1 is nearest to the core.
+    pub level: u8,
+    /// Data, instruction or unified.
+    pub kind: CacheKind,
+    /// Bytes of one instance.
+    pub size: u64,
+    /// Associativity.
+    pub ways: u32,
+    /// Line size in bytes.
+    pub line: u32,
+    /// Sharing.
+    pub shared_by: SharedBy,
+}
+
+impl CacheDescription {
+    /// Number of sets.
+    pub fn sets(&self) -> u64 {
+        self.size / (u64::from(self.ways) * u64::from(self.line))
+    }
+}
+
+/// Memory performance between sockets for the HMAT, `[initiator][target]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPerformance {
+    /// Access latency, nanoseconds.
+    pub latency_ns: Vec<Vec<u32>>,
+    /// Access bandwidth, MB/s.
+    pub bandwidth_mb_s: Vec<Vec<u32>>,
+}
+
+/// Place of a vCPU. vCPUs are numbered thread fastest, then core, then socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct VcpuPlace {
+    /// Socket (and NUMA node).
+    pub socket: u32,
+    /// Core within the socket.
+    pub core: u32,
+    /// Thread within the core.
+    pub thread: u32,
+    /// x2APIC id.
+    pub apic_id: u32,
+}
+
+/// Description of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeTopology {
+    /// Sockets, 1 to 4; each is a NUMA node.
+    pub sockets: u32,
+    /// Cores in a socket.
+    pub cores_per_socket: u32,
+    /// Threads in a core.
+    pub threads_per_core: u32,
+    /// Bytes of memory of each socket, multiples of 2 MiB.
+    pub socket_memory: Vec<u64>,
+    /// SLIT distances `[from][to]`: 10 on the diagonal, 11 to 254 elsewhere (ACPI 6.5 §5.2.17).
+    pub distances: Vec<Vec<u8>>,
+    /// Caches, in any order.
+    pub caches: Vec<CacheDescription>,
+    /// Latencies and bandwidths, where the study gives them.
+    pub memory_performance: Option<MemoryPerformance>,
+    /// TSC (nominal core) frequency in Hz, a multiple of 1 kHz.
+    pub tsc_hz: u64,
+    /// Processor brand string, at most 47 ASCII characters.
+    pub brand: String,
+}
+
+/// What is impossible about a description; each names the field.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum TopologyError {
+    /// A count is out of range.
+    #[error("{field} is {value}; it must lie between {min} and {max}")]
+    Range {
+        /// Field.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// Least.
+        min: u64,
+        /// Most.
+        max: u64,
+    },
+    /// A list or a row has the wrong length.
+    #[error("{field} has {len} entries; with {sockets} sockets it must have {sockets}")]
+    Length {
+        /// Field.
+        field: String,
+        /// Its length.
+        len: usize,
+        /// Sockets.
+        sockets: u32,
+    },
+    /// A memory size the layout cannot hold.
+    #[error(
+        "socket_memory[{socket}] is {bytes} bytes; it must be a multiple of 2 MiB, at least 16 MiB"
+    )]
+    Memory {
+        /// Socket.
+        socket: usize,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A distance that Linux would refuse together with the whole matrix.
+    #[error(
+        "distances[{from}][{to}] is {value}; a socket is 10 from itself and 11 to 254 from another"
+    )]
+    Distance {
+        /// Row.
+        from: usize,
+        /// Column.
+        to: usize,
+        /// Value.
+        value: u8,
+    },
+    /// A cache that cannot exist.
+    #[error("cache L{level} {kind:?}: {reason}")]
+    Cache {
+        /// Level.
+        level: u8,
+        /// Kind.
+        kind: CacheKind,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// The TSC frequency is not a whole number of kHz.
+    #[error("tsc_hz is {0}; it must be a multiple of 1000 Hz, the resolution of Linux's own clock")]
+    TscResolution(u64),
+    /// The brand string does not fit into CPUID leaves 0x80000002 to 0x80000004.
+    #[error("brand {0:?} must be at most 47 printable ASCII characters")]
+    Brand(String),
+}
+
+impl Default for NodeTopology {
+    /// One socket, one core, 512 MiB, 2.9 GHz, caches of the method's reference machine (32 KiB L1, 256 KiB L2,
+    /// 20 MiB L3).
+    fn default() -> Self {
+        Self {
+            sockets: 1,
+            cores_per_socket: 1,
+            threads_per_core: 1,
+            socket_memory: vec![512 << 20],
+            distances: vec![vec![10]],
+            caches: default_caches(),
+            memory_performance: None,
+            tsc_hz: 2_900_000_000,
+            brand: "nodescope virtual CPU @ 2.90GHz".into(),
+        }
+    }
+}
+
+/// Split 32 KiB L1, unified private 256 KiB L2, 20 MiB L3 shared by the socket, 64-byte lines.
+pub fn default_caches() -> Vec<CacheDescription> {
+    let cache = |level, kind, size, ways, shared_by| CacheDescription {
+        level,
+        kind,
+        size,
+        ways,
+        line: 64,
+        shared_by,
+    };
+    vec![
+        cache(1, CacheKind::Data, 32 << 10, 8, SharedBy::Core),
+        cache(1, CacheKind::Instruction, 32 << 10, 8, SharedBy::Core),
+        cache(2, CacheKind::Unified, 256 << 10, 8, SharedBy::Core),
+        cache(3, CacheKind::Unified, 20 << 20, 20, SharedBy::Socket),
+    ]
+}
+
+impl NodeTopology {
+    /// A node of `sockets` equal sockets with default caches and clock, distance 21 between sockets.
+    pub fn uniform(
+        sockets: u32,
+        cores_per_socket: u32,
+        threads_per_core: u32,
+        socket_bytes: u64,
+    ) -> Self {
+        let n = sockets as usize;
+        Self {
+            sockets,
+            cores_per_socket,
+            threads_per_core,
+            socket_memory: vec![socket_bytes; n],
+            distances: (0..n)
+                .map(|i| (0..n).map(|j| if i == j { 10 } else { 21 }).collect())
+                .collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Number of vCPUs.
+    pub fn vcpus(&self) -> u32 {
+        self.sockets * self.cores_per_socket * self.threads_per_core
+    }
+
+    /// Every problem of the description; empty if there is none.
+    pub fn problems(&self) -> Vec<TopologyError> {
+        let mut found = Vec::new();
+        let mut range = |field, value: u64, min: u64, max: u64| {
+            if !(min..=max).contains(&value) {
+                found.push(TopologyError::Range {
+                    field,
+                    value,
+                    min,
+                    max,
+                });
+            }
+        };
+        range("sockets", self.sockets.into(), 1, MAX_SOCKETS.into());
+        range("cores_per_socket", self.cores_per_socket.into(), 1, 64);
+        range("threads_per_core", self.threads_per_core.into(), 1, 64);
+        let vcpus = u64::from(self.sockets)
+            * u64::from(self.cores_per_socket)
+            * u64::from(self.threads_per_core);
+        range(
+            "sockets x cores_per_socket x threads_per_core",
+            vcpus,
+            1,
+            MAX_VCPUS.into(),
+        );
+        range("tsc_hz", self.tsc_hz, 100_000_000, 10_000_000_000);
+        if !self.tsc_hz.is_multiple_of(1000) {
+            found.push(TopologyError::TscResolution(self.tsc_hz));
+        }
+        if self.brand.len() > 47 || !self.brand.bytes().all(|b| (0x20..0x7f).contains(&b)) {
+            found.push(TopologyError::Brand(self.brand.clone()));
+        }
+        self.memory_problems(&mut found);
+        self.cache_problems(&mut found);
+        found
+    }
+
+    /// The first problem, if any.
+    pub fn validate(&self) -> Result<(), TopologyError> {
+        self.problems().into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn memory_problems(&self, found: &mut Vec<TopologyError>) {
+        let sockets = self.sockets;
+        let mut length = |field: String, len: usize| {
+            if len != sockets as usize {
+                found.push(TopologyError::Length {
+                    field,
+                    len,
+                    sockets,
+                });
+            }
+        };
+        length("socket_memory".into(), self.socket_memory.len());
+        length("distances".into(), self.distances.len());
+        for (i, row) in self.distances.iter().enumerate() {
+            length(format!("distances[{i}]"), row.len());
+        }
+        if let Some(p) = &self.memory_performance {
+            for (name, matrix) in [
+                ("latency_ns", &p.latency_ns),
+                ("bandwidth_mb_s", &p.bandwidth_mb_s),
+            ] {
+                length(name.into(), matrix.len());
+                for (i, row) in matrix.iter().enumerate() {
+                    length(format!("{name}[{i}]"), row.len());
+                }
+            }
+        }
+        for (socket, &bytes) in self.socket_memory.iter().enumerate() {
+            if bytes < 16 << 20 || bytes % (2 << 20) != 0 {
+                found.push(TopologyError::Memory { socket, bytes });
+            }
+        }
+        for (from, row) in self.distances.iter().enumerate() {
+            for (to, &value) in row.iter().enumerate() {
+                let right = if from == to {
+                    value == 10
+                } else {
+                    (11..=254).contains(&value)
+                };
+                if !right {
+                    found.push(TopologyError::Distance { from, to, value });
+                }
+            }
+        }
+    }
+
+    fn cache_problems(&self, found: &mut Vec<TopologyError>) {
+        for (i, c) in self.caches.iter().enumerate() {
+            let mut bad = |reason: String| {
+                found.push(TopologyError::Cache {
+                    level: c.level,
+                    kind: c.kind,
+                    reason,
+                });
+            };
+            if !(1..=4).contains(&c.level) {
+                bad("the level must lie between 1 and 4".into());
+            }
+            if !c.line.is_power_of_two() || !(16..=4096).contains(&c.line) {
+                bad(format!(
+                    "line is {} bytes; it must be a power of two between 16 and 4096",
+                    c.line
+                ));
+            } else if !(1..=1024).contains(&c.ways) {
+                bad(format!(
+                    "ways is {}; it must lie between 1 and 1024",
+                    c.ways
+                ));
+            } else {
+                let way = u64::from(c.ways) * u64::from(c.line);
+                if c.size == 0 || !c.size.is_multiple_of(way) || c.size >= 1 << 32 {
+                    bad(format!(
+                        "size is {} bytes; it must be a positive multiple of ways x line = {way}, below 4 GiB",
+                        c.size
+                    ));
+                }
+            }
+            for other in &self.caches[..i] {
+                let clash = other.level == c.level
+                    && (other.kind == c.kind
+                        || other.kind == CacheKind::Unified
+                        || c.kind == CacheKind::Unified);
+                if clash {
+                    bad(format!(
+                        "level {} already has a {:?} cache",
+                        c.level, other.kind
+                    ));
+                }
+            }
+            if self
+                .caches
+                .iter()
+                .any(|o| o.level < c.level && o.shared_by > c.shared_by)
+            {
+                bad(
+                    "it is private to a core but lies behind a cache that the socket shares".into(),
+                );
+            }
+        }
+    }
+
+    /// Bits of the thread field of an APIC id (CPUID leaf 0xB, subleaf 0).
+    pub fn thread_bits(&self) -> u32 {
+        ceil_log2(self.threads_per_core)
+    }
+
+    /// Bits of the core field of an APIC id.
+    pub fn core_bits(&self) -> u32 {
+        ceil_log2(self.cores_per_socket)
+    }
+
+    /// Where a vCPU sits. Meaningful for `vcpu < self.vcpus()`.
+    pub fn place(&self, vcpu: u32) -> VcpuPlace {
+        let thread = vcpu % self.threads_per_core;
+        let core = vcpu / self.threads_per_core % self.cores_per_socket;
+        let socket = vcpu / (self.threads_per_core * self.cores_per_socket);
+        VcpuPlace {
+            socket,
+            core,
+            thread,
+            apic_id: (socket << self.core_bits() | core) << self.thread_bits() | thread,
+        }
+    }
+
+    /// Places of all vCPUs in order.
+    pub fn places(&self) -> impl Iterator<Item = VcpuPlace> + '_ {
+        (0..self.vcpus()).map(|v| self.place(v))
+    }
+
+    /// Caches nearest first, data before instruction.
+    pub fn sorted_caches(&self) -> Vec<CacheDescription> {
+        let mut caches = self.caches.clone();
+        caches.sort_by_key(|c| (c.level, c.kind as u8));
+        caches
+    }
+
+    /// Frequency in Hz of the core crystal clock, which also drives the local APIC's timer.
+    ///
+    /// CPUID leaf 0x15 says TSC = crystal x ratio; Linux multiplies in 32 bits and in kHz, so the ratio must be an
+    /// integer and the crystal a whole number of kHz for the product to be exact.
+    pub fn crystal_hz(&self) -> u32 {
+        [100_000_000, 25_000_000, 24_000_000, 10_000_000, 1_000_000]
+            .into_iter()
+            .find(|&c| self.tsc_hz.is_multiple_of(u64::from(c)))
+            .or_else(|| {
+                (1..=1000)
+                    .filter(|k| self.tsc_hz.is_multiple_of(k * 1000))
+                    .map(|k| self.tsc_hz / k)
+                    .find_map(|c| u32::try_from(c).ok())
+            })
+            .unwrap_or(1000)
+    }
+}
+
+fn ceil_log2(n: u32) -> u32 {
+    n.max(1).next_power_of_two().trailing_zeros()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_default_and_the_reference_shapes_are_valid() {
+        assert_eq!(NodeTopology::default().problems(), []);
+        for (s, c, t) in [(1, 1, 1), (2, 1, 1), (4, 4, 1), (2, 6, 2), (4, 16, 1)] {
+            assert_eq!(NodeTopology::uniform(s, c, t, 256 << 20).problems(), []);
+        }
+    }
+
+    #[test]
+    fn apic_ids_have_power_of_two_fields() {
+        let t = NodeTopology::uniform(2, 3, 2, 256 << 20);
+        let ids: Vec<_> = t.places().map(|p| p.apic_id).collect();
+        assert_eq!(ids, [0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 12, 13]);
+        let p = t.place(9);
+        assert_eq!((p.socket, p.core, p.thread), (1, 1, 1));
+    }
+
+    #[test]
+    fn problems_name_their_field() {
+        let mut t = NodeTopology::uniform(2, 1, 1, 256 << 20);
+        t.sockets = 5;
+        t.distances[0][1] = 10;
+        t.socket_memory[1] = 4096;
+        t.tsc_hz = 2_900_000_001;
+        t.brand = "é".into();
+        t.caches[0].size = 1000;
+        t.caches[3].level = 2;
+        let all = t
+            .problems()
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n");
+        for needle in [
+            "sockets is 5; it must lie between 1 and 4",
+            "socket_memory has 2 entries",
+            "socket_memory[1] is 4096",
+            "distances[0][1] is 10",
+            "tsc_hz is 2900000001",
+            "brand",
+            "cache L1 Data: size is 1000",
+            "level 2 already has a Unified cache",
+        ] {
+            assert!(all.contains(needle), "{needle} not in\n{all}");
+        }
+        assert!(t.validate().is_err());
+    }
+
+    #[test]
+    fn a_private_cache_behind_a_shared_one_is_refused() {
+        let mut t = NodeTopology::default();
+        t.caches[2].shared_by = SharedBy::Socket;
+        t.caches[3].shared_by = SharedBy::Core;
+        assert!(matches!(
+            t.validate(),
+            Err(TopologyError::Cache { level: 3, .. })
+        ));
+    }
+
+    #[test]
+    fn apic_ids_of_every_shape_are_unique_and_fit_eight_bits() {
+        let shapes = (1..=MAX_SOCKETS)
+            .flat_map(|s| (1..=64).flat_map(move |c| (1..=64).map(move |t| (s, c, t))))
+            .filter(|(s, c, t)| s * c * t <= MAX_VCPUS);
+        for (s, c, t) in shapes {
+            let topology = NodeTopology::uniform(s, c, t, 256 << 20);
+            let ids: Vec<_> = topology.places().map(|p| p.apic_id).collect();
+            // Below 255, so the MADT needs no x2APIC entries.
+            assert!(ids.iter().all(|&id| id < 255), "{s} x {c} x {t}");
+            assert!(ids.windows(2).all(|w| w[0] < w[1]), "{s} x {c} x {t}");
+            assert_eq!(ids.len() as u32, topology.vcpus());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_crystal_divides_the_tsc(khz in 100_000_u64..=10_000_000) {
+            let t = NodeTopology { tsc_hz: khz * 1000, ..Default::default() };
+            let crystal = u64::from(t.crystal_hz());
+            prop_assert_eq!(t.tsc_hz % crystal, 0);
+            prop_assert_eq!(crystal % 1000, 0);
+        }
+    }
+}
