@@ -19,12 +19,15 @@ pub struct Step {
     pub kernel: bool,
 }
 
+/// What the filter holds in one place.
+type Slot = Option<(u64, Permission)>;
+
 pub struct Engine {
     pub model: CacheModel,
     filter: bool,
     fetches_cached: bool,
     /// `[vcpu][side][slot]`: line address and permission.
-    slots: Vec<[Vec<Option<(u64, Permission)>>; 2]>,
+    slots: Vec<[Vec<Slot>; 2]>,
     counters: BTreeMap<Key, Counters>,
     pub calls: u64,
     pub stall: u64,
