@@ -1,0 +1,374 @@
+//! The build: packages to a tree, the tree to a root disk, kernel and modules out of it, and all of it into the cache at once.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::cache::{INITRAMFS, MANIFEST, ROOT, VMLINUX, open};
+use crate::initramfs::{ModuleFile, initramfs, module_order};
+use crate::key::file_sha256;
+use crate::manifest::MANIFEST_FORMAT;
+use crate::tools::{find_tool, run};
+use crate::{FileRecord, Image, ImageError, ImageSpec, InputSet, Manifest, Recipe, unpack_bzimage};
+
+/// Time stamp of every file that has none of its own (2024-01-01), so that the same inputs give the same bytes.
+const EPOCH: &str = "1704067200";
+
+/// The image of `spec`: from the cache at `cache_dir` if it is there, else built and put there. Tells `progress` what it does, a
+/// line each.
+///
+/// Runs mmdebstrap, a C compiler (through the tools' `build`) and mke2fs on the host, and takes packages from Debian's mirrors. A
+/// build that fails or is interrupted leaves nothing that a later one would take for an image; its log stays in `cache_dir`.
+///
+/// # Errors
+///
+/// A missing tool, with the package to install; a recipe or package name that is wrong; a program that failed, with the end of its
+/// log.
+pub fn build(
+    spec: &ImageSpec,
+    cache_dir: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Image, ImageError> {
+    let recipe = Recipe::read(&spec.recipe)?;
+    let inputs = InputSet::of(spec)?;
+    // Scripts and hooks run in other folders than the caller's.
+    let recipe_dir =
+        fs::canonicalize(&spec.recipe).map_err(ImageError::io("resolve", &spec.recipe))?;
+    let spec = &ImageSpec {
+        recipe: recipe_dir,
+        ..spec.clone()
+    };
+    let key = inputs.key();
+    let dir = cache_dir.join(&key);
+    if dir.is_dir() {
+        match open(&dir) {
+            Ok(image) => {
+                progress(&format!("image {key} is in the cache"));
+                return Ok(image);
+            }
+            Err(damage) => {
+                progress(&format!("{damage}"));
+                progress("building it again");
+                fs::remove_dir_all(&dir).map_err(ImageError::io("remove", &dir))?;
+            }
+        }
+    }
+    progress(&format!("building image {key}"));
+    fs::create_dir_all(cache_dir).map_err(ImageError::io("create", cache_dir))?;
+    let work = tempfile::Builder::new()
+        .prefix(".build-")
+        .tempdir_in(cache_dir)
+        .map_err(ImageError::io("create a folder in", cache_dir))?;
+    let log = cache_dir.join(format!("{key}.log"));
+    fs::write(&log, "").map_err(ImageError::io("write", &log))?;
+    let (stage, tree, out) = (
+        work.path().join("stage"),
+        work.path().join("tree"),
+        work.path().join("out"),
+    );
+    fs::create_dir(&out).map_err(ImageError::io("create", &out))?;
+
+    // Everything missing is told before the minutes of the build, not after.
+    let mmdebstrap = find_tool("mmdebstrap", "mmdebstrap")?;
+    find_tool("mke2fs", "e2fsprogs")?;
+    let fakeroot = if is_root() {
+        None
+    } else {
+        Some(find_tool("fakeroot", "fakeroot")?)
+    };
+    if fakeroot.is_some() {
+        find_tool("newuidmap", "uidmap")?;
+    }
+
+    progress("compiling the in-guest tools");
+    stage_files(spec, &recipe, work.path(), &stage, &log)?;
+
+    progress("installing Debian packages (mmdebstrap)");
+    let tar = work.path().join("root.tar");
+    let mut command = Command::new(mmdebstrap);
+    command.args(["--variant=apt", "--format=tar"]);
+    command.arg(format!(
+        "--include={}",
+        package_list(spec, &recipe).join(",")
+    ));
+    command.args(
+        recipe
+            .exclude
+            .iter()
+            .map(|pattern| format!("--dpkgopt=path-exclude={pattern}")),
+    );
+    command.arg(format!(
+        "--customize-hook={} \"$1\"",
+        shell_word(&spec.recipe.join("customize"))
+    ));
+    command.arg(&recipe.suite).arg(&tar).args(&spec.mirror);
+    command
+        .env("SOURCE_DATE_EPOCH", EPOCH)
+        .env("NODESCOPE_KERNEL", &recipe.kernel)
+        .env("LC_ALL", "C.UTF-8");
+    run(
+        &mut command,
+        "installing Debian packages",
+        &log,
+        &mut |line| {
+            if let Some(step) = line.strip_prefix("I: ") {
+                progress(&format!("  {step}"));
+            }
+        },
+    )?;
+
+    progress("making the root disk (mke2fs)");
+    let assemble = spec.recipe.join("assemble");
+    let mut command = match &fakeroot {
+        None => Command::new(&assemble),
+        Some(fakeroot) => {
+            let mut command = Command::new(fakeroot);
+            command.arg("--").arg(&assemble);
+            command
+        }
+    };
+    command
+        .args([&tar, &stage, &tree, &out.join(ROOT)])
+        .env("SOURCE_DATE_EPOCH", EPOCH)
+        .env("LC_ALL", "C.UTF-8");
+    command.env("PATH", with_sbin());
+    run(&mut command, "making the root disk", &log, &mut |_| {})?;
+
+    progress("unpacking the kernel, making the initramfs");
+    let kernel = read_text(&tree.join("opt/nodescope/kernel"))?
+        .trim()
+        .to_owned();
+    let vmlinuz = tree.join("boot/vmlinuz");
+    let elf = unpack_bzimage(&vmlinuz, &read(&vmlinuz)?)?;
+    write(&out.join(VMLINUX), &elf)?;
+    let modules = modules(&recipe, &tree, &kernel)?;
+    let init = read(&spec.recipe.join("initramfs/init"))?;
+    write(
+        &out.join(INITRAMFS),
+        &initramfs(&init, &read(&tree.join("bin/busybox"))?, &modules),
+    )?;
+
+    let mut files = BTreeMap::new();
+    for name in [VMLINUX, INITRAMFS, ROOT] {
+        let path = out.join(name);
+        let bytes = fs::metadata(&path)
+            .map_err(ImageError::io("examine", &path))?
+            .len();
+        files.insert(
+            name.to_owned(),
+            FileRecord {
+                bytes,
+                sha256: file_sha256(&path)?,
+            },
+        );
+    }
+    let packages = read_text(&tree.join("opt/nodescope/packages"))?;
+    let manifest = Manifest {
+        format: MANIFEST_FORMAT,
+        key: key.clone(),
+        suite: recipe.suite.clone(),
+        kernel,
+        modules: modules.into_iter().map(|module| module.name).collect(),
+        extra_packages: spec.packages.clone(),
+        packages: packages
+            .lines()
+            .filter_map(|line| line.split_once(' '))
+            .map(|(a, b)| (a.into(), b.into()))
+            .collect(),
+        files,
+        inputs,
+    };
+    let mut text = serde_json::to_vec_pretty(&manifest).map_err(|error| ImageError::Io {
+        action: "write",
+        path: out.join(MANIFEST),
+        source: error.into(),
+    })?;
+    text.push(b'\n');
+    write(&out.join(MANIFEST), &text)?;
+
+    // One step from absent to complete. If another build of the same image was faster, its result is as good.
+    if let Err(source) = fs::rename(&out, &dir)
+        && !dir.is_dir()
+    {
+        return Err(ImageError::Io {
+            action: "rename",
+            path: out,
+            source,
+        });
+    }
+    let image = open(&dir)?;
+    progress(&format!("image {key} is ready: {}", dir.display()));
+    Ok(image)
+}
+
+/// Puts the files that go over the packages' tree into `stage`: the recipe's own, and the compiled in-guest tools.
+fn stage_files(
+    spec: &ImageSpec,
+    recipe: &Recipe,
+    work: &Path,
+    stage: &Path,
+    log: &Path,
+) -> Result<(), ImageError> {
+    copy_tree(&spec.recipe.join("root"), stage)?;
+    let built = work.join("tools");
+    let script = spec.recipe.join(&recipe.tools).join("build");
+    run(
+        Command::new(&script).arg(&built),
+        "compiling the in-guest tools",
+        log,
+        &mut |_| {},
+    )?;
+    for folder in ["bin", "lib"] {
+        let folder = stage.join("opt/nodescope").join(folder);
+        fs::create_dir_all(&folder).map_err(ImageError::io("create", &folder))?;
+    }
+    for entry in fs::read_dir(&built).map_err(ImageError::io("list", &built))? {
+        let entry = entry.map_err(ImageError::io("list", &built))?;
+        let folder = if entry.file_name().as_encoded_bytes().ends_with(b".so") {
+            "lib"
+        } else {
+            "bin"
+        };
+        let target = stage
+            .join("opt/nodescope")
+            .join(folder)
+            .join(entry.file_name());
+        fs::copy(entry.path(), &target).map_err(ImageError::io("write", &target))?;
+    }
+    Ok(())
+}
+
+/// Copies files, folders and links, permissions included.
+fn copy_tree(from: &Path, to: &Path) -> Result<(), ImageError> {
+    fs::create_dir_all(to).map_err(ImageError::io("create", to))?;
+    for entry in fs::read_dir(from).map_err(ImageError::io("list", from))? {
+        let entry = entry.map_err(ImageError::io("list", from))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let kind = entry
+            .file_type()
+            .map_err(ImageError::io("examine", &source))?;
+        if kind.is_dir() {
+            copy_tree(&source, &target)?;
+        } else if kind.is_symlink() {
+            let link = fs::read_link(&source).map_err(ImageError::io("read", &source))?;
+            std::os::unix::fs::symlink(link, &target).map_err(ImageError::io("write", &target))?;
+        } else {
+            fs::copy(&source, &target).map_err(ImageError::io("write", &target))?;
+        }
+    }
+    Ok(())
+}
+
+fn modules(recipe: &Recipe, tree: &Path, kernel: &str) -> Result<Vec<ModuleFile>, ImageError> {
+    let folder = tree.join("usr/lib/modules").join(kernel);
+    let dep = read_text(&folder.join("modules.dep"))?;
+    let builtin = read_text(&folder.join("modules.builtin"))?;
+    let mut modules = Vec::new();
+    for path in module_order(&recipe.modules, &dep, &builtin, kernel)? {
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        modules.push(ModuleFile {
+            name,
+            data: read(&folder.join(&path))?,
+        });
+    }
+    Ok(modules)
+}
+
+/// The recipe's packages and the study's, sorted, each once.
+fn package_list(spec: &ImageSpec, recipe: &Recipe) -> Vec<String> {
+    let mut packages = [&recipe.packages[..], &spec.packages[..]].concat();
+    packages.sort();
+    packages.dedup();
+    packages
+}
+
+fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status
+            .lines()
+            .any(|line| line.starts_with("Uid:") && line.split_whitespace().nth(2) == Some("0"))
+    })
+}
+
+/// PATH with the administrator's folders, which a plain user's shell on Debian leaves out and where mke2fs lies.
+fn with_sbin() -> std::ffi::OsString {
+    let mut path = std::env::var_os("PATH").unwrap_or_default();
+    path.push(":/usr/sbin:/sbin");
+    path
+}
+
+/// Quotes a path for the shell that runs mmdebstrap's hooks.
+fn shell_word(path: &Path) -> String {
+    format!("'{}'", path.display().to_string().replace('\'', r"'\''"))
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ImageError> {
+    fs::read(path).map_err(ImageError::io("read", path))
+}
+
+fn read_text(path: &Path) -> Result<String, ImageError> {
+    fs::read_to_string(path).map_err(ImageError::io("read", path))
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), ImageError> {
+    fs::write(path, bytes).map_err(ImageError::io("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::tests::sample;
+
+    #[test]
+    fn a_path_with_quotes_stays_one_shell_word() {
+        assert_eq!(shell_word(Path::new("/a b/it's")), r"'/a b/it'\''s'");
+    }
+
+    #[test]
+    fn packages_are_listed_once_and_in_order() {
+        let (_dir, mut spec) = sample();
+        spec.packages = vec!["lammps".into(), "hpcc".into(), "gromacs".into()];
+        let recipe = Recipe::read(&spec.recipe).unwrap();
+        assert_eq!(package_list(&spec, &recipe), ["gromacs", "hpcc", "lammps"]);
+    }
+
+    #[test]
+    fn a_build_that_fails_leaves_a_log_and_no_image() {
+        let (dir, spec) = sample();
+        let build_script = dir.path().join("tracer/build");
+        fs::write(
+            &build_script,
+            "#!/bin/sh\necho mpicc.mpich not found >&2\nexit 1\n",
+        )
+        .unwrap();
+        fs::set_permissions(
+            &build_script,
+            std::os::unix::fs::PermissionsExt::from_mode(0o755),
+        )
+        .unwrap();
+        let cache = tempfile::tempdir().unwrap();
+        let error = build(&spec, cache.path(), &mut |_| {}).unwrap_err();
+        if let ImageError::MissingTool { tool, .. } = error {
+            eprintln!("skipped: {tool} is not installed");
+            return;
+        }
+        let message = error.to_string();
+        assert!(
+            message
+                .starts_with("compiling the in-guest tools failed (exit status: 1); the end of "),
+            "{message}"
+        );
+        assert!(message.ends_with("\nmpicc.mpich not found"), "{message}");
+        let left: Vec<_> = fs::read_dir(cache.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name())
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert!(left[0].to_string_lossy().ends_with(".log"));
+    }
+}

@@ -1,0 +1,153 @@
+//! The guest kernel's command line: settings of every node, and one node's identity.
+
+use std::net::Ipv4Addr;
+
+/// Kernel parameters of every node. Each spares the guest work that says nothing about the program it runs, or names what the
+/// platform does not have.
+pub const BASE_COMMAND_LINE: &[&str] = &[
+    "console=ttyS0",
+    "quiet",
+    // The clock's frequency is given (`tsc_early_khz`), not measured against a timer that is not there.
+    "tsc=reliable",
+    "no_timer_check",
+    // Two thirds of the boot otherwise.
+    "cryptomgr.notests",
+    "random.trust_cpu=on",
+    "mitigations=off",
+    "pti=off",
+    // The kernel's symbols stay where System.map says.
+    "nokaslr",
+    "init_on_alloc=0",
+    "audit=0",
+    "apparmor=0",
+    "ipv6.disable=1",
+    "nowatchdog",
+    // A panic ends the run at once, by a triple fault.
+    "panic=-1",
+    "reboot=t",
+];
+
+/// One node's identity, from which the whole command line is made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCommandLine {
+    /// This node, from 0.
+    pub node: u32,
+    /// How many nodes the cluster has, at most 1022.
+    pub nodes: u32,
+    /// The time-stamp counter's frequency in kHz.
+    pub tsc_khz: u64,
+    /// Seed of the machine id and of what else must differ between studies.
+    pub seed: u64,
+    /// MPI slots of each node; one value stands for all, empty means: as many as this node has CPUs.
+    pub slots: Vec<u32>,
+    /// The network's MTU in bytes; `None` leaves the device's.
+    pub mtu: Option<u32>,
+    /// Whether MPI ranks are preloaded with the tracer.
+    pub trace: bool,
+    /// Whether the serial console gets a shell in place of the job.
+    pub console: bool,
+    /// Further kernel parameters, which win over those before them.
+    pub extra: Vec<String>,
+}
+
+impl NodeCommandLine {
+    /// Node `node` of `nodes`, with no settings beyond the base.
+    pub fn new(node: u32, nodes: u32, tsc_khz: u64) -> NodeCommandLine {
+        NodeCommandLine {
+            node,
+            nodes,
+            tsc_khz,
+            seed: 0,
+            slots: Vec::new(),
+            mtu: None,
+            trace: false,
+            console: false,
+            extra: Vec::new(),
+        }
+    }
+
+    /// The host name: `node0`, `node1`, …
+    pub fn name(&self) -> String {
+        format!("node{}", self.node)
+    }
+
+    /// The address of the node on the cluster's network 10.0.0.0/16: 10.0.0.1 for node 0, and so on.
+    pub fn address(node: u32) -> Ipv4Addr {
+        Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + node + 1)
+    }
+}
+
+impl std::fmt::Display for NodeCommandLine {
+    /// The command line, one space between parameters.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&BASE_COMMAND_LINE.join(" "))?;
+        write!(f, " tsc_early_khz={}", self.tsc_khz)?;
+        write!(
+            f,
+            " nodescope.node={} nodescope.nodes={} nodescope.name={}",
+            self.node,
+            self.nodes,
+            self.name()
+        )?;
+        write!(
+            f,
+            " nodescope.ip={}/16 nodescope.seed={}",
+            NodeCommandLine::address(self.node),
+            self.seed
+        )?;
+        if !self.slots.is_empty() {
+            let slots: Vec<_> = self.slots.iter().map(u32::to_string).collect();
+            write!(f, " nodescope.slots={}", slots.join(","))?;
+        }
+        if let Some(mtu) = self.mtu {
+            write!(f, " nodescope.mtu={mtu}")?;
+        }
+        if self.trace {
+            f.write_str(" nodescope.trace=1")?;
+        }
+        if self.console {
+            f.write_str(" nodescope.console=1")?;
+        }
+        self.extra.iter().try_for_each(|word| write!(f, " {word}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plain_node_gets_its_identity_alone() {
+        let line = NodeCommandLine {
+            seed: 42,
+            ..NodeCommandLine::new(1, 2, 2_900_000)
+        }
+        .to_string();
+        let identity = line.strip_prefix(&BASE_COMMAND_LINE.join(" ")).unwrap();
+        assert_eq!(
+            identity,
+            " tsc_early_khz=2900000 nodescope.node=1 nodescope.nodes=2 nodescope.name=node1 nodescope.ip=10.0.0.2/16 nodescope.seed=42"
+        );
+    }
+
+    #[test]
+    fn settings_follow_and_extra_parameters_come_last() {
+        let mut node = NodeCommandLine::new(0, 3, 1_000_000);
+        node.slots = vec![2, 2, 4];
+        node.mtu = Some(9000);
+        node.trace = true;
+        node.console = true;
+        node.extra = vec!["loglevel=7".into()];
+        assert!(
+            node.to_string()
+                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.console=1 loglevel=7")
+        );
+        assert!(node.to_string().len() < 2048, "COMMAND_LINE_SIZE of x86");
+    }
+
+    #[test]
+    fn addresses_carry_into_the_next_byte() {
+        assert_eq!(NodeCommandLine::address(0), Ipv4Addr::new(10, 0, 0, 1));
+        assert_eq!(NodeCommandLine::address(255), Ipv4Addr::new(10, 0, 1, 0));
+    }
+}

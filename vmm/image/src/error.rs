@@ -1,0 +1,119 @@
+//! What can go wrong while an image is built, found or read.
+
+use std::path::{Path, PathBuf};
+
+/// Why an image could not be built, found or read. Each message says what failed, where, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum ImageError {
+    /// A program the build needs is not installed.
+    #[error(
+        "`{tool}` not found on PATH: install the Debian package `{package}` (apt-get install {package})"
+    )]
+    MissingTool {
+        /// The command looked for.
+        tool: &'static str,
+        /// The Debian package that holds it.
+        package: &'static str,
+    },
+    /// A program the build ran has failed.
+    #[error("{what} failed ({status}); the end of {}:\n{tail}", log.display())]
+    Command {
+        /// What the program was run for.
+        what: String,
+        /// Its exit status, in words.
+        status: String,
+        /// The file that holds its whole output.
+        log: PathBuf,
+        /// The last lines of that output.
+        tail: String,
+    },
+    /// The recipe's folder is not where it was looked for.
+    #[error(
+        "{} holds no image recipe (no image.toml): set NODESCOPE_GUEST_IMAGES to nodescope's guest-images folder",
+        .0.display()
+    )]
+    NoRecipe(PathBuf),
+    /// The recipe cannot be understood.
+    #[error("{}: {message}", path.display())]
+    Recipe {
+        /// The recipe's file.
+        path: PathBuf,
+        /// What is wrong with it, with line and column.
+        message: String,
+    },
+    /// A name that is no Debian package name was asked for.
+    #[error(
+        "`{0}` is not a Debian package name: two or more lower-case letters, digits, `+`, `-` and `.`, a letter or digit first"
+    )]
+    PackageName(String),
+    /// A kernel image cannot be unpacked.
+    #[error("kernel image {}: {problem}", path.display())]
+    Kernel {
+        /// The bzImage.
+        path: PathBuf,
+        /// What is wrong with it, with the offset.
+        problem: String,
+    },
+    /// A kernel module that the recipe names is not in the kernel package.
+    #[error(
+        "kernel {kernel} has no module `{module}`: correct `modules` in the recipe's image.toml"
+    )]
+    Module {
+        /// The kernel's version.
+        kernel: String,
+        /// The module's name.
+        module: String,
+    },
+    /// A cpio archive is damaged.
+    #[error("cpio archive: {problem} at offset {offset}")]
+    Archive {
+        /// Byte offset of the damage.
+        offset: usize,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// A file cannot be put on the job disk.
+    #[error("job file `{path}`: {problem}")]
+    JobFile {
+        /// Its path on the job disk.
+        path: String,
+        /// Why not.
+        problem: &'static str,
+    },
+    /// A cached image lacks a file or its manifest cannot be read.
+    #[error("cached image {}: {problem}; delete this folder and build again", dir.display())]
+    Damaged {
+        /// The image's folder.
+        dir: PathBuf,
+        /// What is missing or wrong.
+        problem: String,
+    },
+    /// There is no place for the cache.
+    #[error("no cache folder: set XDG_CACHE_HOME or HOME")]
+    NoCacheDir,
+    /// Reading or writing a file failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// To which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl ImageError {
+    /// For `map_err`: wraps an I/O error with what was being done to which file.
+    pub(crate) fn io(
+        action: &'static str,
+        path: &Path,
+    ) -> impl FnOnce(std::io::Error) -> ImageError {
+        let path = path.to_path_buf();
+        move |source| ImageError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! Guest images: a kernel, an initramfs and a shared read-only root disk, built from Debian packages and cached by content.
+//!
+//! [`build`] turns an [`ImageSpec`] into an [`Image`]: three files and a [`Manifest`] in a directory named by the hash of every
+//! input (the recipe's files, the sources of the in-guest tools, the packages a study adds). A second build with the same inputs
+//! finds the directory and starts nothing.
+//!
+//! What differs between runs and nodes is not in the image: a node's identity is on its kernel command line ([`NodeCommandLine`]),
+//! the job and the user's files are on the job disk ([`job_disk`]). `guest-images/README.md` describes the guest's side.
+
+mod builder;
+mod bzimage;
+mod cache;
+mod command_line;
+pub mod cpio;
+mod error;
+mod initramfs;
+mod job;
+mod key;
+mod manifest;
+mod spec;
+mod tools;
+
+pub use builder::build;
+pub use bzimage::{unpack_bzimage, unpack_legacy_lz4};
+pub use cache::{default_cache_dir, find, list};
+pub use command_line::{BASE_COMMAND_LINE, NodeCommandLine};
+pub use error::ImageError;
+pub use initramfs::{ModuleFile, initramfs, module_order};
+pub use job::{JobFile, job_disk, job_files};
+pub use key::{Input, InputSet};
+pub use manifest::{FileRecord, Image, MANIFEST_FORMAT, Manifest};
+pub use spec::{ImageSpec, Recipe};

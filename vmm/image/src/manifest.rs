@@ -1,0 +1,58 @@
+//! What an image holds, recorded beside it.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use crate::InputSet;
+
+/// Version of the manifest's format; another one is not read.
+pub const MANIFEST_FORMAT: u32 = 1;
+
+/// `manifest.json` of an image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// [`MANIFEST_FORMAT`].
+    pub format: u32,
+    /// The cache key, the name of the image's folder.
+    pub key: String,
+    /// Debian's code name of the release.
+    pub suite: String,
+    /// The kernel's version, as `uname -r` prints it in the guest.
+    pub kernel: String,
+    /// Modules in the order the initramfs loads them.
+    pub modules: Vec<String>,
+    /// Packages a study asked for beyond the recipe's.
+    pub extra_packages: Vec<String>,
+    /// Every Debian package in the image and its version.
+    pub packages: BTreeMap<String, String>,
+    /// The image's files.
+    pub files: BTreeMap<String, FileRecord>,
+    /// What the key was made from.
+    pub inputs: InputSet,
+}
+
+/// One of the image's files.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileRecord {
+    /// Its size in bytes.
+    pub bytes: u64,
+    /// SHA-256 of its contents, in hexadecimal.
+    pub sha256: String,
+}
+
+/// A built image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Image {
+    /// Its folder in the cache.
+    pub dir: PathBuf,
+    /// The kernel: an ELF file, entered in 64-bit mode.
+    pub vmlinux: PathBuf,
+    /// The initramfs: an uncompressed cpio archive.
+    pub initramfs: PathBuf,
+    /// The root disk: a read-only ext4 image, the first virtio-blk device of every node.
+    pub root: PathBuf,
+    /// What it holds.
+    pub manifest: Manifest,
+}

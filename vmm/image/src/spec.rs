@@ -1,0 +1,158 @@
+//! What an image is made of: the recipe (guest-images/debian/image.toml) and what a study adds to it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::ImageError;
+
+/// What to build.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ImageSpec {
+    /// The recipe's folder, which holds `image.toml`.
+    pub recipe: PathBuf,
+    /// Debian packages to install beyond the recipe's.
+    pub packages: Vec<String>,
+    /// Where packages come from, for example `http://archive.example/debian/20260101`. `None`: Debian's own
+    /// mirrors, with updates and security fixes.
+    pub mirror: Option<String>,
+}
+
+impl ImageSpec {
+    /// The recipe that comes with nodescope, from `$NODESCOPE_GUEST_IMAGES` if set, else from the source tree nodescope was built from.
+    pub fn debian() -> ImageSpec {
+        let images = match std::env::var_os("NODESCOPE_GUEST_IMAGES") {
+            Some(path) => PathBuf::from(path),
+            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images"),
+        };
+        ImageSpec {
+            recipe: images.join("debian"),
+            packages: Vec::new(),
+            mirror: None,
+        }
+    }
+}
+
+/// A recipe, as read from its `image.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// Debian's code name of the release.
+    pub suite: String,
+    /// The kernel package; a meta package is followed to the current kernel.
+    pub kernel: String,
+    /// Packages of every image.
+    pub packages: Vec<String>,
+    /// Modules the initramfs loads, without what they depend on.
+    pub modules: Vec<String>,
+    /// Path patterns left out when packages are unpacked (dpkg's `path-exclude`).
+    #[serde(default)]
+    pub exclude: Vec<String>,
+    /// The folder of the in-guest tools, which holds a program `build`; relative to the recipe.
+    pub tools: PathBuf,
+}
+
+impl Recipe {
+    /// Reads the recipe in folder `dir`.
+    ///
+    /// # Errors
+    ///
+    /// [`ImageError::NoRecipe`], or [`ImageError::Recipe`] with line and column.
+    pub fn read(dir: &Path) -> Result<Recipe, ImageError> {
+        let path = dir.join("image.toml");
+        if !path.is_file() {
+            return Err(ImageError::NoRecipe(dir.to_path_buf()));
+        }
+        let text = fs::read_to_string(&path).map_err(ImageError::io("read", &path))?;
+        let recipe: Recipe = toml::from_str(&text).map_err(|error| ImageError::Recipe {
+            path,
+            message: error.to_string().trim_end().to_owned(),
+        })?;
+        recipe
+            .packages
+            .iter()
+            .chain([&recipe.kernel])
+            .try_for_each(|name| check_package_name(name))?;
+        Ok(recipe)
+    }
+}
+
+/// Debian Policy 5.6.1. The names become arguments of other programs, so nothing else may pass.
+pub(crate) fn check_package_name(name: &str) -> Result<(), ImageError> {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    if name.len() >= 2
+        && name.starts_with(plain)
+        && name.chars().all(|c| plain(c) || "+-.".contains(c))
+    {
+        Ok(())
+    } else {
+        Err(ImageError::PackageName(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recipe_of_the_repository_is_valid() {
+        let spec = ImageSpec {
+            recipe: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/debian"),
+            ..ImageSpec::debian()
+        };
+        let recipe = Recipe::read(&spec.recipe).unwrap();
+        assert!(
+            recipe.packages.iter().any(|name| name == "busybox-static"),
+            "process 1 is a busybox script"
+        );
+        assert!(spec.recipe.join(&recipe.tools).join("build").is_file());
+        for file in [
+            "customize",
+            "assemble",
+            "initramfs/init",
+            "root/opt/nodescope/init",
+        ] {
+            assert!(spec.recipe.join(file).is_file(), "{file}");
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_a_recipe_is_named_with_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(
+            dir.path().join("image.toml"),
+            "suite = \"bookworm\"\nkernle = \"x\"\n",
+        )
+        .unwrap();
+        let message = Recipe::read(dir.path()).unwrap_err().to_string();
+        assert!(
+            message.contains("image.toml: TOML parse error at line 2, column 1"),
+            "{message}"
+        );
+        assert!(message.contains("unknown field `kernle`"), "{message}");
+    }
+
+    #[test]
+    fn a_folder_without_a_recipe_says_how_to_find_one() {
+        assert_eq!(
+            Recipe::read(Path::new("/nonexistent/debian"))
+                .unwrap_err()
+                .to_string(),
+            "/nonexistent/debian holds no image recipe (no image.toml): set NODESCOPE_GUEST_IMAGES to nodescope's guest-images folder"
+        );
+    }
+
+    #[test]
+    fn only_package_names_pass_as_packages() {
+        for name in ["hpcc", "libstdc++6", "g++-12", "0ad"] {
+            check_package_name(name).unwrap();
+        }
+        for name in ["", "a", "-y", "Hpcc", "a b", "a,b", "../x", "a;b"] {
+            assert!(
+                matches!(check_package_name(name), Err(ImageError::PackageName(bad)) if bad == name),
+                "{name}"
+            );
+        }
+    }
+}
