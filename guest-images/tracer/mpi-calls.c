@@ -1,0 +1,527 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The way of a call's record: filled in while the arguments are at hand, announced by MPI_ENTER just before the real call, sent by
+ * MPI_EVENT just after it. No clock is read here: the host knows virtual time and instructions retired, and stamps both.
+ *
+ * NODESCOPE_TRACE_DUMP=PATH in the environment writes the records to PATH.RANK as well; that works on real hardware too.
+ */
+#define _GNU_SOURCE
+#include "mpi-tracer.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+enum { RUNS = 4, RUN_SERIALS = 8 };
+
+enum state tracer_state = INERT;
+struct helpers real;
+__thread int depth __attribute__((tls_model("initial-exec")));
+
+static int direct; /* a nodescope answers */
+static const char *dump_path;
+static int dump_file = -1;
+static pthread_mutex_t dump_lock = PTHREAD_MUTEX_INITIALIZER;
+static uintptr_t program_base, program_end;
+
+/* Consecutive polls that found nothing, of one function with the same arguments. A program often polls several things in turn, so
+ * several runs stay open until the thread does something else. */
+struct run {
+    struct nodescope_mpi_record record; /* calls == 0: unused */
+    uint64_t serials[RUN_SERIALS];
+    uint32_t serial_count;
+    uint64_t serial_hash;
+};
+
+static __thread struct {
+    uint32_t pid, tid;
+    uint64_t sequence;
+    uint8_t *buffer; /* the record with its sections */
+    size_t used, room;
+    struct request **claimed;
+    size_t claimed_room;
+    MPI_Status *statuses;
+    size_t statuses_room;
+    struct run runs[RUNS];
+} thread __attribute__((tls_model("initial-exec")));
+
+static void give_up(const char *why, const char *what) {
+    fprintf(stderr, "nodescope: the MPI tracer stops this program: %s%s\n", why, what);
+    _exit(127);
+}
+
+static void *grow(void *memory, size_t *room, size_t needed, size_t element) {
+    if (needed <= *room)
+        return memory;
+    *room = needed < 64 ? 64 : needed * 2;
+    memory = realloc(memory, *room * element);
+    if (!memory)
+        give_up("out of memory", "");
+    return memory;
+}
+
+void *real_function(const char *name) {
+    void *function = dlsym(RTLD_NEXT, name);
+    if (!function) {
+        /* A program that opens its MPI with dlopen has it outside the global scope. */
+        void *library = dlopen(FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "libmpi.so.40" : "libmpich.so.12", RTLD_LAZY | RTLD_NOLOAD);
+        function = library ? dlsym(library, name) : NULL;
+    }
+    if (!function)
+        give_up("no MPI library provides ", name);
+    return function;
+}
+
+/* ---- activation ---- */
+
+static int program_extent(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size, (void)data;
+    program_base = info->dlpi_addr;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        uintptr_t end = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
+        if (info->dlpi_phdr[i].p_type == PT_LOAD && end > program_end)
+            program_end = end;
+    }
+    return 1; /* the first object is the main program */
+}
+
+static void after_fork(void) {
+    thread.pid = thread.tid = 0;
+}
+
+void tracer_decide(void) {
+    static int decided;
+    if (decided)
+        return;
+    /* Handles of the two MPIs differ in size, so the wrong library could not even forward the calls. */
+    int open_mpi = dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") != NULL;
+    int mpich = !open_mpi && dlsym(RTLD_DEFAULT, "MPI_Comm_rank") != NULL;
+    if (FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? mpich : open_mpi)
+        give_up("it was built for ", FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "Open MPI, the program uses another MPI: preload libnodescope-mpi-mpich.so"
+                                                                             : "MPICH, the program uses Open MPI: preload libnodescope-mpi-openmpi.so");
+    decided = 1;
+    struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
+    direct = nodescope_answered(answer) && answer.transport == NODESCOPE_TRANSPORT_DIRECT;
+    dump_path = getenv("NODESCOPE_TRACE_DUMP");
+    if (!direct && !dump_path)
+        return;
+    dl_iterate_phdr(program_extent, NULL);
+    pthread_atfork(NULL, NULL, after_fork);
+    tracer_state = BEFORE_INIT;
+}
+
+/* Shells and launchers are none of the tracer's business; a program that opens its MPI later decides in MPI_Init. */
+__attribute__((constructor)) static void start(void) {
+    if (dlsym(RTLD_DEFAULT, "MPI_Comm_rank"))
+        tracer_decide();
+}
+
+/* A program that ends without MPI_Finalize may have polled last. */
+__attribute__((destructor)) static void stop(void) {
+    if (tracer_state == RUNNING)
+        flush_poll_runs();
+}
+
+static void greet(void) {
+    struct nodescope_hello hello = {
+        .kind = NODESCOPE_PROCESS_MPI_RANK, .world_rank = world_rank, .world_size = world_size, .pid = getpid(), .flavour = FLAVOUR};
+    gethostname(hello.host, sizeof hello.host - 1);
+    strncpy(hello.program, program_invocation_short_name, sizeof hello.program - 1);
+    nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0);
+}
+
+void tracer_started(void) {
+#define HELPER_RESOLVE(name) real.name = real_function("PMPI_" #name);
+    HELPERS(HELPER_RESOLVE)
+#undef HELPER_RESOLVE
+    real.Comm_rank(MPI_COMM_WORLD, &world_rank);
+    real.Comm_size(MPI_COMM_WORLD, &world_size);
+    tracer_state = RUNNING;
+    if (direct)
+        greet();
+}
+
+void tracer_ends(void) {
+    tracer_state = INERT;
+}
+
+/* ---- sending ---- */
+
+static void dump(const void *bytes, size_t length) {
+    pthread_mutex_lock(&dump_lock);
+    if (dump_file < 0) {
+        char path[4096];
+        snprintf(path, sizeof path, "%s.%d", dump_path, world_rank);
+        dump_file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        if (dump_file < 0)
+            give_up("cannot create the file named by NODESCOPE_TRACE_DUMP: ", path);
+    }
+    for (const char *at = bytes; length > 0;) {
+        ssize_t written = write(dump_file, at, length);
+        if (written <= 0)
+            give_up("cannot write the file named by NODESCOPE_TRACE_DUMP: ", dump_path);
+        at += written;
+        length -= written;
+    }
+    pthread_mutex_unlock(&dump_lock);
+}
+
+static void send_records(void) {
+    if (direct)
+        nodescope_call(NODESCOPE_OP_MPI_EVENT, thread.buffer, thread.used, 0, NULL, 0);
+    if (dump_path)
+        dump(thread.buffer, thread.used);
+    thread.used = 0;
+}
+
+static uint64_t thread_id(void) {
+    if (!thread.pid) {
+        thread.pid = getpid();
+        thread.tid = syscall(SYS_gettid);
+    }
+    return (uint64_t)thread.pid << 32 | thread.tid;
+}
+
+static uint8_t *append(size_t bytes) {
+    thread.buffer = grow(thread.buffer, &thread.room, thread.used + bytes, 1);
+    uint8_t *at = thread.buffer + thread.used;
+    thread.used += bytes;
+    return at;
+}
+
+void call_begin(struct call *call, uint16_t function, void *call_site) {
+    *call = (struct call){.record = {.function = function,
+                                     .rank = world_rank,
+                                     .destination = NODESCOPE_NONE,
+                                     .send_tag = NODESCOPE_NONE,
+                                     .source = NODESCOPE_NONE,
+                                     .receive_tag = NODESCOPE_NONE,
+                                     .root = NODESCOPE_NONE,
+                                     .calls = 1}};
+    uintptr_t site = (uintptr_t)call_site;
+    if (site >= program_base && site < program_end) {
+        call->record.call_site = site - program_base;
+        call->record.flags |= NODESCOPE_FLAG_CALL_SITE_IN_PROGRAM;
+    } else {
+        call->record.call_site = site;
+    }
+    thread.used = 0;
+    append(sizeof call->record);
+}
+
+static void announce(struct call *call) {
+    uint64_t id = thread_id();
+    call->record.pid = thread.pid;
+    call->record.tid = thread.tid;
+    call->record.sequence = thread.sequence;
+    if (direct)
+        nodescope_cpuid(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, 0, 0);
+}
+
+/* Puts the header in front of the sections at the start of the buffer. */
+static void close_record(struct call *call, int result) {
+    call->record.result = result;
+    call->record.rank = world_rank;
+    call->record.size = thread.used;
+    memcpy(thread.buffer, &call->record, sizeof call->record);
+}
+
+static void append_runs(void) {
+    for (;;) {
+        struct run *oldest = NULL;
+        for (struct run *run = thread.runs; run < thread.runs + RUNS; run++)
+            if (run->record.calls && (!oldest || run->record.sequence < oldest->record.sequence))
+                oldest = run;
+        if (!oldest)
+            return;
+        struct nodescope_section section = {NODESCOPE_SECTION_REQUESTS, oldest->serial_count};
+        size_t serial_bytes = oldest->serial_count * sizeof *oldest->serials;
+        oldest->record.sections = oldest->serial_count > 0;
+        oldest->record.size = sizeof oldest->record + (oldest->serial_count ? sizeof section + serial_bytes : 0);
+        memcpy(append(sizeof oldest->record), &oldest->record, sizeof oldest->record);
+        if (oldest->serial_count) {
+            memcpy(append(sizeof section), &section, sizeof section);
+            memcpy(append(serial_bytes), oldest->serials, serial_bytes);
+        }
+        oldest->record.calls = 0;
+    }
+}
+
+void flush_poll_runs(void) {
+    int open = 0;
+    for (int i = 0; i < RUNS; i++)
+        open |= thread.runs[i].record.calls != 0;
+    if (!open)
+        return;
+    thread.used = 0;
+    append_runs();
+    send_records();
+}
+
+void call_enter(struct call *call) {
+    int open = 0;
+    for (int i = 0; i < RUNS; i++)
+        open |= thread.runs[i].record.calls != 0;
+    if (open) {
+        /* The buffer's start is this call's, its sections may be there already: send the runs from behind them. */
+        size_t own = thread.used;
+        append_runs();
+        if (direct)
+            nodescope_call(NODESCOPE_OP_MPI_EVENT, thread.buffer + own, thread.used - own, 0, NULL, 0);
+        if (dump_path)
+            dump(thread.buffer + own, thread.used - own);
+        thread.used = own;
+    }
+    announce(call);
+}
+
+void call_leave(struct call *call, int result) {
+    close_record(call, result);
+    send_records();
+    thread.sequence++;
+}
+
+/* ---- polls ---- */
+
+void poll_enter(struct call *call) {
+    announce(call);
+}
+
+static int same_poll(const struct run *run, const struct call *call, uint64_t hash, uint32_t serials) {
+    const struct nodescope_mpi_record *a = &run->record, *b = &call->record;
+    return a->calls && a->function == b->function && a->communicator == b->communicator && a->source == b->source &&
+           a->receive_tag == b->receive_tag && run->serial_hash == hash && run->serial_count == (serials < RUN_SERIALS ? serials : RUN_SERIALS);
+}
+
+void poll_leave(struct call *call, int result, int found) {
+    if (found || result != MPI_SUCCESS) {
+        /* The runs that it ends follow in the same hypercall, after the record whose interval must not contain their sending. */
+        close_record(call, result);
+        append_runs();
+        send_records();
+        thread.sequence++;
+        return;
+    }
+    /* The only section that a poll makes before it succeeds is that of the requests given. */
+    uint32_t serials = 0;
+    const uint64_t *serial = NULL;
+    if (call->record.sections) {
+        const struct nodescope_section *section = (const void *)(thread.buffer + sizeof call->record);
+        serials = section->count;
+        serial = (const uint64_t *)(section + 1);
+    }
+    uint64_t hash = serials;
+    for (uint32_t i = 0; i < serials; i++)
+        hash = (hash ^ serial[i]) * 0x100000001b3ull;
+    struct run *run = NULL, *unused = NULL;
+    for (struct run *at = thread.runs; at < thread.runs + RUNS; at++) {
+        if (same_poll(at, call, hash, serials))
+            run = at;
+        else if (!at->record.calls)
+            unused = at;
+    }
+    uint64_t joined = run ? run->record.sequence : call->record.sequence;
+    if (direct)
+        nodescope_cpuid(NODESCOPE_OP_MPI_POLL_FAILED, call->record.function, thread_id(), joined, 0, 0);
+    if (run) {
+        /* Its number was not used up: the thread's sequence has no gaps. */
+        run->record.calls++;
+        return;
+    }
+    thread.sequence++;
+    struct run fresh = {.record = call->record, .serial_hash = hash, .serial_count = serials < RUN_SERIALS ? serials : RUN_SERIALS};
+    for (uint32_t i = 0; i < fresh.serial_count; i++)
+        fresh.serials[i] = serial[i];
+    fresh.record.flags |= NODESCOPE_FLAG_POLL_RUN | (serials > RUN_SERIALS ? NODESCOPE_FLAG_TAIL_DROPPED : 0);
+    fresh.record.result = result;
+    if (!unused) {
+        flush_poll_runs();
+        unused = thread.runs;
+    }
+    *unused = fresh;
+}
+
+/* ---- arguments ---- */
+
+void call_on(struct call *call, MPI_Comm handle) {
+    call->communicator = communicator_of(handle);
+    if (!call->communicator)
+        return;
+    call->record.communicator = call->communicator->id;
+    call->record.communicator_size = call->communicator->size;
+    if (call->communicator->inter)
+        call->record.flags |= NODESCOPE_FLAG_INTERCOMM;
+}
+
+uint64_t type_bytes(struct call *call, uint64_t count, MPI_Datatype type) {
+    MPI_Count size = 0;
+    if (type == MPI_DATATYPE_NULL || real.Type_size_x(type, &size) != MPI_SUCCESS || size < 0)
+        return 0;
+    if (!call->record.element_size)
+        call->record.element_size = size <= UINT32_MAX ? size : UINT32_MAX;
+    return count * size;
+}
+
+void call_reduces(struct call *call, MPI_Op op) {
+    call->record.reduction = op == MPI_MAX       ? NODESCOPE_REDUCTION_MAX
+                             : op == MPI_MIN     ? NODESCOPE_REDUCTION_MIN
+                             : op == MPI_SUM     ? NODESCOPE_REDUCTION_SUM
+                             : op == MPI_PROD    ? NODESCOPE_REDUCTION_PROD
+                             : op == MPI_LAND    ? NODESCOPE_REDUCTION_LAND
+                             : op == MPI_BAND    ? NODESCOPE_REDUCTION_BAND
+                             : op == MPI_LOR     ? NODESCOPE_REDUCTION_LOR
+                             : op == MPI_BOR     ? NODESCOPE_REDUCTION_BOR
+                             : op == MPI_LXOR    ? NODESCOPE_REDUCTION_LXOR
+                             : op == MPI_BXOR    ? NODESCOPE_REDUCTION_BXOR
+                             : op == MPI_MAXLOC  ? NODESCOPE_REDUCTION_MAXLOC
+                             : op == MPI_MINLOC  ? NODESCOPE_REDUCTION_MINLOC
+                             : op == MPI_REPLACE ? NODESCOPE_REDUCTION_REPLACE
+                             : op == MPI_NO_OP   ? NODESCOPE_REDUCTION_NO_OP
+                                                 : NODESCOPE_REDUCTION_USER;
+}
+
+int is_root(const struct call *call, int root) {
+    if (!call->communicator)
+        return 0;
+    return call->communicator->inter ? root == MPI_ROOT : root == call->communicator->rank;
+}
+
+void call_made_communicator(struct call *call, struct communicator *made) {
+    if (!made)
+        return;
+    call->record.new_communicator = made->id;
+    if (made->inter || made->rank != 0)
+        return;
+    struct nodescope_section section = {NODESCOPE_SECTION_MEMBERS, made->size};
+    size_t bytes = ((size_t)made->size * 4 + 7) / 8 * 8;
+    if (thread.used + sizeof section + bytes > NODESCOPE_MAX_RECORDS) {
+        call->record.flags |= NODESCOPE_FLAG_TAIL_DROPPED;
+        return;
+    }
+    call->record.sections++;
+    memcpy(append(sizeof section), &section, sizeof section);
+    uint8_t *at = append(bytes);
+    memset(at, 0, bytes);
+    for (int i = 0; i < made->size; i++) {
+        int32_t rank = made->world ? made->world[i] : i;
+        memcpy(at + i * 4, &rank, 4);
+    }
+}
+
+/* ---- sections ---- */
+
+static void *begin_section(struct call *call, uint32_t kind, uint32_t count, size_t element) {
+    struct nodescope_section section = {kind, count};
+    /* Poll runs that a call ends travel in the same hypercall: leave them room. */
+    if (count == 0)
+        return NULL;
+    if (thread.used + sizeof section + count * element > NODESCOPE_MAX_RECORDS - RUNS * (sizeof(struct run) + 64)) {
+        call->record.flags |= NODESCOPE_FLAG_TAIL_DROPPED;
+        return NULL;
+    }
+    call->record.sections++;
+    memcpy(append(sizeof section), &section, sizeof section);
+    return append(count * element);
+}
+
+uint64_t *section_numbers(struct call *call, uint32_t kind, uint32_t count) {
+    return begin_section(call, kind, count, sizeof(uint64_t));
+}
+
+static uint64_t counts(struct call *call, uint32_t kind, const int *count, MPI_Datatype type, const MPI_Datatype *types) {
+    int peers = call->communicator ? call->communicator->size : 0;
+    uint64_t total = 0, *bytes = section_numbers(call, kind, peers), element = types ? 0 : type_bytes(call, 1, type);
+    for (int i = 0; i < peers; i++) {
+        uint64_t length = types ? type_bytes(call, count[i], types[i]) : count[i] * element;
+        if (bytes)
+            bytes[i] = length;
+        total += length;
+    }
+    return total;
+}
+
+uint64_t section_counts(struct call *call, uint32_t kind, const int *count, MPI_Datatype type) {
+    return counts(call, kind, count, type, NULL);
+}
+
+uint64_t section_counts_w(struct call *call, uint32_t kind, const int *count, const MPI_Datatype *types) {
+    return counts(call, kind, count, MPI_DATATYPE_NULL, types);
+}
+
+struct request **call_claims(struct call *call, int count, const MPI_Request *requests) {
+    if (count <= 0)
+        return NULL;
+    thread.claimed = grow(thread.claimed, &thread.claimed_room, count, sizeof *thread.claimed);
+    uint64_t *serials = section_numbers(call, NODESCOPE_SECTION_REQUESTS, count);
+    for (int i = 0; i < count; i++) {
+        struct request *request = thread.claimed[i] = request_claim(&requests[i]);
+        if (serials)
+            serials[i] = request ? request->serial : 0;
+    }
+    return thread.claimed;
+}
+
+MPI_Status *lend_statuses(int count) {
+    size_t needed = count > 0 ? count : 1;
+    thread.statuses = grow(thread.statuses, &thread.statuses_room, needed, sizeof *thread.statuses);
+    memset(thread.statuses, 0, needed * sizeof *thread.statuses);
+    return thread.statuses;
+}
+
+static void completed(struct nodescope_completion *done, const struct request *request, const struct communicator *on, int receive,
+                      const MPI_Status *status) {
+    int cancelled = 0;
+    *done = (struct nodescope_completion){.request = request ? request->serial : 0, .index = done->index, .source = NODESCOPE_NONE, .tag = NODESCOPE_NONE};
+    if (request && request->kind == REQUEST_OTHER)
+        return;
+    /* Only where the program asked for it: MPICH leaves the bit as it found it in the status of a probe. */
+    if (request && request->cancelling)
+        real.Test_cancelled(status, &cancelled);
+    done->cancelled = cancelled != 0;
+    if (cancelled || !receive)
+        return;
+    MPI_Count bytes = 0;
+    if (real.Get_elements_x(status, MPI_BYTE, &bytes) == MPI_SUCCESS && bytes > 0)
+        done->bytes = bytes;
+    done->source = world_rank_of(on, status->MPI_SOURCE);
+    if (status->MPI_TAG >= 0)
+        done->tag = status->MPI_TAG;
+}
+
+void call_completes(struct call *call, struct request **requests, int total, int count, const int *indices, const MPI_Status *statuses) {
+    int active = 0;
+    if (total <= 0)
+        return;
+    for (int i = 0; i < count; i++) {
+        struct request *request = requests[indices ? indices[i] : i];
+        active += request && request->serial;
+    }
+    struct nodescope_completion *done = begin_section(call, NODESCOPE_SECTION_COMPLETIONS, active, sizeof *done);
+    for (int i = 0; i < count; i++) {
+        int index = indices ? indices[i] : i;
+        struct request *request = requests[index];
+        if (done && request && request->serial) {
+            done->index = index;
+            completed(done++, request, request->communicator, request->kind == REQUEST_RECEIVE, &statuses[i]);
+        }
+        request_completed(request);
+        requests[index] = NULL;
+    }
+    for (int i = 0; i < total; i++)
+        request_unclaim(requests[i]);
+}
+
+void call_received(struct call *call, const MPI_Status *status) {
+    struct nodescope_completion *done = begin_section(call, NODESCOPE_SECTION_COMPLETIONS, 1, sizeof *done);
+    if (done) {
+        done->index = 0;
+        completed(done, NULL, call->communicator, 1, status);
+    }
+}
