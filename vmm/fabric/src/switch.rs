@@ -1,0 +1,337 @@
+//! A cut-through switch with one full-duplex port for each node.
+//!
+//! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth`, arrives one latency after its last bit was
+//! sent, and waits where the receiver's link is still busy with another frame. Between two otherwise idle nodes the
+//! one-way time is therefore serialisation + latency.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::PS_PER_SECOND;
+
+/// Shortest Ethernet frame without its checksum: shorter ones are padded on the wire (IEEE 802.3 §3.2.8).
+const MIN_FRAME: u64 = 60;
+/// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
+const OVERHEAD: u64 = 24;
+
+/// A link between a node and the switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkConfig {
+    /// Bits per second in each direction.
+    pub bandwidth: u64,
+    /// One-way latency from node to node in picoseconds, without serialisation.
+    pub latency_ps: u64,
+}
+
+/// An impossible link.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum LinkError {
+    /// Zero bandwidth.
+    #[error(
+        "link of node {port}: bandwidth is 0 bit/s; give it a positive one, such as \"10 Gbit/s\""
+    )]
+    Bandwidth {
+        /// Node.
+        port: usize,
+    },
+    /// Zero latency.
+    #[error(
+        "link of node {port}: latency is 0; nodes are synchronised once per latency, so it must be positive, such as \"1.3 us\""
+    )]
+    Latency {
+        /// Node.
+        port: usize,
+    },
+}
+
+/// A frame as a node sent it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SentFrame {
+    /// Virtual time at which the node handed it to its link, in picoseconds.
+    pub time_ps: u64,
+    /// Sending node.
+    pub port: usize,
+    /// Ethernet frame without checksum.
+    pub bytes: Vec<u8>,
+}
+
+/// A frame on its way to a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Virtual time at which its last bit arrives, in picoseconds.
+    pub time_ps: u64,
+    /// Receiving node.
+    pub port: usize,
+    /// Ethernet frame without checksum.
+    pub bytes: Vec<u8>,
+}
+
+/// What went over a node's link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCounts {
+    /// Frames sent by the node.
+    pub sent_frames: u64,
+    /// Bytes sent by the node.
+    pub sent_bytes: u64,
+    /// Frames delivered to the node.
+    pub received_frames: u64,
+    /// Bytes delivered to the node.
+    pub received_bytes: u64,
+    /// Frames of the node that had no destination.
+    pub dropped_frames: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Port {
+    mac: [u8; 6],
+    link: LinkConfig,
+    /// When its sending direction is free again.
+    send_free_ps: u64,
+    /// When its receiving direction is free again.
+    receive_free_ps: u64,
+    counts: PortCounts,
+}
+
+/// The switch.
+#[derive(Clone, Debug)]
+pub struct Switch {
+    ports: Vec<Port>,
+}
+
+impl Switch {
+    /// A switch with one port for each node: its MAC address and its link.
+    pub fn new(ports: &[([u8; 6], LinkConfig)]) -> Result<Self, LinkError> {
+        for (port, (_, link)) in ports.iter().enumerate() {
+            if link.bandwidth == 0 {
+                return Err(LinkError::Bandwidth { port });
+            }
+            if link.latency_ps == 0 {
+                return Err(LinkError::Latency { port });
+            }
+        }
+        Ok(Self {
+            ports: ports
+                .iter()
+                .map(|&(mac, link)| Port {
+                    mac,
+                    link,
+                    send_free_ps: 0,
+                    receive_free_ps: 0,
+                    counts: PortCounts::default(),
+                })
+                .collect(),
+        })
+    }
+
+    /// Time between the sending of a frame and its earliest delivery, in picoseconds: the longest quantum in which nodes
+    /// may run without hearing of each other. None for a lone node.
+    pub fn lookahead(&self) -> Option<u64> {
+        if self.ports.len() < 2 {
+            return None;
+        }
+        self.ports.iter().map(|p| p.link.latency_ps).min()
+    }
+
+    /// Counts by node.
+    pub fn counts(&self) -> Vec<PortCounts> {
+        self.ports.iter().map(|p| p.counts).collect()
+    }
+
+    /// Forward the frames of one quantum, in any order; deliveries come sorted by time, then receiver.
+    pub fn forward(&mut self, mut frames: Vec<SentFrame>) -> Vec<Delivery> {
+        // Stable: frames of one node keep the order in which it sent them.
+        frames.sort_by_key(|f| (f.time_ps, f.port));
+        let mut deliveries = Vec::with_capacity(frames.len());
+        for frame in frames {
+            let sender = &mut self.ports[frame.port];
+            sender.counts.sent_frames += 1;
+            sender.counts.sent_bytes += frame.bytes.len() as u64;
+            let link = sender.link;
+            let start = frame.time_ps.max(sender.send_free_ps);
+            let sent = start + serialisation_ps(frame.bytes.len() as u64, link.bandwidth);
+            sender.send_free_ps = sent;
+            let mut taken = false;
+            for port in 0..self.ports.len() {
+                if port == frame.port || !addressed(&frame.bytes, &self.ports[port].mac) {
+                    continue;
+                }
+                taken = true;
+                let receiver = &mut self.ports[port];
+                // The slower link's rate and the longer of the two latencies rule a path.
+                let own = serialisation_ps(frame.bytes.len() as u64, receiver.link.bandwidth);
+                let first_bit = start + link.latency_ps.max(receiver.link.latency_ps);
+                let last_bit = sent + link.latency_ps.max(receiver.link.latency_ps);
+                let time_ps = last_bit.max(first_bit.max(receiver.receive_free_ps) + own);
+                receiver.receive_free_ps = time_ps;
+                receiver.counts.received_frames += 1;
+                receiver.counts.received_bytes += frame.bytes.len() as u64;
+                deliveries.push(Delivery {
+                    time_ps,
+                    port,
+                    bytes: frame.bytes.clone(),
+                });
+            }
+            if !taken {
+                self.ports[frame.port].counts.dropped_frames += 1;
+            }
+        }
+        deliveries.sort_by_key(|d| (d.time_ps, d.port));
+        deliveries
+    }
+}
+
+fn addressed(frame: &[u8], mac: &[u8; 6]) -> bool {
+    // The group bit marks broadcast and multicast (IEEE 802.3 §3.2.3).
+    frame.len() >= 14 && (frame[0] & 1 != 0 || frame[..6] == mac[..])
+}
+
+fn serialisation_ps(bytes: u64, bandwidth: u64) -> u64 {
+    let bits = u128::from((bytes.max(MIN_FRAME) + OVERHEAD) * 8);
+    (bits * u128::from(PS_PER_SECOND)).div_ceil(u128::from(bandwidth)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const A: [u8; 6] = [2, 0, 0, 0, 0, 1];
+    const B: [u8; 6] = [2, 0, 0, 0, 0, 2];
+    const C: [u8; 6] = [2, 0, 0, 0, 0, 3];
+    const TEN_GBIT: LinkConfig = LinkConfig {
+        bandwidth: 10_000_000_000,
+        latency_ps: 1_300_000,
+    };
+
+    fn frame(to: [u8; 6], len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        bytes[..6].copy_from_slice(&to);
+        bytes
+    }
+
+    fn switch() -> Switch {
+        Switch::new(&[(A, TEN_GBIT), (B, TEN_GBIT), (C, TEN_GBIT)]).unwrap()
+    }
+
+    #[test]
+    fn one_way_time_is_serialisation_plus_latency() {
+        let out = switch().forward(vec![SentFrame {
+            time_ps: 1000,
+            port: 0,
+            bytes: frame(B, 1514),
+        }]);
+        // (1514 + 24) * 8 bit at 10 Gbit/s = 1230.4 ns
+        assert_eq!(out.len(), 1);
+        assert_eq!(
+            (out[0].time_ps, out[0].port),
+            (1000 + 1_230_400 + 1_300_000, 1)
+        );
+    }
+
+    #[test]
+    fn back_to_back_frames_queue_on_the_senders_link() {
+        let mut s = switch();
+        let f = |t| SentFrame {
+            time_ps: t,
+            port: 0,
+            bytes: frame(B, 1514),
+        };
+        let out = s.forward(vec![f(0), f(0), f(0)]);
+        let times: Vec<_> = out.iter().map(|d| d.time_ps).collect();
+        assert_eq!(times, [2_530_400, 3_760_800, 4_991_200]);
+        // The link is still busy in the next quantum.
+        assert_eq!(s.forward(vec![f(1_300_000)])[0].time_ps, 6_221_600);
+    }
+
+    #[test]
+    fn two_senders_share_the_receivers_link() {
+        let out = switch().forward(vec![
+            SentFrame {
+                time_ps: 0,
+                port: 0,
+                bytes: frame(C, 1514),
+            },
+            SentFrame {
+                time_ps: 0,
+                port: 1,
+                bytes: frame(C, 1514),
+            },
+        ]);
+        let times: Vec<_> = out.iter().map(|d| d.time_ps).collect();
+        assert_eq!(times, [2_530_400, 3_760_800]);
+    }
+
+    #[test]
+    fn broadcast_reaches_all_others_and_unknown_is_dropped() {
+        let mut s = switch();
+        let out = s.forward(vec![SentFrame {
+            time_ps: 0,
+            port: 1,
+            bytes: frame([0xff; 6], 60),
+        }]);
+        assert_eq!(out.iter().map(|d| d.port).collect::<Vec<_>>(), [0, 2]);
+        assert!(
+            s.forward(vec![SentFrame {
+                time_ps: 0,
+                port: 1,
+                bytes: frame([4; 6], 60)
+            }])
+            .is_empty()
+        );
+        assert_eq!(s.counts()[1].dropped_frames, 1);
+        assert_eq!(s.counts()[1].sent_frames, 2);
+        assert_eq!(s.counts()[0].received_bytes, 60);
+    }
+
+    #[test]
+    fn impossible_links_are_refused() {
+        let dead = LinkConfig {
+            bandwidth: 0,
+            ..TEN_GBIT
+        };
+        assert_eq!(
+            Switch::new(&[(A, TEN_GBIT), (B, dead)]).unwrap_err(),
+            LinkError::Bandwidth { port: 1 }
+        );
+        let instant = LinkConfig {
+            latency_ps: 0,
+            ..TEN_GBIT
+        };
+        assert!(
+            Switch::new(&[(A, instant)])
+                .unwrap_err()
+                .to_string()
+                .contains("1.3 us")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_of_collection_does_not_matter_and_nothing_arrives_early(
+            frames in prop::collection::vec((0_u64..2_000_000, 0_usize..3, 0_usize..3, 60_usize..1514), 0..40),
+            seed in any::<u64>(),
+        ) {
+            let macs = [A, B, C];
+            let mut sent: Vec<SentFrame> = frames
+                .iter()
+                .enumerate()
+                .map(|(i, &(t, from, to, len))| {
+                    let mut bytes = frame(macs[to], len);
+                    bytes[14] = i as u8;
+                    SentFrame { time_ps: t * 7 + i as u64, port: from, bytes }
+                })
+                .collect();
+            let expected = switch().forward(sent.clone());
+            let n = sent.len().max(1);
+            for i in 0..sent.len() {
+                sent.swap(i, (seed as usize ^ (i * 31)) % n);
+            }
+            prop_assert_eq!(&switch().forward(sent.clone()), &expected);
+            for d in &expected {
+                let origin = sent.iter().find(|s| s.bytes == d.bytes).unwrap();
+                prop_assert!(d.time_ps >= origin.time_ps + switch().lookahead().unwrap());
+            }
+        }
+    }
+}
