@@ -147,6 +147,13 @@ impl DataFilter {
         unsafe { self.entries.get_unchecked(slot) }
     }
 
+    /// Bytes from an address to the end of what its entry stands for.
+    #[inline(always)]
+    fn room(&self, linear: u64) -> usize {
+        let unit = 1_u64 << self.shift;
+        (unit - (linear & (unit - 1))) as usize
+    }
+
     fn update(&mut self, update: &FilterUpdate) {
         let slot = (update.line >> self.shift) as usize & self.mask as usize;
         for e in [slot, slot + SLOTS] {
@@ -359,6 +366,31 @@ impl Cpu {
         }
         self.probe_write(linear, len)?;
         Ok(self.scratch.0.as_mut_ptr())
+    }
+
+    /// Where guest memory from `linear` on can be read without another look, and for how many bytes (to the end of the page,
+    /// or of the line while a model is attached); None where a load would take the slow way.
+    #[inline]
+    pub fn read_window(&self, linear: u64) -> Option<(*const u8, usize)> {
+        let e = self.filter.entry(linear);
+        (e.read == linear >> self.filter.shift).then(|| {
+            (
+                linear.wrapping_add(e.addend) as *const u8,
+                self.filter.room(linear),
+            )
+        })
+    }
+
+    /// The same for writes.
+    #[inline]
+    pub fn write_window(&self, linear: u64) -> Option<(*mut u8, usize)> {
+        let e = self.filter.entry(linear);
+        (e.write == linear >> self.filter.shift).then(|| {
+            (
+                linear.wrapping_add(e.addend) as *mut u8,
+                self.filter.room(linear),
+            )
+        })
     }
 
     /// Make a write to `place` (from [`Cpu::write_span`] of the same span) take effect.

@@ -1,0 +1,325 @@
+//! Arithmetic with flags, carried out by the host's own instructions, so that flags are the hardware's, undefined ones
+//! included.
+//!
+//! `pushfq; pop` right after the instruction is the fastest way to the flags (measured on Cascade Lake per operation, a
+//! call included: no flags 3.7 ns, pushfq 4.1 ns, lahf + seto 5.1 ns, computed in Rust 6.6 ns).
+
+use std::arch::asm;
+
+use nodescope_x86::bits::rflags;
+
+use super::operand::Width;
+
+/// Two operands, one result: value and flags (bits outside the six status flags are meaningless).
+pub trait Binary {
+    /// Compute; `flags` are the guest's.
+    fn apply<T: Width>(a: T, b: T, flags: u64) -> (T, u64);
+}
+
+/// One operand, one result.
+pub trait Unary {
+    /// Compute; `flags` are the guest's.
+    fn apply<T: Width>(a: T, flags: u64) -> (T, u64);
+}
+
+/// Value and count; flags are meaningful only where [`Shift::MASK`] says so and the masked count is not zero.
+pub trait Shift {
+    /// Flags that the instruction defines or makes undefined; the others are kept.
+    const MASK: u64;
+    /// Compute; `flags` are the guest's.
+    fn apply<T: Width>(a: T, count: u8, flags: u64) -> (T, u64);
+}
+
+/// Two values and a count: SHLD, SHRD.
+pub trait DoubleShift {
+    /// Compute.
+    fn apply<T: Width>(a: T, b: T, count: u8) -> (T, u64);
+}
+
+/// Instantiate an asm block for the four widths: the operands' register names differ.
+macro_rules! each_width {
+    ($bits:expr, $m:ident ! ($($args:tt)*)) => {
+        match $bits {
+            8 => $m!("l", $($args)*),
+            16 => $m!("x", $($args)*),
+            32 => $m!("e", $($args)*),
+            _ => $m!("r", $($args)*),
+        }
+    };
+}
+
+macro_rules! binary_asm {
+    ($w:literal, $name:literal, $a:ident, $b:ident, $flags:ident) => {
+        // SAFETY: register arithmetic; the stack is used as Rust allows without `nostack`.
+        unsafe {
+            asm!(
+                concat!($name, " {a:", $w, "}, {b:", $w, "}"),
+                "pushfq",
+                "pop {f}",
+                a = inout(reg) $a, b = in(reg) $b, f = lateout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! binary_carry_asm {
+    ($w:literal, $name:literal, $a:ident, $b:ident, $flags:ident) => {
+        // SAFETY: as in `binary_asm`; BT copies the guest's carry (bit 0 of its flags) to the host's.
+        unsafe {
+            asm!(
+                "bt {f:e}, 0",
+                concat!($name, " {a:", $w, "}, {b:", $w, "}"),
+                "pushfq",
+                "pop {f}",
+                a = inout(reg) $a, b = in(reg) $b, f = inout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! unary_asm {
+    ($w:literal, $name:literal, $a:ident, $flags:ident) => {
+        // SAFETY: as in `binary_carry_asm`.
+        unsafe {
+            asm!(
+                "bt {f:e}, 0",
+                concat!($name, " {a:", $w, "}"),
+                "pushfq",
+                "pop {f}",
+                a = inout(reg) $a, f = inout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! shift_asm {
+    ($w:literal, $name:literal, $a:ident, $count:ident, $flags:ident) => {
+        // SAFETY: as in `binary_carry_asm`.
+        unsafe {
+            asm!(
+                "bt {f:e}, 0",
+                concat!($name, " {a:", $w, "}, cl"),
+                "pushfq",
+                "pop {f}",
+                a = inout(reg) $a, in("ecx") u32::from($count), f = inout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! double_shift_asm {
+    ($w:literal, $name:literal, $a:ident, $b:ident, $count:ident, $flags:ident) => {
+        // SAFETY: as in `binary_asm`.
+        unsafe {
+            asm!(
+                concat!($name, " {a:", $w, "}, {b:", $w, "}, cl"),
+                "pushfq",
+                "pop {f}",
+                a = inout(reg) $a, b = in(reg) $b, in("ecx") u32::from($count), f = lateout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! binary {
+    ($($(#[$doc:meta])* $type:ident = $name:literal, $($asm:ident)?;)*) => {$(
+        $(#[$doc])*
+        pub struct $type;
+        impl Binary for $type {
+            #[inline(always)]
+            fn apply<T: Width>(a: T, b: T, _: u64) -> (T, u64) {
+                let (mut a, b) = (a.to_u64(), b.to_u64());
+                let flags: u64;
+                each_width!(T::BITS, binary_asm!($name, a, b, flags));
+                (T::from_u64(a), flags)
+            }
+        }
+    )*};
+}
+
+binary! {
+    /// ADD
+    Add = "add",;
+    /// SUB and CMP
+    Sub = "sub",;
+    /// AND and TEST
+    And = "and",;
+    /// OR
+    Or = "or",;
+    /// XOR
+    Xor = "xor",;
+}
+
+macro_rules! binary_carry {
+    ($($(#[$doc:meta])* $type:ident = $name:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $type;
+        impl Binary for $type {
+            #[inline(always)]
+            fn apply<T: Width>(a: T, b: T, mut flags: u64) -> (T, u64) {
+                let (mut a, b) = (a.to_u64(), b.to_u64());
+                each_width!(T::BITS, binary_carry_asm!($name, a, b, flags));
+                (T::from_u64(a), flags)
+            }
+        }
+    )*};
+}
+
+binary_carry! {
+    /// ADC
+    Adc = "adc";
+    /// SBB
+    Sbb = "sbb";
+}
+
+macro_rules! unary {
+    ($($(#[$doc:meta])* $type:ident = $name:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $type;
+        impl Unary for $type {
+            #[inline(always)]
+            fn apply<T: Width>(a: T, mut flags: u64) -> (T, u64) {
+                let mut a = a.to_u64();
+                each_width!(T::BITS, unary_asm!($name, a, flags));
+                (T::from_u64(a), flags)
+            }
+        }
+    )*};
+}
+
+unary! {
+    /// INC (keeps CF)
+    Inc = "inc";
+    /// DEC (keeps CF)
+    Dec = "dec";
+    /// NEG
+    Neg = "neg";
+}
+
+macro_rules! shift {
+    ($($(#[$doc:meta])* $type:ident = $name:literal, $mask:expr;)*) => {$(
+        $(#[$doc])*
+        pub struct $type;
+        impl Shift for $type {
+            const MASK: u64 = $mask;
+            #[inline(always)]
+            fn apply<T: Width>(a: T, count: u8, mut flags: u64) -> (T, u64) {
+                let mut a = a.to_u64();
+                each_width!(T::BITS, shift_asm!($name, a, count, flags));
+                (T::from_u64(a), flags)
+            }
+        }
+    )*};
+}
+
+/// Rotates leave SF, ZF, AF and PF alone (SDM vol. 2B, RCL/RCR/ROL/ROR).
+const ROTATE: u64 = rflags::CF | rflags::OF;
+
+shift! {
+    /// SHL
+    Shl = "shl", rflags::STATUS;
+    /// SHR
+    Shr = "shr", rflags::STATUS;
+    /// SAR
+    Sar = "sar", rflags::STATUS;
+    /// ROL
+    Rol = "rol", ROTATE;
+    /// ROR
+    Ror = "ror", ROTATE;
+    /// RCL
+    Rcl = "rcl", ROTATE;
+    /// RCR
+    Rcr = "rcr", ROTATE;
+}
+
+macro_rules! double_shift {
+    ($($(#[$doc:meta])* $type:ident = $name:literal;)*) => {$(
+        $(#[$doc])*
+        pub struct $type;
+        impl DoubleShift for $type {
+            #[inline(always)]
+            fn apply<T: Width>(a: T, b: T, count: u8) -> (T, u64) {
+                let (mut a, b) = (a.to_u64(), b.to_u64());
+                let flags: u64;
+                match T::BITS {
+                    16 => double_shift_asm!("x", $name, a, b, count, flags),
+                    32 => double_shift_asm!("e", $name, a, b, count, flags),
+                    _ => double_shift_asm!("r", $name, a, b, count, flags),
+                }
+                (T::from_u64(a), flags)
+            }
+        }
+    )*};
+}
+
+double_shift! {
+    /// SHLD
+    Shld = "shld";
+    /// SHRD
+    Shrd = "shrd";
+}
+
+/// IMUL with two operands: the truncated product, and flags.
+#[inline(always)]
+pub fn imul<T: Width>(a: T, b: T) -> (T, u64) {
+    let (mut a, b) = (a.to_u64(), b.to_u64());
+    let flags: u64;
+    match T::BITS {
+        16 => binary_asm!("x", "imul", a, b, flags),
+        32 => binary_asm!("e", "imul", a, b, flags),
+        _ => binary_asm!("r", "imul", a, b, flags),
+    }
+    (T::from_u64(a), flags)
+}
+
+macro_rules! widening_asm {
+    ($w:literal, $name:literal, $a:ident, $b:ident, $high:ident, $flags:ident) => {
+        // SAFETY: as in `binary_asm`.
+        unsafe {
+            asm!(
+                concat!($name, " {b:", $w, "}"),
+                "pushfq",
+                "pop {f}",
+                inout("rax") $a, b = in(reg) $b, out("rdx") $high, f = lateout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! widening {
+    ($(#[$doc:meta])* $function:ident = $name:literal) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $function<T: Width>(a: T, b: T) -> (T, T, u64) {
+            let (mut a, b) = (a.to_u64(), b.to_u64());
+            let (high, flags): (u64, u64);
+            match T::BITS {
+                8 => {
+                    let _rdx: u64;
+                    widening_asm!("l", $name, a, b, _rdx, flags);
+                    // The 8-bit form's product is in AX.
+                    high = a >> 8;
+                }
+                16 => widening_asm!("x", $name, a, b, high, flags),
+                32 => widening_asm!("e", $name, a, b, high, flags),
+                _ => widening_asm!("r", $name, a, b, high, flags),
+            }
+            (T::from_u64(a), T::from_u64(high), flags)
+        }
+    };
+}
+
+widening! {
+    /// MUL: low half, high half, flags.
+    mul_wide = "mul"
+}
+widening! {
+    /// IMUL with one operand: low half, high half, flags.
+    imul_wide = "imul"
+}

@@ -1,0 +1,280 @@
+//! Operands of integer instructions: where they are is decided when lowering, by the type parameters of a handler.
+
+use iced_x86::OpKind;
+
+use crate::cpu::{Cpu, Int};
+use crate::lower::{Lowering, register_offset};
+use crate::memory::Plain;
+use crate::op::{Op, Trap};
+
+/// Operand widths of integer instructions.
+pub trait Width: Int + Plain {
+    /// Sign-extend to 64 bits.
+    fn sign_extend(self) -> u64;
+    /// All ones, zero-extended.
+    const ONES: u64 = u64::MAX >> (64 - Self::BITS);
+    /// The sign bit, zero-extended.
+    const SIGN: u64 = 1 << (Self::BITS - 1);
+}
+
+macro_rules! width_of {
+    ($($unsigned:ty => $signed:ty),*) => {$(
+        impl Width for $unsigned {
+            #[inline(always)]
+            fn sign_extend(self) -> u64 {
+                self as $signed as i64 as u64
+            }
+        }
+    )*};
+}
+width_of!(u8 => i8, u16 => i16, u32 => i32, u64 => i64);
+
+/// An operand that is only read.
+pub trait Source {
+    /// Its value.
+    fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap>;
+}
+
+/// An operand that is written, or read and then written.
+pub trait Place {
+    /// What [`Place::close`] needs to know of what [`Place::open`] found.
+    type At: Copy;
+    /// Read; a fault is that of a write.
+    fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, Self::At), Trap>;
+    /// Write what was opened.
+    fn close<T: Width>(cpu: &mut Cpu, op: &Op, at: Self::At, value: T) -> Result<(), Trap>;
+    /// Write without reading.
+    fn set<T: Width>(cpu: &mut Cpu, op: &Op, value: T) -> Result<(), Trap>;
+}
+
+/// The register `op.dst`.
+pub struct Dst;
+/// The register `op.src`.
+pub struct Src;
+/// The register `op.src2`.
+pub struct Src2;
+/// The immediate `op.imm`.
+pub struct Imm;
+/// The memory operand.
+pub struct Mem;
+
+impl Source for Dst {
+    #[inline(always)]
+    fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap> {
+        Ok(cpu.reg(op.dst))
+    }
+}
+
+impl Source for Src {
+    #[inline(always)]
+    fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap> {
+        Ok(cpu.reg(op.src))
+    }
+}
+
+impl Source for Src2 {
+    #[inline(always)]
+    fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap> {
+        Ok(cpu.reg(op.src2))
+    }
+}
+
+impl Source for Imm {
+    #[inline(always)]
+    fn get<T: Width>(_: &mut Cpu, op: &Op) -> Result<T, Trap> {
+        Ok(T::from_u64(op.imm))
+    }
+}
+
+impl Source for Mem {
+    #[inline(always)]
+    fn get<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<T, Trap> {
+        cpu.load(cpu.linear(op))
+    }
+}
+
+impl Place for Dst {
+    type At = ();
+    #[inline(always)]
+    fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, ()), Trap> {
+        Ok((cpu.reg(op.dst), ()))
+    }
+    #[inline(always)]
+    fn close<T: Width>(cpu: &mut Cpu, op: &Op, (): (), value: T) -> Result<(), Trap> {
+        cpu.set_reg(op.dst, value);
+        Ok(())
+    }
+    #[inline(always)]
+    fn set<T: Width>(cpu: &mut Cpu, op: &Op, value: T) -> Result<(), Trap> {
+        cpu.set_reg(op.dst, value);
+        Ok(())
+    }
+}
+
+impl Place for Mem {
+    type At = u64;
+    #[inline(always)]
+    fn open<T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(T, u64), Trap> {
+        let linear = cpu.linear(op);
+        Ok((cpu.load_rmw(linear)?, linear))
+    }
+    #[inline(always)]
+    fn close<T: Width>(cpu: &mut Cpu, _: &Op, at: u64, value: T) -> Result<(), Trap> {
+        cpu.store(at, value)
+    }
+    #[inline(always)]
+    fn set<T: Width>(cpu: &mut Cpu, op: &Op, value: T) -> Result<(), Trap> {
+        cpu.store(cpu.linear(op), value)
+    }
+}
+
+/// Where an operand is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// General register, as byte offset.
+    Register(u8),
+    /// The memory operand.
+    Memory,
+    /// An immediate.
+    Immediate,
+}
+
+impl Lowering<'_> {
+    /// Where operand `n` is; None for what integer instructions do not have.
+    pub fn shape(&self, n: u32) -> Option<Shape> {
+        if n >= self.instruction.op_count() {
+            return None;
+        }
+        match self.instruction.op_kind(n) {
+            OpKind::Register => {
+                let r = self.instruction.op_register(n);
+                r.is_gpr().then(|| Shape::Register(register_offset(r)))
+            }
+            OpKind::Memory => Some(Shape::Memory),
+            OpKind::Immediate8
+            | OpKind::Immediate8_2nd
+            | OpKind::Immediate16
+            | OpKind::Immediate32
+            | OpKind::Immediate64
+            | OpKind::Immediate8to16
+            | OpKind::Immediate8to32
+            | OpKind::Immediate8to64
+            | OpKind::Immediate32to64 => Some(Shape::Immediate),
+            _ => None,
+        }
+    }
+
+    /// Width of operand `n` in bytes; immediates have that of the first operand.
+    pub fn width(&self, n: u32) -> usize {
+        match self.instruction.op_kind(n) {
+            OpKind::Register => self.instruction.op_register(n).size(),
+            OpKind::Memory => self.instruction.memory_size().size(),
+            _ if n > 0 => self.width(0),
+            _ => 0,
+        }
+    }
+
+    /// Take operand `n` as destination: true where it is memory.
+    pub fn take_dst(&mut self, n: u32) -> Option<bool> {
+        match self.shape(n)? {
+            Shape::Register(r) => {
+                self.op.dst = r;
+                Some(false)
+            }
+            Shape::Memory => Some(true),
+            Shape::Immediate => None,
+        }
+    }
+
+    /// Take operand `n` as source.
+    pub fn take_src(&mut self, n: u32) -> Option<Shape> {
+        let shape = self.shape(n)?;
+        match shape {
+            Shape::Register(r) => self.op.src = r,
+            Shape::Memory => {}
+            Shape::Immediate => self.op.imm = self.instruction.immediate(n),
+        }
+        Some(shape)
+    }
+}
+
+/// A handler for each width: `by_width!(bytes, T => handler::<T>)`.
+macro_rules! by_width {
+    ($bytes:expr, $t:ident => $handler:expr) => {
+        match $bytes {
+            1 => {
+                type $t = u8;
+                Some($handler as crate::op::Handler)
+            }
+            2 => {
+                type $t = u16;
+                Some($handler as crate::op::Handler)
+            }
+            4 => {
+                type $t = u32;
+                Some($handler as crate::op::Handler)
+            }
+            8 => {
+                type $t = u64;
+                Some($handler as crate::op::Handler)
+            }
+            _ => None,
+        }
+    };
+}
+
+/// A handler for each width but 8 bits.
+macro_rules! by_wide {
+    ($bytes:expr, $t:ident => $handler:expr) => {
+        match $bytes {
+            2 => {
+                type $t = u16;
+                Some($handler as crate::op::Handler)
+            }
+            4 => {
+                type $t = u32;
+                Some($handler as crate::op::Handler)
+            }
+            8 => {
+                type $t = u64;
+                Some($handler as crate::op::Handler)
+            }
+            _ => None,
+        }
+    };
+}
+
+/// A handler for operand 0 in a register or in memory: `by_place!(memory, D => handler::<D>)`.
+macro_rules! by_place {
+    ($memory:expr, $d:ident => $handler:expr) => {
+        if $memory {
+            type $d = crate::ops::integer::operand::Mem;
+            $handler
+        } else {
+            type $d = crate::ops::integer::operand::Dst;
+            $handler
+        }
+    };
+}
+
+/// A handler for a source in a register (`op.src`) or in memory: `by_source!(shape, S => handler::<S>)`.
+macro_rules! by_source {
+    ($shape:expr, $s:ident => $handler:expr) => {
+        match $shape {
+            crate::ops::integer::operand::Shape::Register(_) => {
+                type $s = crate::ops::integer::operand::Src;
+                $handler
+            }
+            crate::ops::integer::operand::Shape::Memory => {
+                type $s = crate::ops::integer::operand::Mem;
+                $handler
+            }
+            crate::ops::integer::operand::Shape::Immediate => {
+                type $s = crate::ops::integer::operand::Imm;
+                $handler
+            }
+        }
+    };
+}
+
+pub(crate) use {by_place, by_source, by_wide, by_width};
