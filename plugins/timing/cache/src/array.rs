@@ -23,10 +23,17 @@ impl State {
     }
 }
 
-const STATE_BITS: u32 = 3;
-const STATE_MASK: u64 = (1 << STATE_BITS) - 1;
+/// Bits of an entry: 3 of state, [`HOLDERS`] of holders, 48 of line number (52 of physical address less 5 of a line of
+/// 32 bytes leave one to spare, so that [`EMPTY`] is no line).
+const STATE_MASK: u64 = 7;
+const HOLDERS_SHIFT: u32 = 3;
+const HOLDERS_MASK: u64 = ((1 << HOLDERS) - 1) << HOLDERS_SHIFT;
+const LINE_SHIFT: u32 = HOLDERS_SHIFT + HOLDERS;
 
-/// No line number reaches this, since lines have at least 16 bytes.
+/// Holder bits of a line. One word holds all of an entry because the host's own cache misses are what a large modelled
+/// cache costs.
+pub(crate) const HOLDERS: u32 = 13;
+
 const EMPTY: u64 = u64::MAX;
 
 /// Lines of one cache. Way 0 of a set is the most recently used line, the last way the least; empty ways come last.
@@ -36,14 +43,12 @@ pub(crate) struct Array {
     sets: u64,
     /// `sets - 1` where `sets` is a power of two, else 0.
     mask: u64,
-    /// Line number and state.
+    /// Line number, which caches inside may hold the line (bit `position % HOLDERS`), and state.
     entries: Vec<u64>,
-    /// Which caches inside may hold the line, bit `child % 64`; empty at the first level.
-    holders: Vec<u64>,
 }
 
 impl Array {
-    pub(crate) fn new(sets: u64, ways: u32, first_level: bool) -> Array {
+    pub(crate) fn new(sets: u64, ways: u32) -> Array {
         let ways = ways as usize;
         let lines = sets as usize * ways;
         Array {
@@ -51,11 +56,6 @@ impl Array {
             sets,
             mask: if sets.is_power_of_two() { sets - 1 } else { 0 },
             entries: vec![EMPTY; lines],
-            holders: if first_level {
-                Vec::new()
-            } else {
-                vec![0; lines]
-            },
         }
     }
 
@@ -75,7 +75,7 @@ impl Array {
     pub(crate) fn find(&self, start: usize, line: u64) -> Option<usize> {
         self.entries[start..start + self.ways]
             .iter()
-            .position(|&entry| entry >> STATE_BITS == line)
+            .position(|&entry| entry >> LINE_SHIFT == line)
     }
 
     #[inline]
@@ -95,28 +95,25 @@ impl Array {
 
     #[inline]
     pub(crate) fn holders(&self, at: usize) -> u64 {
-        self.holders.get(at).copied().unwrap_or(0)
+        (self.entries[at] & HOLDERS_MASK) >> HOLDERS_SHIFT
     }
 
     #[inline]
     pub(crate) fn set_holders(&mut self, at: usize, holders: u64) {
-        self.holders[at] = holders;
+        self.entries[at] = self.entries[at] & !HOLDERS_MASK | holders << HOLDERS_SHIFT;
     }
 
     /// Make the line of a way the most recently used.
     #[inline]
     pub(crate) fn touch(&mut self, start: usize, way: usize) {
         move_to_front(&mut self.entries[start..=start + way]);
-        if !self.holders.is_empty() {
-            move_to_front(&mut self.holders[start..=start + way]);
-        }
     }
 
     /// The line in a way, if there is one.
     #[inline]
     pub(crate) fn line(&self, at: usize) -> Option<u64> {
         let entry = self.entries[at];
-        (entry != EMPTY).then_some(entry >> STATE_BITS)
+        (entry != EMPTY).then_some(entry >> LINE_SHIFT)
     }
 
     /// Index of the way that the next fill of this set takes.
@@ -129,12 +126,8 @@ impl Array {
     #[inline]
     pub(crate) fn insert(&mut self, start: usize, line: u64, state: State, holders: u64) {
         let last = self.victim(start);
-        self.entries[last] = line << STATE_BITS | state as u64;
+        self.entries[last] = line << LINE_SHIFT | holders << HOLDERS_SHIFT | state as u64;
         move_to_front(&mut self.entries[start..=last]);
-        if !self.holders.is_empty() {
-            self.holders[last] = holders;
-            move_to_front(&mut self.holders[start..=last]);
-        }
     }
 
     /// Remove the line of a way; the others keep their order.
@@ -143,11 +136,6 @@ impl Array {
         self.entries
             .copy_within(start + way + 1..=last, start + way);
         self.entries[last] = EMPTY;
-        if !self.holders.is_empty() {
-            self.holders
-                .copy_within(start + way + 1..=last, start + way);
-            self.holders[last] = 0;
-        }
     }
 
     /// Lines of each set that has any, most recently used first.

@@ -129,7 +129,7 @@ pub enum CacheConfigError {
         field: String,
     },
     /// A line that references cannot be split into.
-    #[error("{field}.line: is {line}; give a power of two from 16 to 4096 bytes")]
+    #[error("{field}.line: is {line}; give a power of two from 32 to 4096 bytes")]
     Line {
         /// `instruction` or `levels[i]`.
         field: String,
@@ -297,7 +297,7 @@ impl LevelConfig {
             latency_fault(|| format!("{field}.latency.{name}"), cycles, faults);
         }
         let field = field.to_owned();
-        let line_valid = self.line.is_power_of_two() && (16..=4096).contains(&self.line);
+        let line_valid = self.line.is_power_of_two() && (32..=4096).contains(&self.line);
         if self.ways == 0 {
             faults.push(CacheConfigError::NoWays {
                 field: field.clone(),

@@ -13,7 +13,7 @@ use nodescope_plugin_api::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::array::{Array, State};
+use crate::array::{Array, HOLDERS, State};
 use crate::config::{CacheConfig, LevelConfig, Sharing};
 use crate::events::{AtLevel, Between, Distance, Events};
 
@@ -63,7 +63,7 @@ pub(crate) struct Node {
 
 impl Node {
     fn bit(position: usize) -> u64 {
-        1 << (position % 64)
+        1 << (position % HOLDERS as usize)
     }
 
     fn side(&self) -> Side {
@@ -77,7 +77,7 @@ impl Node {
     /// Holder bits that may stand for a cache other than `inner`.
     #[inline]
     fn without(&self, holders: u64, inner_position: usize) -> u64 {
-        if self.inner.len() > 64 {
+        if self.inner.len() > HOLDERS as usize {
             holders
         } else {
             holders & !Self::bit(inner_position)
@@ -141,7 +141,7 @@ impl Hierarchy {
                     };
                     *known.entry((index, kind, shared_by)).or_insert_with(|| {
                         nodes.push(Node {
-                            array: Array::new(level.sets(), level.ways, index == 0),
+                            array: Array::new(level.sets(), level.ways),
                             level: index,
                             kind,
                             socket: place.socket,
@@ -438,7 +438,7 @@ impl Hierarchy {
             // An owner has the line alone, so one copy found is enough.
             !shared
         });
-        if self.nodes[node].inner.len() <= 64 {
+        if self.nodes[node].inner.len() <= HOLDERS as usize {
             let array = &mut self.nodes[node].array;
             array.set_holders(at, array.holders(at) & !absent);
         }
@@ -460,7 +460,7 @@ impl Hierarchy {
                 if !visit(self, inner) {
                     return;
                 }
-                position += 64;
+                position += HOLDERS as usize;
             }
         }
     }

@@ -12,6 +12,9 @@ use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
 use crate::events::{AtLevel, Events};
 use crate::hierarchy::{CacheContents, Hierarchy};
 
+/// A physical address has at most 52 bits (SDM volume 3, section 4.1.4).
+const PHYSICAL_MASK: u64 = (1 << 52) - 1;
+
 /// The caches of one node.
 pub struct CacheModel {
     hierarchy: Hierarchy,
@@ -109,7 +112,7 @@ impl MemoryModel for CacheModel {
         } else {
             (entrance.data, self.most[0])
         };
-        let line = reference.physical >> self.hierarchy.line_shift;
+        let line = (reference.physical & PHYSICAL_MASK) >> self.hierarchy.line_shift;
         let array = &mut self.hierarchy.nodes[first].array;
         let start = array.start(line);
         let found = array.find(start, line);

@@ -19,6 +19,8 @@ fn machines() -> impl Strategy<Value = (CacheConfig, Vec<VcpuPlace>)> {
         Just(VcpuPlace::grid(2, 2, 1)),
         Just(VcpuPlace::grid(2, 2, 2)),
         Just(VcpuPlace::grid(4, 1, 1)),
+        // More cores than a line has holder bits.
+        Just(VcpuPlace::grid(1, 20, 1)),
     ];
     let config = (0..11usize).prop_map(|variant| {
         let mut config = small();

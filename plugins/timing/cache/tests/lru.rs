@@ -24,10 +24,12 @@ fn stack_distances(lines: &[u64], sets: u64) -> Vec<Option<usize>> {
         .collect()
 }
 
+type Set = Vec<(u64, bool)>;
+
 /// Inclusive levels as lists, dirty bits kept where the data is: no states, no marks outwards, no order tricks.
 struct Lists {
     /// Sets and ways of each level; each set lists line and dirty bit, least recently used first.
-    levels: Vec<(u64, usize, Vec<Vec<(u64, bool)>>)>,
+    levels: Vec<(u64, usize, Vec<Set>)>,
     misses: Vec<u64>,
     writebacks: Vec<u64>,
     victims: Vec<u64>,
@@ -46,7 +48,7 @@ impl Lists {
         }
     }
 
-    fn set(&mut self, level: usize, line: u64) -> &mut Vec<(u64, bool)> {
+    fn set(&mut self, level: usize, line: u64) -> &mut Set {
         let (sets, _, lists) = &mut self.levels[level];
         &mut lists[(line % *sets) as usize]
     }
