@@ -12,3 +12,4 @@ pub mod power;
 pub mod serial;
 pub mod state;
 pub mod time;
+pub mod virtio;

@@ -1,16 +1,18 @@
 //! Virtual time: cycles of the node's nominal clock, and their conversion. Nothing here reads a host clock.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 /// Frequency of a clock in hertz; never zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Hertz(std::num::NonZeroU64);
+pub struct Hertz(NonZeroU64);
 
 impl Hertz {
     /// A frequency; None for zero.
     pub const fn new(hertz: u64) -> Option<Self> {
-        match std::num::NonZeroU64::new(hertz) {
+        match NonZeroU64::new(hertz) {
             Some(n) => Some(Self(n)),
             None => None,
         }
@@ -32,7 +34,7 @@ impl Hertz {
     }
 
     /// Cycles of this clock to move `bytes` at `bytes_per_second`, rounded up, saturating; 0 for an infinite rate (None).
-    pub fn cycles_for_bytes(self, bytes: u64, bytes_per_second: Option<Hertz>) -> u64 {
+    pub fn cycles_for_bytes(self, bytes: u64, bytes_per_second: Option<NonZeroU64>) -> u64 {
         match bytes_per_second {
             Some(rate) => scale_up(bytes, self.get() as u128, rate.get() as u128),
             None => 0,
@@ -64,7 +66,7 @@ mod tests {
         assert_eq!(clock.cycles_from_ns(u64::MAX), u64::MAX);
         assert_eq!(clock.ns_from_cycles(29), 10);
         assert_eq!(
-            clock.cycles_for_bytes(1000, Hertz::new(1_000_000_000)),
+            clock.cycles_for_bytes(1000, NonZeroU64::new(1_000_000_000)),
             2900
         );
         assert_eq!(clock.cycles_for_bytes(1000, None), 0);

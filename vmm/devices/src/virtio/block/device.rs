@@ -1,0 +1,136 @@
+//! Life cycle of a block device.
+
+use std::collections::VecDeque;
+use std::num::NonZeroU64;
+
+use virtio_bindings::virtio_blk::*;
+use virtio_bindings::virtio_ids::VIRTIO_ID_BLOCK;
+
+use super::disk::{Disk, SECTOR};
+use super::state::{BlockState, Completion};
+use crate::state::RestoreError;
+use crate::time::Hertz;
+use crate::virtio::{QueueFault, Queues, VirtioDevice};
+
+const QUEUE_SIZE: u16 = 256;
+
+/// How long requests take in virtual time. Transfers follow one another; latencies overlap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockTiming {
+    /// Clock that cycles count.
+    pub clock: Hertz,
+    /// Time from the end of the transfer to the interrupt, nanoseconds.
+    pub latency_ns: u64,
+    /// Bandwidth; None for no limit.
+    pub bytes_per_second: Option<NonZeroU64>,
+}
+
+/// A block device.
+#[derive(Debug)]
+pub struct Block {
+    pub(super) disk: Disk,
+    pub(super) serial: [u8; VIRTIO_BLK_ID_BYTES as usize],
+    pub(super) timing: BlockTiming,
+    pub(super) completions: VecDeque<Completion>,
+    pub(super) busy_until: u64,
+}
+
+impl Block {
+    /// A device with these contents. Of `serial`, the first 20 bytes show in the guest as the disk's serial number.
+    pub fn new(disk: Disk, serial: &str, timing: BlockTiming) -> Self {
+        let mut id = [0; VIRTIO_BLK_ID_BYTES as usize];
+        for (to, from) in id.iter_mut().zip(serial.bytes()) {
+            *to = from;
+        }
+        Self {
+            disk,
+            serial: id,
+            timing,
+            completions: VecDeque::new(),
+            busy_until: 0,
+        }
+    }
+
+    /// Contents.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// State.
+    pub fn save(&self) -> BlockState {
+        BlockState {
+            disk: self.disk.save(),
+            completions: self.completions.iter().copied().collect(),
+            busy_until: self.busy_until,
+        }
+    }
+
+    /// Load a state of a device with the same image.
+    pub fn restore(&mut self, state: &BlockState) -> Result<(), RestoreError> {
+        if state.completions.iter().any(|c| c.head >= QUEUE_SIZE) {
+            return Err(RestoreError::new(
+                "block device",
+                "a request has no descriptor",
+            ));
+        }
+        self.disk.restore(&state.disk)?;
+        self.completions = state.completions.iter().copied().collect();
+        self.busy_until = state.busy_until;
+        Ok(())
+    }
+}
+
+impl VirtioDevice for Block {
+    fn id(&self) -> u32 {
+        VIRTIO_ID_BLOCK
+    }
+
+    fn features(&self) -> u64 {
+        let read_only = u64::from(self.disk.is_read_only());
+        1 << VIRTIO_BLK_F_SEG_MAX
+            | 1 << VIRTIO_BLK_F_BLK_SIZE
+            | 1 << VIRTIO_BLK_F_FLUSH
+            | read_only << VIRTIO_BLK_F_RO
+    }
+
+    fn queue_sizes(&self) -> &'static [u16] {
+        &[QUEUE_SIZE]
+    }
+
+    /// struct virtio_blk_config: capacity, size_max, seg_max, geometry, blk_size (virtio 1.2 §5.2.4).
+    fn config(&self) -> Vec<u8> {
+        let mut config = vec![0; 60];
+        config[0..8].copy_from_slice(&self.disk.sectors().to_le_bytes());
+        config[12..16].copy_from_slice(&u32::from(QUEUE_SIZE - 2).to_le_bytes());
+        config[20..24].copy_from_slice(&(SECTOR as u32).to_le_bytes());
+        config
+    }
+
+    fn activate(&mut self, _features: u64, _now: u64) {}
+
+    fn reset(&mut self) {
+        self.completions.clear();
+        self.busy_until = 0;
+    }
+
+    fn reset_queue(&mut self, _queue: usize) {
+        self.completions.clear();
+    }
+
+    fn notify(
+        &mut self,
+        queue: usize,
+        queues: &mut Queues<'_>,
+        now: u64,
+    ) -> Result<(), QueueFault> {
+        self.take_requests(queue, queues, now)
+    }
+
+    fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
+        self.complete(queues, now)
+    }
+
+    fn next_event(&self) -> u64 {
+        self.completions.front().map_or(u64::MAX, |c| c.due)
+    }
+}

@@ -1,0 +1,193 @@
+//! What a block device holds: an image file shared by nodes, memory of the node's own, or memory over an image.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::state::DiskState;
+use crate::state::RestoreError;
+
+/// Bytes in a sector.
+pub const SECTOR: u64 = 512;
+
+/// Bytes that are held together once written.
+const CLUSTER: u64 = 4096;
+
+/// An image file, read-only and shared between nodes. It must not change while it is in use.
+#[derive(Debug)]
+pub struct Image {
+    file: File,
+    len: u64,
+}
+
+impl Image {
+    /// Open an image file.
+    pub fn open(path: &Path) -> io::Result<Arc<Self>> {
+        let file = File::open(path)?;
+        let len = file.metadata()?.len();
+        Ok(Arc::new(Self { file, len }))
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Read at a position; bytes past the end are zero.
+    fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        let within = self.len.saturating_sub(at).min(buf.len() as u64) as usize;
+        let (inside, outside) = buf.split_at_mut(within);
+        outside.fill(0);
+        self.file.read_exact_at(inside, at)
+    }
+}
+
+/// Contents of a block device.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    base: Option<Arc<Image>>,
+    sectors: u64,
+    read_only: bool,
+    /// Clusters that were written, by index.
+    written: BTreeMap<u64, Box<[u8]>>,
+}
+
+impl Disk {
+    /// An image that the guest can only read.
+    pub fn read_only(image: Arc<Image>) -> Self {
+        Self {
+            read_only: true,
+            ..Self::overlay(image)
+        }
+    }
+
+    /// An image whose changes stay in this node's memory.
+    pub fn overlay(image: Arc<Image>) -> Self {
+        Self {
+            sectors: image.len().div_ceil(SECTOR),
+            base: Some(image),
+            read_only: false,
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// Memory of so many bytes, rounded down to whole sectors, zero at first; only what is written takes space on the host.
+    pub fn memory(bytes: u64) -> Self {
+        Self {
+            base: None,
+            sectors: bytes / SECTOR,
+            read_only: false,
+            written: BTreeMap::new(),
+        }
+    }
+
+    /// Size in sectors.
+    pub fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
+    /// Whether the guest cannot write.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether `len` bytes from a sector on lie on the disk and end with a sector.
+    pub(super) fn holds(&self, sector: u64, len: u64) -> bool {
+        len.is_multiple_of(SECTOR)
+            && sector
+                .checked_add(len / SECTOR)
+                .is_some_and(|end| end <= self.sectors)
+    }
+
+    /// Pieces of `len` bytes at a byte position that lie in one cluster each: cluster, offset in it, length.
+    fn pieces(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let here = at + done as u64;
+            let offset = (here % CLUSTER) as usize;
+            let piece = (CLUSTER as usize - offset).min(len - done);
+            done += piece;
+            (piece > 0).then_some((here / CLUSTER, offset, piece))
+        })
+    }
+
+    /// Read from a byte position on the disk.
+    pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> io::Result<()> {
+        match &self.base {
+            Some(image) => image.read(at, buf)?,
+            None => buf.fill(0),
+        }
+        if self.written.is_empty() {
+            return Ok(());
+        }
+        let mut rest = buf;
+        for (cluster, offset, len) in Self::pieces(at, rest.len()) {
+            let (piece, after) = rest.split_at_mut(len);
+            if let Some(data) = self.written.get(&cluster) {
+                piece.copy_from_slice(&data[offset..offset + len]);
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Write at a byte position on the disk.
+    pub(super) fn write(&mut self, at: u64, buf: &[u8]) -> io::Result<()> {
+        if self.read_only {
+            return Err(io::ErrorKind::ReadOnlyFilesystem.into());
+        }
+        let mut rest = buf;
+        for (cluster, offset, len) in Self::pieces(at, buf.len()) {
+            let (piece, after) = rest.split_at(len);
+            if !self.written.contains_key(&cluster) {
+                let mut data = vec![0; CLUSTER as usize].into_boxed_slice();
+                if let Some(image) = &self.base {
+                    image.read(cluster * CLUSTER, &mut data)?;
+                }
+                self.written.insert(cluster, data);
+            }
+            if let Some(data) = self.written.get_mut(&cluster) {
+                data[offset..offset + len].copy_from_slice(piece);
+            }
+            rest = after;
+        }
+        Ok(())
+    }
+
+    pub(super) fn save(&self) -> DiskState {
+        DiskState {
+            sectors: self.sectors,
+            written: self
+                .written
+                .iter()
+                .map(|(&i, data)| (i, data.to_vec()))
+                .collect(),
+        }
+    }
+
+    pub(super) fn restore(&mut self, state: &DiskState) -> Result<(), RestoreError> {
+        let fits = |(i, data): &(u64, Vec<u8>)| {
+            data.len() as u64 == CLUSTER && *i < (self.sectors * SECTOR).div_ceil(CLUSTER)
+        };
+        if state.sectors != self.sectors || !state.written.iter().all(fits) {
+            let reason = format!(
+                "it has {} sectors, the disk {}",
+                state.sectors, self.sectors
+            );
+            return Err(RestoreError::new("block device", reason));
+        }
+        let clusters = state.written.iter();
+        self.written = clusters
+            .map(|(i, data)| (*i, data.clone().into_boxed_slice()))
+            .collect();
+        Ok(())
+    }
+}

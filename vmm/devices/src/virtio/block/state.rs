@@ -1,0 +1,34 @@
+//! What a block device saves. The image under it is not part of the state.
+
+use serde::{Deserialize, Serialize};
+
+/// A request that was carried out and whose end the driver has not been told yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Completion {
+    /// When the driver is told, cycles.
+    pub due: u64,
+    /// First descriptor of the request.
+    pub head: u16,
+    /// Bytes written to guest memory.
+    pub written: u32,
+}
+
+/// Contents that differ from the image.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DiskState {
+    /// Size in sectors.
+    pub sectors: u64,
+    /// Clusters of 4096 bytes that were written, by index.
+    pub written: Vec<(u64, Vec<u8>)>,
+}
+
+/// Complete state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockState {
+    /// Contents.
+    pub disk: DiskState,
+    /// Requests under way, in the order of their ends.
+    pub completions: Vec<Completion>,
+    /// Until when transfers keep the disk busy, cycles.
+    pub busy_until: u64,
+}

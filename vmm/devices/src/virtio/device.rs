@@ -1,0 +1,89 @@
+//! What the transport asks of a device.
+
+use serde::{Deserialize, Serialize};
+
+use super::block::{Block, BlockState};
+use super::net::{Net, NetState};
+use super::queues::{QueueFault, Queues};
+use super::rng::{Rng, RngState};
+use crate::state::RestoreError;
+
+/// A virtio device without its transport.
+pub trait VirtioDevice {
+    /// Device ID (virtio 1.2 §5).
+    fn id(&self) -> u32;
+    /// Device-specific feature bits offered; the transport adds its own.
+    fn features(&self) -> u64;
+    /// Largest size of each queue.
+    fn queue_sizes(&self) -> &'static [u16];
+    /// Device configuration space.
+    fn config(&self) -> Vec<u8>;
+    /// The driver is ready and has accepted these features.
+    fn activate(&mut self, features: u64, now: u64);
+    /// Forget everything about the driver.
+    fn reset(&mut self);
+    /// The driver took one queue back: drop what was outstanding on it.
+    fn reset_queue(&mut self, queue: usize);
+    /// The driver has made buffers of a queue available.
+    fn notify(&mut self, queue: usize, queues: &mut Queues<'_>, now: u64)
+    -> Result<(), QueueFault>;
+    /// Do what is due at `now`.
+    fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault>;
+    /// Cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    fn next_event(&self) -> u64;
+}
+
+/// The kinds of device that there are.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Device {
+    Block(Block),
+    Net(Net),
+    Rng(Rng),
+}
+
+/// State of a device of any kind.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[allow(missing_docs)]
+pub enum DeviceState {
+    Block(BlockState),
+    Net(NetState),
+    Rng(Box<RngState>),
+}
+
+impl Device {
+    pub(super) fn get(&self) -> &dyn VirtioDevice {
+        match self {
+            Self::Block(d) => d,
+            Self::Net(d) => d,
+            Self::Rng(d) => d,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self) -> &mut dyn VirtioDevice {
+        match self {
+            Self::Block(d) => d,
+            Self::Net(d) => d,
+            Self::Rng(d) => d,
+        }
+    }
+
+    /// State.
+    pub fn save(&self) -> DeviceState {
+        match self {
+            Self::Block(d) => DeviceState::Block(d.save()),
+            Self::Net(d) => DeviceState::Net(d.save()),
+            Self::Rng(d) => DeviceState::Rng(Box::new(d.save())),
+        }
+    }
+
+    /// Load a state of the same kind.
+    pub fn restore(&mut self, state: &DeviceState) -> Result<(), RestoreError> {
+        match (self, state) {
+            (Self::Block(d), DeviceState::Block(s)) => d.restore(s),
+            (Self::Net(d), DeviceState::Net(s)) => d.restore(s),
+            (Self::Rng(d), DeviceState::Rng(s)) => d.restore(s),
+            _ => Err(RestoreError::new("virtio device", "it is of another kind")),
+        }
+    }
+}

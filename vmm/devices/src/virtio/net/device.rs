@@ -1,0 +1,196 @@
+//! Life cycle of a network device.
+
+use std::collections::VecDeque;
+
+use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
+use virtio_bindings::virtio_net::*;
+
+use super::state::{Frame, NetCounters, NetState};
+use crate::state::RestoreError;
+use crate::virtio::{QueueFault, Queues, VirtioDevice};
+
+pub(super) const RECEIVE: usize = 0;
+pub(super) const TRANSMIT: usize = 1;
+
+/// Work that the device takes from the guest's network stack, as ordinary network cards do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offloads {
+    /// The device fills in TCP and UDP checksums, and verifies those of frames that come.
+    pub checksum: bool,
+    /// The device cuts TCP segments of up to 64 KiB into frames (TSO over IPv4); needs `checksum`.
+    pub segmentation: bool,
+}
+
+/// What distinguishes one network device from another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NetConfig {
+    /// Hardware address.
+    pub mac: [u8; 6],
+    /// Largest payload of a frame in bytes, 68 to 65521.
+    pub mtu: u16,
+    /// Offloads offered.
+    pub offloads: Offloads,
+    /// Frames that may wait for the guest to provide buffers; more are dropped.
+    pub backlog: usize,
+}
+
+/// A network device.
+#[derive(Debug)]
+pub struct Net {
+    pub(super) config: NetConfig,
+    pub(super) features: u64,
+    pub(super) outgoing: Vec<Frame>,
+    pub(super) incoming: VecDeque<Frame>,
+    pub(super) blocked: bool,
+    pub(super) counters: NetCounters,
+}
+
+impl Net {
+    /// A device with its link up.
+    pub fn new(config: NetConfig) -> Self {
+        Self {
+            config,
+            features: 0,
+            outgoing: Vec::new(),
+            incoming: VecDeque::new(),
+            blocked: false,
+            counters: NetCounters::default(),
+        }
+    }
+
+    /// Its configuration.
+    pub fn settings(&self) -> &NetConfig {
+        &self.config
+    }
+
+    /// Frames that the guest has sent since the last call, in the order of their times.
+    pub fn take_frames(&mut self) -> Vec<Frame> {
+        std::mem::take(&mut self.outgoing)
+    }
+
+    /// Whether [`Net::take_frames`] would return any.
+    pub fn has_frames(&self) -> bool {
+        !self.outgoing.is_empty()
+    }
+
+    /// A frame that is to arrive at its time. Among equal times, those injected first arrive first.
+    pub fn inject(&mut self, frame: Frame) {
+        let at = self.incoming.partition_point(|f| f.time <= frame.time);
+        self.incoming.insert(at, frame);
+    }
+
+    /// Counters.
+    pub fn counters(&self) -> &NetCounters {
+        &self.counters
+    }
+
+    pub(super) fn negotiated(&self, feature: u32) -> bool {
+        self.features >> feature & 1 != 0
+    }
+
+    /// State.
+    pub fn save(&self) -> NetState {
+        NetState {
+            features: self.features,
+            outgoing: self.outgoing.clone(),
+            incoming: self.incoming.iter().cloned().collect(),
+            blocked: self.blocked,
+            counters: self.counters,
+        }
+    }
+
+    /// Load a state.
+    pub fn restore(&mut self, state: &NetState) -> Result<(), RestoreError> {
+        if !state.incoming.is_sorted_by_key(|f| f.time) {
+            return Err(RestoreError::new(
+                "network device",
+                "its frames are out of order",
+            ));
+        }
+        self.features = state.features;
+        self.outgoing = state.outgoing.clone();
+        self.incoming = state.incoming.iter().cloned().collect();
+        self.blocked = state.blocked;
+        self.counters = state.counters;
+        Ok(())
+    }
+}
+
+impl VirtioDevice for Net {
+    fn id(&self) -> u32 {
+        VIRTIO_ID_NET
+    }
+
+    fn features(&self) -> u64 {
+        let mut features = 1 << VIRTIO_NET_F_MAC
+            | 1 << VIRTIO_NET_F_MTU
+            | 1 << VIRTIO_NET_F_STATUS
+            | 1 << VIRTIO_NET_F_MRG_RXBUF;
+        if self.config.offloads.checksum {
+            features |= 1 << VIRTIO_NET_F_CSUM | 1 << VIRTIO_NET_F_GUEST_CSUM;
+            if self.config.offloads.segmentation {
+                features |= 1 << VIRTIO_NET_F_HOST_TSO4;
+            }
+        }
+        features
+    }
+
+    fn queue_sizes(&self) -> &'static [u16] {
+        &[256, 256]
+    }
+
+    /// struct virtio_net_config: mac, status, max_virtqueue_pairs, mtu (virtio 1.2 §5.1.4).
+    fn config(&self) -> Vec<u8> {
+        let mut config = vec![0; 12];
+        config[..6].copy_from_slice(&self.config.mac);
+        config[6..8].copy_from_slice(&(VIRTIO_NET_S_LINK_UP as u16).to_le_bytes());
+        config[8..10].copy_from_slice(&1u16.to_le_bytes());
+        config[10..12].copy_from_slice(&self.config.mtu.to_le_bytes());
+        config
+    }
+
+    fn activate(&mut self, features: u64, now: u64) {
+        self.features = features;
+        let past = self.incoming.partition_point(|f| f.time < now);
+        self.incoming.drain(..past);
+        self.counters.dropped_inactive += past as u64;
+    }
+
+    fn reset(&mut self) {
+        self.features = 0;
+        self.blocked = false;
+    }
+
+    fn reset_queue(&mut self, queue: usize) {
+        if queue == RECEIVE {
+            self.blocked = false;
+        }
+    }
+
+    fn notify(
+        &mut self,
+        queue: usize,
+        queues: &mut Queues<'_>,
+        now: u64,
+    ) -> Result<(), QueueFault> {
+        match queue {
+            RECEIVE => self.receive(queues, now),
+            _ => self.transmit(queues, now),
+        }
+    }
+
+    fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
+        if self.blocked {
+            Ok(())
+        } else {
+            self.receive(queues, now)
+        }
+    }
+
+    fn next_event(&self) -> u64 {
+        match self.incoming.front() {
+            Some(frame) if !self.blocked => frame.time,
+            _ => u64::MAX,
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Network device (virtio 1.2 §5.1): frames out to the fabric, frames in at their delivery time.
+
+mod checksum;
+mod device;
+mod queue;
+mod segment;
+mod state;
+
+pub use device::{Net, NetConfig, Offloads};
+pub use state::{Frame, NetCounters, NetState};

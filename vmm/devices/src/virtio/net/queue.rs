@@ -1,0 +1,184 @@
+//! Frames through the receive and transmit queues (virtio 1.2 §5.1.6).
+
+use std::io::{Read, Write};
+
+use virtio_bindings::virtio_net::*;
+
+use super::checksum;
+use super::device::{Net, RECEIVE, TRANSMIT};
+use super::segment;
+use super::state::Frame;
+use crate::virtio::{Chain, QueueFault, Queues};
+
+/// Bytes of struct virtio_net_hdr with num_buffers, as VIRTIO_F_VERSION_1 has it.
+const HEADER: usize = 12;
+/// Shortest frame that has all of an Ethernet header.
+const SHORTEST: usize = 14;
+/// Longest frame: a TCP segment of 64 KiB with its headers.
+const LONGEST: usize = 65_535 + 14;
+
+/// Offload fields of the header that precedes a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub flags: u8,
+    pub gso_type: u8,
+    pub gso_size: u16,
+    pub csum_start: u16,
+    pub csum_offset: u16,
+}
+
+impl Header {
+    fn parse(h: &[u8; HEADER]) -> Self {
+        let word = |at: usize| u16::from_le_bytes([h[at], h[at + 1]]);
+        Self {
+            flags: h[0],
+            gso_type: h[1],
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+        }
+    }
+
+    pub fn needs_checksum(&self) -> bool {
+        self.flags & VIRTIO_NET_HDR_F_NEEDS_CSUM as u8 != 0
+    }
+}
+
+impl Net {
+    pub(super) fn transmit(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
+        loop {
+            while let Some(chain) = queues.pop(TRANSMIT)? {
+                let head = chain.head;
+                self.send(chain, now);
+                queues.add_used(TRANSMIT, head, 0)?;
+            }
+            if !queues.listen(TRANSMIT)? {
+                return queues.signal(TRANSMIT);
+            }
+        }
+    }
+
+    /// Send what one chain holds; chains that are no frames are counted and dropped.
+    fn send(&mut self, chain: Chain<'_>, now: u64) {
+        let mut reader = chain.reader;
+        let mut header = [0; HEADER];
+        let len = reader.available_bytes().wrapping_sub(HEADER);
+        let frames = if (SHORTEST..=LONGEST).contains(&len) {
+            let mut bytes = vec![0; len];
+            let read = reader
+                .read_exact(&mut header)
+                .and_then(|()| reader.read_exact(&mut bytes));
+            read.ok()
+                .and_then(|()| self.offload(Header::parse(&header), bytes))
+        } else {
+            None
+        };
+        match frames {
+            Some(frames) => {
+                self.counters.sent += frames.len() as u64;
+                let frames = frames.into_iter();
+                self.outgoing
+                    .extend(frames.map(|bytes| Frame { time: now, bytes }));
+            }
+            None => self.counters.refused += 1,
+        }
+    }
+
+    /// Do what the driver left to the device. None if that is not possible or was not agreed on.
+    fn offload(&self, header: Header, mut frame: Vec<u8>) -> Option<Vec<Vec<u8>>> {
+        if header.needs_checksum() && !self.negotiated(VIRTIO_NET_F_CSUM) {
+            return None;
+        }
+        let longest = usize::from(self.config.mtu) + SHORTEST + 4; // with a VLAN tag
+        match u32::from(header.gso_type) {
+            VIRTIO_NET_HDR_GSO_NONE => {
+                if header.needs_checksum() {
+                    checksum::fill(&mut frame, header.csum_start, header.csum_offset)?;
+                }
+                (frame.len() <= longest).then(|| vec![frame])
+            }
+            VIRTIO_NET_HDR_GSO_TCPV4 if self.negotiated(VIRTIO_NET_F_HOST_TSO4) => {
+                let frames = segment::tcp_v4(&frame, header)?;
+                frames.iter().all(|f| f.len() <= longest).then_some(frames)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn receive(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
+        let due = self.incoming.partition_point(|f| f.time <= now);
+        if self.blocked && due > self.config.backlog {
+            self.incoming.drain(self.config.backlog..due);
+            self.counters.dropped_backlog += (due - self.config.backlog) as u64;
+        }
+        self.blocked = false;
+        if !queues.is_ready(RECEIVE) {
+            self.blocked = true;
+            return Ok(());
+        }
+        let mut any = false;
+        while let Some(frame) = self.incoming.front()
+            && frame.time <= now
+        {
+            if self.hand_over(queues)? {
+                any = true;
+            } else {
+                self.blocked = true;
+                break;
+            }
+        }
+        if any { queues.signal(RECEIVE) } else { Ok(()) }
+    }
+}
+
+impl Net {
+    /// Write one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough.
+    fn hand_over(&mut self, queues: &mut Queues<'_>) -> Result<bool, QueueFault> {
+        let Some(frame) = self.incoming.front() else {
+            return Ok(false);
+        };
+        let need = HEADER + frame.bytes.len();
+        let mut chains: Vec<Chain<'_>> = Vec::new();
+        let mut room = 0;
+        while room < need {
+            let Some(chain) = queues.pop(RECEIVE)? else {
+                // Ask for a notification before putting the chains back: it is the next one that is missing.
+                if queues.listen(RECEIVE)? {
+                    continue;
+                }
+                queues.unpop(RECEIVE, chains.len() as u16);
+                return Ok(false);
+            };
+            room += chain.writer.available_bytes();
+            chains.push(chain);
+            if !self.negotiated(VIRTIO_NET_F_MRG_RXBUF) {
+                break;
+            }
+        }
+        if room < need {
+            // One buffer that is too small: it stays with the device, the frame goes.
+            queues.unpop(RECEIVE, 1);
+            self.counters.dropped_size += 1;
+            self.incoming.pop_front();
+            return Ok(true);
+        }
+        let mut bytes = vec![0; HEADER];
+        if self.negotiated(VIRTIO_NET_F_GUEST_CSUM) && checksum::verify(&frame.bytes) {
+            bytes[0] = VIRTIO_NET_HDR_F_DATA_VALID as u8;
+        }
+        bytes[10..12].copy_from_slice(&(chains.len() as u16).to_le_bytes());
+        bytes.extend_from_slice(&frame.bytes);
+        let mut rest = &bytes[..];
+        for mut chain in chains {
+            let (queue, head, what) = (RECEIVE, chain.head, "the buffer cannot be written");
+            let (piece, after) = rest.split_at(rest.len().min(chain.writer.available_bytes()));
+            let fault = |_| QueueFault::Chain { queue, head, what };
+            chain.writer.write_all(piece).map_err(fault)?;
+            queues.add_used(RECEIVE, head, piece.len() as u32)?;
+            rest = after;
+        }
+        self.counters.received += 1;
+        self.incoming.pop_front();
+        Ok(true)
+    }
+}

@@ -1,0 +1,44 @@
+//! What a network device saves.
+
+use serde::{Deserialize, Serialize};
+
+/// An Ethernet frame without its check sequence.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Frame {
+    /// When the guest sent it or when it is to arrive, cycles.
+    pub time: u64,
+    /// From the destination address on.
+    pub bytes: Vec<u8>,
+}
+
+/// What passed and what did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetCounters {
+    /// Frames sent.
+    pub sent: u64,
+    /// Frames handed to the guest.
+    pub received: u64,
+    /// Frames that the guest asked to be sent and that cannot be: impossible lengths or offload requests.
+    pub refused: u64,
+    /// Frames that came while the guest's driver was not ready.
+    pub dropped_inactive: u64,
+    /// Frames that came while the backlog for missing buffers was full.
+    pub dropped_backlog: u64,
+    /// Frames longer than the guest's buffers.
+    pub dropped_size: u64,
+}
+
+/// Complete state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetState {
+    /// Features that the driver accepted.
+    pub features: u64,
+    /// Frames that the fabric has not fetched.
+    pub outgoing: Vec<Frame>,
+    /// Frames that have not been handed to the guest, in the order of their times.
+    pub incoming: Vec<Frame>,
+    /// The guest has no buffers for the first of them.
+    pub blocked: bool,
+    /// Counters.
+    pub counters: NetCounters,
+}

@@ -1,0 +1,178 @@
+//! A device's view of its virtqueues: chains of buffers in guest memory, checked before use.
+
+use nodescope_memory::{CodeSlice, GuestRam};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use virtio_bindings::virtio_mmio::VIRTIO_MMIO_INT_VRING;
+use virtio_queue::{Queue, QueueOwnedT, QueueState, QueueT, Reader, Writer};
+
+use crate::state::RestoreError;
+
+/// The driver broke the rules of a queue; the device needs a reset.
+#[derive(Debug, Error)]
+pub enum QueueFault {
+    /// The rings themselves.
+    #[error("virtqueue {queue}: {cause}")]
+    Ring {
+        /// Queue number.
+        queue: usize,
+        /// What was wrong.
+        cause: virtio_queue::Error,
+    },
+    /// One chain of descriptors.
+    #[error("virtqueue {queue}, descriptor {head}: {what}")]
+    Chain {
+        /// Queue number.
+        queue: usize,
+        /// First descriptor of the chain.
+        head: u16,
+        /// What was wrong.
+        what: &'static str,
+    },
+}
+
+/// A chain of buffers taken from a queue.
+pub struct Chain<'a> {
+    /// Its first descriptor, which names it.
+    pub head: u16,
+    /// The part that the driver has filled.
+    pub reader: Reader<'a, CodeSlice>,
+    /// The part that the device is to fill.
+    pub writer: Writer<'a, CodeSlice>,
+}
+
+/// The queues of a device while it works on them.
+pub struct Queues<'a> {
+    ram: &'a GuestRam,
+    queues: &'a mut [Queue],
+    interrupt: &'a mut u32,
+}
+
+impl<'a> Queues<'a> {
+    pub(super) fn new(ram: &'a GuestRam, queues: &'a mut [Queue], interrupt: &'a mut u32) -> Self {
+        Self {
+            ram,
+            queues,
+            interrupt,
+        }
+    }
+
+    /// Whether the driver has set up this queue.
+    pub fn is_ready(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_some_and(|q| q.ready())
+    }
+
+    /// Take the next chain; None when there is none.
+    pub fn pop(&mut self, queue: usize) -> Result<Option<Chain<'a>>, QueueFault> {
+        let q = &mut self.queues[queue];
+        let Some(chain) = q.iter(self.ram).map_err(ring(queue))?.next() else {
+            return Ok(None);
+        };
+        let head = chain.head_index();
+        if head >= q.size() {
+            let what = "the available ring names a descriptor past the table";
+            return Err(QueueFault::Chain { queue, head, what });
+        }
+        let reader = chain.clone().reader(self.ram).map_err(ring(queue))?;
+        let writer = chain.writer(self.ram).map_err(ring(queue))?;
+        Ok(Some(Chain {
+            head,
+            reader,
+            writer,
+        }))
+    }
+
+    /// Put back the last `count` chains taken.
+    pub fn unpop(&mut self, queue: usize, count: u16) {
+        let q = &mut self.queues[queue];
+        q.set_next_avail(q.next_avail().wrapping_sub(count));
+    }
+
+    /// Give a chain back with `written` bytes filled. [`Queues::signal`] must follow.
+    pub fn add_used(&mut self, queue: usize, head: u16, written: u32) -> Result<(), QueueFault> {
+        self.queues[queue]
+            .add_used(self.ram, head, written)
+            .map_err(ring(queue))
+    }
+
+    /// Interrupt the driver for the chains given back since the last call, if it wants to know.
+    pub fn signal(&mut self, queue: usize) -> Result<(), QueueFault> {
+        let q = &mut self.queues[queue];
+        if q.needs_notification(self.ram).map_err(ring(queue))? {
+            *self.interrupt |= VIRTIO_MMIO_INT_VRING;
+        }
+        Ok(())
+    }
+
+    /// The queue seemed empty: ask to be notified. True if buffers have come meanwhile.
+    pub fn listen(&mut self, queue: usize) -> Result<bool, QueueFault> {
+        self.queues[queue]
+            .enable_notification(self.ram)
+            .map_err(ring(queue))
+    }
+}
+
+fn ring(queue: usize) -> impl Fn(virtio_queue::Error) -> QueueFault {
+    move |cause| QueueFault::Ring { queue, cause }
+}
+
+/// Saved form of one virtqueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueElement {
+    /// Largest size.
+    pub max_size: u16,
+    /// Next entry of the available ring to take.
+    pub next_avail: u16,
+    /// Next entry of the used ring to fill.
+    pub next_used: u16,
+    /// VIRTIO_F_EVENT_IDX was negotiated.
+    pub event_idx: bool,
+    /// Size that the driver chose.
+    pub size: u16,
+    /// The driver has set it up.
+    pub ready: bool,
+    /// Descriptor table, guest-physical address.
+    pub descriptors: u64,
+    /// Available ring, guest-physical address.
+    pub available: u64,
+    /// Used ring, guest-physical address.
+    pub used: u64,
+}
+
+impl From<&Queue> for QueueElement {
+    fn from(queue: &Queue) -> Self {
+        let s = queue.state();
+        Self {
+            max_size: s.max_size,
+            next_avail: s.next_avail,
+            next_used: s.next_used,
+            event_idx: s.event_idx_enabled,
+            size: s.size,
+            ready: s.ready,
+            descriptors: s.desc_table,
+            available: s.avail_ring,
+            used: s.used_ring,
+        }
+    }
+}
+
+impl TryFrom<&QueueElement> for Queue {
+    type Error = RestoreError;
+
+    fn try_from(q: &QueueElement) -> Result<Self, RestoreError> {
+        let state = QueueState {
+            max_size: q.max_size,
+            next_avail: q.next_avail,
+            next_used: q.next_used,
+            event_idx_enabled: q.event_idx,
+            size: q.size,
+            ready: q.ready,
+            desc_table: q.descriptors,
+            avail_ring: q.available,
+            used_ring: q.used,
+        };
+        state
+            .try_into()
+            .map_err(|e: virtio_queue::Error| RestoreError::new("virtqueue", e.to_string()))
+    }
+}

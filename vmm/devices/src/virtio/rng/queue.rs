@@ -1,0 +1,30 @@
+//! Filling buffers with random bytes.
+
+use std::io::Write;
+
+use rand_chacha::rand_core::RngCore;
+
+use super::device::Rng;
+use crate::virtio::{QueueFault, Queues};
+
+/// Most bytes given for one request; the driver asks again for more.
+const MOST: usize = 4096;
+
+impl Rng {
+    pub(super) fn fill(&mut self, queue: usize, queues: &mut Queues<'_>) -> Result<(), QueueFault> {
+        loop {
+            while let Some(mut chain) = queues.pop(queue)? {
+                let mut bytes = [0; MOST];
+                let bytes = &mut bytes[..chain.writer.available_bytes().min(MOST)];
+                self.generator.fill_bytes(bytes);
+                let (head, what) = (chain.head, "the buffer cannot be written");
+                let fault = |_| QueueFault::Chain { queue, head, what };
+                chain.writer.write_all(bytes).map_err(fault)?;
+                queues.add_used(queue, head, bytes.len() as u32)?;
+            }
+            if !queues.listen(queue)? {
+                return queues.signal(queue);
+            }
+        }
+    }
+}

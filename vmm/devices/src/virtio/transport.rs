@@ -1,0 +1,394 @@
+//! The MMIO transport, version 2 (virtio 1.2 §4.2.2): registers, feature negotiation, device status, interrupts.
+
+use nodescope_memory::GuestRam;
+use serde::{Deserialize, Serialize};
+use virtio_bindings::virtio_config::{VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1};
+use virtio_bindings::virtio_mmio::*;
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+use virtio_queue::{Queue, QueueT};
+use vm_memory::GuestAddress;
+
+use super::device::{Device, DeviceState};
+use super::queues::{QueueElement, QueueFault, Queues};
+use crate::bus::BusDevice;
+use crate::state::RestoreError;
+
+/// Bytes of MMIO that a device takes.
+pub const VIRTIO_MMIO_SIZE: u64 = 0x1000;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"virt");
+const VERSION: u32 = 2;
+const VENDOR: u32 = u32::from_le_bytes(*b"NSCP");
+/// Added in virtio 1.2; not in the header that the constants come from.
+const QUEUE_RESET: u32 = 0x0c0;
+
+const ACKNOWLEDGE: u32 = 1;
+const DRIVER: u32 = 2;
+const DRIVER_OK: u32 = 4;
+const FEATURES_OK: u32 = 8;
+const NEEDS_RESET: u32 = 64;
+const FAILED: u32 = 128;
+
+const TRANSPORT_FEATURES: u64 = 1 << VIRTIO_F_VERSION_1
+    | 1 << VIRTIO_F_RING_RESET
+    | 1 << VIRTIO_RING_F_EVENT_IDX
+    | 1 << VIRTIO_RING_F_INDIRECT_DESC;
+
+/// State of the transport.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TransportState {
+    /// DeviceFeaturesSel.
+    pub device_features_select: u32,
+    /// DriverFeaturesSel.
+    pub driver_features_select: u32,
+    /// Features that the driver has accepted.
+    pub driver_features: u64,
+    /// QueueSel.
+    pub queue_select: u32,
+    /// Status.
+    pub status: u32,
+    /// InterruptStatus.
+    pub interrupt: u32,
+    /// ConfigGeneration.
+    pub generation: u32,
+    /// Queues.
+    pub queues: Vec<QueueElement>,
+    /// Why the device needs a reset.
+    pub fault: Option<String>,
+}
+
+/// State of a device and its transport.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VirtioState {
+    /// Transport.
+    pub transport: TransportState,
+    /// Device.
+    pub device: DeviceState,
+}
+
+/// A virtio device on the MMIO transport. Its interrupt is a level: high while [`VirtioMmio::irq_level`] says so.
+#[derive(Debug)]
+pub struct VirtioMmio {
+    ram: GuestRam,
+    device: Device,
+    config: Vec<u8>,
+    queues: Vec<Queue>,
+    device_features_select: u32,
+    driver_features_select: u32,
+    driver_features: u64,
+    queue_select: u32,
+    status: u32,
+    interrupt: u32,
+    generation: u32,
+    fault: Option<String>,
+}
+
+impl VirtioMmio {
+    /// Attach a device to guest memory.
+    pub fn new(device: Device, ram: GuestRam) -> Self {
+        let sizes = device.get().queue_sizes().iter();
+        let queues = sizes
+            .map(|&n| Queue::new(n).expect("queue sizes are powers of two"))
+            .collect();
+        Self {
+            ram,
+            config: device.get().config(),
+            device,
+            queues,
+            device_features_select: 0,
+            driver_features_select: 0,
+            driver_features: 0,
+            queue_select: 0,
+            status: 0,
+            interrupt: 0,
+            generation: 0,
+            fault: None,
+        }
+    }
+
+    /// Level of the interrupt line.
+    #[inline]
+    pub fn irq_level(&self) -> bool {
+        self.interrupt != 0
+    }
+
+    /// The device behind the transport.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The same, to change it. Call [`VirtioMmio::advance`] afterwards if that made something due.
+    pub fn device_mut(&mut self) -> &mut Device {
+        &mut self.device
+    }
+
+    /// Why the device needs a reset: what the driver did wrong.
+    pub fn fault(&self) -> Option<&str> {
+        self.fault.as_deref()
+    }
+
+    fn active(&self) -> bool {
+        self.status & (DRIVER_OK | NEEDS_RESET | FAILED) == DRIVER_OK
+    }
+
+    /// Cycles at which `advance` wants to be called next; `u64::MAX` for never.
+    pub fn next_event(&self) -> u64 {
+        if self.active() {
+            self.device.get().next_event()
+        } else {
+            u64::MAX
+        }
+    }
+
+    /// Do what is due at `now`.
+    pub fn advance(&mut self, now: u64) {
+        if self.active() {
+            let mut queues = Queues::new(&self.ram, &mut self.queues, &mut self.interrupt);
+            let done = self.device.get_mut().advance(&mut queues, now);
+            self.check(done);
+        }
+    }
+
+    fn notify(&mut self, queue: usize, now: u64) {
+        if self.active() && self.queues.get(queue).is_some_and(|q| q.ready()) {
+            let mut queues = Queues::new(&self.ram, &mut self.queues, &mut self.interrupt);
+            let done = self.device.get_mut().notify(queue, &mut queues, now);
+            self.check(done);
+        }
+    }
+
+    fn check(&mut self, done: Result<(), QueueFault>) {
+        if let Err(fault) = done {
+            self.need_reset(fault.to_string());
+        }
+    }
+
+    /// Device status "needs reset" (virtio 1.2 §2.1.2): nothing works until the driver resets the device.
+    fn need_reset(&mut self, why: String) {
+        self.fault.get_or_insert(why);
+        self.status |= NEEDS_RESET;
+        if self.status & DRIVER_OK != 0 {
+            self.interrupt |= VIRTIO_MMIO_INT_CONFIG;
+        }
+    }
+
+    fn reset(&mut self) {
+        self.device.get_mut().reset();
+        self.queues.iter_mut().for_each(|q| q.reset());
+        self.device_features_select = 0;
+        self.driver_features_select = 0;
+        self.driver_features = 0;
+        self.queue_select = 0;
+        self.status = 0;
+        self.interrupt = 0;
+        self.fault = None;
+    }
+
+    fn features(&self) -> u64 {
+        self.device.get().features() | TRANSPORT_FEATURES
+    }
+
+    fn has(&self, feature: u32) -> bool {
+        self.driver_features >> feature & 1 != 0
+    }
+
+    fn set_status(&mut self, value: u32, now: u64) {
+        if value == 0 {
+            return self.reset();
+        }
+        // The driver only adds bits; "needs reset" is the device's.
+        let mut new =
+            value & (ACKNOWLEDGE | DRIVER | DRIVER_OK | FEATURES_OK | FAILED) & !self.status;
+        if new & FEATURES_OK != 0
+            && (self.driver_features & !self.features() != 0 || !self.has(VIRTIO_F_VERSION_1))
+        {
+            // Refused: the driver reads the status back and finds the bit clear.
+            new &= !(FEATURES_OK | DRIVER_OK);
+        }
+        if new & DRIVER_OK != 0 && (self.status | new) & FEATURES_OK == 0 {
+            self.need_reset("the driver went on without agreeing on features".into());
+            return;
+        }
+        self.status |= new;
+        if new & DRIVER_OK != 0 {
+            self.device.get_mut().activate(self.driver_features, now);
+        }
+    }
+
+    /// Read of a register below the configuration space.
+    fn register(&self, register: u32) -> u32 {
+        let half = |features: u64, select: u32| match select {
+            0 => features as u32,
+            1 => (features >> 32) as u32,
+            _ => 0,
+        };
+        let queue = self.queues.get(self.queue_select as usize);
+        match register {
+            VIRTIO_MMIO_MAGIC_VALUE => MAGIC,
+            VIRTIO_MMIO_VERSION => VERSION,
+            VIRTIO_MMIO_DEVICE_ID => self.device.get().id(),
+            VIRTIO_MMIO_VENDOR_ID => VENDOR,
+            VIRTIO_MMIO_DEVICE_FEATURES => half(self.features(), self.device_features_select),
+            VIRTIO_MMIO_QUEUE_NUM_MAX => queue.map_or(0, |q| q.max_size().into()),
+            VIRTIO_MMIO_QUEUE_READY => queue.map_or(0, |q| q.ready().into()),
+            VIRTIO_MMIO_INTERRUPT_STATUS => self.interrupt,
+            VIRTIO_MMIO_STATUS => self.status,
+            VIRTIO_MMIO_CONFIG_GENERATION => self.generation,
+            // No shared memory regions: their lengths read as -1.
+            VIRTIO_MMIO_SHM_LEN_LOW..=VIRTIO_MMIO_SHM_BASE_HIGH => u32::MAX,
+            _ => 0,
+        }
+    }
+
+    fn set_register(&mut self, register: u32, value: u32, now: u64) {
+        match register {
+            VIRTIO_MMIO_DEVICE_FEATURES_SEL => self.device_features_select = value,
+            VIRTIO_MMIO_DRIVER_FEATURES_SEL => self.driver_features_select = value,
+            VIRTIO_MMIO_DRIVER_FEATURES if self.status & FEATURES_OK == 0 => {
+                let all = self.driver_features;
+                self.driver_features = match self.driver_features_select {
+                    0 => all & !0xffff_ffff | u64::from(value),
+                    1 => all & 0xffff_ffff | u64::from(value) << 32,
+                    _ => all,
+                };
+            }
+            VIRTIO_MMIO_QUEUE_SEL => self.queue_select = value,
+            VIRTIO_MMIO_QUEUE_NOTIFY => self.notify(value as usize, now),
+            VIRTIO_MMIO_INTERRUPT_ACK => self.interrupt &= !value,
+            VIRTIO_MMIO_STATUS => self.set_status(value, now),
+            VIRTIO_MMIO_QUEUE_NUM..=QUEUE_RESET => self.set_queue_register(register, value),
+            _ => {}
+        }
+    }
+
+    fn set_queue_register(&mut self, register: u32, value: u32) {
+        let index = self.queue_select as usize;
+        let event_idx = self.has(VIRTIO_RING_F_EVENT_IDX);
+        let ring_reset = self.has(VIRTIO_F_RING_RESET);
+        let Some(queue) = self.queues.get_mut(index) else {
+            return;
+        };
+        match register {
+            VIRTIO_MMIO_QUEUE_READY if value & 1 == 0 => {
+                queue.reset();
+                self.device.get_mut().reset_queue(index);
+                return;
+            }
+            QUEUE_RESET if value & 1 != 0 && ring_reset => {
+                queue.reset();
+                self.device.get_mut().reset_queue(index);
+                return;
+            }
+            _ => {}
+        }
+        if queue.ready() || self.status & FEATURES_OK == 0 {
+            return; // a queue in use does not change, and none is set up before features are agreed on
+        }
+        let low = |old: u64| GuestAddress(old & !0xffff_ffff | u64::from(value));
+        let high = |old: u64| GuestAddress(old & 0xffff_ffff | u64::from(value) << 32);
+        let done = match register {
+            VIRTIO_MMIO_QUEUE_NUM => match u16::try_from(value) {
+                Ok(size) => queue.try_set_size(size),
+                Err(_) => Err(virtio_queue::Error::InvalidSize),
+            },
+            VIRTIO_MMIO_QUEUE_DESC_LOW => queue.try_set_desc_table_address(low(queue.desc_table())),
+            VIRTIO_MMIO_QUEUE_DESC_HIGH => {
+                queue.try_set_desc_table_address(high(queue.desc_table()))
+            }
+            VIRTIO_MMIO_QUEUE_AVAIL_LOW => {
+                queue.try_set_avail_ring_address(low(queue.avail_ring()))
+            }
+            VIRTIO_MMIO_QUEUE_AVAIL_HIGH => {
+                queue.try_set_avail_ring_address(high(queue.avail_ring()))
+            }
+            VIRTIO_MMIO_QUEUE_USED_LOW => queue.try_set_used_ring_address(low(queue.used_ring())),
+            VIRTIO_MMIO_QUEUE_USED_HIGH => queue.try_set_used_ring_address(high(queue.used_ring())),
+            VIRTIO_MMIO_QUEUE_READY => {
+                queue.set_event_idx(event_idx);
+                queue.set_ready(true);
+                if queue.is_valid(&self.ram) {
+                    Ok(())
+                } else {
+                    queue.set_ready(false);
+                    Err(virtio_queue::Error::FindMemoryRegion)
+                }
+            }
+            _ => Ok(()),
+        };
+        if let Err(cause) = done {
+            let queue = index;
+            self.need_reset(QueueFault::Ring { queue, cause }.to_string());
+        }
+    }
+
+    /// State.
+    pub fn save(&self) -> VirtioState {
+        VirtioState {
+            transport: TransportState {
+                device_features_select: self.device_features_select,
+                driver_features_select: self.driver_features_select,
+                driver_features: self.driver_features,
+                queue_select: self.queue_select,
+                status: self.status,
+                interrupt: self.interrupt,
+                generation: self.generation,
+                queues: self.queues.iter().map(QueueElement::from).collect(),
+                fault: self.fault.clone(),
+            },
+            device: self.device.save(),
+        }
+    }
+
+    /// Load a state of the same kind of device.
+    pub fn restore(&mut self, state: &VirtioState) -> Result<(), RestoreError> {
+        let t = &state.transport;
+        let sizes = t.queues.iter().map(|q| q.max_size);
+        if !sizes.eq(self.queues.iter().map(|q| q.max_size())) {
+            return Err(RestoreError::new("virtio transport", "its queues differ"));
+        }
+        let queues = t
+            .queues
+            .iter()
+            .map(Queue::try_from)
+            .collect::<Result<Vec<_>, _>>()?;
+        self.device.restore(&state.device)?;
+        self.queues = queues;
+        self.device_features_select = t.device_features_select;
+        self.driver_features_select = t.driver_features_select;
+        self.driver_features = t.driver_features;
+        self.queue_select = t.queue_select;
+        self.status = t.status;
+        self.interrupt = t.interrupt;
+        self.generation = t.generation;
+        self.fault = t.fault.clone();
+        Ok(())
+    }
+}
+
+impl BusDevice for VirtioMmio {
+    /// Registers take aligned 32-bit accesses alone, other reads give zeroes; the configuration space takes any.
+    fn read(&mut self, offset: u64, data: &mut [u8], _now: u64) {
+        data.fill(0);
+        match offset.checked_sub(VIRTIO_MMIO_CONFIG.into()) {
+            Some(at) => {
+                let config = self.config.iter().skip(at as usize);
+                data.iter_mut()
+                    .zip(config)
+                    .for_each(|(to, from)| *to = *from);
+            }
+            None if data.len() == 4 && offset & 3 == 0 => {
+                data.copy_from_slice(&self.register(offset as u32).to_le_bytes());
+            }
+            None => {}
+        }
+    }
+
+    /// No device here has a configuration field that the driver may write.
+    fn write(&mut self, offset: u64, data: &[u8], now: u64) {
+        if let (Ok(bytes), 0) = (<[u8; 4]>::try_from(data), offset & 3)
+            && offset < VIRTIO_MMIO_CONFIG.into()
+        {
+            self.set_register(offset as u32, u32::from_le_bytes(bytes), now);
+        }
+    }
+}
