@@ -6,12 +6,12 @@
 //! is attached, so that the model sees the same references as from single accesses.
 
 use iced_x86::Mnemonic;
-use nodescope_x86::Exception;
 use nodescope_x86::bits::rflags;
 use nodescope_x86::state::seg::ES;
 
 use super::integer::host::{Binary, Sub};
 use super::integer::operand::{Width, by_width};
+use super::system::io_allowed;
 use crate::cpu::{Cpu, Mode};
 use crate::lower::{Lowering, segment};
 use crate::op::{Done, Flow, Handler, Op, Trap, attr};
@@ -323,16 +323,6 @@ fn repeat<O: Action, A: Addressing, T: Width>(
     Ok(true)
 }
 
-/// The port in DX is permitted (SDM vol. 1 §19.5.2).
-fn check_port(cpu: &mut Cpu, bytes: usize) -> Result<u16, Trap> {
-    let port: u16 = cpu.reg(RDX);
-    let _ = bytes;
-    if u64::from(cpu.cpl) > (cpu.rflags & rflags::IOPL) >> 12 {
-        return Err(cpu.raise(Exception::gp(0)));
-    }
-    Ok(port)
-}
-
 /// INS (`INPUT`) and OUTS: one element a call, since every one reaches the platform.
 fn port<const INPUT: bool, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let repeat = op.attr & (attr::REP | attr::REPNE) != 0;
@@ -340,7 +330,8 @@ fn port<const INPUT: bool, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> D
     if repeat && left == 0 {
         return Ok(Flow::Next);
     }
-    let port = check_port(cpu, T::BYTES)?;
+    let port: u16 = cpu.reg(RDX);
+    io_allowed(cpu, port, T::BYTES as u32)?;
     let (id, now) = (cpu.id, cpu.now());
     if INPUT {
         let to = destination::<A>(cpu);

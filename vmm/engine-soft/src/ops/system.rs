@@ -1107,7 +1107,7 @@ fn verify<const WRITE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
+pub fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
     let iopl = (cpu.rflags >> 12 & 3) as u8;
     if cpu.control.cr0 & cr0::PE == 0 || cpu.cpl <= iopl {
         return Ok(());

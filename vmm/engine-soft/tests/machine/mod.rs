@@ -1,0 +1,222 @@
+//! A bare 64-bit machine for instruction tests: 16 MiB of RAM mapped at its own address, a platform that answers zero.
+#![allow(dead_code)]
+
+use iced_x86::code_asm::CodeAssembler;
+use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform, Vcpu};
+use nodescope_engine_soft::{SoftConfig, SoftVcpu, StepOutcome};
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege};
+use nodescope_x86::state::seg;
+use nodescope_x86::{CpuidTable, Exception, Segment, VcpuState};
+
+/// Where code goes.
+pub const CODE: u64 = 0x1_0000;
+/// Data, 64 KiB.
+pub const DATA: u64 = 0x2_0000;
+/// Top of the stack.
+pub const STACK: u64 = 0x4_0000;
+/// A page that is not present.
+pub const ABSENT: u64 = 0x5_0000;
+/// A page that cannot be written.
+pub const READ_ONLY: u64 = 0x6_0000;
+
+pub const RAX: usize = 0;
+pub const RCX: usize = 1;
+pub const RDX: usize = 2;
+pub const RBX: usize = 3;
+pub const RSP: usize = 4;
+pub const RBP: usize = 5;
+pub const RSI: usize = 6;
+pub const RDI: usize = 7;
+
+/// A platform without devices that remembers port writes and answers port reads with a count.
+#[derive(Default)]
+pub struct Ports {
+    pub written: Vec<(u16, Vec<u8>)>,
+    pub reads: u8,
+}
+
+impl Platform for Ports {
+    fn port_read(&mut self, _: u16, _: u64, _: u16, data: &mut [u8]) {
+        self.reads += 1;
+        data.fill(self.reads);
+    }
+    fn port_write(&mut self, _: u16, _: u64, port: u16, data: &[u8]) {
+        self.written.push((port, data.to_vec()));
+    }
+    fn mmio_read(&mut self, _: u16, _: u64, _: u64, data: &mut [u8]) {
+        data.fill(0);
+    }
+    fn mmio_write(&mut self, _: u16, _: u64, _: u64, _: &[u8]) {}
+    fn msr_read(&mut self, _: u16, _: u64, _: u32) -> Result<u64, MsrFault> {
+        Err(MsrFault)
+    }
+    fn msr_write(&mut self, _: u16, _: u64, _: u32, _: u64) -> Result<(), MsrFault> {
+        Err(MsrFault)
+    }
+    fn tsc_offset_changed(&mut self, _: u16, _: u64, _: u64) {}
+    fn task_priority(&mut self, _: u16) -> u8 {
+        0
+    }
+    fn set_task_priority(&mut self, _: u16, _: u64, _: u8) {}
+    fn interrupt_pending(&mut self, _: u16, _: u64) -> bool {
+        false
+    }
+    fn acknowledge(&mut self, _: u16, _: u64) -> Option<u8> {
+        None
+    }
+    fn next_event(&mut self, _: u16) -> u64 {
+        u64::MAX
+    }
+    fn attention(&mut self) -> bool {
+        false
+    }
+    fn hypercall(&mut self, _: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
+        HypercallAnswer::default()
+    }
+    fn context(&mut self, _: u16, _: u64) -> Context {
+        Context::default()
+    }
+    fn reference(&mut self, _: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
+        unreachable!("no model is attached")
+    }
+    fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
+}
+
+/// The machine.
+pub struct Machine {
+    pub vcpu: SoftVcpu,
+    pub ram: Ram,
+    pub ports: Ports,
+    pub state: VcpuState,
+}
+
+fn segment(attributes: u16, selector: u16) -> Segment {
+    Segment {
+        selector,
+        base: 0,
+        limit: u32::MAX,
+        attributes,
+        unusable: false,
+    }
+}
+
+impl Machine {
+    /// A machine with this code, 64-bit mode, CPL 0.
+    pub fn new(code: impl FnOnce(&mut CodeAssembler)) -> Self {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        code(&mut assembler);
+        Self::with_bytes(&assembler.assemble(CODE).unwrap())
+    }
+
+    /// A machine with this machine code.
+    pub fn with_bytes(code: &[u8]) -> Self {
+        let ram = Ram::new(&[16 << 20]).unwrap();
+        let put = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
+        put(0x1000, 0x2000 | 7);
+        put(0x2000, 0x3000 | 7);
+        put(0x3000, 0x4000 | 7);
+        for page in 0..512_u64 {
+            let at = page << 12;
+            let flags = match at {
+                ABSENT => 0,
+                READ_ONLY => 5,
+                _ => 7,
+            };
+            put(0x4000 + page * 8, at | flags);
+        }
+        for large in 1..8_u64 {
+            put(0x3000 + large * 8, large << 21 | 0x87);
+        }
+        assert!(ram.write(CODE, code));
+        let mut state = VcpuState::reset();
+        state.control.cr0 = 0x8005_0033;
+        state.control.cr3 = 0x1000;
+        state.control.cr4 = 0x20;
+        state.control.efer = 0xd00;
+        state.general.rip = CODE;
+        state.general.gpr = [0; 16];
+        state.general.gpr[RSP] = STACK;
+        for d in &mut state.segments.data {
+            *d = segment(0xc093, 0x10);
+        }
+        state.segments.data[seg::CS] = segment(0xa09b, 8);
+        let vcpu = SoftVcpu::new(SoftConfig {
+            id: 0,
+            ram: ram.clone(),
+            cpuid: CpuidTable::default(),
+            cpi: 1 << 16,
+            seed: 1,
+        });
+        Self {
+            vcpu,
+            ram,
+            ports: Ports::default(),
+            state,
+        }
+    }
+
+    /// Compatibility mode (32-bit code and stack).
+    pub fn bits32(mut self) -> Self {
+        self.state.segments.data[seg::CS].attributes = 0xc09b;
+        self
+    }
+
+    pub fn set(mut self, register: usize, value: u64) -> Self {
+        self.state.general.gpr[register] = value;
+        self
+    }
+
+    pub fn flags(mut self, flags: u64) -> Self {
+        self.state.general.rflags = flags | 2;
+        self
+    }
+
+    pub fn poke(self, at: u64, bytes: &[u8]) -> Self {
+        assert!(self.ram.write(at, bytes));
+        self
+    }
+
+    pub fn peek<const N: usize>(&self, at: u64) -> [u8; N] {
+        let mut bytes = [0; N];
+        assert!(self.ram.read(at, &mut bytes));
+        bytes
+    }
+
+    /// Execute `n` instructions (or chunks of repeated ones), all of which must retire.
+    pub fn steps(mut self, n: usize) -> Self {
+        self.vcpu.restore(&self.state);
+        for _ in 0..n {
+            assert_eq!(
+                self.vcpu.step_undelivered(&mut self.ports).unwrap(),
+                StepOutcome::Retired
+            );
+        }
+        self.state = self.vcpu.save();
+        self
+    }
+
+    /// Execute one instruction, which must fault.
+    pub fn fault(mut self) -> (Self, Exception) {
+        self.vcpu.restore(&self.state);
+        match self.vcpu.step_undelivered(&mut self.ports).unwrap() {
+            StepOutcome::Exception(e) => {
+                self.state = self.vcpu.save();
+                (self, e)
+            }
+            other => panic!("expected a fault, got {other:?}"),
+        }
+    }
+
+    pub fn reg(&self, register: usize) -> u64 {
+        self.state.general.gpr[register]
+    }
+
+    pub fn rip(&self) -> u64 {
+        self.state.general.rip
+    }
+
+    pub fn status(&self) -> u64 {
+        self.state.general.rflags & 0x8d5
+    }
+}
