@@ -5,10 +5,12 @@
 //! memory through [`nodescope_memory::GuestRam`]. All devices of a node are driven from one thread.
 
 pub mod bus;
+pub mod chipset;
 pub mod interrupts;
 pub mod ioapic;
 pub mod lapic;
 pub mod power;
+pub mod rtc;
 pub mod serial;
 pub mod state;
 pub mod time;

@@ -63,7 +63,7 @@ impl Net {
         &self.config
     }
 
-    /// Frames that the guest has sent since the last call, in the order of their times.
+    /// Frames that the guest has sent since the last call, in the order of sending. Times of different vCPUs may not be.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.outgoing)
     }
