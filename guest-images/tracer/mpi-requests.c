@@ -25,7 +25,7 @@ uint64_t next_serial(void) {
     return __atomic_add_fetch(&serials, 1, __ATOMIC_RELAXED);
 }
 
-void request_made(const MPI_Request *where, enum request_kind kind, struct communicator *communicator, uint64_t serial, int persistent) {
+void request_made(const MPI_Request *where, enum request_kind kind, struct communicator *communicator, uint64_t serial, uint64_t prepared) {
     if (*where == MPI_REQUEST_NULL)
         return;
     pthread_mutex_lock(&lock);
@@ -36,7 +36,7 @@ void request_made(const MPI_Request *where, enum request_kind kind, struct commu
         fputs("nodescope: the MPI tracer is out of memory\n", stderr);
         abort();
     }
-    *entry = (struct request){.handle = *where, .where = where, .communicator = communicator, .serial = serial, .kind = kind, .persistent = persistent};
+    *entry = (struct request){.handle = *where, .where = where, .communicator = communicator, .serial = serial, .kind = kind, .prepared = prepared};
     communicator_hold(communicator);
     unsigned at = bucket(*where);
     if (first[at])
@@ -97,7 +97,7 @@ void request_gone(struct request *entry) {
 void request_completed(struct request *entry) {
     if (!entry)
         return;
-    if (!entry->persistent) {
+    if (!entry->prepared) {
         request_gone(entry);
         return;
     }

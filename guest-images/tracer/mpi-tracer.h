@@ -84,12 +84,12 @@ struct request {
     struct communicator *communicator;
     uint64_t serial; /* of the operation under way; 0 for an inactive persistent request */
     enum request_kind kind;
-    int persistent;
+    uint64_t prepared; /* serial of the preparation of a persistent request, else 0 */
     int claimed;    /* by a call in progress */
     int cancelling; /* MPI_Cancel was called */
 };
 
-void request_made(const MPI_Request *where, enum request_kind, struct communicator *, uint64_t serial, int persistent);
+void request_made(const MPI_Request *where, enum request_kind, struct communicator *, uint64_t serial, uint64_t prepared);
 /* Finds and claims the entry of a request; null: MPI_REQUEST_NULL, or made out of the tracer's sight. */
 struct request *request_claim(const MPI_Request *where);
 void request_unclaim(struct request *);

@@ -114,7 +114,8 @@ static void starts(struct call *call, const MPI_Request *request, enum request_k
 }
 
 static void prepares(struct call *call, const MPI_Request *request, enum request_kind kind) {
-    request_made(request, kind, call->communicator, 0, 1);
+    call->record.request = next_serial();
+    request_made(request, kind, call->communicator, 0, call->record.request);
 }
 
 #define OWN_STATUS                                                                                                             \
@@ -183,37 +184,32 @@ WRAP(Imrecv, (void *buffer, int count, MPI_Datatype type, MPI_Message *message, 
 
 /* ---- persistent requests ---- */
 
-static void restart(struct request *request) {
-    if (request)
-        request->serial = next_serial();
-    request_unclaim(request);
-}
-
-static void started_all(struct call *call, int count, MPI_Request *requests) {
-    uint64_t *serials = count > 0 ? section_numbers(call, NODESCOPE_SECTION_REQUESTS, count) : 0;
-    for (int i = 0; i < count; i++) {
-        struct request *request = request_claim(&requests[i]);
-        restart(request);
-        if (serials)
-            serials[i] = request ? request->serial : 0;
-    }
-}
-
-static void started_one(struct call *call, MPI_Request *request) {
-    struct request *entry = request_claim(request);
-    restart(entry);
-    call->record.request = entry ? entry->serial : 0;
-}
-
-WRAP(Start, (MPI_Request * request), (request), , started_one(call, request))
-WRAP(Startall, (int count, MPI_Request requests[]), (count, requests), , started_all(call, count, requests))
-
-/* ---- completion ---- */
-
 static void missed(struct request **claimed, int count) {
     for (int i = 0; i < count; i++)
         request_unclaim(claimed[i]);
 }
+
+/* Serials are given before the call, which may complete the operation; the two sections are of equal length. */
+static void restarts(struct call *call, int count, const MPI_Request *requests) {
+    for (int i = 0; i < count; i++) {
+        struct request *request = request_claim(&requests[i]);
+        if (request)
+            request->serial = next_serial();
+        request_unclaim(request);
+    }
+    missed(call_claims(call, count, requests), count);
+    uint64_t *prepared = section_numbers(call, NODESCOPE_SECTION_PREPARED, count > 0 ? count : 0);
+    for (int i = 0; prepared && i < count; i++) {
+        struct request *request = request_claim(&requests[i]);
+        prepared[i] = request ? request->prepared : 0;
+        request_unclaim(request);
+    }
+}
+
+WRAP(Start, (MPI_Request * request), (request), restarts(call, 1, request), )
+WRAP(Startall, (int count, MPI_Request requests[]), (count, requests), restarts(call, count, requests), )
+
+/* ---- completion ---- */
 
 static void cancels(struct request *request) {
     if (request)

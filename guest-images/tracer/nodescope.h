@@ -171,7 +171,7 @@ struct nodescope_mpi_record {
     uint32_t reduction;
     uint64_t send_bytes;
     uint64_t receive_bytes; /* room asked for by receives; what came is in the completions */
-    uint64_t request;       /* serial number of the request created or started, or 0 */
+    uint64_t request;       /* serial of the operation started, or by MPI_*_init prepared; 0 none */
     uint64_t calls;         /* 1, or the length of a poll run */
     uint64_t new_communicator;
     uint32_t communicator_size; /* of an intercommunicator: the remote group */
@@ -190,6 +190,7 @@ struct nodescope_section {
 #define NODESCOPE_SECTION_REQUESTS 3u      /* uint64_t: serials of the requests given; 0: null or unknown */
 #define NODESCOPE_SECTION_COMPLETIONS 4u   /* struct nodescope_completion */
 #define NODESCOPE_SECTION_MEMBERS 5u       /* int32_t: world ranks of the new communicator, from its rank 0 only */
+#define NODESCOPE_SECTION_PREPARED 6u      /* uint64_t: serials of the preparations that a start starts, like its requests */
 
 struct nodescope_completion {
     uint64_t request; /* serial, or 0 */

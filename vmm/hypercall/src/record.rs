@@ -19,7 +19,7 @@
 //! | 68 | u32 | reduction operation |
 //! | 72 | u64 | bytes sent |
 //! | 80 | u64 | bytes of room for what is received |
-//! | 88 | u64 | serial of the request made (or, by `MPI_Start`, started), 0 none |
+//! | 88 | u64 | serial of the operation started (or, by `MPI_*_init`, of the preparation), 0 none |
 //! | 96 | u64 | calls: 1, or the length of a poll run |
 //! | 104 | u64 | communicator made |
 //! | 112 | u32 | size of the communicator (of an intercommunicator: of the remote group) |
@@ -34,9 +34,10 @@
 //! |---|---|
 //! | 1 | u64 bytes sent to each rank of the communicator |
 //! | 2 | u64 bytes received from each rank of the communicator |
-//! | 3 | u64 serials of the requests given, 0 for null or unknown |
+//! | 3 | u64 serials of the requests given (or, by `MPI_Start` and `MPI_Startall`, started), 0 for null or unknown |
 //! | 4 | completions: u64 serial, u64 bytes, u32 index, i32 source, i32 tag, u32 cancelled |
 //! | 5 | i32 world ranks of the members of the communicator made; only rank 0 of the new communicator sends them |
+//! | 6 | u64 serials of the preparations that a start starts, parallel to section 3 |
 //!
 //! Bytes of collective operations count what the caller passes in and is given room for: `MPI_Bcast` sends on the root and receives
 //! elsewhere; in gathers and scatters the root's side is the sum over all ranks; `MPI_Alltoall` sums both. Arguments that are not
@@ -64,6 +65,8 @@ pub mod section {
     pub const COMPLETIONS: u32 = 4;
     /// Members of a new communicator.
     pub const MEMBERS: u32 = 5;
+    /// Preparations.
+    pub const PREPARED: u32 = 6;
 }
 
 /// Ids of the communicators that every program has.
@@ -276,7 +279,7 @@ pub struct MpiRecord {
     pub send_bytes: u64,
     /// Bytes that the caller has room for.
     pub receive_bytes: u64,
-    /// Serial of the request made or started; 0 for none. Serials count from 1 in each process, one for each operation started.
+    /// Serial of the operation started, or by `MPI_*_init` of the preparation; 0 for none. Serials count from 1 in each process.
     pub request: u64,
     /// 1, or the length of a poll run.
     pub calls: u64,
@@ -290,8 +293,10 @@ pub struct MpiRecord {
     pub send_bytes_to: Vec<u64>,
     /// Bytes received from each rank of the communicator; empty unless the call is a v form.
     pub receive_bytes_from: Vec<u64>,
-    /// Serials of the requests given, 0 for null or unknown.
+    /// Serials of the requests given or started, 0 for null or unknown.
     pub requests: Vec<u64>,
+    /// Serials of the preparations that `MPI_Start` and `MPI_Startall` start, parallel to `requests`.
+    pub prepared: Vec<u64>,
     /// What the call completed, in the order in which MPI reported it.
     pub completions: Vec<Completion>,
     /// World ranks of the members of the communicator made, in its rank order; only on its rank 0.
@@ -352,6 +357,7 @@ impl MpiRecord {
             send_bytes_to: Vec::new(),
             receive_bytes_from: Vec::new(),
             requests: Vec::new(),
+            prepared: Vec::new(),
             completions: Vec::new(),
             members: Vec::new(),
         }
@@ -429,6 +435,7 @@ impl MpiRecord {
             (section::SEND_BYTES, &self.send_bytes_to),
             (section::RECEIVE_BYTES, &self.receive_bytes_from),
             (section::REQUESTS, &self.requests),
+            (section::PREPARED, &self.prepared),
         ];
         for (kind, values) in lists {
             begin(out, kind, values.len());
@@ -555,7 +562,10 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
         let kind = bytes.u32().ok_or_else(short)?;
         let count = bytes.u32().ok_or_else(short)? as usize;
         let element = match kind {
-            section::SEND_BYTES | section::RECEIVE_BYTES | section::REQUESTS => 8,
+            section::SEND_BYTES
+            | section::RECEIVE_BYTES
+            | section::REQUESTS
+            | section::PREPARED => 8,
             section::COMPLETIONS => COMPLETION,
             section::MEMBERS => 4,
             _ => return Err(unknown("section kind", kind.into())),
@@ -574,6 +584,7 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
             section::SEND_BYTES => record.send_bytes_to.extend(numbers()),
             section::RECEIVE_BYTES => record.receive_bytes_from.extend(numbers()),
             section::REQUESTS => record.requests.extend(numbers()),
+            section::PREPARED => record.prepared.extend(numbers()),
             section::MEMBERS => {
                 for chunk in elements.chunks_exact(4) {
                     record

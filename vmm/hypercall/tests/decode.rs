@@ -281,12 +281,13 @@ prop_compose! {
         (result, communicator, call_site, destination, source, root) in (any::<i32>(), any::<u64>(), any::<u64>(), peers(), peers(), peers()),
         (send_tag, receive_tag, user) in (tags(), tags(), any::<bool>()),
         (numbers, communicator_size, element_size) in (any::<[u64; 5]>(), any::<u32>(), any::<u32>()),
-        lists in prop::array::uniform3(prop::collection::vec(any::<u64>(), 0..5)),
+        lists in prop::array::uniform4(prop::collection::vec(any::<u64>(), 0..5)),
         completions in prop::collection::vec(completions(), 0..4),
         members in prop::collection::vec(peers(), 0..6),
     ) -> MpiRecord {
         let mut record = MpiRecord::new(Function::ALL[which], ThreadId { pid, tid }, rank, sequence);
-        let [to, from, requests] = lists;
+        let [to, from, requests, prepared] = lists;
+        record.prepared = prepared;
         record.flags = Flags(flags);
         (record.result, record.communicator, record.call_site) = (result, communicator, call_site);
         (record.destination, record.source, record.root) = (destination, source, root);

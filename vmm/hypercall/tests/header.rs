@@ -101,6 +101,7 @@ fn constants_agree() {
         ("REQUESTS", section::REQUESTS),
         ("COMPLETIONS", section::COMPLETIONS),
         ("MEMBERS", section::MEMBERS),
+        ("PREPARED", section::PREPARED),
     ] {
         expect(&format!("NODESCOPE_SECTION_{name}"), kind.into());
     }

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nodescope_hypercall::record::{Flags, communicator};
-use nodescope_hypercall::{Function, MpiRecord, Peer, Reduction, Tag};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Reduction, Tag};
 
 /// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
@@ -439,20 +439,25 @@ fn check_sends(rank: usize, records: &[MpiRecord]) {
 
 fn check_requests(rank: usize, records: &[MpiRecord]) {
     let left = rank_of((rank + 3) % 4);
-    // Every operation started has its own serial, every serial completes once.
-    let made: Vec<u64> = records
+    // Every operation started or prepared has its own serial, every operation started completes once.
+    let started: Vec<u64> = of(records, Function::Startall)
+        .iter()
+        .flat_map(|record| record.requests.clone())
+        .collect();
+    let (inits, ordinary): (Vec<&MpiRecord>, Vec<&MpiRecord>) = records
         .iter()
         .filter(|record| record.request != 0)
+        .partition(|record| record.function.class() == Class::Persistent);
+    let inits: Vec<u64> = inits.iter().map(|record| record.request).collect();
+    let mut made: Vec<u64> = ordinary
+        .iter()
         .map(|record| record.request)
-        .chain(
-            of(records, Function::Startall)
-                .iter()
-                .flat_map(|record| record.requests.clone()),
-        )
+        .chain(started)
         .collect();
-    let mut sorted = made.clone();
-    sorted.sort_unstable();
-    assert_eq!(sorted, (1..=made.len() as u64).collect::<Vec<_>>());
+    made.sort_unstable();
+    let mut all = [&made[..], &inits[..]].concat();
+    all.sort_unstable();
+    assert_eq!(all, (1..=all.len() as u64).collect::<Vec<_>>());
     let mut completed: Vec<u64> = records
         .iter()
         .flat_map(|record| &record.completions)
@@ -460,7 +465,12 @@ fn check_requests(rank: usize, records: &[MpiRecord]) {
         .filter(|&serial| serial != 0)
         .collect();
     completed.sort_unstable();
-    assert_eq!(completed, sorted);
+    assert_eq!(completed, made);
+    assert!(
+        of(records, Function::Startall)
+            .iter()
+            .all(|record| record.prepared == inits)
+    );
 
     let waitall = of(records, Function::Waitall)[0];
     let isends: Vec<u64> = of(records, Function::Isend)

@@ -1,0 +1,346 @@
+//! From hypercalls to events: the host's stamps at the beginning and at the end of a call meet the guest's record.
+
+use std::collections::BTreeMap;
+
+use nodescope_hypercall::record::Flags;
+use nodescope_hypercall::{MpiEnter, MpiRecord, Peer, Request, ThreadId};
+
+use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
+
+/// Threads and poll runs that one node may have under way. A real program has a handful; a guest that makes them up is cut off.
+const MOST: usize = 1 << 16;
+
+/// What is known of a poll run before its record comes.
+struct Run {
+    entry: Stamp,
+    exit: Stamp,
+    time_inside: u64,
+    instructions_inside: u64,
+}
+
+/// Turns one node's requests into its events. Feed it every decoded request in the order in which the node made them; those that
+/// do not concern the trace are ignored.
+pub struct Assembler {
+    node: u32,
+    sequence: u64,
+    begun: BTreeMap<ThreadId, (MpiEnter, Stamp)>,
+    runs: BTreeMap<(ThreadId, u64), Run>,
+    ranks: BTreeMap<u32, Peer>,
+}
+
+impl Assembler {
+    /// For the node of this number.
+    pub fn new(node: u32) -> Assembler {
+        Assembler {
+            node,
+            sequence: 0,
+            begun: BTreeMap::new(),
+            runs: BTreeMap::new(),
+            ranks: BTreeMap::new(),
+        }
+    }
+
+    /// Takes a request that the node made at `stamp` and appends the events that it amounts to.
+    pub fn request(&mut self, request: Request, stamp: Stamp, events: &mut Vec<Event>) {
+        let body = match request {
+            Request::MpiEnter(enter) => {
+                if self.begun.len() < MOST || self.begun.contains_key(&enter.thread) {
+                    self.begun.insert(enter.thread, (enter, stamp));
+                }
+                return;
+            }
+            Request::MpiPollFailed(poll) => return self.poll_failed(poll, stamp),
+            Request::MpiEvents(records) => {
+                for record in records {
+                    let call = self.call(record, stamp);
+                    // A run that this event ends was over before: its own end is when it was known to have ended.
+                    self.emit(stamp, Body::Mpi(Box::new(call)), events);
+                }
+                return;
+            }
+            Request::Hello(hello) => {
+                if self.ranks.len() < MOST {
+                    self.ranks.insert(hello.pid, hello.rank);
+                }
+                Body::Process(hello)
+            }
+            Request::Mark(name) => Body::Mark(name),
+            Request::OpenWindow(name) => Body::WindowOpen(name),
+            Request::CloseWindow(name) => Body::WindowClose(name),
+            Request::Message(text) => Body::Message(text),
+            Request::JobExit(status) => Body::JobExit(status),
+            Request::Probe | Request::NodeIdentity(_) | Request::PutFile(_) => return,
+        };
+        self.emit(stamp, body, events);
+    }
+
+    /// Reports something that the host itself did, such as opening a window at a trigger.
+    pub fn host(&mut self, body: Body, stamp: Stamp, events: &mut Vec<Event>) {
+        self.emit(stamp, body, events);
+    }
+
+    /// The calls that have begun and not ended, as events at `stamp`, the end of the trace.
+    pub fn finish(&mut self, stamp: Stamp, events: &mut Vec<Event>) {
+        for (thread, (enter, entry)) in std::mem::take(&mut self.begun) {
+            let rank = self.ranks.get(&thread.pid).copied().unwrap_or_default();
+            let MpiEnter {
+                function, sequence, ..
+            } = enter;
+            self.emit(
+                stamp,
+                Body::Unfinished(Unfinished {
+                    function,
+                    rank,
+                    thread,
+                    sequence,
+                    entry,
+                }),
+                events,
+            );
+        }
+    }
+
+    fn emit(&mut self, stamp: Stamp, body: Body, events: &mut Vec<Event>) {
+        events.push(Event {
+            node: self.node,
+            sequence: self.sequence,
+            stamp,
+            body,
+        });
+        self.sequence += 1;
+    }
+
+    fn poll_failed(&mut self, poll: MpiEnter, stamp: Stamp) {
+        let Some((_, entry)) = self.begun.remove(&poll.thread) else {
+            return;
+        };
+        let (time, instructions) = inside(entry, stamp);
+        let key = (poll.thread, poll.sequence);
+        if let Some(run) = self.runs.get_mut(&key) {
+            run.exit = stamp;
+            run.time_inside = run.time_inside.saturating_add(time);
+            run.instructions_inside = run.instructions_inside.saturating_add(instructions);
+        } else if self.runs.len() < MOST {
+            self.runs.insert(
+                key,
+                Run {
+                    entry,
+                    exit: stamp,
+                    time_inside: time,
+                    instructions_inside: instructions,
+                },
+            );
+        }
+    }
+
+    fn call(&mut self, record: MpiRecord, stamp: Stamp) -> MpiCall {
+        let unseen = Run {
+            entry: stamp,
+            exit: stamp,
+            time_inside: 0,
+            instructions_inside: 0,
+        };
+        let seen = if record.flags.contains(Flags::POLL_RUN) {
+            self.runs.remove(&(record.thread, record.sequence))
+        } else {
+            let begun = self
+                .begun
+                .get(&record.thread)
+                .filter(|(enter, _)| enter.sequence == record.sequence)
+                .map(|(_, entry)| *entry);
+            if begun.is_some() {
+                self.begun.remove(&record.thread);
+            }
+            begun.map(|entry| {
+                let (time_inside, instructions_inside) = inside(entry, stamp);
+                Run {
+                    entry,
+                    exit: stamp,
+                    time_inside,
+                    instructions_inside,
+                }
+            })
+        };
+        let entry_seen = seen.is_some();
+        let Run {
+            entry,
+            exit,
+            time_inside,
+            instructions_inside,
+        } = seen.unwrap_or(unseen);
+        MpiCall {
+            record,
+            entry,
+            exit,
+            time_inside,
+            instructions_inside,
+            entry_seen,
+        }
+    }
+}
+
+fn inside(entry: Stamp, exit: Stamp) -> (u64, u64) {
+    let instructions = if entry.vcpu == exit.vcpu {
+        exit.instructions.saturating_sub(entry.instructions)
+    } else {
+        0
+    };
+    (exit.time.saturating_sub(entry.time), instructions)
+}
+
+#[cfg(test)]
+mod tests {
+    use nodescope_hypercall::{Flavour, Function, Hello, ProcessKind};
+
+    use super::*;
+
+    const THREAD: ThreadId = ThreadId { pid: 10, tid: 11 };
+
+    fn at(time: u64, instructions: u64) -> Stamp {
+        Stamp {
+            time,
+            instructions,
+            vcpu: 0,
+        }
+    }
+
+    fn enter(function: Function, sequence: u64) -> MpiEnter {
+        MpiEnter {
+            function,
+            thread: THREAD,
+            sequence,
+        }
+    }
+
+    fn record(function: Function, sequence: u64) -> MpiRecord {
+        MpiRecord::new(function, THREAD, Peer::Rank(3), sequence)
+    }
+
+    fn calls(events: &[Event]) -> Vec<&MpiCall> {
+        events
+            .iter()
+            .filter_map(|event| {
+                if let Body::Mpi(call) = &event.body {
+                    Some(&**call)
+                } else {
+                    None
+                }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_call_lies_between_its_stamps() {
+        let (mut assembler, mut events) = (Assembler::new(2), Vec::new());
+        assembler.request(
+            Request::MpiEnter(enter(Function::Send, 7)),
+            at(100, 10),
+            &mut events,
+        );
+        assert!(events.is_empty());
+        assembler.request(
+            Request::MpiEvents(vec![record(Function::Send, 7)]),
+            at(350, 60),
+            &mut events,
+        );
+        let [call] = calls(&events)[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!((call.entry, call.exit), (at(100, 10), at(350, 60)));
+        assert_eq!(
+            (call.time_inside, call.instructions_inside, call.entry_seen),
+            (250, 50, true)
+        );
+        assert_eq!((events[0].node, events[0].sequence), (2, 0));
+    }
+
+    #[test]
+    fn a_poll_run_counts_only_the_time_inside_its_polls() {
+        let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
+        // Three failed polls of 5 ps at 0, 100 and 200, then a success from 300 to 320, which brings the run's record behind it.
+        for (number, start) in [(4, 0), (5, 100), (5, 200)] {
+            assembler.request(
+                Request::MpiEnter(enter(Function::Test, number)),
+                at(start, start),
+                &mut events,
+            );
+            assembler.request(
+                Request::MpiPollFailed(enter(Function::Test, 4)),
+                at(start + 5, start + 2),
+                &mut events,
+            );
+        }
+        assembler.request(
+            Request::MpiEnter(enter(Function::Test, 5)),
+            at(300, 300),
+            &mut events,
+        );
+        let mut run = record(Function::Test, 4);
+        run.flags = Flags::POLL_RUN;
+        run.calls = 3;
+        assembler.request(
+            Request::MpiEvents(vec![record(Function::Test, 5), run]),
+            at(320, 310),
+            &mut events,
+        );
+        let [found, run] = calls(&events)[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!((found.time_inside, found.instructions_inside), (20, 10));
+        assert_eq!(
+            (
+                run.entry.time,
+                run.exit.time,
+                run.time_inside,
+                run.instructions_inside
+            ),
+            (0, 205, 15, 6)
+        );
+    }
+
+    #[test]
+    fn what_did_not_end_and_what_was_not_seen_to_begin_is_said() {
+        let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
+        assembler.request(
+            Request::MpiEvents(vec![record(Function::Recv, 1)]),
+            at(9, 9),
+            &mut events,
+        );
+        let call = calls(&events)[0];
+        assert_eq!(
+            (call.entry, call.entry_seen, call.time_inside),
+            (at(9, 9), false, 0)
+        );
+        let hello = Hello {
+            kind: ProcessKind::MpiRank,
+            rank: Peer::Rank(3),
+            world_size: 4,
+            pid: 10,
+            flavour: Flavour::Mpich,
+            host: "n0".into(),
+            program: "hang".into(),
+        };
+        assembler.request(Request::Hello(hello), at(10, 10), &mut events);
+        assembler.request(
+            Request::MpiEnter(enter(Function::Recv, 2)),
+            at(11, 11),
+            &mut events,
+        );
+        assembler.finish(at(1000, 12), &mut events);
+        let expected = Unfinished {
+            function: Function::Recv,
+            rank: Peer::Rank(3),
+            thread: THREAD,
+            sequence: 2,
+            entry: at(11, 11),
+        };
+        assert_eq!(events[2].body, Body::Unfinished(expected));
+        assert_eq!(
+            events
+                .iter()
+                .map(|event| event.sequence)
+                .collect::<Vec<_>>(),
+            [0, 1, 2]
+        );
+    }
+}

@@ -1,0 +1,138 @@
+//! What a trace consists of.
+
+use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
+use serde::{Deserialize, Serialize};
+
+/// What a trace is of. Everything in it is known when the nodes are powered on; which ranks ran where follows as
+/// [`Body::Process`] events.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The study's name.
+    pub study: String,
+    /// Identifies the study's exact inputs, such as a hash of them in hexadecimal.
+    pub study_id: String,
+    /// The nodes, by number.
+    pub nodes: Vec<NodeEntry>,
+    /// Ticks of the trace's clock per second of virtual time; always 10^12 (picoseconds) in this version.
+    pub ticks_per_second: u64,
+}
+
+impl Header {
+    /// A header with the clock of this version.
+    pub fn new(
+        study: impl Into<String>,
+        study_id: impl Into<String>,
+        nodes: Vec<NodeEntry>,
+    ) -> Header {
+        Header {
+            study: study.into(),
+            study_id: study_id.into(),
+            nodes,
+            ticks_per_second: 1_000_000_000_000,
+        }
+    }
+}
+
+/// One node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEntry {
+    /// Its host name.
+    pub name: String,
+    /// Its virtual CPUs.
+    pub vcpus: u32,
+    /// Their nominal frequency, in hertz.
+    pub frequency_hz: u64,
+}
+
+/// When, and on which virtual CPU, the host saw something.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Stamp {
+    /// Virtual time, picoseconds.
+    pub time: u64,
+    /// Instructions retired by this virtual CPU.
+    pub instructions: u64,
+    /// The virtual CPU, by its number in the node.
+    pub vcpu: u32,
+}
+
+/// One thing that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// The node, by its number.
+    pub node: u32,
+    /// Number of the event on its node, in the order in which the node reported, from 0.
+    pub sequence: u64,
+    /// When it was reported; of an MPI call, its end.
+    pub stamp: Stamp,
+    /// What it was.
+    pub body: Body,
+}
+
+impl Event {
+    /// The order of events in a file: time, then node, then the node's own order.
+    pub fn key(&self) -> (u64, u32, u64) {
+        (self.stamp.time, self.node, self.sequence)
+    }
+}
+
+/// Puts events of several nodes into the order of a file.
+pub fn merge(streams: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
+    let mut events: Vec<Event> = streams.into_iter().flatten().collect();
+    events.sort_by_key(Event::key);
+    events
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Body {
+    /// An MPI call, or a run of failed polls, ended.
+    Mpi(Box<MpiCall>),
+    /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved.
+    Unfinished(Unfinished),
+    /// A process introduced itself.
+    Process(Hello),
+    /// The guest put a marker.
+    Mark(String),
+    /// A measurement window opened.
+    WindowOpen(String),
+    /// A measurement window closed.
+    WindowClose(String),
+    /// The guest had a message for the user.
+    Message(String),
+    /// The job ended.
+    JobExit(i32),
+}
+
+/// One MPI call, or one run of consecutive polls that found nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MpiCall {
+    /// What the guest said about it: function, rank, arguments, return code.
+    pub record: MpiRecord,
+    /// Its beginning; of a run, the beginning of the first poll.
+    pub entry: Stamp,
+    /// Its end; of a run, the end of the last poll.
+    pub exit: Stamp,
+    /// Picoseconds inside the call: exit - entry, but of a run the sum over its polls, without the work between them.
+    pub time_inside: u64,
+    /// Instructions inside the call, likewise; on the calling virtual CPU, and 0 if the call ended on another one than it began on.
+    pub instructions_inside: u64,
+    /// The host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
+    pub entry_seen: bool,
+}
+
+/// A call that had not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unfinished {
+    /// What was called.
+    pub function: Function,
+    /// The caller's world rank, if its process had introduced itself.
+    pub rank: Peer,
+    /// The calling thread.
+    pub thread: ThreadId,
+    /// The call's number in its thread.
+    pub sequence: u64,
+    /// Its beginning.
+    pub entry: Stamp,
+}

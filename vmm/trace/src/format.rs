@@ -1,0 +1,81 @@
+//! Constants of the file format and the frame that its chunks have; `FORMAT.md` is the description.
+
+/// The first eight bytes of a trace.
+pub const MAGIC: [u8; 8] = *b"NSTRACE\n";
+/// The version that this crate writes and reads.
+pub const VERSION: u32 = 1;
+/// The greatest length of a header, in bytes.
+pub const HEADER_LIMIT: u32 = 16 << 20;
+/// The greatest length of a chunk, compressed or not, in bytes: a reader allocates no more on a file's word.
+pub const CHUNK_LIMIT: u32 = 64 << 20;
+/// Bytes before a file's header: magic, version, length, checksum.
+pub const PROLOGUE: usize = 20;
+/// Bytes before a chunk's data.
+pub const FRAME: usize = 24;
+
+/// What a chunk is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Events.
+    Events,
+    /// The trace is complete.
+    End,
+}
+
+/// A chunk's frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub kind: Kind,
+    /// Bytes of data in the file.
+    pub stored: u32,
+    /// Bytes of data uncompressed.
+    pub raw: u32,
+    /// Events in the chunk; of the end, in the whole trace, modulo 2^32.
+    pub events: u32,
+    /// CRC-32 of the data in the file.
+    pub data_crc: u32,
+}
+
+impl Frame {
+    pub fn encode(&self) -> [u8; FRAME] {
+        let mut bytes = [0; FRAME];
+        bytes[0..4].copy_from_slice(match self.kind {
+            Kind::Events => b"EVTS",
+            Kind::End => b"DONE",
+        });
+        for (slot, value) in bytes[4..20].chunks_exact_mut(4).zip([
+            self.stored,
+            self.raw,
+            self.events,
+            self.data_crc,
+        ]) {
+            slot.copy_from_slice(&value.to_le_bytes());
+        }
+        let crc = crc32fast::hash(&bytes[..20]);
+        bytes[20..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if the frame's own checksum does not hold or it states what cannot be.
+    pub fn decode(bytes: &[u8; FRAME]) -> Option<Frame> {
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let kind = match &bytes[0..4] {
+            b"EVTS" => Kind::Events,
+            b"DONE" => Kind::End,
+            _ => return None,
+        };
+        let frame = Frame {
+            kind,
+            stored: word(4),
+            raw: word(8),
+            events: word(12),
+            data_crc: word(16),
+        };
+        let sane = word(20) == crc32fast::hash(&bytes[..20])
+            && frame.stored <= CHUNK_LIMIT
+            && frame.raw <= CHUNK_LIMIT;
+        sane.then_some(frame)
+    }
+}

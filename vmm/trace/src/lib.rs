@@ -1,0 +1,22 @@
+//! Traces: what a study's guests did, with virtual times.
+//!
+//! - [`event`]: what a trace consists of.
+//! - [`assemble`]: from hypercalls, stamped by the host, to events.
+//! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
+//! - [`profile`]: sums over events: per rank and function, and who sends how much to whom.
+//!
+//! Times are picoseconds of virtual time since power-on, instructions are those retired by the calling virtual CPU since power-on.
+
+pub mod assemble;
+pub mod event;
+pub mod profile;
+pub mod reader;
+pub mod writer;
+
+mod format;
+
+pub use assemble::Assembler;
+pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merge};
+pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
+pub use reader::{Events, TraceError, TraceReader};
+pub use writer::{TraceWriter, WriteError};

@@ -1,0 +1,407 @@
+//! Sums over a trace's MPI calls.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
+
+use crate::event::{Body, Event, MpiCall};
+
+/// What one rank did in one function.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FunctionProfile {
+    /// Calls; every poll of a run counts.
+    pub calls: u64,
+    /// Bytes passed in.
+    pub send_bytes: u64,
+    /// Bytes received as far as known: of receives what came, of collectives the room given.
+    pub receive_bytes: u64,
+    /// Picoseconds inside.
+    pub time: u64,
+    /// The longest call, in picoseconds; of a poll run the mean of its polls stands for each.
+    pub max_time: u64,
+    /// Instructions inside.
+    pub instructions: u64,
+}
+
+impl FunctionProfile {
+    /// Picoseconds per call; 0 without calls.
+    pub fn mean_time(&self) -> f64 {
+        if self.calls == 0 {
+            0.0
+        } else {
+            self.time as f64 / self.calls as f64
+        }
+    }
+
+    /// Adds one call.
+    pub fn add_call(&mut self, call: &MpiCall) {
+        let record = &call.record;
+        self.merge(&FunctionProfile {
+            calls: record.calls,
+            send_bytes: record.send_bytes,
+            receive_bytes: received(record),
+            time: call.time_inside,
+            max_time: call.time_inside / record.calls.max(1),
+            instructions: call.instructions_inside,
+        });
+    }
+
+    /// Adds another profile.
+    pub fn merge(&mut self, other: &FunctionProfile) {
+        // The numbers come from the guest: they may be anything.
+        self.calls = self.calls.saturating_add(other.calls);
+        self.send_bytes = self.send_bytes.saturating_add(other.send_bytes);
+        self.receive_bytes = self.receive_bytes.saturating_add(other.receive_bytes);
+        self.time = self.time.saturating_add(other.time);
+        self.max_time = self.max_time.max(other.max_time);
+        self.instructions = self.instructions.saturating_add(other.instructions);
+    }
+}
+
+/// Bytes that a call is known to have received. A probe has seen a message, not received it, and a call that only starts a receive
+/// has not received it yet: what it brings counts where it completes.
+fn received(record: &MpiRecord) -> u64 {
+    match record.function {
+        Function::Probe | Function::Iprobe | Function::Mprobe | Function::Improbe => 0,
+        function => match function.class() {
+            Class::Receive | Class::SendReceive | Class::Completion => record
+                .completions
+                .iter()
+                .fold(0, |sum: u64, done| sum.saturating_add(done.bytes)),
+            Class::Collective | Class::StartCollective => record.receive_bytes,
+            _ => 0,
+        },
+    }
+}
+
+/// Calls, bytes and time of every rank in every function.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Profile {
+    entries: BTreeMap<(u32, Function), FunctionProfile>,
+}
+
+impl Profile {
+    /// Adds an event; anything but an MPI call of a known rank is ignored.
+    pub fn add(&mut self, event: &Event) {
+        if let Body::Mpi(call) = &event.body {
+            self.add_call(call);
+        }
+    }
+
+    /// Adds a call.
+    pub fn add_call(&mut self, call: &MpiCall) {
+        if let Peer::Rank(rank) = call.record.rank {
+            self.entries
+                .entry((rank, call.record.function))
+                .or_default()
+                .add_call(call);
+        }
+    }
+
+    /// What `rank` did in `function`.
+    pub fn get(&self, rank: u32, function: Function) -> FunctionProfile {
+        self.entries
+            .get(&(rank, function))
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// Every entry, by rank and then function.
+    pub fn entries(&self) -> impl Iterator<Item = (u32, Function, &FunctionProfile)> {
+        self.entries
+            .iter()
+            .map(|(&(rank, function), profile)| (rank, function, profile))
+    }
+
+    /// What all ranks together did in each function.
+    pub fn by_function(&self) -> BTreeMap<Function, FunctionProfile> {
+        let mut sums: BTreeMap<Function, FunctionProfile> = BTreeMap::new();
+        for (&(_, function), profile) in &self.entries {
+            sums.entry(function).or_default().merge(profile);
+        }
+        sums
+    }
+
+    /// What each rank did in all functions together.
+    pub fn by_rank(&self) -> BTreeMap<u32, FunctionProfile> {
+        let mut sums: BTreeMap<u32, FunctionProfile> = BTreeMap::new();
+        for (&(rank, _), profile) in &self.entries {
+            sums.entry(rank).or_default().merge(profile);
+        }
+        sums
+    }
+}
+
+/// Messages and bytes sent by one rank to another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Who sent how much to whom, point to point, in world ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Matrix {
+    cells: BTreeMap<(u32, u32), Traffic>,
+}
+
+impl Matrix {
+    /// What `from` sent to `to`.
+    pub fn get(&self, from: u32, to: u32) -> Traffic {
+        self.cells.get(&(from, to)).copied().unwrap_or_default()
+    }
+
+    /// Every pair with at least one message.
+    pub fn cells(&self) -> impl Iterator<Item = (u32, u32, Traffic)> {
+        self.cells
+            .iter()
+            .map(|(&(from, to), &traffic)| (from, to, traffic))
+    }
+
+    /// One more than the greatest rank that sent or was sent to.
+    pub fn ranks(&self) -> u32 {
+        self.cells
+            .keys()
+            .map(|&(from, to)| from.max(to).saturating_add(1))
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Everything that was sent.
+    pub fn total(&self) -> Traffic {
+        let mut total = Traffic::default();
+        for traffic in self.cells.values() {
+            total.messages = total.messages.saturating_add(traffic.messages);
+            total.bytes = total.bytes.saturating_add(traffic.bytes);
+        }
+        total
+    }
+}
+
+/// Adds a trace's messages up to a [`Matrix`]. A message counts where its send begins; one to `MPI_PROC_NULL`, or to a process of
+/// another world, is none. Sends by persistent requests count at each start.
+#[derive(Clone, Debug, Default)]
+pub struct MatrixBuilder {
+    matrix: Matrix,
+    /// Persistent sends: by process (rank) and serial of the preparation, destination and bytes.
+    prepared: HashMap<(u32, u64), (u32, u64)>,
+}
+
+impl MatrixBuilder {
+    /// Adds an event; anything but a send is ignored.
+    pub fn add(&mut self, event: &Event) {
+        if let Body::Mpi(call) = &event.body {
+            self.add_record(&call.record);
+        }
+    }
+
+    /// Adds a call.
+    pub fn add_record(&mut self, record: &MpiRecord) {
+        let Peer::Rank(from) = record.rank else {
+            return;
+        };
+        match (record.function.class(), record.destination) {
+            (Class::Send | Class::SendReceive | Class::StartSend, Peer::Rank(to)) => {
+                self.message(from, to, record.send_bytes)
+            }
+            (Class::Persistent, Peer::Rank(to)) => {
+                self.prepared
+                    .insert((from, record.request), (to, record.send_bytes));
+            }
+            (Class::Persistent, _) => {
+                for &serial in &record.prepared {
+                    if let Some(&(to, bytes)) = self.prepared.get(&(from, serial)) {
+                        self.message(from, to, bytes);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn message(&mut self, from: u32, to: u32, bytes: u64) {
+        let cell = self.matrix.cells.entry((from, to)).or_default();
+        cell.messages = cell.messages.saturating_add(1);
+        cell.bytes = cell.bytes.saturating_add(bytes);
+    }
+
+    /// The sums so far.
+    pub fn matrix(&self) -> &Matrix {
+        &self.matrix
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodescope_hypercall::record::Flags;
+    use nodescope_hypercall::{Completion, ThreadId};
+
+    use super::*;
+    use crate::event::Stamp;
+
+    fn call(rank: u32, function: Function, time: u64) -> MpiCall {
+        MpiCall {
+            record: MpiRecord::new(function, ThreadId::default(), Peer::Rank(rank), 0),
+            entry: Stamp::default(),
+            exit: Stamp::default(),
+            time_inside: time,
+            instructions_inside: 10 * time,
+            entry_seen: true,
+        }
+    }
+
+    fn send(rank: u32, function: Function, to: Peer, bytes: u64) -> MpiCall {
+        let mut call = call(rank, function, 1);
+        call.record.destination = to;
+        call.record.send_bytes = bytes;
+        call
+    }
+
+    fn with_completion(mut call: MpiCall, bytes: u64) -> MpiCall {
+        call.record.receive_bytes = 1000;
+        call.record.completions.push(Completion {
+            bytes,
+            ..Completion::default()
+        });
+        call
+    }
+
+    #[test]
+    fn profiles_add_up() {
+        let mut profile = Profile::default();
+        for time in [100, 300, 200] {
+            let mut call = call(0, Function::Allreduce, time);
+            (call.record.send_bytes, call.record.receive_bytes) = (8, 8);
+            profile.add_call(&call);
+        }
+        profile.add_call(&with_completion(call(0, Function::Recv, 50), 64));
+        profile.add_call(&with_completion(call(0, Function::Probe, 5), 64));
+        profile.add_call(&with_completion(call(1, Function::Recv, 70), 32));
+        let mut run = call(1, Function::Test, 90);
+        (run.record.calls, run.record.flags) = (30, Flags::POLL_RUN);
+        profile.add_call(&run);
+
+        let all = profile.get(0, Function::Allreduce);
+        let expected = FunctionProfile {
+            calls: 3,
+            send_bytes: 24,
+            receive_bytes: 24,
+            time: 600,
+            max_time: 300,
+            instructions: 6000,
+        };
+        assert_eq!(all, expected);
+        assert_eq!(all.mean_time(), 200.0);
+        assert_eq!(profile.get(0, Function::Probe).receive_bytes, 0);
+        let test = profile.get(1, Function::Test);
+        assert_eq!(
+            (test.calls, test.time, test.max_time, test.mean_time()),
+            (30, 90, 3, 3.0)
+        );
+        let receive = profile.by_function()[&Function::Recv];
+        assert_eq!(
+            (
+                receive.calls,
+                receive.receive_bytes,
+                receive.time,
+                receive.max_time
+            ),
+            (2, 96, 120, 70)
+        );
+        let ranks: Vec<_> = profile
+            .by_rank()
+            .into_iter()
+            .map(|(rank, sum)| (rank, sum.calls, sum.time))
+            .collect();
+        assert_eq!(ranks, [(0, 5, 655), (1, 31, 160)]);
+        assert_eq!(profile.entries().count(), 5);
+        assert_eq!(FunctionProfile::default().mean_time(), 0.0);
+    }
+
+    #[test]
+    fn calls_before_the_rank_is_known_are_left_out() {
+        let mut profile = Profile::default();
+        let mut early = call(0, Function::Init, 5);
+        early.record.rank = Peer::None;
+        profile.add_call(&early);
+        assert_eq!(profile, Profile::default());
+    }
+
+    #[test]
+    fn messages_count_where_they_are_sent() {
+        let mut builder = MatrixBuilder::default();
+        for (function, bytes) in [
+            (Function::Send, 1),
+            (Function::Isend, 10),
+            (Function::Sendrecv, 100),
+            (Function::Bsend, 1000),
+        ] {
+            builder.add_record(&send(0, function, Peer::Rank(2), bytes).record);
+        }
+        builder.add_record(&send(2, Function::Ssend, Peer::Rank(0), 5).record);
+        for nowhere in [Peer::Null, Peer::Outside, Peer::None] {
+            builder.add_record(&send(1, Function::Send, nowhere, 7).record);
+        }
+        // A receive, a wait and a collective send nothing point to point.
+        for function in [Function::Recv, Function::Waitall, Function::Allreduce] {
+            builder.add_record(&with_completion(call(1, function, 1), 9).record);
+        }
+        let matrix = builder.matrix();
+        let cells: Vec<_> = matrix.cells().collect();
+        assert_eq!(
+            cells,
+            [
+                (
+                    0,
+                    2,
+                    Traffic {
+                        messages: 4,
+                        bytes: 1111
+                    }
+                ),
+                (
+                    2,
+                    0,
+                    Traffic {
+                        messages: 1,
+                        bytes: 5
+                    }
+                )
+            ]
+        );
+        assert_eq!(
+            (matrix.ranks(), matrix.total()),
+            (
+                3,
+                Traffic {
+                    messages: 5,
+                    bytes: 1116
+                }
+            )
+        );
+        assert_eq!(matrix.get(1, 0), Traffic::default());
+    }
+
+    #[test]
+    fn persistent_sends_count_at_each_start() {
+        let mut builder = MatrixBuilder::default();
+        let mut init = send(3, Function::SendInit, Peer::Rank(1), 16);
+        init.record.request = 5;
+        builder.add_record(&init.record);
+        assert_eq!(builder.matrix().total().messages, 0);
+        let mut start = call(3, Function::Startall, 1);
+        // 5 is the send; 6 would be a receive, which nobody prepared as a send.
+        start.record.prepared = vec![5, 6];
+        builder.add_record(&start.record);
+        builder.add_record(&start.record);
+        assert_eq!(
+            builder.matrix().get(3, 1),
+            Traffic {
+                messages: 2,
+                bytes: 32
+            }
+        );
+    }
+}

@@ -1,0 +1,199 @@
+//! Writes a trace chunk by chunk, so that what is written stays readable whatever happens next.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::event::{Event, Header};
+use crate::format::{CHUNK_LIMIT, Frame, HEADER_LIMIT, Kind, MAGIC, VERSION};
+
+/// Uncompressed bytes after which a chunk is written.
+const CHUNK: usize = 256 << 10;
+/// Higher levels save a few per cent and cost several times as much.
+const ZSTD_LEVEL: i32 = 3;
+
+/// Why a trace could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// The operating system says no; what was written before is a readable, cut trace.
+    #[error("cannot write the trace {}: {cause}; {written} events before this are readable", .file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Events in chunks written before.
+        written: u64,
+        /// Why.
+        cause: io::Error,
+    },
+    /// A header or an event that exceeds the format's limits.
+    #[error("cannot write the trace {}: {what} is larger than the format's limit of {limit} bytes", .file.display())]
+    TooLarge {
+        /// The file.
+        file: PathBuf,
+        /// What.
+        what: &'static str,
+        /// The limit.
+        limit: u32,
+    },
+    /// An event that could not be encoded.
+    #[error("cannot encode an event for the trace {}: {cause}", .file.display())]
+    Encode {
+        /// The file.
+        file: PathBuf,
+        /// Why.
+        cause: postcard::Error,
+    },
+}
+
+/// A trace being written. Without [`TraceWriter::finish`] it reads back as cut.
+pub struct TraceWriter<W: Write = File> {
+    file: PathBuf,
+    out: W,
+    chunk: Vec<u8>,
+    in_chunk: u32,
+    written: u64,
+    failed: bool,
+}
+
+impl TraceWriter<File> {
+    /// Creates, or replaces, the file.
+    pub fn create(
+        file: impl AsRef<Path>,
+        header: &Header,
+    ) -> Result<TraceWriter<File>, WriteError> {
+        let file = file.as_ref();
+        let out = File::create(file).map_err(|cause| WriteError::Io {
+            file: file.into(),
+            written: 0,
+            cause,
+        })?;
+        TraceWriter::new(out, file, header)
+    }
+}
+
+impl<W: Write> TraceWriter<W> {
+    /// Writes to anything; `file` is the name for messages.
+    pub fn new(
+        out: W,
+        file: impl AsRef<Path>,
+        header: &Header,
+    ) -> Result<TraceWriter<W>, WriteError> {
+        let file = file.as_ref().to_path_buf();
+        let mut writer = TraceWriter {
+            file,
+            out,
+            chunk: Vec::new(),
+            in_chunk: 0,
+            written: 0,
+            failed: false,
+        };
+        let encoded = postcard::to_stdvec(header).map_err(|cause| WriteError::Encode {
+            file: writer.file.clone(),
+            cause,
+        })?;
+        let length = u32::try_from(encoded.len())
+            .ok()
+            .filter(|&length| length <= HEADER_LIMIT);
+        let length = length.ok_or_else(|| WriteError::TooLarge {
+            file: writer.file.clone(),
+            what: "the header",
+            limit: HEADER_LIMIT,
+        })?;
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend(VERSION.to_le_bytes());
+        bytes.extend(length.to_le_bytes());
+        let mut crc = crc32fast::Hasher::new();
+        crc.update(&bytes);
+        crc.update(&encoded);
+        bytes.extend(crc.finalize().to_le_bytes());
+        bytes.extend(encoded);
+        writer.put(&bytes)?;
+        Ok(writer)
+    }
+
+    /// Adds an event. Events must come in an order that does not depend on the host, such as that of [`Event::key`].
+    pub fn write(&mut self, event: &Event) -> Result<(), WriteError> {
+        let encoded = postcard::to_stdvec(event).map_err(|cause| WriteError::Encode {
+            file: self.file.clone(),
+            cause,
+        })?;
+        if encoded.len() > (CHUNK_LIMIT / 2) as usize {
+            return Err(WriteError::TooLarge {
+                file: self.file.clone(),
+                what: "an event",
+                limit: CHUNK_LIMIT / 2,
+            });
+        }
+        self.chunk.extend(encoded);
+        self.in_chunk += 1;
+        if self.chunk.len() >= CHUNK {
+            self.flush()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes what has been collected as a chunk of its own.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        if self.in_chunk == 0 {
+            return Ok(());
+        }
+        let raw = self.chunk.len() as u32;
+        let data =
+            zstd::bulk::compress(&self.chunk, ZSTD_LEVEL).map_err(|cause| WriteError::Io {
+                file: self.file.clone(),
+                written: self.written,
+                cause,
+            })?;
+        let frame = Frame {
+            kind: Kind::Events,
+            stored: data.len() as u32,
+            raw,
+            events: self.in_chunk,
+            data_crc: crc32fast::hash(&data),
+        };
+        let mut bytes = frame.encode().to_vec();
+        bytes.extend(data);
+        self.put(&bytes)?;
+        self.written += u64::from(self.in_chunk);
+        self.in_chunk = 0;
+        self.chunk.clear();
+        Ok(())
+    }
+
+    /// Writes the rest and the mark of a complete trace.
+    pub fn finish(mut self) -> Result<(), WriteError> {
+        self.flush()?;
+        let frame = Frame {
+            kind: Kind::End,
+            stored: 0,
+            raw: 0,
+            events: self.written as u32,
+            data_crc: 0,
+        };
+        self.put(&frame.encode())
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<(), WriteError> {
+        self.out
+            .write_all(bytes)
+            .and_then(|()| self.out.flush())
+            .map_err(|cause| {
+                self.failed = true;
+                WriteError::Io {
+                    file: self.file.clone(),
+                    written: self.written,
+                    cause,
+                }
+            })
+    }
+}
+
+impl<W: Write> Drop for TraceWriter<W> {
+    /// An interrupted study keeps the events collected so far; there is nobody left to tell of an error.
+    fn drop(&mut self) {
+        if !self.failed {
+            let _ = self.flush();
+        }
+    }
+}
