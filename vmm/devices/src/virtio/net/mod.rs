@@ -5,6 +5,8 @@ mod device;
 mod queue;
 mod segment;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use device::{Net, NetConfig, Offloads};
 pub use state::{Frame, NetCounters, NetState};

@@ -1,0 +1,101 @@
+//! Offloads from the driver's side: what one guest leaves to its device arrives whole and valid at another.
+
+use super::segment::tests::packet;
+use super::*;
+use crate::virtio::Device;
+use crate::virtio::testing::*;
+
+const CSUM: u64 = 1;
+const GUEST_CSUM: u64 = 1 << 1;
+const HOST_TSO4: u64 = 1 << 11;
+const MRG_RXBUF: u64 = 1 << 15;
+const DATA: u64 = 0x10_0000;
+
+fn driver(features: u64) -> Driver {
+    let offloads = Offloads {
+        checksum: true,
+        segmentation: true,
+    };
+    let config = NetConfig {
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1500,
+        offloads,
+        backlog: 64,
+    };
+    Driver::new(Device::Net(Net::new(config)), VERSION_1 | features)
+}
+
+fn net(d: &mut Driver) -> &mut Net {
+    match d.device.device_mut() {
+        Device::Net(net) => net,
+        other => panic!("{other:?} is no network device"),
+    }
+}
+
+/// Send a frame whose TCP checksum is left to the device, in segments of `gso_size` unless 0.
+fn send(d: &mut Driver, frame: &[u8], gso_size: u16) -> Vec<Frame> {
+    let mut bytes = vec![1, u8::from(gso_size != 0), 54, 0];
+    bytes.extend(gso_size.to_le_bytes());
+    bytes.extend([34, 0, 16, 0, 0, 0]);
+    bytes.extend(frame);
+    assert!(d.ram.write(DATA, &bytes));
+    d.add(1, &[(DATA, bytes.len() as u32, false)]);
+    d.kick(1, 3);
+    assert_eq!(d.take_used(1).len(), 1);
+    net(d).take_frames()
+}
+
+#[test]
+fn a_large_segment_travels_in_frames_that_verify() {
+    let mut a = driver(CSUM | HOST_TSO4);
+    let frames = send(&mut a, &packet(10_000), 1460);
+    assert_eq!(frames.len(), 7);
+    assert!(frames.iter().all(|f| f.time == 3 && f.bytes.len() <= 1514));
+    let mut b = driver(GUEST_CSUM | MRG_RXBUF);
+    for frame in frames {
+        net(&mut b).inject(frame);
+    }
+    let mut payload = Vec::new();
+    for _ in 0..7 {
+        b.add(0, &[(DATA, 2048, true)]);
+        b.kick(0, 10);
+        let used = b.take_used(0);
+        let got = b.bytes(DATA, used[0].1 as usize);
+        assert_eq!(got[0], 2, "DATA_VALID");
+        payload.extend_from_slice(&got[12 + 54..]);
+    }
+    assert_eq!(payload, packet(10_000)[54..]);
+}
+
+#[test]
+fn checksums_are_filled_in_and_damaged_frames_are_not_called_valid() {
+    let mut a = driver(CSUM);
+    let mut frame = send(&mut a, &packet(99), 0).remove(0);
+    let mut b = driver(GUEST_CSUM);
+    for (damage, flags) in [(0, 2), (1, 0)] {
+        frame.bytes[60] ^= damage;
+        net(&mut b).inject(frame.clone());
+        b.add(0, &[(DATA, 2048, true)]);
+        b.kick(0, 10);
+        assert_eq!(b.bytes(DATA, 1), [flags]);
+    }
+    let mut without = driver(0);
+    net(&mut without).inject(send(&mut a, &packet(99), 0).remove(0));
+    without.add(0, &[(DATA, 2048, true)]);
+    without.kick(0, 10);
+    assert_eq!(without.bytes(DATA, 1), [0], "not agreed on");
+}
+
+#[test]
+fn offloads_that_were_not_agreed_on_or_make_long_frames_are_refused() {
+    for (features, len, gso_size) in [
+        (0, 100, 0),
+        (CSUM, 3000, 1000),
+        (CSUM, 3000, 0),
+        (CSUM | HOST_TSO4, 3000, 2000),
+    ] {
+        let mut d = driver(features);
+        assert_eq!(send(&mut d, &packet(len), gso_size), []);
+        assert_eq!(net(&mut d).counters().refused, 1);
+    }
+}
