@@ -1,0 +1,417 @@
+//! The run loop: interrupts in, exits out.
+
+use kvm_bindings::kvm_run;
+use kvm_ioctls::VcpuExit;
+use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
+use nodescope_x86::bits::{msr, rflags};
+use nodescope_x86::state::seg;
+use nodescope_x86::{InterruptShadow, MpState};
+
+use crate::alarm::Alarm;
+use crate::vcpu::KvmVcpu;
+use crate::{raw, refused};
+
+/// An exit of KVM_RUN, detached from the shared page.
+enum Event {
+    PortOut {
+        port: u16,
+        size: usize,
+        data: Vec<u8>,
+    },
+    PortIn {
+        port: u16,
+        size: usize,
+        at: *mut u8,
+        len: usize,
+    },
+    MmioRead {
+        address: u64,
+        len: usize,
+    },
+    MmioWrite {
+        address: u64,
+        data: Vec<u8>,
+    },
+    ReadMsr(u32),
+    WriteMsr(u32, u64),
+    Halt,
+    Shutdown,
+    /// Something to look at again: an interrupt window, a signal, a changed task priority.
+    Again,
+    Stop(String),
+}
+
+/// What serving an event asks of the loop.
+enum Served {
+    Continue,
+    Touched,
+    Halt,
+    Shutdown,
+    Stop(String),
+}
+
+fn os(what: &str) -> impl FnOnce(std::io::Error) -> EngineError {
+    let what = what.to_owned();
+    move |source| EngineError::Host { what, source }
+}
+
+impl KvmVcpu {
+    pub(crate) fn run_until(
+        &mut self,
+        platform: &mut dyn Platform,
+        limit: Limit,
+    ) -> Result<Exit, EngineError> {
+        let unsupported = |what: &str| {
+            Err(EngineError::Host {
+                what: what.into(),
+                source: std::io::ErrorKind::Unsupported.into(),
+            })
+        };
+        if limit.instructions != u64::MAX {
+            return unsupported(
+                "KVM cannot stop after a number of instructions; use the portable engine",
+            );
+        }
+        if self.attached {
+            return unsupported(
+                "KVM shows no memory references to a model; use the portable engine in windows",
+            );
+        }
+        match self.state.events.mp {
+            MpState::WaitForSipi => return Ok(Exit::Halted),
+            MpState::Shutdown => return Ok(Exit::Shutdown),
+            MpState::Running | MpState::Halted => {}
+        }
+        if self.load()? {
+            let time = self.state.time;
+            platform.tsc_offset_changed(self.id, time.cycles, time.tsc_offset);
+        }
+        let alarm = Alarm::new().map_err(os("a timer for the vCPU's thread"))?;
+        let ended = self.run_loop(platform, limit, &alarm);
+        let ended = match ended {
+            Err(e) => Err(e),
+            Ok(exit) => self.settle(platform, &alarm).map(|()| exit),
+        };
+        // A failed run leaves KVM's state as it is; a report needs it as well.
+        let stored = self.store();
+        self.mark_stale();
+        let exit = match ended? {
+            Ok(exit) => exit,
+            Err(what) => {
+                stored?;
+                return Err(EngineError::Unsupported(Box::new(self.report(what))));
+            }
+        };
+        stored?;
+        self.vm.sync_code()?;
+        Ok(exit)
+    }
+
+    /// Run until there is a reason to return: an exit, or the text of a report.
+    fn run_loop(
+        &mut self,
+        platform: &mut dyn Platform,
+        limit: Limit,
+        alarm: &Alarm,
+    ) -> Result<Result<Exit, String>, EngineError> {
+        // KVM says whether it takes an interrupt only after it has run; before, the state does.
+        let flags = self.state.general.rflags & rflags::IF != 0;
+        let mut enabled = flags;
+        let mut ready = flags && self.state.events.shadow == InterruptShadow::None;
+        loop {
+            let now = self.clock()?;
+            if now >= limit.cycles {
+                return Ok(Ok(Exit::Limit));
+            }
+            let mut pending = platform.interrupt_pending(self.id, now);
+            if self.state.events.mp == MpState::Halted {
+                if !(pending && enabled || self.state.events.nmi_pending) {
+                    return Ok(Ok(Exit::Halted));
+                }
+                self.state.events.mp = MpState::Running;
+            }
+            if pending && ready {
+                if let Some(vector) = platform.acknowledge(self.id, now) {
+                    raw::interrupt(&self.fd, vector)
+                        .map_err(|e| refused(format!("injecting interrupt {vector:#x}"), e))?;
+                }
+                pending = platform.interrupt_pending(self.id, now);
+            }
+            let priority = platform.task_priority(self.id);
+            let page = self.fd.get_kvm_run();
+            page.request_interrupt_window = pending.into();
+            page.cr8 = priority.into();
+            let until = limit.cycles.min(platform.next_event(self.id));
+            alarm
+                .arm(self.nanoseconds(until, now))
+                .map_err(os("setting the vCPU's timer"))?;
+            let event = self.enter(false)?;
+            let page = self.fd.get_kvm_run();
+            ready = page.ready_for_interrupt_injection != 0 && page.if_flag != 0;
+            enabled = page.if_flag != 0;
+            let shown = (page.cr8 & 0xf) as u8;
+            if shown != priority {
+                let now = self.clock()?;
+                platform.set_task_priority(self.id, now, shown);
+            }
+            match self.serve(platform, event)? {
+                Served::Continue => {}
+                Served::Touched if platform.attention() => return Ok(Ok(Exit::Attention)),
+                Served::Touched => {}
+                Served::Halt => self.state.events.mp = MpState::Halted,
+                Served::Shutdown => {
+                    self.state.events.mp = MpState::Shutdown;
+                    return Ok(Ok(Exit::Shutdown));
+                }
+                Served::Stop(what) => return Ok(Err(what)),
+            }
+        }
+    }
+
+    /// Nanoseconds until the clock shows `until`; `None` for never.
+    fn nanoseconds(&self, until: u64, now: u64) -> Option<u64> {
+        (until != u64::MAX).then(|| {
+            let cycles = u128::from(until.saturating_sub(now));
+            u64::try_from(cycles * 1_000_000_000 / u128::from(self.tsc_hz())).unwrap_or(u64::MAX)
+        })
+    }
+
+    /// Bring KVM to an instruction boundary: let it finish an instruction that waited for an answer, and deliver an
+    /// event that was injected but not yet taken, for neither is part of a vCPU's state.
+    fn settle(&mut self, platform: &mut dyn Platform, alarm: &Alarm) -> Result<(), EngineError> {
+        // Each entry of the guest is cut by the timer, which fires again and again.
+        const ENTRIES: usize = 10_000;
+        for _ in 0..ENTRIES {
+            if self.state.events.mp == MpState::Shutdown {
+                return Ok(());
+            }
+            let immediate = self.unfinished;
+            if !immediate {
+                let e = self
+                    .fd
+                    .get_vcpu_events()
+                    .map_err(|e| refused("reading pending events", e))?;
+                let in_flight = e.exception.injected
+                    | e.exception.pending
+                    | e.interrupt.injected
+                    | e.nmi.injected;
+                if in_flight == 0 {
+                    return Ok(());
+                }
+            }
+            alarm
+                .arm(Some(100_000))
+                .map_err(os("setting the vCPU's timer"))?;
+            let event = self.enter(immediate)?;
+            match self.serve(platform, event)? {
+                Served::Continue | Served::Touched => {}
+                Served::Halt => self.state.events.mp = MpState::Halted,
+                Served::Shutdown => self.state.events.mp = MpState::Shutdown,
+                // Met again, with its report, when the vCPU runs next.
+                Served::Stop(_) => return Ok(()),
+            }
+        }
+        Err(EngineError::Host {
+            what: format!("KVM vCPU {} did not take an injected event", self.id),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })
+    }
+
+    /// KVM_RUN once; `immediate` only finishes the instruction before.
+    fn enter(&mut self, immediate: bool) -> Result<Event, EngineError> {
+        self.fd.set_kvm_immediate_exit(immediate.into());
+        self.unfinished = false;
+        let (event, unfinished) = match self.fd.run() {
+            Ok(VcpuExit::IoOut(port, data)) => {
+                let data = data.to_vec();
+                let size = io_size(self.fd.get_kvm_run());
+                (Event::PortOut { port, size, data }, true)
+            }
+            Ok(VcpuExit::IoIn(port, data)) => {
+                let (at, len) = (data.as_mut_ptr(), data.len());
+                let size = io_size(self.fd.get_kvm_run());
+                (
+                    Event::PortIn {
+                        port,
+                        size,
+                        at,
+                        len,
+                    },
+                    true,
+                )
+            }
+            Ok(VcpuExit::MmioRead(address, data)) => {
+                let len = data.len();
+                (Event::MmioRead { address, len }, true)
+            }
+            Ok(VcpuExit::MmioWrite(address, data)) => {
+                let data = data.to_vec();
+                (Event::MmioWrite { address, data }, true)
+            }
+            Ok(VcpuExit::X86Rdmsr(read)) => (Event::ReadMsr(read.index), true),
+            Ok(VcpuExit::X86Wrmsr(write)) => (Event::WriteMsr(write.index, write.data), true),
+            Ok(VcpuExit::Hlt) => (Event::Halt, false),
+            Ok(VcpuExit::Shutdown) => (Event::Shutdown, false),
+            Ok(VcpuExit::IrqWindowOpen | VcpuExit::Intr | VcpuExit::SetTpr) => {
+                (Event::Again, false)
+            }
+            Ok(VcpuExit::InternalError) => {
+                (Event::Stop(internal_error(self.fd.get_kvm_run())), false)
+            }
+            Ok(VcpuExit::FailEntry(reason, _)) => (
+                Event::Stop(format!(
+                    "the processor refused to enter the guest (reason {reason:#x})"
+                )),
+                false,
+            ),
+            Ok(VcpuExit::MemoryFault { gpa, size, .. }) => (
+                Event::Stop(format!(
+                    "KVM could not reach {size} bytes of guest memory at {gpa:#x}"
+                )),
+                false,
+            ),
+            Ok(other) => (
+                Event::Stop(format!("KVM stopped for an unexpected reason, {other:?}")),
+                false,
+            ),
+            Err(e) if [libc::EINTR, libc::EAGAIN].contains(&e.errno()) => (Event::Again, false),
+            Err(e) => return Err(refused(format!("KVM_RUN on vCPU {}", self.id), e)),
+        };
+        self.unfinished = unfinished;
+        Ok(event)
+    }
+
+    fn serve(&mut self, platform: &mut dyn Platform, event: Event) -> Result<Served, EngineError> {
+        let id = self.id;
+        match event {
+            Event::Again => return Ok(Served::Continue),
+            Event::Halt => return Ok(Served::Halt),
+            Event::Shutdown => return Ok(Served::Shutdown),
+            Event::Stop(what) => return Ok(Served::Stop(what)),
+            Event::PortOut { port, size, data } => {
+                let now = self.clock()?;
+                for item in data.chunks(size) {
+                    platform.port_write(id, now, port, item);
+                }
+            }
+            Event::PortIn {
+                port,
+                size,
+                at,
+                len,
+            } => {
+                let now = self.clock()?;
+                // SAFETY: KVM laid `len` bytes at `at` in the shared mapping, which lives as long as the vCPU's file;
+                // nothing else refers to them until KVM_RUN is called again.
+                let data = unsafe { std::slice::from_raw_parts_mut(at, len) };
+                for item in data.chunks_mut(size) {
+                    platform.port_read(id, now, port, item);
+                }
+            }
+            Event::MmioRead { address, len } => {
+                let now = self.clock()?;
+                let mut data = [0; 8];
+                platform.mmio_read(id, now, address, &mut data[..len.min(8)]);
+                // SAFETY: the exit was for MMIO, so this is the field in use; any bytes are valid.
+                let mmio = unsafe { &mut self.fd.get_kvm_run().__bindgen_anon_1.mmio };
+                mmio.data = data;
+            }
+            Event::MmioWrite { address, data } => {
+                let now = self.clock()?;
+                platform.mmio_write(id, now, address, &data);
+            }
+            Event::ReadMsr(index) => {
+                let answer = self.read_msr(platform, index)?;
+                // SAFETY: the exit was for an MSR, so this is the field in use.
+                let msr = unsafe { &mut self.fd.get_kvm_run().__bindgen_anon_1.msr };
+                msr.error = answer.is_none().into();
+                msr.data = answer.unwrap_or(0);
+            }
+            Event::WriteMsr(index, value) => {
+                let done = self.write_msr(platform, index, value)?;
+                // SAFETY: as above.
+                let msr = unsafe { &mut self.fd.get_kvm_run().__bindgen_anon_1.msr };
+                msr.error = (!done).into();
+            }
+        }
+        Ok(Served::Touched)
+    }
+
+    fn read_msr(
+        &mut self,
+        platform: &mut dyn Platform,
+        index: u32,
+    ) -> Result<Option<u64>, EngineError> {
+        if index == msr::TSC_ADJUST {
+            return Ok(Some(self.state.msrs.tsc_adjust));
+        }
+        let now = self.clock()?;
+        Ok(platform.msr_read(self.id, now, index).ok())
+    }
+
+    /// False for a register that the platform refuses. A write of the TSC moves its offset, and TSC_ADJUST by as much
+    /// (SDM vol. 3B §17.17.3).
+    fn write_msr(
+        &mut self,
+        platform: &mut dyn Platform,
+        index: u32,
+        value: u64,
+    ) -> Result<bool, EngineError> {
+        let now = self.clock()?;
+        let delta = match index {
+            msr::TSC => value.wrapping_sub(now.wrapping_add(self.state.time.tsc_offset)),
+            msr::TSC_ADJUST => value.wrapping_sub(self.state.msrs.tsc_adjust),
+            _ => return Ok(platform.msr_write(self.id, now, index, value).is_ok()),
+        };
+        let (time, msrs) = (&mut self.state.time, &mut self.state.msrs);
+        time.tsc_offset = time.tsc_offset.wrapping_add(delta);
+        msrs.tsc_adjust = msrs.tsc_adjust.wrapping_add(delta);
+        self.load_tsc()?;
+        platform.tsc_offset_changed(self.id, now, self.state.time.tsc_offset);
+        Ok(true)
+    }
+
+    fn report(&self, what: String) -> StopReport {
+        let linear = self.state.segments.data[seg::CS]
+            .base
+            .wrapping_add(self.state.general.rip);
+        let mut bytes = Vec::new();
+        for i in 0..15 {
+            let mut byte = [0];
+            let Ok(t) = self.fd.translate_gva(linear.wrapping_add(i)) else {
+                break;
+            };
+            if t.valid == 0 || !self.vm.inner.ram.read(t.physical_address, &mut byte) {
+                break;
+            }
+            bytes.push(byte[0]);
+        }
+        StopReport {
+            vcpu: self.id,
+            what,
+            bytes,
+            state: Box::new(self.state.clone()),
+        }
+    }
+}
+
+/// Size in bytes of one item of a port access; string instructions move several at once.
+fn io_size(page: &kvm_run) -> usize {
+    // SAFETY: the caller saw a port exit, so this is the field in use.
+    usize::from(unsafe { page.__bindgen_anon_1.io.size }).max(1)
+}
+
+fn internal_error(page: &kvm_run) -> String {
+    // SAFETY: the caller saw an internal error, so this is the field in use.
+    let internal = unsafe { page.__bindgen_anon_1.internal };
+    let cause = match internal.suberror {
+        kvm_bindings::KVM_INTERNAL_ERROR_EMULATION => {
+            "an instruction that its emulator does not know"
+        }
+        kvm_bindings::KVM_INTERNAL_ERROR_SIMUL_EX => "simultaneous exceptions",
+        kvm_bindings::KVM_INTERNAL_ERROR_DELIVERY_EV => "an exit while it delivered an event",
+        kvm_bindings::KVM_INTERNAL_ERROR_UNEXPECTED_EXIT_REASON => "an unexpected exit reason",
+        _ => "a cause it does not explain",
+    };
+    format!("KVM internal error {} ({cause})", internal.suberror)
+}

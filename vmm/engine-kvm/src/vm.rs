@@ -1,0 +1,176 @@
+//! One virtual machine: memory slots over the node's RAM, MSR filter, CPUID tables.
+
+use std::sync::Arc;
+
+use kvm_bindings::{
+    CpuId, KVM_CPUID_FLAG_SIGNIFCANT_INDEX, KVM_MEM_LOG_DIRTY_PAGES, kvm_cpuid_entry2,
+    kvm_enable_cap, kvm_userspace_memory_region,
+};
+use kvm_ioctls::{Cap, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd};
+use nodescope_engine::EngineError;
+use nodescope_hypercall::{ABI_VERSION, LEAF, SIGNATURE, TRANSPORT_RING};
+use nodescope_memory::Ram;
+use nodescope_x86::bits::msr;
+use nodescope_x86::{CpuidEntry, CpuidTable};
+
+use crate::probe::{self, Unavailable};
+use crate::refused;
+
+/// A virtual machine of KVM over a node's RAM; its vCPUs share it.
+#[derive(Clone)]
+pub struct KvmVm {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub fd: VmFd,
+    pub ram: Ram,
+    /// MSR accesses of the platform come to user space.
+    pub msr_exits: bool,
+}
+
+impl KvmVm {
+    /// Make a machine with one memory slot per RAM region.
+    pub fn new(ram: &Ram) -> Result<Self, EngineError> {
+        let unavailable = |e: Unavailable| EngineError::Host {
+            what: "KVM is not usable".into(),
+            source: std::io::Error::other(e),
+        };
+        let kvm = probe::open().map_err(unavailable)?;
+        let fd = kvm
+            .create_vm()
+            .map_err(|e| refused("creating a KVM virtual machine", e))?;
+        if fd.check_extension(Cap::SetTssAddr) {
+            // Three pages for real mode on old Intel processors, in the hole for devices.
+            fd.set_tss_address(0xfffb_d000)
+                .map_err(|e| refused("placing KVM's task state segment", e))?;
+        }
+        for (slot, region) in ram.regions().iter().enumerate() {
+            let slot_description = kvm_userspace_memory_region {
+                slot: slot as u32,
+                flags: KVM_MEM_LOG_DIRTY_PAGES,
+                guest_phys_addr: region.start,
+                memory_size: region.len,
+                userspace_addr: region.host as u64,
+            };
+            // SAFETY: the region is a mapping of this length that lives as long as `ram`, of which the machine keeps
+            // a clone; slots do not overlap because regions do not.
+            unsafe { fd.set_user_memory_region(slot_description) }.map_err(|e| {
+                refused(
+                    format!(
+                        "a KVM memory slot of {} bytes at {:#x}",
+                        region.len, region.start
+                    ),
+                    e,
+                )
+            })?;
+        }
+        let msr_exits = route_msrs(&fd);
+        Ok(Self {
+            inner: Arc::new(Inner {
+                fd,
+                ram: ram.clone(),
+                msr_exits,
+            }),
+        })
+    }
+
+    /// Whether accesses to the platform's MSRs come to user space.
+    pub fn msr_exits(&self) -> bool {
+        self.inner.msr_exits
+    }
+
+    /// Tell the code map which pages the guest wrote since the last call, so that the portable engine drops blocks
+    /// that were decoded from them.
+    pub(crate) fn sync_code(&self) -> Result<(), EngineError> {
+        for (slot, region) in self.inner.ram.regions().iter().enumerate() {
+            let log = self
+                .inner
+                .fd
+                .get_dirty_log(slot as u32, region.len as usize)
+                .map_err(|e| refused("reading KVM's log of written pages", e))?;
+            for (word, bits) in log.iter().enumerate().filter(|(_, bits)| **bits != 0) {
+                for bit in (0..64).filter(|b| bits >> b & 1 != 0) {
+                    let offset = (word * 64 + bit) << 12;
+                    if offset < region.len as usize && region.code.has_code(offset) {
+                        region.code.written(offset, 4096);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bring accesses to the platform's MSRs to user space; false where the host cannot.
+fn route_msrs(fd: &VmFd) -> bool {
+    /// Unknown to KVM, invalid for it, or filtered.
+    const ALL_REASONS: u64 = 7;
+    let exits = kvm_enable_cap {
+        cap: kvm_bindings::KVM_CAP_X86_USER_SPACE_MSR,
+        args: [ALL_REASONS, 0, 0, 0],
+        ..Default::default()
+    };
+    if fd.enable_cap(&exits).is_err() {
+        return false;
+    }
+    let both = MsrFilterRangeFlags::READ | MsrFilterRangeFlags::WRITE;
+    let one = |base, flags| MsrFilterRange {
+        flags,
+        base,
+        msr_count: 1,
+        bitmap: &[0],
+    };
+    // x2APIC registers need no filter: without an in-kernel APIC they are invalid for KVM.
+    fd.set_msr_filter(
+        MsrFilterDefaultAction::ALLOW,
+        &[
+            one(msr::APIC_BASE, both),
+            one(msr::TSC_DEADLINE, both),
+            one(msr::TSC, MsrFilterRangeFlags::WRITE),
+            one(msr::TSC_ADJUST, both),
+        ],
+    )
+    .is_ok()
+}
+
+/// The table with the hypercall's leaf as KVM can answer it: the signature, and a transport other than direct, so that
+/// guest tools know that the call itself was not seen.
+pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
+    let mut table = table.clone();
+    table.set(CpuidEntry {
+        leaf: LEAF,
+        subleaf: None,
+        eax: SIGNATURE,
+        ebx: TRANSPORT_RING,
+        ecx: ABI_VERSION,
+        edx: 0,
+    });
+    table
+}
+
+/// A table in KVM's form.
+pub(crate) fn kvm_cpuid(table: &CpuidTable) -> Result<CpuId, EngineError> {
+    let rows: Vec<_> = table
+        .entries
+        .iter()
+        .map(|e| kvm_cpuid_entry2 {
+            function: e.leaf,
+            index: e.subleaf.unwrap_or(0),
+            flags: if e.subleaf.is_some() {
+                KVM_CPUID_FLAG_SIGNIFCANT_INDEX
+            } else {
+                0
+            },
+            eax: e.eax,
+            ebx: e.ebx,
+            ecx: e.ecx,
+            edx: e.edx,
+            ..Default::default()
+        })
+        .collect();
+    CpuId::from_entries(&rows).map_err(|e| EngineError::Host {
+        what: format!("a CPUID table of {} rows for KVM", rows.len()),
+        source: std::io::Error::other(format!("{e:?}")),
+    })
+}
