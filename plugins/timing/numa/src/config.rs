@@ -109,6 +109,14 @@ pub enum NumaConfigError {
         /// Number of sockets.
         sockets: u16,
     },
+    /// A latency so large that the sum for one reference might not fit.
+    #[error("{field}: has a latency of {cycles} cycles; at most 1000000 are modelled")]
+    Latency {
+        /// `latency` or `write_back`.
+        field: &'static str,
+        /// The largest value given.
+        cycles: u32,
+    },
     /// A vCPU on a socket that memory does not know.
     #[error("vcpus[{vcpu}].socket: is {socket}, but memory has {sockets} sockets, counted from 0")]
     VcpuSocket {
@@ -120,7 +128,7 @@ pub enum NumaConfigError {
         sockets: u16,
     },
     /// Lines that the engine cannot split references into.
-    #[error("line: is {line}; give a power of two from 16 to 4096 bytes")]
+    #[error("line: is {line}; give a power of two from 32 to 4096 bytes")]
     Line {
         /// The value given.
         line: u32,
@@ -198,6 +206,16 @@ impl NumaConfig {
             }
         }
         for (field, latencies) in [("latency", &self.latency), ("write_back", &self.write_back)] {
+            let most = match latencies {
+                Latencies::Uniform { local, remote } => *local.max(remote),
+                Latencies::Matrix(rows) => rows.iter().flatten().copied().max().unwrap_or(0),
+            };
+            if most > 1_000_000 {
+                faults.push(NumaConfigError::Latency {
+                    field,
+                    cycles: most,
+                });
+            }
             let Latencies::Matrix(rows) = latencies else {
                 continue;
             };

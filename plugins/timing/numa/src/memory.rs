@@ -1,6 +1,6 @@
 //! Home look-up and latencies.
 
-use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
+use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 
 use crate::{Latencies, NumaConfig, NumaConfigError};
 
@@ -56,6 +56,21 @@ impl Numa {
     /// Number of sockets.
     pub fn sockets(&self) -> usize {
         self.sockets
+    }
+
+    /// Whether every vCPU is on a socket that this memory knows; to be asked before requests are made.
+    pub fn serves(&self, places: &[VcpuPlace]) -> Result<(), NumaConfigError> {
+        match places
+            .iter()
+            .position(|place| usize::from(place.socket) >= self.sockets)
+        {
+            Some(vcpu) => Err(NumaConfigError::VcpuSocket {
+                vcpu,
+                socket: places[vcpu].socket,
+                sockets: self.sockets as u16,
+            }),
+            None => Ok(()),
+        }
     }
 
     fn find(&self, physical: u64) -> Option<usize> {

@@ -21,18 +21,10 @@ pub struct Uncached {
 impl Uncached {
     /// Memory behind the vCPUs at `places`; the engine splits references at `line` bytes.
     pub fn new(numa: Numa, places: &[VcpuPlace], line: u32) -> Result<Uncached, NumaConfigError> {
-        if !line.is_power_of_two() || !(16..=4096).contains(&line) {
+        if !line.is_power_of_two() || !(32..=4096).contains(&line) {
             return Err(NumaConfigError::Line { line });
         }
-        for (vcpu, place) in places.iter().enumerate() {
-            if usize::from(place.socket) >= numa.sockets() {
-                return Err(NumaConfigError::VcpuSocket {
-                    vcpu,
-                    socket: place.socket,
-                    sockets: numa.sockets() as u16,
-                });
-            }
-        }
+        numa.serves(places)?;
         Ok(Uncached {
             numa,
             sockets: places.iter().map(|place| place.socket).collect(),

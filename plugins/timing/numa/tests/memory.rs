@@ -134,7 +134,7 @@ fn faults_name_the_field() {
             range(u64::MAX, 2, 0),
         ],
         latency: Latencies::Matrix(vec![vec![1, 2], vec![3]]),
-        write_back: Latencies::Matrix(vec![]),
+        write_back: Latencies::Matrix(vec![vec![2_000_000]]),
     };
     let texts: Vec<String> = config.faults().iter().map(ToString::to_string).collect();
     assert_eq!(
@@ -145,7 +145,9 @@ fn faults_name_the_field() {
             "ranges[4].length: 0xffffffffffffffff + 0x2 is beyond 2^64",
             "ranges[0]: overlaps ranges[1] at 0x1000; an address has one home",
             "latency[1]: has 1 columns; 2 sockets need 2",
-            "write_back: has 0 rows; 2 sockets need 2",
+            "write_back: has a latency of 2000000 cycles; at most 1000000 are modelled",
+            "write_back: has 1 rows; 2 sockets need 2",
+            "write_back[0]: has 1 columns; 2 sockets need 2",
         ]
     );
     assert_eq!(
