@@ -88,6 +88,7 @@ pub struct Outcome {
     /// Cycles that the vCPU's clock advances in addition to the instruction's own.
     pub stall: u32,
     /// What the filter of the *requesting* vCPU may answer for this line from now on.
+    /// It replaces what the line's slot held, also where the engine keeps an array for each privilege.
     pub filter: Permission,
 }
 

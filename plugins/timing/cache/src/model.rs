@@ -38,7 +38,9 @@ impl CacheModel {
         }
         let data = &config.levels[0];
         let line_shift = data.line.trailing_zeros();
-        let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(12 - line_shift) as u8;
+        // Fewer slots than sets are exact too; 64 are what an engine is expected to have.
+        let most = (12 - line_shift).min(6);
+        let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
         let fetch_hit = config
             .instruction
             .map_or(0, |level| level.latency.fetch_hit);
@@ -48,10 +50,7 @@ impl CacheModel {
             filter: FilterGeometry {
                 line_shift: line_shift as u8,
                 data_slots: slots(data),
-                instruction_slots: config
-                    .instruction
-                    .as_ref()
-                    .map_or((12 - line_shift) as u8, slots),
+                instruction_slots: config.instruction.as_ref().map_or(most as u8, slots),
             },
             hits,
             most: [

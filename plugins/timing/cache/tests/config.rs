@@ -44,7 +44,7 @@ fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
         (64 << 10, 4, 64, 6),
         (48 << 10, 12, 64, 6),
         (768, 2, 64, 1),
-        (64 << 10, 2, 32, 7),
+        (64 << 10, 2, 32, 6),
         (64 << 10, 16, 4096, 0),
     ] {
         let level = LevelConfig {
@@ -66,7 +66,7 @@ fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
         let geometry = FilterGeometry {
             line_shift,
             data_slots: expected,
-            instruction_slots: 12 - line_shift,
+            instruction_slots: (12 - line_shift).min(6),
         };
         assert_eq!(
             model.filter(),
