@@ -290,6 +290,7 @@ impl Cpu {
         }
         self.exception = None;
         self.stop = None;
+        crate::ops::simd::x87::release(self);
         EngineError::Unsupported(Box::new(StopReport {
             vcpu: self.id,
             what,

@@ -39,7 +39,7 @@ pub enum StepOutcome {
 
 /// A vCPU of the portable engine.
 pub struct SoftVcpu {
-    cpu: Box<Cpu>,
+    pub(crate) cpu: Box<Cpu>,
 }
 
 // SAFETY: the raw pointers inside refer to guest RAM and decoded blocks that the vCPU itself keeps alive, and to a
@@ -108,6 +108,7 @@ impl SoftVcpu {
         };
         self.cpu.platform = Some(NonNull::from(erased));
         let result = f(&mut self.cpu);
+        crate::ops::simd::x87::release(&mut self.cpu);
         self.cpu.platform = None;
         result
     }

@@ -1,15 +1,188 @@
-//! (being written)
+//! Vector, x87, MMX and extended-state instructions.
+//!
+//! The host is x86-64 too, so it does the arithmetic: results are exact without a line of floating-point semantics here.
+//! Reading order: [`classify`] (which instruction goes where), `emit` and `arena` (native stubs), `execute` (calling
+//! them), `moves` (the hot ones, without a stub), `elements` (masked moves and gathers), `mxcsr`, `x87`, `xsave`, `flops`.
+//!
+//! Not here, and left to the engine's "unknown instruction": AVX-512, AMX, SHA, GFNI, VAES, AVX-VNNI, XOP, FMA4, SSE4a,
+//! 3DNow! — no CPUID template of the portable engine announces them.
 
+mod arena;
+mod classify;
+mod elements;
+mod emit;
+mod execute;
+mod flops;
+mod moves;
+mod mxcsr;
+#[cfg(test)]
+mod tests;
+pub mod x87;
+mod xsave;
+
+use std::collections::HashMap;
+
+use nodescope_x86::Exception;
+use nodescope_x86::Vector;
+use nodescope_x86::bits::{cr0, cr4, xcr0};
+use thiserror::Error;
+
+use crate::cpu::Cpu;
 use crate::lower::Lowering;
-use crate::op::Handler;
+use crate::op::{Done, Handler, Op, Trap};
 
-pub fn lower(_l: &mut Lowering<'_>) -> Option<Handler> {
-    None
+use arena::{Arena, ArenaError};
+
+/// What an instruction needs of the control registers; bits of [`Stubs::available`].
+pub(crate) mod need {
+    /// CR0.EM and CR0.TS clear, or `#NM`.
+    pub const X87: u8 = 1 << 0;
+    /// CR0.EM clear, or `#UD`; CR0.TS clear, or `#NM`.
+    pub const MMX: u8 = 1 << 1;
+    /// As MMX, and CR4.OSFXSR, or `#UD`.
+    pub const SSE: u8 = 1 << 2;
+    /// CR4.OSXSAVE and XCR0.SSE and XCR0.AVX, or `#UD`; CR0.TS clear, or `#NM`.
+    pub const AVX: u8 = 1 << 3;
+    /// CR4.OSXSAVE, or `#UD`; CR0.TS clear, or `#NM`.
+    pub const XSAVE: u8 = 1 << 4;
+    /// Not both CR0.MP and CR0.TS, or `#NM`.
+    pub const WAIT: u8 = 1 << 5;
 }
 
-/// Native code stubs.
-#[derive(Default)]
-pub struct Stubs;
+/// An instruction cannot be made into a stub.
+#[derive(Debug, Error)]
+enum StubError {
+    #[error(transparent)]
+    Arena(#[from] ArenaError),
+    #[error("cannot re-encode {instruction}: {source}")]
+    Encode {
+        instruction: String,
+        source: iced_x86::IcedError,
+    },
+    #[error(
+        "{instruction} needs {feature}, which this host's processor lacks; choose a CPUID template without it"
+    )]
+    Host {
+        instruction: String,
+        feature: &'static str,
+    },
+}
 
-/// Recompute whether vector instructions may execute.
-pub fn recompute_simd_availability(_cpu: &mut crate::cpu::Cpu) {}
+/// Native code that carries out vector and x87 instructions, and what it shares with the host's registers.
+#[derive(Default)]
+#[repr(C)]
+pub struct Stubs {
+    /// Where a stub puts the host's MXCSR to compare it.
+    host_mxcsr: u32,
+    /// Bits of [`need`] that hold now. A bit that is clear is looked at again before anything is raised.
+    available: u8,
+    /// State of the host's x87 unit.
+    x87: x87::Resident,
+    by_key: HashMap<Box<[u8]>, u64>,
+    arena: Option<Arena>,
+    messages: Vec<String>,
+}
+
+impl Stubs {
+    /// The stub of an instruction, made when first asked for.
+    fn get(&mut self, instruction: &iced_x86::Instruction, mxcsr: bool) -> Result<u64, StubError> {
+        let failed = |source| StubError::Encode {
+            instruction: format!("{:?}", instruction.code()),
+            source,
+        };
+        let plan = emit::plan(instruction, mxcsr).map_err(failed)?;
+        if let Some(at) = self.by_key.get(&plan.key) {
+            return Ok(*at);
+        }
+        let arena = match &mut self.arena {
+            Some(arena) => arena,
+            none => none.insert(Arena::new()?),
+        };
+        let code = plan.assemble(arena.next()).map_err(failed)?;
+        let at = arena.push(&code)?;
+        self.by_key.insert(plan.key, at);
+        Ok(at)
+    }
+
+    /// Keep a message for an operation that stops the study when it is executed.
+    fn message(&mut self, text: String) -> u32 {
+        let at = self.messages.iter().position(|m| *m == text);
+        at.unwrap_or_else(|| {
+            self.messages.push(text);
+            self.messages.len() - 1
+        }) as u32
+    }
+}
+
+/// Work out anew what CR0, CR4 and XCR0 permit; call it after every change of one of them.
+pub fn recompute_simd_availability(cpu: &mut Cpu) {
+    let (c0, c4, x) = (cpu.control.cr0, cpu.control.cr4, cpu.control.xcr0);
+    let emulated = c0 & cr0::EM != 0;
+    let switched = c0 & cr0::TS != 0;
+    let vector = xcr0::SSE | xcr0::AVX;
+    let mut bits = 0;
+    let mut set = |bit, holds| {
+        if holds {
+            bits |= bit
+        }
+    };
+    set(need::X87, !emulated && !switched);
+    set(need::MMX, !emulated && !switched);
+    set(need::SSE, !emulated && !switched && c4 & cr4::OSFXSR != 0);
+    set(
+        need::AVX,
+        !switched && c4 & cr4::OSXSAVE != 0 && x & vector == vector && c0 & cr0::PE != 0,
+    );
+    set(need::XSAVE, !switched && c4 & cr4::OSXSAVE != 0);
+    set(need::WAIT, !(switched && c0 & cr0::MP != 0));
+    cpu.stubs.available = bits;
+}
+
+/// Check what an instruction needs ([`need`]).
+#[inline(always)]
+fn require(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
+    if cpu.stubs.available & need == need {
+        return Ok(());
+    }
+    unavailable(cpu, need)
+}
+
+#[cold]
+#[inline(never)]
+fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
+    recompute_simd_availability(cpu);
+    let missing = need & !cpu.stubs.available;
+    if missing == 0 {
+        return Ok(());
+    }
+    // #UD goes before #NM (SDM vol. 2A §2.4, exception classes): ask again as if no task had been switched.
+    let invalid = {
+        let c0 = cpu.control.cr0;
+        cpu.control.cr0 &= !cr0::TS;
+        recompute_simd_availability(cpu);
+        let still = need & !cpu.stubs.available;
+        cpu.control.cr0 = c0;
+        recompute_simd_availability(cpu);
+        still & !(need::X87 | need::WAIT) != 0
+    };
+    Err(cpu.raise(if invalid {
+        Exception::ud()
+    } else {
+        Exception::new(Vector::DeviceNotAvailable)
+    }))
+}
+
+/// An operation whose stub could not be made.
+fn refused(cpu: &mut Cpu, op: &Op) -> Done {
+    let text = cpu.stubs.messages[op.aux as usize].clone();
+    Err(cpu.unsupported(text))
+}
+
+/// Lower a vector, x87, MMX or extended-state instruction.
+pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
+    if !classify::is_ours(l.instruction) {
+        return None;
+    }
+    flops::count(l.instruction, l.op);
+    classify::lower(l)
+}

@@ -1,0 +1,271 @@
+//! Which vector instruction goes where.
+
+use iced_x86::{
+    CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind,
+};
+
+use crate::lower::Lowering;
+use crate::op::{Handler, attr};
+
+use super::{elements, execute, moves, mxcsr, need, refused, x87, xsave};
+
+/// Instructions of the sets that this folder knows: SSE to SSE4.2, AVX, AVX2, FMA, F16C, AES, PCLMULQDQ, MMX, x87, FXSR,
+/// XSAVE and XSAVEOPT.
+pub fn is_ours(i: &Instruction) -> bool {
+    use CpuidFeature::*;
+    matches!(i.encoding(), EncodingKind::Legacy | EncodingKind::VEX)
+        && i.mnemonic() != Mnemonic::INVALID
+        && (i.mnemonic() == Mnemonic::Wait
+            || i.cpuid_features().iter().any(|f| {
+                matches!(
+                    f,
+                    SSE | SSE2
+                        | SSE3
+                        | SSSE3
+                        | SSE4_1
+                        | SSE4_2
+                        | AVX
+                        | AVX2
+                        | FMA
+                        | F16C
+                        | AES
+                        | PCLMULQDQ
+                        | MMX
+                        | FPU
+                        | FPU287
+                        | FPU387
+                        | FXSR
+                        | XSAVE
+                        | XSAVEOPT
+                )
+            }))
+        && !i
+            .cpuid_features()
+            .iter()
+            .any(|f| matches!(f, GFNI | SHA512 | SM3 | SM4))
+}
+
+/// An instruction of the x87 unit.
+pub fn is_x87(i: &Instruction) -> bool {
+    use CpuidFeature::*;
+    i.cpuid_features()
+        .iter()
+        .any(|f| matches!(f, FPU | FPU287 | FPU387))
+}
+
+/// A feature that the instruction needs and the host lacks.
+fn missing_on_host(i: &Instruction) -> Option<&'static str> {
+    use CpuidFeature::*;
+    i.cpuid_features().iter().find_map(|f| {
+        let (name, there) = match f {
+            SSE3 => ("SSE3", is_x86_feature_detected!("sse3")),
+            SSSE3 => ("SSSE3", is_x86_feature_detected!("ssse3")),
+            SSE4_1 => ("SSE4.1", is_x86_feature_detected!("sse4.1")),
+            SSE4_2 => ("SSE4.2", is_x86_feature_detected!("sse4.2")),
+            AVX => ("AVX", is_x86_feature_detected!("avx")),
+            AVX2 => ("AVX2", is_x86_feature_detected!("avx2")),
+            FMA => ("FMA", is_x86_feature_detected!("fma")),
+            F16C => ("F16C", is_x86_feature_detected!("f16c")),
+            AES => ("AES", is_x86_feature_detected!("aes")),
+            PCLMULQDQ => ("PCLMULQDQ", is_x86_feature_detected!("pclmulqdq")),
+            _ => return None,
+        };
+        (!there).then_some(name)
+    })
+}
+
+/// Whether the instruction reads or sets MXCSR: arithmetic, comparison and conversion of floating-point numbers.
+/// RCP and RSQRT do not (SDM vol. 1 §10.4.3).
+pub fn uses_mxcsr(i: &Instruction) -> bool {
+    let name = format!("{:?}", i.mnemonic()).to_ascii_lowercase();
+    let name = match i.encoding() {
+        EncodingKind::VEX => name.strip_prefix('v').unwrap_or(&name),
+        _ => name.as_str(),
+    };
+    if name.starts_with("cvt") {
+        // Exact: 32-bit integer to double.
+        return !matches!(name, "cvtdq2pd" | "cvtpi2pd");
+    }
+    let fused = ["fmadd", "fmsub", "fnmadd", "fnmsub"];
+    if fused.iter().any(|f| name.starts_with(f)) {
+        return true;
+    }
+    let Some((stem, form)) = name
+        .len()
+        .checked_sub(2)
+        .and_then(|n| name.split_at_checked(n))
+    else {
+        return false;
+    };
+    matches!(form, "ss" | "sd" | "ps" | "pd")
+        && matches!(
+            stem,
+            "add"
+                | "sub"
+                | "mul"
+                | "div"
+                | "min"
+                | "max"
+                | "sqrt"
+                | "addsub"
+                | "hadd"
+                | "hsub"
+                | "dp"
+                | "cmp"
+                | "comi"
+                | "ucomi"
+                | "round"
+        )
+}
+
+/// Memory operands of legacy SSE instructions are aligned but for these; of VEX instructions only these are (SDM vol. 2A
+/// table 2-18 and following, exception types 1, 2, 4).
+fn alignment(i: &Instruction, len: usize) -> u8 {
+    use Mnemonic::*;
+    let m = i.mnemonic();
+    let aligned = if i.encoding() == EncodingKind::VEX {
+        matches!(
+            m,
+            Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
+        )
+    } else {
+        len == 16
+            && !matches!(
+                m,
+                Movups
+                    | Movupd
+                    | Movdqu
+                    | Lddqu
+                    | Pcmpestrm
+                    | Pcmpestri
+                    | Pcmpistrm
+                    | Pcmpistri
+                    | Pcmpestrm64
+                    | Pcmpestri64
+            )
+    };
+    if aligned { len as u8 - 1 } else { 0 }
+}
+
+/// Length of the memory operand in bytes.
+pub fn memory_len(i: &Instruction) -> usize {
+    i.memory_size().size()
+}
+
+fn has_memory(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory)
+}
+
+fn has_mmx(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_mm())
+}
+
+fn has_xmm(i: &Instruction) -> bool {
+    (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_xmm())
+}
+
+/// Whether the memory operand is written.
+fn writes_memory(i: &Instruction) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    factory.info(i).used_memory().iter().any(|m| {
+        matches!(
+            m.access(),
+            OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+        )
+    })
+}
+
+/// Note a load or a store.
+pub fn count_access(l: &mut Lowering<'_>) {
+    if writes_memory(l.instruction) {
+        l.op.stores = 1;
+    } else {
+        l.op.loads = 1;
+    }
+}
+
+/// Attach the instruction's stub; an operation that stops the study where it cannot be had.
+pub fn with_stub(l: &mut Lowering<'_>, mxcsr: bool, handler: Handler) -> Handler {
+    match l.stubs.get(l.instruction, mxcsr) {
+        Ok(at) => {
+            l.op.imm = at;
+            l.op.aux = memory_len(l.instruction) as u32;
+            handler
+        }
+        Err(error) => {
+            l.op.aux = l.stubs.message(error.to_string());
+            refused
+        }
+    }
+}
+
+/// LOCK before an instruction that cannot be locked.
+fn locked(cpu: &mut crate::cpu::Cpu, _: &crate::op::Op) -> crate::op::Done {
+    Err(execute::invalid(cpu))
+}
+
+/// Choose.
+pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
+    use Mnemonic::*;
+    let i = l.instruction;
+    if l.op.attr & attr::LOCK != 0 {
+        return Some(locked);
+    }
+    if let Some(feature) = missing_on_host(i) {
+        let error = super::StubError::Host {
+            instruction: format!("{:?}", i.mnemonic()),
+            feature,
+        };
+        l.op.aux = l.stubs.message(error.to_string());
+        return Some(refused);
+    }
+    if let Some(handler) = x87::lower(l) {
+        return Some(handler);
+    }
+    if let Some(handler) = xsave::lower(l) {
+        return Some(handler);
+    }
+    let memory = has_memory(i);
+    let write = memory && writes_memory(i);
+    if memory {
+        count_access(l);
+    }
+    if let Some(handler) = mxcsr::lower(l) {
+        return Some(handler);
+    }
+    if let Some(handler) = elements::lower(l) {
+        return Some(handler);
+    }
+    // CVTPI2PS makes the transition to MMX with a memory operand too, CVTPI2PD does not (SDM vol. 2A).
+    let mmx = has_mmx(i) || i.mnemonic() == Cvtpi2ps;
+    l.op.src2 = if i.encoding() == EncodingKind::VEX {
+        need::AVX
+    } else if mmx && !has_xmm(i) {
+        need::MMX
+    } else {
+        need::SSE
+    };
+    l.op.dst = if memory && !mmx {
+        alignment(i, memory_len(i))
+    } else {
+        0
+    };
+    if !mmx && let Some(handler) = moves::lower(l) {
+        return Some(handler);
+    }
+    let mxcsr = uses_mxcsr(i);
+    let handler: Handler = match (mmx, memory, write, mxcsr) {
+        (false, false, _, false) => execute::registers::<false>,
+        (false, false, _, true) => execute::registers::<true>,
+        (false, true, false, false) => execute::load::<false>,
+        (false, true, false, true) => execute::load::<true>,
+        (false, true, true, false) => execute::store::<false>,
+        (false, true, true, true) => execute::store::<true>,
+        (true, false, _, false) => execute::mmx_registers::<false>,
+        (true, false, _, true) => execute::mmx_registers::<true>,
+        (true, true, false, false) => execute::mmx_load::<false>,
+        (true, true, false, true) => execute::mmx_load::<true>,
+        (true, true, true, _) => execute::mmx_store,
+    };
+    Some(with_stub(l, mxcsr, handler))
+}

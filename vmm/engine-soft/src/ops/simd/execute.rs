@@ -1,0 +1,122 @@
+//! Operations that call a stub.
+//!
+//! `imm` is the stub's address, `aux` the length of the memory operand, `dst` its alignment minus one, `src2` what the
+//! instruction needs ([`super::need`]).
+
+use nodescope_x86::Exception;
+
+use crate::cpu::Cpu;
+use crate::op::{Done, Flow, Op, Trap};
+
+use super::{mxcsr, require, x87};
+
+/// A stub: the vCPU, and the memory operand where there is one.
+pub type StubFn = unsafe extern "sysv64" fn(*mut Cpu, *mut u8) -> u32;
+
+#[inline(always)]
+pub fn stub(op: &Op) -> StubFn {
+    // SAFETY: lowering put the address of a stub there, which lives as long as the vCPU.
+    unsafe { std::mem::transmute::<usize, StubFn>(op.imm as usize) }
+}
+
+/// Call the stub with a place that holds (or takes) the memory operand.
+#[inline(always)]
+fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
+    // SAFETY: the stub reads and writes the register files of this vCPU and `op.aux` bytes at `memory`, which the caller
+    // got from a span of that length; it changes no register that the calling convention preserves.
+    let missed = unsafe { stub(op)(cpu, memory) };
+    if MXCSR && missed != 0 {
+        return mxcsr::settle(cpu, stub(op), memory);
+    }
+    Ok(())
+}
+
+/// Address of the memory operand, checked for alignment.
+#[inline(always)]
+fn address(cpu: &mut Cpu, op: &Op) -> Result<u64, Trap> {
+    let linear = cpu.linear(op);
+    if linear & u64::from(op.dst) != 0 {
+        return Err(misaligned(cpu));
+    }
+    Ok(linear)
+}
+
+#[cold]
+#[inline(never)]
+pub fn misaligned(cpu: &mut Cpu) -> Trap {
+    cpu.raise(Exception::gp(0))
+}
+
+/// `#UD`.
+#[cold]
+#[inline(never)]
+pub fn invalid(cpu: &mut Cpu) -> Trap {
+    cpu.raise(Exception::ud())
+}
+
+/// Registers only.
+pub fn registers<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    call::<MXCSR>(cpu, op, std::ptr::null_mut())?;
+    Ok(Flow::Next)
+}
+
+/// A memory operand that is read.
+pub fn load<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    let linear = address(cpu, op)?;
+    let place = cpu.read_span(linear, op.aux as usize)?;
+    call::<MXCSR>(cpu, op, place.cast_mut())?;
+    Ok(Flow::Next)
+}
+
+/// A memory operand that is written.
+pub fn store<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    let linear = address(cpu, op)?;
+    let len = op.aux as usize;
+    let place = cpu.write_span(linear, len)?;
+    if MXCSR {
+        // Nothing may be written where an exception is raised.
+        let mut value = [0_u8; 32];
+        call::<MXCSR>(cpu, op, value.as_mut_ptr())?;
+        // SAFETY: the span holds `len` bytes (at most 32 for these instructions).
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), place, len.min(32)) };
+    } else {
+        call::<MXCSR>(cpu, op, place)?;
+    }
+    cpu.commit_span(linear, len, place)?;
+    Ok(Flow::Next)
+}
+
+/// MMX registers take part (and vector registers may): registers only.
+pub fn mmx_registers<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    x87::enter(cpu)?;
+    call::<MXCSR>(cpu, op, std::ptr::null_mut())?;
+    Ok(Flow::Next)
+}
+
+/// MMX with a memory operand that is read.
+pub fn mmx_load<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    x87::check_pending(cpu)?;
+    let linear = address(cpu, op)?;
+    let place = cpu.read_span(linear, op.aux as usize)?;
+    x87::enter(cpu)?;
+    call::<MXCSR>(cpu, op, place.cast_mut())?;
+    Ok(Flow::Next)
+}
+
+/// MMX with a memory operand that is written.
+pub fn mmx_store(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    x87::check_pending(cpu)?;
+    let linear = address(cpu, op)?;
+    let len = op.aux as usize;
+    let place = cpu.write_span(linear, len)?;
+    x87::enter(cpu)?;
+    call::<false>(cpu, op, place)?;
+    cpu.commit_span(linear, len, place)?;
+    Ok(Flow::Next)
+}

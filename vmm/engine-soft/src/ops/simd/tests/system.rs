@@ -1,0 +1,1 @@
+//! Control state: availability, save areas, exceptions.

@@ -1,0 +1,497 @@
+//! x87: the guest's state lives in the host's x87 unit while it is in use.
+//!
+//! Rust code for x86-64 never touches x87 or MMX registers, so the guest's state can stay in the host's between
+//! operations: it enters with the first x87 or MMX instruction ([`enter`]) and leaves with [`release`], which the run loop
+//! calls before it gives the thread away. What other code sees in `cpu.fx` is current only after [`sync`] or [`release`].
+//!
+//! Exceptions (SDM vol. 1 §8.6): the host never executes a waiting instruction while an unmasked exception is pending;
+//! that is checked here, where `#MF` is raised instead.
+//!
+//! Pointers (SDM vol. 1 §8.1.8): FIP and FDP are the guest's linear instruction address and operand offset of the last
+//! non-control instruction, FOP, FCS and FDS are zero, as on processors that deprecate them (CPUID.7.0:EBX[13]).
+//! The real-mode layout of FSTENV and FSAVE is not made; 16- and 32-bit protected-mode layouts are.
+
+use std::arch::asm;
+
+use iced_x86::{Mnemonic, OpKind};
+use nodescope_x86::bits::cr0;
+use nodescope_x86::{Exception, FxImage, Vector};
+
+use crate::cpu::{Cpu, Mode};
+use crate::lower::Lowering;
+use crate::op::{Done, Flow, Handler, Op, Trap};
+
+use super::execute::stub;
+use super::{classify, mxcsr, need, require};
+
+/// What is known of the host's x87 unit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Resident {
+    /// It holds the guest's state.
+    live: bool,
+    /// The control word unmasks an exception.
+    unmasked: bool,
+    /// An unmasked exception is pending.
+    pending: bool,
+}
+
+const EXCEPTIONS: u16 = 0x3f;
+/// FSW.ES.
+const SUMMARY: u16 = 0x80;
+
+#[repr(C, align(16))]
+struct Area([u8; 512]);
+
+/// Whether an unmasked exception is pending.
+fn pending(cpu: &Cpu) -> bool {
+    if cpu.stubs.x87.live {
+        cpu.stubs.x87.pending
+    } else {
+        cpu.fx.fsw() & !cpu.fx.fcw() & EXCEPTIONS != 0
+    }
+}
+
+/// What a waiting instruction does first: `#MF` where an unmasked exception is pending.
+#[inline]
+pub fn check_pending(cpu: &mut Cpu) -> Result<(), Trap> {
+    if cpu.stubs.x87.live && !cpu.stubs.x87.pending {
+        return Ok(());
+    }
+    check_pending_slow(cpu)
+}
+
+#[cold]
+fn check_pending_slow(cpu: &mut Cpu) -> Result<(), Trap> {
+    if !pending(cpu) {
+        return Ok(());
+    }
+    if cpu.control.cr0 & cr0::NE == 0 {
+        return Err(cpu
+            .unsupported("x87 exception with CR0.NE clear (reported through IRQ 13); set CR0.NE"));
+    }
+    Err(cpu.raise(Exception::new(Vector::X87)))
+}
+
+/// Bring the guest's state into the host's x87 unit for a waiting instruction.
+#[inline(always)]
+pub fn enter(cpu: &mut Cpu) -> Result<(), Trap> {
+    check_pending(cpu)?;
+    if !cpu.stubs.x87.live {
+        load(cpu);
+    }
+    Ok(())
+}
+
+#[cold]
+#[inline(never)]
+fn load(cpu: &mut Cpu) {
+    let mut area = Area([0; 512]);
+    area.0[..160].copy_from_slice(cpu.fx.legacy());
+    // FOP, FIP, FDP stay here; MXCSR is the other file's affair.
+    area.0[6..24].fill(0);
+    area.0[24..28].copy_from_slice(&mxcsr::DEFAULT.to_le_bytes());
+    area.0[28..32].fill(0);
+    // SAFETY: the area is a valid, aligned FXSAVE image; XMM registers are declared as changed; compiled Rust code does not
+    // use x87 registers on this architecture, and MXCSR gets the value that Rust code expects.
+    unsafe {
+        asm!("fxrstor64 [{}]", in(reg) &area,
+            out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _,
+            out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+            options(nostack, readonly, preserves_flags));
+    }
+    cpu.stubs.x87.live = true;
+    refresh(cpu);
+}
+
+fn host_control() -> u16 {
+    let mut word = 0_u16;
+    // SAFETY: writes two bytes to `word`; a non-waiting instruction.
+    unsafe { asm!("fnstcw [{}]", in(reg) &mut word, options(nostack, preserves_flags)) };
+    word
+}
+
+fn host_status() -> u16 {
+    let word: u16;
+    // SAFETY: a non-waiting instruction that writes AX alone.
+    unsafe { asm!("fnstsw ax", out("ax") word, options(nomem, nostack, preserves_flags)) };
+    word
+}
+
+/// After the control or status word was replaced.
+fn refresh(cpu: &mut Cpu) {
+    cpu.stubs.x87.unmasked = !host_control() & EXCEPTIONS != 0;
+    cpu.stubs.x87.pending = host_status() & SUMMARY != 0;
+}
+
+/// Copy the state into `cpu.fx`; it stays in the host as well.
+pub fn sync(cpu: &mut Cpu) {
+    if !cpu.stubs.x87.live {
+        return;
+    }
+    let mut area = Area([0; 512]);
+    // SAFETY: the area is 512 bytes, aligned; a non-waiting instruction that changes no register.
+    unsafe { asm!("fxsave64 [{}]", in(reg) &mut area, options(nostack, preserves_flags)) };
+    cpu.fx.0[..5].copy_from_slice(&area.0[..5]);
+    cpu.fx.0[32..160].copy_from_slice(&area.0[32..160]);
+}
+
+/// Forget what the host holds, without saving it: `cpu.fx` counts.
+pub fn forget(cpu: &mut Cpu) {
+    if cpu.stubs.x87.live {
+        // SAFETY: leaves the x87 unit empty and in its default mode, as the calling convention wants it.
+        unsafe { asm!("fninit", options(nomem, nostack, preserves_flags)) };
+        cpu.stubs.x87.live = false;
+    }
+}
+
+/// Save the guest's x87 state into `cpu.fx` and give the host's x87 unit back. To be called before a thread stops running
+/// a vCPU and before its state is read; costs nothing where x87 was not used.
+#[inline]
+pub fn release(cpu: &mut Cpu) {
+    if cpu.stubs.x87.live {
+        sync(cpu);
+        forget(cpu);
+    }
+}
+
+/// The state to go back to if an instruction that changes MMX registers must be undone.
+pub fn snapshot(cpu: &mut Cpu) -> Option<FxImage> {
+    sync(cpu);
+    cpu.stubs.x87.live.then_some(cpu.fx)
+}
+
+/// Go back to a snapshot.
+pub fn roll_back(cpu: &mut Cpu, before: Option<FxImage>) {
+    if let Some(before) = before {
+        forget(cpu);
+        cpu.fx = before;
+    }
+}
+
+fn word(cpu: &mut Cpu, at: usize, value: u64) {
+    cpu.fx.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
+}
+
+/// Note where the last non-control instruction was.
+#[inline(always)]
+fn note_instruction(cpu: &mut Cpu, op: &Op) {
+    let ip = cpu.ip(op);
+    word(cpu, 8, ip);
+}
+
+#[inline(always)]
+fn after(cpu: &mut Cpu) {
+    if cpu.stubs.x87.unmasked {
+        cpu.stubs.x87.pending = host_status() & SUMMARY != 0;
+    }
+}
+
+fn call(cpu: &mut Cpu, op: &Op, memory: *mut u8) {
+    // SAFETY: the stub reads or writes at most `op.aux` bytes at `memory`, which comes from a span of that length, and the
+    // flags and x87 registers of the guest, which are in place.
+    unsafe { stub(op)(cpu, memory) };
+}
+
+/// Arithmetic and moves between registers.
+fn registers(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    enter(cpu)?;
+    note_instruction(cpu, op);
+    call(cpu, op, std::ptr::null_mut());
+    after(cpu);
+    Ok(Flow::Next)
+}
+
+/// With a memory operand that is read.
+fn load_operand(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    check_pending(cpu)?;
+    let place = cpu.read_span(cpu.linear(op), op.aux as usize)?;
+    enter(cpu)?;
+    note_instruction(cpu, op);
+    let offset = cpu.offset(op);
+    word(cpu, 16, offset);
+    call(cpu, op, place.cast_mut());
+    after(cpu);
+    Ok(Flow::Next)
+}
+
+/// With a memory operand that is written.
+fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    check_pending(cpu)?;
+    let (linear, len) = (cpu.linear(op), op.aux as usize);
+    let place = cpu.write_span(linear, len)?;
+    enter(cpu)?;
+    if cpu.stubs.x87.unmasked {
+        // The instruction may leave its operand alone.
+        let mut old = [0_u8; 16];
+        cpu.read_bytes(linear, &mut old[..len])?;
+        // SAFETY: the span holds `len` bytes, at most 10.
+        unsafe { std::ptr::copy_nonoverlapping(old.as_ptr(), place, len) };
+    }
+    note_instruction(cpu, op);
+    let offset = cpu.offset(op);
+    word(cpu, 16, offset);
+    call(cpu, op, place);
+    after(cpu);
+    cpu.commit_span(linear, len, place)?;
+    Ok(Flow::Next)
+}
+
+/// FLDCW.
+fn load_control(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    check_pending(cpu)?;
+    let value: u16 = cpu.load(cpu.linear(op))?;
+    enter(cpu)?;
+    // SAFETY: no exception is pending, so this cannot fault; Rust code does not use the x87 unit.
+    unsafe { asm!("fldcw [{}]", in(reg) &value, options(nostack, readonly, preserves_flags)) };
+    refresh(cpu);
+    Ok(Flow::Next)
+}
+
+fn control(cpu: &Cpu) -> u16 {
+    if cpu.stubs.x87.live {
+        host_control()
+    } else {
+        cpu.fx.fcw()
+    }
+}
+
+fn status(cpu: &Cpu) -> u16 {
+    if cpu.stubs.x87.live {
+        host_status()
+    } else {
+        let (fsw, fcw) = (cpu.fx.fsw(), cpu.fx.fcw());
+        // The summary and busy bits follow from flags and masks.
+        if fsw & !fcw & EXCEPTIONS != 0 {
+            fsw | 0x8080
+        } else {
+            fsw & !0x8080
+        }
+    }
+}
+
+/// FNSTCW, FSTCW.
+fn store_control<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    if WAIT {
+        check_pending(cpu)?;
+    }
+    let value = control(cpu);
+    cpu.store(cpu.linear(op), value)?;
+    Ok(Flow::Next)
+}
+
+/// FNSTSW, FSTSW to memory.
+fn store_status<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    if WAIT {
+        check_pending(cpu)?;
+    }
+    let value = status(cpu);
+    cpu.store(cpu.linear(op), value)?;
+    Ok(Flow::Next)
+}
+
+/// FNSTSW AX, FSTSW AX.
+fn status_to_ax<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    if WAIT {
+        check_pending(cpu)?;
+    }
+    let value = status(cpu);
+    cpu.set_reg::<u16>(0, value);
+    Ok(Flow::Next)
+}
+
+/// FNCLEX, FCLEX.
+fn clear_exceptions<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    if WAIT {
+        check_pending(cpu)?;
+    }
+    if cpu.stubs.x87.live {
+        // SAFETY: a non-waiting instruction that clears exception flags.
+        unsafe { asm!("fnclex", options(nomem, nostack, preserves_flags)) };
+        cpu.stubs.x87.pending = false;
+    } else {
+        let value = cpu.fx.fsw() & 0x7f00;
+        cpu.fx.0[2..4].copy_from_slice(&value.to_le_bytes());
+    }
+    Ok(Flow::Next)
+}
+
+/// After FNINIT (SDM vol. 3A table 9-1): control word 37FH, everything else clear, registers kept. The image holds them in
+/// stack order, so they move as the top of the stack becomes register 0.
+fn init_header(cpu: &mut Cpu) {
+    rotate_to_zero(cpu);
+    cpu.fx.0[..24].fill(0);
+    cpu.fx.0[..2].copy_from_slice(&0x37f_u16.to_le_bytes());
+}
+
+/// Reorder the image's registers for a top of stack of 0.
+pub fn rotate_to_zero(cpu: &mut Cpu) {
+    let top = usize::from(cpu.fx.fsw() >> 11 & 7);
+    cpu.fx.0[32..160].rotate_right(16 * top);
+}
+
+/// FNINIT, FINIT.
+fn initialise<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    if WAIT {
+        check_pending(cpu)?;
+    }
+    release(cpu);
+    init_header(cpu);
+    Ok(Flow::Next)
+}
+
+/// FWAIT.
+fn wait(cpu: &mut Cpu, _op: &Op) -> Done {
+    require(cpu, need::WAIT)?;
+    check_pending(cpu)?;
+    Ok(Flow::Next)
+}
+
+/// FNENI, FNDISI, FNSETPM: did something on the 8087 and 80287 alone.
+fn nothing(cpu: &mut Cpu, _op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    Ok(Flow::Next)
+}
+
+/// EMMS.
+fn empty(cpu: &mut Cpu, _op: &Op) -> Done {
+    require(cpu, need::MMX)?;
+    enter(cpu)?;
+    // SAFETY: no exception is pending; marks the x87 registers empty.
+    unsafe { asm!("emms", options(nomem, nostack, preserves_flags)) };
+    Ok(Flow::Next)
+}
+
+/// Places of FIP, FCS (and FOP), FDP, FDS in an environment of 14 or 28 bytes (SDM vol. 1 figures 8-9 to 8-12).
+fn pointers(len: usize) -> ([usize; 4], usize) {
+    if matches!(len, 14 | 94) {
+        ([6, 8, 10, 12], 2)
+    } else {
+        ([12, 16, 20, 24], 4)
+    }
+}
+
+/// FNSTENV, FNSAVE and their waiting forms.
+fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    if WAIT {
+        check_pending(cpu)?;
+    }
+    let (linear, len) = (cpu.linear(op), op.aux as usize);
+    let place = cpu.write_span(linear, len)?;
+    if !cpu.stubs.x87.live {
+        load(cpu);
+    }
+    let mut area = [0_u8; 108];
+    call(cpu, op, area.as_mut_ptr());
+    // The host's pointers are addresses of stubs: put the guest's there.
+    let ([ip, cs, dp, ds], size) = pointers(len);
+    let part = |at: usize| {
+        [
+            cpu.fx.0[at],
+            cpu.fx.0[at + 1],
+            cpu.fx.0[at + 2],
+            cpu.fx.0[at + 3],
+        ]
+    };
+    area[ip..ip + size].copy_from_slice(&part(8)[..size]);
+    area[cs..cs + size].fill(0);
+    area[dp..dp + size].copy_from_slice(&part(16)[..size]);
+    area[ds..ds + size].fill(0);
+    if size == 4 {
+        // Upper half of the last word is undefined or set: as the processor writes it.
+        area[ds + 2..ds + 4].fill(0xff);
+    }
+    // SAFETY: the span holds `len` bytes, at most 108.
+    unsafe { std::ptr::copy_nonoverlapping(area.as_ptr(), place, len) };
+    if len >= 94 {
+        // FNSAVE initialises like FNINIT, which clears the pointers.
+        cpu.fx.0[6..24].fill(0);
+    }
+    refresh(cpu);
+    cpu.commit_span(linear, len, place)?;
+    Ok(Flow::Next)
+}
+
+/// FLDENV, FRSTOR.
+fn load_environment(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, need::X87)?;
+    check_pending(cpu)?;
+    let len = op.aux as usize;
+    let place = cpu.read_span(cpu.linear(op), len)?;
+    let mut area = [0_u8; 108];
+    // SAFETY: the span holds `len` bytes, at most 108.
+    unsafe { std::ptr::copy_nonoverlapping(place, area.as_mut_ptr(), len) };
+    enter(cpu)?;
+    call(cpu, op, area.as_mut_ptr());
+    let ([ip, _, dp, _], size) = pointers(len);
+    cpu.fx.0[6..24].fill(0);
+    cpu.fx.0[8..8 + size].copy_from_slice(&area[ip..ip + size]);
+    cpu.fx.0[16..16 + size].copy_from_slice(&area[dp..dp + size]);
+    refresh(cpu);
+    Ok(Flow::Next)
+}
+
+/// x87 instructions.
+pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
+    use Mnemonic::*;
+    let i = l.instruction;
+    let memory = i.op_count() > 0 && i.op0_kind() == OpKind::Memory;
+    let direct: Option<Handler> = match i.mnemonic() {
+        Wait => Some(wait),
+        Emms => Some(empty),
+        Fneni | Feni | Fndisi | Fdisi | Fnsetpm | Fsetpm => Some(nothing),
+        Fninit => Some(initialise::<false>),
+        Finit => Some(initialise::<true>),
+        Fnclex => Some(clear_exceptions::<false>),
+        Fclex => Some(clear_exceptions::<true>),
+        Fldcw => Some(load_control),
+        Fnstcw => Some(store_control::<false>),
+        Fstcw => Some(store_control::<true>),
+        Fnstsw if memory => Some(store_status::<false>),
+        Fstsw if memory => Some(store_status::<true>),
+        Fnstsw => Some(status_to_ax::<false>),
+        Fstsw => Some(status_to_ax::<true>),
+        _ => None,
+    };
+    match i.mnemonic() {
+        Fnstcw | Fstcw | Fnstsw | Fstsw | Fnstenv | Fstenv | Fnsave | Fsave if memory => {
+            l.op.stores = 1
+        }
+        _ if memory => classify::count_access(l),
+        _ => {}
+    }
+    if direct.is_some() {
+        return direct;
+    }
+    if !classify::is_x87(i) {
+        return None;
+    }
+    let environment = matches!(
+        i.mnemonic(),
+        Fnstenv | Fstenv | Fnsave | Fsave | Fldenv | Frstor
+    );
+    if environment && l.mode == Mode::Bits16 {
+        // Whether this is real mode is known when it runs; 16-bit code is not expected to do it at all.
+        let text = format!("{:?} in 16-bit code", i.mnemonic());
+        l.op.aux = l.stubs.message(text);
+        return Some(super::refused);
+    }
+    let handler: Handler = match i.mnemonic() {
+        Fnstenv | Fnsave => store_environment::<false>,
+        Fstenv | Fsave => store_environment::<true>,
+        Fldenv | Frstor => load_environment,
+        _ if !memory => registers,
+        _ if l.op.stores != 0 => store_operand,
+        _ => load_operand,
+    };
+    Some(classify::with_stub(l, false, handler))
+}
