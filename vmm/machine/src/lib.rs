@@ -1,9 +1,13 @@
 //! One node: what the guest is told about itself (ACPI, CPUID), and how it is started.
 //!
 //! [`topology`] holds the description; [`cpuid`] and [`acpi`] turn the same description into what firmware and
-//! processor say, so that they cannot disagree; [`boot`] puts a Linux kernel into guest RAM.
+//! processor say, so that they cannot disagree; [`boot`] puts a Linux kernel into guest RAM; [`board`] ties the devices
+//! together and answers the vCPUs; [`node`] lets the vCPUs take turns.
 
 pub mod acpi;
+pub mod board;
 pub mod boot;
+pub mod clock;
 pub mod cpuid;
+pub mod node;
 pub mod topology;

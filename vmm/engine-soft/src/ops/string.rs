@@ -277,12 +277,7 @@ fn single<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
 
 fn repeated<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let mut done = 0;
-    let flags = cpu.rflags;
     let outcome = repeat::<O, A, T>(cpu, op, &mut done);
-    if outcome.is_err() {
-        // A fault in repeated CMPS or SCAS finds the flags from before the instruction (SDM vol. 2B, REP).
-        cpu.rflags = flags;
-    }
     cpu.stall += O::cycles::<T>(done);
     if outcome? {
         return Ok(Flow::Next);

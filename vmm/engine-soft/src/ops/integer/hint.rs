@@ -11,12 +11,6 @@ fn nop(_: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// Flushing a line has no effect here, but is checked as a load of a byte (SDM vol. 2A, CLFLUSH).
-fn flush_line(cpu: &mut Cpu, op: &Op) -> Done {
-    cpu.load::<u8>(cpu.linear(op))?;
-    Ok(Flow::Next)
-}
-
 /// Cycles of a PAUSE: about 140 since Skylake (Intel Optimization Reference Manual, "Pause latency in Skylake").
 const PAUSE_CYCLES: u64 = 140;
 
@@ -34,9 +28,8 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     match l.instruction.mnemonic() {
         Nop | Endbr64 | Endbr32 | Prefetch | Prefetchw | Prefetchwt1 | Prefetchnta | Prefetcht0
-        | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1 | Cldemote | Lfence | Mfence
-        | Sfence => Some(nop),
-        Clflush | Clflushopt | Clwb => Some(flush_line),
+        | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1 | Clflush | Clflushopt | Clwb
+        | Cldemote | Lfence | Mfence | Sfence => Some(nop),
         // Without shadow stacks (CR4.CET clear) RDSSP is a NOP (SDM vol. 2B).
         Rdsspd | Rdsspq => Some(nop),
         Pause => Some(pause),

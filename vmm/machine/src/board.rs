@@ -1,0 +1,246 @@
+//! Everything in a node but its vCPUs: address decode, devices, interrupts, the attached model, hypercalls.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nodescope_devices::chipset::Chipset;
+use nodescope_devices::virtio::Device;
+use nodescope_devices::virtio::net::Net;
+use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
+use nodescope_hypercall::{Answer, Call, NodeIdentity, Request};
+use nodescope_plugin_api::{
+    Context, Counters, FilterUpdate, MemRef, MemoryModel, Outcome, Permission, Privilege,
+};
+
+/// A decoded hypercall with the state in which it was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeEvent {
+    /// Clock of the vCPU in cycles.
+    pub cycles: u64,
+    /// vCPU within the node.
+    pub vcpu: u16,
+    /// Instructions retired by the vCPU.
+    pub instructions: u64,
+    /// Address space of the caller.
+    pub cr3: u64,
+    /// What was asked.
+    pub request: Request,
+}
+
+/// Counters by vCPU, address space and privilege.
+pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
+
+/// The node around its vCPUs.
+pub struct Board {
+    pub(crate) chipset: Chipset,
+    network: Option<usize>,
+    pub(crate) model: Option<Box<dyn MemoryModel>>,
+    /// Filter changes of vCPUs that were not running.
+    pub(crate) updates: Vec<Vec<FilterUpdate>>,
+    scratch: Vec<FilterUpdate>,
+    contexts: HashMap<u64, Context>,
+    pub(crate) context_cr3: Vec<u64>,
+    pub(crate) accounts: Accounts,
+    pub(crate) events: Vec<NodeEvent>,
+    /// What NodeIdentity answers.
+    pub(crate) identity: NodeIdentity,
+    /// Hypercalls that could not be decoded, for the user: the first few texts and their number.
+    pub(crate) bad_hypercalls: Vec<String>,
+}
+
+impl Board {
+    /// A node's devices and what it answers when asked who it is.
+    pub fn new(chipset: Chipset, vcpus: usize, identity: NodeIdentity) -> Self {
+        let network = chipset
+            .virtio()
+            .position(|v| matches!(v.device(), Device::Net(_)));
+        Self {
+            chipset,
+            network,
+            model: None,
+            updates: vec![Vec::new(); vcpus],
+            scratch: Vec::new(),
+            contexts: HashMap::new(),
+            context_cr3: Vec::new(),
+            accounts: Accounts::new(),
+            events: Vec::new(),
+            identity,
+            bad_hypercalls: Vec::new(),
+        }
+    }
+
+    /// The node's network device.
+    pub fn network(&mut self) -> Option<&mut Net> {
+        match self.chipset.virtio_device_mut(self.network?) {
+            Some(Device::Net(net)) => Some(net),
+            _ => None,
+        }
+    }
+
+    fn answer(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> Answer {
+        let mut memory = HypercallMemory(memory);
+        let decoded = Call::new(call.operation, call.args)
+            .and_then(|c| nodescope_hypercall::decode(&c, &mut memory));
+        let request = match decoded {
+            Ok(request) => request,
+            Err(error) => {
+                // An unreadable page is ordinary: the tool touches it and calls again.
+                if !matches!(error, nodescope_hypercall::HypercallError::Memory(_))
+                    && self.bad_hypercalls.len() < 16
+                {
+                    self.bad_hypercalls.push(error.to_string());
+                }
+                return error.answer();
+            }
+        };
+        let answer = match &request {
+            Request::Probe => return Answer::probe(),
+            Request::NodeIdentity(buffer) => {
+                return match self.identity.write_to(*buffer, &mut memory) {
+                    Ok(n) => Answer::ok(n),
+                    Err(fault) => nodescope_hypercall::HypercallError::from(fault).answer(),
+                };
+            }
+            Request::MpiEvents(records) => Answer::ok(records.len() as u32),
+            _ => Answer::ok(0),
+        };
+        self.events.push(NodeEvent {
+            cycles: call.now,
+            vcpu: call.vcpu,
+            instructions: call.instructions,
+            cr3: call.cr3,
+            request,
+        });
+        answer
+    }
+}
+
+/// Adapts the engine's view of guest memory to the hypercall decoder's.
+struct HypercallMemory<'a>(&'a mut dyn GuestVirtual);
+
+impl nodescope_hypercall::GuestVirtual for HypercallMemory<'_> {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), nodescope_hypercall::Fault> {
+        self.0
+            .read(address, buffer)
+            .map_err(|MemoryFault { address }| nodescope_hypercall::Fault {
+                address,
+                write: false,
+            })
+    }
+    fn write(&mut self, address: u64, data: &[u8]) -> Result<(), nodescope_hypercall::Fault> {
+        self.0
+            .write(address, data)
+            .map_err(|MemoryFault { address }| nodescope_hypercall::Fault {
+                address,
+                write: true,
+            })
+    }
+}
+
+impl Platform for Board {
+    fn port_read(&mut self, _vcpu: u16, now: u64, port: u16, data: &mut [u8]) {
+        self.chipset.port_read(now, port, data);
+    }
+
+    fn port_write(&mut self, _vcpu: u16, now: u64, port: u16, data: &[u8]) {
+        self.chipset.port_write(now, port, data);
+    }
+
+    fn mmio_read(&mut self, vcpu: u16, now: u64, physical: u64, data: &mut [u8]) {
+        self.chipset.mmio_read(vcpu, now, physical, data);
+    }
+
+    fn mmio_write(&mut self, vcpu: u16, now: u64, physical: u64, data: &[u8]) {
+        self.chipset.mmio_write(vcpu, now, physical, data);
+    }
+
+    fn msr_read(&mut self, vcpu: u16, now: u64, msr: u32) -> Result<u64, MsrFault> {
+        use nodescope_x86::bits::msr as number;
+        match msr {
+            number::ARCH_CAPABILITIES => Ok(nodescope_x86::cpuid::ARCH_CAPABILITIES),
+            _ => self
+                .chipset
+                .interrupts
+                .read_msr(vcpu, now, msr)
+                .map_err(|_| MsrFault),
+        }
+    }
+
+    fn msr_write(&mut self, vcpu: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
+        self.chipset
+            .interrupts
+            .write_msr(vcpu, now, msr, value)
+            .map_err(|_| MsrFault)
+    }
+
+    fn tsc_offset_changed(&mut self, vcpu: u16, now: u64, offset: u64) {
+        self.chipset.interrupts.set_tsc_offset(vcpu, now, offset);
+    }
+
+    fn task_priority(&mut self, vcpu: u16) -> u8 {
+        self.chipset.interrupts.cr8(vcpu)
+    }
+
+    fn set_task_priority(&mut self, vcpu: u16, _now: u64, priority: u8) {
+        self.chipset.interrupts.set_cr8(vcpu, priority);
+    }
+
+    fn interrupt_pending(&mut self, vcpu: u16, now: u64) -> bool {
+        self.chipset.interrupts.pending(vcpu, now).is_some()
+    }
+
+    fn acknowledge(&mut self, vcpu: u16, now: u64) -> Option<u8> {
+        self.chipset.interrupts.acknowledge(vcpu, now)
+    }
+
+    fn next_event(&mut self, vcpu: u16) -> u64 {
+        self.chipset.interrupts.next_event(vcpu)
+    }
+
+    fn attention(&mut self) -> bool {
+        self.chipset.interrupts.has_actions() || self.chipset.power.request().is_some()
+    }
+
+    fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
+        let a = self.answer(call, memory);
+        HypercallAnswer {
+            eax: a.eax,
+            ebx: a.ebx,
+            ecx: a.ecx,
+            edx: a.edx,
+        }
+    }
+
+    fn context(&mut self, _vcpu: u16, cr3: u64) -> Context {
+        let next = Context(self.context_cr3.len() as u32);
+        let cr3_list = &mut self.context_cr3;
+        *self.contexts.entry(cr3).or_insert_with(|| {
+            cr3_list.push(cr3);
+            next
+        })
+    }
+
+    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+        let Some(model) = self.model.as_mut() else {
+            return Outcome {
+                stall: 0,
+                filter: Permission::None,
+            };
+        };
+        let outcome = model.reference(reference, &mut self.scratch);
+        for update in self.scratch.drain(..) {
+            if update.vcpu == reference.vcpu {
+                updates.push(update);
+            } else {
+                self.updates[usize::from(update.vcpu)].push(update);
+            }
+        }
+        outcome
+    }
+
+    fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {
+        self.accounts
+            .entry((vcpu, context, privilege))
+            .or_default()
+            .add(counters);
+    }
+}

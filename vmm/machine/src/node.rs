@@ -1,0 +1,480 @@
+//! One node: its vCPUs take turns on one host thread, in slices of virtual time.
+
+use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
+use nodescope_devices::lapic::{CpuAction, TimerClock};
+use nodescope_devices::power::PowerRequest;
+use nodescope_devices::time::Hertz;
+use nodescope_devices::virtio::Device;
+use nodescope_devices::virtio::net::Frame;
+use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_hypercall::NodeIdentity;
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{Context, Counters, MemoryModel, Privilege, Statistic};
+use nodescope_x86::{MpState, VcpuState};
+use thiserror::Error;
+
+use crate::acpi::{PlatformDescription, PlatformRegister};
+use crate::board::{Board, NodeEvent};
+use crate::clock::NodeClock;
+use crate::topology::NodeTopology;
+
+/// Longest turn of a vCPU in cycles: how far the clocks of a node's vCPUs may be apart.
+pub const SLICE: u64 = 5_000;
+/// First port of the real-time clock.
+const RTC_PORT: u16 = 0x70;
+
+/// What a node is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeStatus {
+    /// Running, or idle.
+    Running,
+    /// Powered off by the guest.
+    Off,
+    /// Reset by the guest: it wanted to start again.
+    Reset,
+}
+
+/// Why a node cannot go on.
+#[derive(Debug, Error)]
+pub enum NodeError {
+    /// An engine stopped.
+    #[error("node {node}: {source}")]
+    Engine {
+        /// Node.
+        node: u32,
+        /// Engine's report.
+        source: EngineError,
+    },
+    /// Triple fault.
+    #[error(
+        "node {node}: vCPU {vcpu} shut down (triple fault) at {ip:#x} after {instructions} instructions; see the node's console log"
+    )]
+    TripleFault {
+        /// Node.
+        node: u32,
+        /// vCPU.
+        vcpu: usize,
+        /// Instruction pointer.
+        ip: u64,
+        /// Instructions it had retired.
+        instructions: u64,
+    },
+}
+
+/// Why a node cannot be put together.
+#[derive(Debug, Error)]
+pub enum AssemblyError {
+    /// Devices collide.
+    #[error("cannot place the node's devices: {0}")]
+    Devices(#[from] ChipsetError),
+    /// No clock.
+    #[error("the node's clock is 0 Hz; give it a positive frequency")]
+    Clock,
+    /// Other registers than this machine has.
+    #[error("a node needs a serial console and power registers at I/O ports")]
+    Platform,
+    /// Devices and places differ in number.
+    #[error("{devices} virtio devices for {slots} places")]
+    Slots {
+        /// Devices given.
+        devices: usize,
+        /// Places described.
+        slots: usize,
+    },
+}
+
+/// What a window measured on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Measurement {
+    /// The engine's counters by vCPU, address space and privilege.
+    pub counters: Vec<(u16, Context, Privilege, Counters)>,
+    /// The model's counters.
+    pub statistics: Vec<Statistic>,
+    /// CR3 of each address space.
+    pub address_spaces: Vec<u64>,
+    /// Clock of each vCPU when measuring began and when it ended, in cycles.
+    pub cycles: Vec<(u64, u64)>,
+}
+
+/// A node.
+pub struct Node {
+    index: u32,
+    clock: NodeClock,
+    board: Board,
+    vcpus: Vec<Box<dyn Vcpu>>,
+    /// Whether the vCPU last stopped in HLT or waits for a start-up message.
+    halted: Vec<bool>,
+    ram: Ram,
+    now: u64,
+    status: NodeStatus,
+    window_start: Vec<u64>,
+}
+
+/// What a node is put together from.
+pub struct NodeParts {
+    /// Number within the cluster.
+    pub index: u32,
+    /// Its description.
+    pub topology: NodeTopology,
+    /// Its devices' places.
+    pub platform: PlatformDescription,
+    /// Its memory, already loaded.
+    pub ram: Ram,
+    /// Its vCPUs in their reset state, in order.
+    pub vcpus: Vec<Box<dyn Vcpu>>,
+    /// State of the boot processor.
+    pub boot: VcpuState,
+    /// Devices, in the order of `platform.virtio`.
+    pub virtio: Vec<Device>,
+    /// What its real-time clock shows at power-on, seconds since 1970-01-01 UTC.
+    pub epoch: i64,
+    /// What it answers when asked who it is.
+    pub identity: NodeIdentity,
+}
+
+impl Node {
+    /// Put a node together; its first vCPU starts in the boot state, the others wait for a start-up message.
+    pub fn new(parts: NodeParts) -> Result<Self, AssemblyError> {
+        let hertz = |hz| Hertz::new(hz).ok_or(AssemblyError::Clock);
+        let (PlatformRegister::Port(power_port), Some(serial)) =
+            (parts.platform.sleep_control, parts.platform.serial)
+        else {
+            return Err(AssemblyError::Platform);
+        };
+        if parts.virtio.len() != parts.platform.virtio.len() {
+            return Err(AssemblyError::Slots {
+                devices: parts.virtio.len(),
+                slots: parts.platform.virtio.len(),
+            });
+        }
+        let places = parts.virtio.into_iter().zip(&parts.platform.virtio);
+        let config = ChipsetConfig {
+            apic_ids: parts.topology.places().map(|p| p.apic_id).collect(),
+            clock: TimerClock {
+                tsc: hertz(parts.topology.tsc_hz)?,
+                input: hertz(parts.topology.crystal_hz().into())?,
+            },
+            ioapic: parts.platform.ioapic.into(),
+            serial_port: serial.port,
+            serial_gsi: serial.gsi,
+            power_port,
+            rtc_port: RTC_PORT,
+            epoch: parts.epoch,
+            virtio: places
+                .map(|(device, slot)| VirtioPlace {
+                    base: slot.base,
+                    gsi: slot.gsi,
+                    device,
+                })
+                .collect(),
+        };
+        let chipset = Chipset::new(config, parts.ram.memory())?;
+        let mut vcpus = parts.vcpus;
+        let board = Board::new(chipset, vcpus.len(), parts.identity);
+        for (i, vcpu) in vcpus.iter_mut().enumerate() {
+            let mut state = if i == 0 {
+                parts.boot.clone()
+            } else {
+                VcpuState::reset()
+            };
+            if i > 0 {
+                state.events.mp = MpState::WaitForSipi;
+            }
+            vcpu.restore(&state);
+        }
+        let n = vcpus.len();
+        Ok(Self {
+            index: parts.index,
+            clock: NodeClock {
+                hz: parts.topology.tsc_hz,
+            },
+            board,
+            vcpus,
+            halted: (0..n).map(|i| i > 0).collect(),
+            ram: parts.ram,
+            now: 0,
+            status: NodeStatus::Running,
+            window_start: Vec::new(),
+        })
+    }
+
+    /// Number within the cluster.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its nominal clock.
+    pub fn clock(&self) -> NodeClock {
+        self.clock
+    }
+
+    /// Its memory.
+    pub fn ram(&self) -> &Ram {
+        &self.ram
+    }
+
+    /// Its virtual time in cycles.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// What it is doing.
+    pub fn status(&self) -> NodeStatus {
+        self.status
+    }
+
+    /// Instructions retired by all its vCPUs.
+    pub fn instructions(&self) -> u64 {
+        self.vcpus.iter().map(|v| v.instructions()).sum()
+    }
+
+    /// The complete state of a vCPU.
+    pub fn vcpu_state(&self, vcpu: usize) -> VcpuState {
+        self.vcpus[vcpu].save()
+    }
+
+    /// What the guest has written to its console since the last call.
+    pub fn take_console(&mut self) -> Vec<u8> {
+        self.board.chipset.serial.take_output()
+    }
+
+    /// Bytes typed at the console.
+    pub fn type_console(&mut self, bytes: &[u8]) {
+        self.board.chipset.console_input(bytes);
+    }
+
+    /// Hypercalls since the last call, in the order in which they were made.
+    pub fn take_events(&mut self) -> Vec<NodeEvent> {
+        std::mem::take(&mut self.board.events)
+    }
+
+    /// Texts about hypercalls that made no sense.
+    pub fn take_bad_hypercalls(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.board.bad_hypercalls)
+    }
+
+    /// Frames sent since the last call; times in cycles.
+    pub fn take_frames(&mut self) -> Vec<Frame> {
+        self.board
+            .network()
+            .map(|net| net.take_frames())
+            .unwrap_or_default()
+    }
+
+    /// A frame that arrives at a time (cycles) not before [`Node::now`].
+    pub fn inject(&mut self, frame: Frame) {
+        if let Some(net) = self.board.network() {
+            net.inject(frame);
+        }
+    }
+
+    /// When something can happen next in this node if nothing comes from outside: now, where a vCPU runs.
+    pub fn next_activity(&mut self) -> u64 {
+        if self.status != NodeStatus::Running {
+            return u64::MAX;
+        }
+        let mut next = self.board.chipset.next_event();
+        for v in 0..self.vcpus.len() {
+            if !self.halted[v]
+                || self
+                    .board
+                    .chipset
+                    .interrupts
+                    .pending(v as u16, self.now)
+                    .is_some()
+            {
+                return self.now;
+            }
+            next = next.min(self.board.chipset.interrupts.next_event(v as u16));
+        }
+        next.max(self.now)
+    }
+
+    /// Run until the node's clock shows `target` cycles, or it stops.
+    pub fn run_until(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
+        while self.now < target && self.status == NodeStatus::Running {
+            self.board.chipset.advance(self.now);
+            let device = self.board.chipset.next_event().max(self.now + 1);
+            let mut end = target.min(device);
+            let activity = self.next_activity();
+            if activity > self.now {
+                // Everybody sleeps: nothing happens before the next timer or device.
+                end = end.min(activity);
+                for v in 0..self.vcpus.len() {
+                    self.vcpus[v].advance_to(end);
+                }
+                self.now = end;
+                continue;
+            }
+            end = end.min(self.now + SLICE);
+            for v in 0..self.vcpus.len() {
+                self.run_vcpu(v, end)?;
+                if self.status != NodeStatus::Running {
+                    return Ok(self.status);
+                }
+            }
+            self.now = end;
+        }
+        Ok(self.status)
+    }
+
+    fn run_vcpu(&mut self, v: usize, end: u64) -> Result<(), NodeError> {
+        let id = v as u16;
+        loop {
+            if !self.board.updates[v].is_empty() {
+                let updates = std::mem::take(&mut self.board.updates[v]);
+                self.vcpus[v].update_filter(&updates);
+            }
+            if self.halted[v] {
+                let now = self.vcpus[v].cycles();
+                if self.board.chipset.interrupts.pending(id, now).is_none() {
+                    let wake = self.board.chipset.interrupts.next_event(id);
+                    self.vcpus[v].advance_to(wake.min(end));
+                    if wake >= end {
+                        return Ok(());
+                    }
+                }
+                self.halted[v] = false;
+            }
+            let exit = self.vcpus[v]
+                .run(&mut self.board, Limit::cycles(end))
+                .map_err(|source| NodeError::Engine {
+                    node: self.index,
+                    source,
+                })?;
+            match exit {
+                Exit::Limit => return Ok(()),
+                Exit::Halted => {
+                    self.halted[v] = true;
+                    let now = self.vcpus[v].cycles();
+                    if self.board.chipset.interrupts.pending(id, now).is_some() {
+                        // HLT with interrupts disabled: only NMI and INIT wake it.
+                        self.vcpus[v].advance_to(end);
+                        return Ok(());
+                    }
+                }
+                Exit::Attention => {
+                    self.carry_out_actions();
+                    if let Some(request) = self.board.chipset.power.take_request() {
+                        self.status = match request {
+                            PowerRequest::PowerOff => NodeStatus::Off,
+                            PowerRequest::Reset => NodeStatus::Reset,
+                        };
+                        return Ok(());
+                    }
+                }
+                Exit::Shutdown => {
+                    return Err(NodeError::TripleFault {
+                        node: self.index,
+                        vcpu: v,
+                        ip: self.vcpus[v].save().general.rip,
+                        instructions: self.vcpus[v].instructions(),
+                    });
+                }
+            }
+        }
+    }
+
+    /// INIT, start-up and NMI messages (SDM vol. 3A §8.4).
+    fn carry_out_actions(&mut self) {
+        for action in self.board.chipset.interrupts.take_actions() {
+            let (CpuAction::Init { vcpu }
+            | CpuAction::Startup { vcpu, .. }
+            | CpuAction::Nmi { vcpu }) = action;
+            let v = usize::from(vcpu);
+            let mut state = self.vcpus[v].save();
+            match action {
+                CpuAction::Init { .. } => {
+                    let time = state.time;
+                    state = VcpuState {
+                        time,
+                        ..VcpuState::reset()
+                    };
+                    state.events.mp = MpState::WaitForSipi;
+                    self.halted[v] = true;
+                }
+                CpuAction::Startup { vector, .. } => {
+                    if state.events.mp != MpState::WaitForSipi {
+                        continue;
+                    }
+                    state.startup(vector);
+                    self.halted[v] = false;
+                }
+                CpuAction::Nmi { .. } => {
+                    state.events.nmi_pending = true;
+                    self.halted[v] = false;
+                }
+            }
+            self.vcpus[v].restore(&state);
+        }
+    }
+
+    /// Attach a model: a window opens with its warm-up.
+    pub fn attach(&mut self, model: Box<dyn MemoryModel>) {
+        let filter = model.filter();
+        self.board.model = Some(model);
+        for v in &mut self.vcpus {
+            v.attach(Some(filter));
+        }
+        self.start_measuring();
+    }
+
+    /// The warm-up is over: forget what was counted, keep the model's state.
+    pub fn start_measuring(&mut self) {
+        for v in &mut self.vcpus {
+            v.flush_counters(&mut self.board);
+        }
+        if let Some(model) = self.board.model.as_mut() {
+            model.reset_statistics();
+        }
+        self.board.accounts.clear();
+        self.window_start = self.vcpus.iter().map(|v| v.cycles()).collect();
+    }
+
+    /// The window closes: detach the model and return what was measured since the warm-up's end.
+    pub fn detach(&mut self) -> Measurement {
+        for v in &mut self.vcpus {
+            v.flush_counters(&mut self.board);
+        }
+        let cycles = self
+            .window_start
+            .drain(..)
+            .zip(self.vcpus.iter().map(|v| v.cycles()))
+            .collect();
+        let accounts = std::mem::take(&mut self.board.accounts);
+        let counters: Vec<_> = accounts
+            .into_iter()
+            .map(|((v, c, p), n)| (v, c, p, n))
+            .collect();
+        let statistics = self
+            .board
+            .model
+            .take()
+            .map(|m| m.statistics(&counters))
+            .unwrap_or_default();
+        for v in &mut self.vcpus {
+            v.attach(None);
+        }
+        for u in &mut self.board.updates {
+            u.clear();
+        }
+        Measurement {
+            counters,
+            statistics,
+            address_spaces: self.board.context_cr3.clone(),
+            cycles,
+        }
+    }
+
+    /// Whether a model is attached.
+    pub fn attached(&self) -> bool {
+        self.board.model.is_some()
+    }
+}
+
+impl Node {
+    /// The platform, for tests that drive a vCPU by hand.
+    pub fn platform(&mut self) -> &mut dyn Platform {
+        &mut self.board
+    }
+}
