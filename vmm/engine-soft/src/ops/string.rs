@@ -254,8 +254,9 @@ impl Action for Cmps {
 
     #[inline(always)]
     fn one<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(), Trap> {
-        let a: T = cpu.load(source::<A>(cpu, op))?;
+        // Where both would fault, hardware reports the second operand (seen on Cascade Lake).
         let b: T = cpu.load(destination::<A>(cpu))?;
+        let a: T = cpu.load(source::<A>(cpu, op))?;
         count_accesses(cpu, 2, 0);
         let (_, flags) = Sub::apply(a, b, 0);
         cpu.set_status_flags(flags);
