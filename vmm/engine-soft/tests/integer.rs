@@ -525,6 +525,19 @@ fn scan_and_compare_end_early() {
 }
 
 #[test]
+fn faulting_comparison_restores_flags_but_not_registers() {
+    let (m, e) = Machine::new(|a| a.repne().scasw().unwrap())
+        .set(RDI, ABSENT - 4)
+        .set(RAX, 1)
+        .set(RCX, 5)
+        .flags(ZF | OF)
+        .fault();
+    assert_eq!((e.vector, e.address), (Vector::PageFault, ABSENT));
+    assert_eq!((m.reg(RDI), m.reg(RCX)), (ABSENT, 3));
+    assert_eq!(m.status(), ZF | OF);
+}
+
+#[test]
 fn port_strings_move_one_element_a_turn() {
     let m = Machine::new(|a| {
         a.rep().outsw().unwrap();
@@ -563,4 +576,15 @@ fn compatibility_mode_wraps_at_4_gib() {
 fn undefined_instruction() {
     let (m, e) = Machine::new(|a| a.ud2().unwrap()).fault();
     assert_eq!((e.vector, m.rip()), (Vector::InvalidOpcode, CODE));
+}
+
+#[test]
+fn line_flushes_fault_as_loads() {
+    let (_, e) = Machine::new(|a| a.clflush(byte_ptr(rdi)).unwrap())
+        .set(RDI, ABSENT)
+        .fault();
+    assert_eq!(
+        (e.vector, e.address, e.error),
+        (Vector::PageFault, ABSENT, 0)
+    );
 }

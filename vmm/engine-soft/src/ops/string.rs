@@ -278,8 +278,13 @@ fn single<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
 
 fn repeated<O: Action, A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let mut done = 0;
+    let flags = cpu.rflags;
     let outcome = repeat::<O, A, T>(cpu, op, &mut done);
     cpu.stall += O::cycles::<T>(done);
+    if outcome.is_err() {
+        // A fault restores the flags that SCAS and CMPS found (SDM vol. 2B, REP), though registers have moved on.
+        cpu.rflags = flags;
+    }
     if outcome? {
         return Ok(Flow::Next);
     }

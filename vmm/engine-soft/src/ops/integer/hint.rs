@@ -1,10 +1,12 @@
-//! Instructions without an effect on the state (NOP, prefetches, cache-line flushes, fences, CET markers), PAUSE, and UD.
+//! Instructions without an effect on the state (NOP, prefetches, fences, CET markers), cache-line flushes, PAUSE, and UD.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::Exception;
 
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
+use crate::memory::is_canonical;
+use crate::mmu::Intent;
 use crate::op::{Done, Flow, Handler, Op};
 
 fn nop(_: &mut Cpu, _: &Op) -> Done {
@@ -19,6 +21,18 @@ fn pause(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
+/// CLFLUSH, CLFLUSHOPT, CLWB: nothing is flushed, but they fault as a load of a byte does (SDM vol. 2A, CLFLUSH).
+fn flush_line(cpu: &mut Cpu, op: &Op) -> Done {
+    let linear = cpu.linear(op);
+    if cpu.read_window(linear).is_none() {
+        if cpu.long_mode() && !is_canonical(linear) {
+            return Err(cpu.raise(Exception::gp(0)));
+        }
+        cpu.translate(linear, Intent::Read)?;
+    }
+    Ok(Flow::Next)
+}
+
 fn undefined(cpu: &mut Cpu, _: &Op) -> Done {
     Err(cpu.raise(Exception::ud()))
 }
@@ -28,10 +42,11 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     match l.instruction.mnemonic() {
         Nop | Endbr64 | Endbr32 | Prefetch | Prefetchw | Prefetchwt1 | Prefetchnta | Prefetcht0
-        | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1 | Clflush | Clflushopt | Clwb
-        | Cldemote | Lfence | Mfence | Sfence => Some(nop),
+        | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1 | Cldemote | Lfence | Mfence
+        | Sfence => Some(nop),
         // Without shadow stacks (CR4.CET clear) RDSSP is a NOP (SDM vol. 2B).
         Rdsspd | Rdsspq => Some(nop),
+        Clflush | Clflushopt | Clwb => Some(flush_line),
         Pause => Some(pause),
         Ud0 | Ud1 | Ud2 => Some(undefined),
         _ => None,
