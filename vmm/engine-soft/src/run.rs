@@ -60,8 +60,14 @@ impl Cpu {
         }
         loop {
             self.synchronise_clock();
-            if std::mem::take(&mut self.touched_platform) && self.platform().attention() {
-                return Ok(Exit::Attention);
+            if std::mem::take(&mut self.touched_platform) {
+                if self.attached {
+                    // A hypercall may have told the platform that the rank entered or left MPI.
+                    self.refresh_context();
+                }
+                if self.platform().attention() {
+                    return Ok(Exit::Attention);
+                }
             }
             if self.time.cycles >= limit.cycles || self.time.instructions >= limit.instructions {
                 return Ok(Exit::Limit);

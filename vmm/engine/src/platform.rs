@@ -86,7 +86,8 @@ pub trait Platform {
     /// The magic CPUID (`vmm/hypercall`).
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer;
 
-    /// Index of the address space of this CR3, for counters and references. Asked when CR3 changes while a model is attached.
+    /// Index of what runs in the address space of this CR3, for counters and references. Asked while a model is attached:
+    /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
     /// One memory reference that the filter could not answer. Updates of the running vCPU's own filter are pushed to
     /// `updates`; those of other vCPUs are kept by the platform until they run.

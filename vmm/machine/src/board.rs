@@ -6,7 +6,7 @@ use nodescope_devices::chipset::Chipset;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
-use nodescope_hypercall::{Answer, Call, NodeIdentity, Request};
+use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
 use nodescope_plugin_api::{
     Context, Counters, FilterUpdate, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
@@ -26,6 +26,18 @@ pub struct NodeEvent {
     pub request: Request,
 }
 
+/// What a [`Context`] stands for: an address space, and the MPI function that its process is in.
+///
+/// The function is known per process, not per thread: with threads that call MPI at the same time the last entry counts.
+/// Kernel threads run in whatever address space was loaded before them and are counted there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Activity {
+    /// CR3.
+    pub cr3: u64,
+    /// MPI function, None outside MPI.
+    pub function: Option<Function>,
+}
+
 /// Counters by vCPU, address space and privilege.
 pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
 
@@ -37,8 +49,10 @@ pub struct Board {
     /// Filter changes of vCPUs that were not running.
     pub(crate) updates: Vec<Vec<FilterUpdate>>,
     scratch: Vec<FilterUpdate>,
-    contexts: HashMap<u64, Context>,
-    pub(crate) context_cr3: Vec<u64>,
+    contexts: HashMap<Activity, Context>,
+    pub(crate) activities: Vec<Activity>,
+    /// The MPI function that the process of an address space is in.
+    inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Vec<NodeEvent>,
     /// What NodeIdentity answers.
@@ -60,7 +74,8 @@ impl Board {
             updates: vec![Vec::new(); vcpus],
             scratch: Vec::new(),
             contexts: HashMap::new(),
-            context_cr3: Vec::new(),
+            activities: Vec::new(),
+            inside: HashMap::new(),
             accounts: Accounts::new(),
             events: Vec::new(),
             identity,
@@ -92,6 +107,15 @@ impl Board {
                 return error.answer();
             }
         };
+        match &request {
+            Request::MpiEnter(enter) => {
+                self.inside.insert(call.cr3, enter.function);
+            }
+            Request::MpiEvents(_) | Request::MpiPollFailed(_) => {
+                self.inside.remove(&call.cr3);
+            }
+            _ => {}
+        }
         let answer = match &request {
             Request::Probe => return Answer::probe(),
             Request::NodeIdentity(buffer) => {
@@ -211,10 +235,14 @@ impl Platform for Board {
     }
 
     fn context(&mut self, _vcpu: u16, cr3: u64) -> Context {
-        let next = Context(self.context_cr3.len() as u32);
-        let cr3_list = &mut self.context_cr3;
-        *self.contexts.entry(cr3).or_insert_with(|| {
-            cr3_list.push(cr3);
+        let activity = Activity {
+            cr3,
+            function: self.inside.get(&cr3).copied(),
+        };
+        let next = Context(self.activities.len() as u32);
+        let activities = &mut self.activities;
+        *self.contexts.entry(activity).or_insert_with(|| {
+            activities.push(activity);
             next
         })
     }

@@ -14,7 +14,7 @@ use nodescope_x86::{MpState, VcpuState};
 use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
-use crate::board::{Board, NodeEvent};
+use crate::board::{Activity, Board, NodeEvent};
 use crate::clock::NodeClock;
 use crate::topology::NodeTopology;
 
@@ -90,8 +90,8 @@ pub struct Measurement {
     pub counters: Vec<(u16, Context, Privilege, Counters)>,
     /// The model's counters.
     pub statistics: Vec<Statistic>,
-    /// CR3 of each address space.
-    pub address_spaces: Vec<u64>,
+    /// What each [`Context`] stands for, by its index.
+    pub activities: Vec<Activity>,
     /// Clock of each vCPU when measuring began and when it ended, in cycles.
     pub cycles: Vec<(u64, u64)>,
 }
@@ -461,7 +461,7 @@ impl Node {
         Measurement {
             counters,
             statistics,
-            address_spaces: self.board.context_cr3.clone(),
+            activities: self.board.activities.clone(),
             cycles,
         }
     }
