@@ -13,7 +13,9 @@ pub struct Probe {
     pub ring0_native: bool,
     /// Accesses to the platform's MSRs can be brought to user space.
     pub msr_exits: bool,
-    /// Features KVM can show to a guest; intersect the CPUID template with them.
+    /// Features a guest can use; intersect the CPUID template with them. They are what KVM lists and, where ring 3
+    /// runs natively although KVM is a software one, also the instructions of user code that the host's processor has:
+    /// such a KVM lists only what its emulator of ring 0 knows.
     pub cpuid: CpuidTable,
 }
 
@@ -77,7 +79,7 @@ fn examine(kvm: &Kvm) -> Result<Probe, Unavailable> {
             what: "its list of CPUID features",
             source: io(e),
         })?;
-    let cpuid = CpuidTable::new(cpuid.as_slice().iter().map(|e| CpuidEntry {
+    let mut cpuid = CpuidTable::new(cpuid.as_slice().iter().map(|e| CpuidEntry {
         leaf: e.function,
         subleaf: (e.flags & kvm_bindings::KVM_CPUID_FLAG_SIGNIFCANT_INDEX != 0).then_some(e.index),
         eax: e.eax,
@@ -85,14 +87,72 @@ fn examine(kvm: &Kvm) -> Result<Probe, Unavailable> {
         ecx: e.ecx,
         edx: e.edx,
     }));
-    // Whether VMX or SVM is visible here (SDM vol. 2A, CPUID leaf 1 ECX bit 5; APM vol. 3, leaf 0x80000001 ECX bit 2).
-    let vmx = std::arch::x86_64::__cpuid(1).ecx & 1 << 5 != 0;
-    let extended = std::arch::x86_64::__cpuid(0x8000_0000).eax;
-    let svm = extended > 0x8000_0000 && std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0;
+    let ring0_native = ring0_native();
+    if !ring0_native {
+        add_user_instructions(&mut cpuid);
+    }
     Ok(Probe {
-        ring0_native: vmx || svm,
+        ring0_native,
         msr_exits: kvm.check_extension_raw(kvm_bindings::KVM_CAP_X86_USER_SPACE_MSR.into()) > 0
             && kvm.check_extension_raw(kvm_bindings::KVM_CAP_X86_MSR_FILTER.into()) > 0,
         cpuid,
     })
+}
+
+/// Whether VMX or SVM is visible here (SDM vol. 2A, CPUID leaf 1 ECX bit 5; APM vol. 3, leaf 0x80000001 ECX bit 2).
+pub(crate) fn ring0_native() -> bool {
+    let vmx = std::arch::x86_64::__cpuid(1).ecx & 1 << 5 != 0;
+    let extended = std::arch::x86_64::__cpuid(0x8000_0000).eax;
+    vmx || extended > 0x8000_0000 && std::arch::x86_64::__cpuid(0x8000_0001).ecx & 1 << 2 != 0
+}
+
+/// Feature bits of instructions that user code executes without the system's help beyond XCR0 (SDM vol. 2A, CPUID):
+/// SSE3, PCLMULQDQ, SSSE3, FMA, CX16, SSE4, MOVBE, POPCNT, AES, XSAVE, AVX, F16C, RDRAND.
+const USER_1_ECX: u32 = 0x76d8_3203;
+/// BMI1, AVX2, BMI2, ERMS, RDSEED, ADX, CLFLUSHOPT.
+const USER_7_EBX: u32 = 0x008c_0328;
+/// LAHF, LZCNT, PREFETCHW.
+const USER_EXTENDED_ECX: u32 = 0x0000_0121;
+
+fn add_user_instructions(table: &mut CpuidTable) {
+    let host = |leaf, subleaf| std::arch::x86_64::__cpuid_count(leaf, subleaf);
+    for row in &mut table.entries {
+        match (row.leaf, row.subleaf.unwrap_or(0)) {
+            (1, _) => row.ecx |= host(1, 0).ecx & USER_1_ECX,
+            (7, 0) => row.ebx |= host(7, 0).ebx & USER_7_EBX,
+            (0xd, 1) => row.eax |= host(0xd, 1).eax & 1,
+            (0x8000_0001, _) => row.ecx |= host(0x8000_0001, 0).ecx & USER_EXTENDED_ECX,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn user_instructions_of_the_host_are_added_and_nothing_else() {
+        let row = |leaf, subleaf| CpuidEntry {
+            leaf,
+            subleaf,
+            ..Default::default()
+        };
+        let mut t = CpuidTable::new([
+            row(0, None),
+            row(1, None),
+            row(7, Some(0)),
+            row(0x8000_0000, None),
+        ]);
+        add_user_instructions(&mut t);
+        let host = std::arch::x86_64::__cpuid(1).ecx;
+        assert_eq!(t.get(1, 0).ecx, 0, "leaf 0 announces no leaf 1");
+        assert_eq!(t.find(1, 0).unwrap().ecx, host & USER_1_ECX);
+        assert_eq!(t.find(1, 0).unwrap().edx, 0);
+        // VMX, monitor, x2APIC and the like are not user code's.
+        assert_eq!(
+            USER_1_ECX & (1 << 3 | 1 << 5 | 1 << 21 | 1 << 24 | 1 << 31),
+            0
+        );
+    }
 }

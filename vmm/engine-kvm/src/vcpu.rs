@@ -8,7 +8,8 @@ use std::collections::BTreeSet;
 use kvm_ioctls::VcpuFd;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
-use nodescope_x86::bits::{msr, xcr0};
+use nodescope_x86::bits::{msr, rflags, xcr0};
+use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, VcpuState};
 
 use crate::vm::{KvmVm, kvm_cpuid};
@@ -185,8 +186,13 @@ impl KvmVcpu {
         let events = fd
             .get_vcpu_events()
             .map_err(|e| refused(on("reading pending events"), e))?;
+        let (flags, cpl) = (s.general.rflags, s.segments.data[seg::CS].dpl());
         s.general = state::general(&regs);
         s.segments = state::segments(&sregs);
+        if !self.vm.inner.ring0_native && cpl == 3 && s.segments.data[seg::CS].dpl() == 3 {
+            // A software KVM runs ring 3 with its own IOPL and forgets the guest's, which user code cannot change.
+            s.general.rflags = s.general.rflags & !rflags::IOPL | flags & rflags::IOPL;
+        }
         s.control = state::control(&sregs, xcr0_value);
         (s.fx, s.vector) = state::vector_state(&area);
         s.debug = state::debug_out(&debug);

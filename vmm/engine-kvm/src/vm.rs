@@ -27,6 +27,8 @@ pub(crate) struct Inner {
     pub ram: Ram,
     /// MSR accesses of the platform come to user space.
     pub msr_exits: bool,
+    /// Ring 0 runs on the processor.
+    pub ring0_native: bool,
 }
 
 impl KvmVm {
@@ -71,6 +73,7 @@ impl KvmVm {
                 fd,
                 ram: ram.clone(),
                 msr_exits,
+                ring0_native: probe::ring0_native(),
             }),
         })
     }

@@ -127,6 +127,7 @@ fn ring_3_runs_vector_code_and_reaches_ports_with_iopl_3() {
     let s = v.save();
     assert_eq!(s.general.gpr[RAX], 1_000_000 * 1_000_001 / 2);
     assert_eq!(s.segments.data[1].selector, 0x1b);
+    assert_eq!(s.general.rflags & rflags::IOPL, rflags::IOPL);
     let lanes = if avx { 8 } else { 4 };
     for i in 0..lanes {
         let lane = f32::from_le_bytes(s.vector.0[15][4 * i..4 * i + 4].try_into().unwrap());

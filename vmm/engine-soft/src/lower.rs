@@ -60,6 +60,9 @@ pub fn lower(
     if instruction.has_repne_prefix() {
         op.attr |= attr::REPNE;
     }
+    if instruction.is_stack_instruction() {
+        op.attr |= attr::STACK;
+    }
     memory_operand(instruction, mode, block_ip, &mut op);
     let mut l = Lowering {
         instruction,
@@ -127,6 +130,14 @@ fn memory_operand(i: &Instruction, mode: Mode, block_ip: u64, op: &mut Op) {
         }
     }
     op.segment = segment(i.memory_segment(), mode);
+    // Prefixes other than FS and GS do not count in 64-bit mode.
+    let stack = matches!(
+        base,
+        Register::RSP | Register::RBP | Register::ESP | Register::EBP
+    );
+    if mode == Mode::Bits64 && stack && op.segment == FLAT {
+        op.attr |= attr::STACK_OPERAND;
+    }
 }
 
 fn address_size(register: Register, op: &mut Op) {

@@ -7,11 +7,11 @@
 use nodescope_plugin_api::{
     Access, FilterGeometry, FilterUpdate, MemRef, Permission, Privilege, Side,
 };
-use nodescope_x86::Exception;
+use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
 use crate::mmu::{Intent, Page};
-use crate::op::Trap;
+use crate::op::{Op, Trap, ZERO, attr};
 
 /// Values that live in guest memory: any bit pattern is valid.
 ///
@@ -422,9 +422,36 @@ impl Cpu {
 
     fn translate_checked(&mut self, linear: u64, intent: Intent) -> Result<Page, Trap> {
         if self.long_mode() && !is_canonical(linear) {
-            return Err(self.raise(Exception::gp(0)));
+            // The address tells `name_stack_fault` which operand it was.
+            return Err(self.raise(Exception {
+                address: linear,
+                ..Exception::gp(0)
+            }));
         }
         self.translate(linear, intent)
+    }
+
+    /// A non-canonical address raises `#SS` where it is relative to SS, `#GP` elsewhere (SDM vol. 1 §3.3.7.1).
+    #[cold]
+    pub fn name_stack_fault(&mut self, op: &Op) {
+        let Some(e) = self.exception else { return };
+        if e.vector != Vector::GeneralProtection || e.address == 0 {
+            return;
+        }
+        let operand = op.base != ZERO || op.index != ZERO || op.disp != 0;
+        // An operand reaches at most over an XSAVE area.
+        let in_operand = operand && e.address.wrapping_sub(self.linear(op)) < 4096;
+        let stack = if in_operand {
+            op.attr & attr::STACK_OPERAND != 0
+        } else {
+            op.attr & attr::STACK != 0
+        };
+        let vector = if stack {
+            Vector::StackFault
+        } else {
+            Vector::GeneralProtection
+        };
+        self.exception = Some(Exception::with_error(vector, 0));
     }
 
     /// Translate one piece, report it to an attached model, refill the filter.

@@ -45,6 +45,10 @@ pub mod attr {
     pub const REP: u8 = 1 << 3;
     /// REPNE prefix (F2).
     pub const REPNE: u8 = 1 << 4;
+    /// The memory operand is relative to SS.
+    pub const STACK_OPERAND: u8 = 1 << 5;
+    /// The instruction pushes or pops besides its memory operand, if it has one.
+    pub const STACK: u8 = 1 << 6;
 }
 
 /// A decoded instruction.

@@ -199,6 +199,7 @@ impl Cpu {
                     return Ok(flow);
                 }
                 Err(Trap) => {
+                    self.name_stack_fault(current);
                     let ip = self.ip(current);
                     self.set_ip(self.wrap_ip(ip));
                     self.retired = self.retired.wrapping_add(executed(start, op));

@@ -26,7 +26,10 @@ fn flush_line(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = cpu.linear(op);
     if cpu.read_window(linear).is_none() {
         if cpu.long_mode() && !is_canonical(linear) {
-            return Err(cpu.raise(Exception::gp(0)));
+            return Err(cpu.raise(Exception {
+                address: linear,
+                ..Exception::gp(0)
+            }));
         }
         cpu.translate(linear, Intent::Read)?;
     }

@@ -1,0 +1,176 @@
+//! Many cases of one group, compared.
+
+use std::collections::BTreeMap;
+
+use nodescope_memory::LayoutError;
+use thiserror::Error;
+
+use crate::catalogue::{Group, codes};
+use crate::compare::{Difference, compare};
+use crate::engine::Engine;
+use crate::generate::{Case, Generator, window};
+use crate::native::{Native, NativeError};
+use crate::state::Outcome;
+
+/// Why cases cannot be compared.
+#[derive(Debug, Error)]
+pub enum CampaignError {
+    /// The native side.
+    #[error(transparent)]
+    Native(#[from] NativeError),
+    /// The guest's memory.
+    #[error(transparent)]
+    Memory(#[from] LayoutError),
+}
+
+/// Both sides.
+pub struct Duel {
+    native: Native,
+    engine: Engine,
+    window: Vec<u8>,
+}
+
+/// Both outcomes of a case.
+pub struct Verdict {
+    /// On the host's CPU.
+    pub native: Outcome,
+    /// What differs on the engine.
+    pub differences: Vec<Difference>,
+}
+
+impl Duel {
+    /// Prepare both sides.
+    pub fn new() -> Result<Self, CampaignError> {
+        let window = window();
+        Ok(Self {
+            native: Native::new(&window)?,
+            engine: Engine::new(&window)?,
+            window,
+        })
+    }
+
+    /// Run a case twice on the host's CPU: what differs shows a fault of the harness.
+    pub fn run_native(&mut self, case: &Case) -> Verdict {
+        let mut outcomes = Vec::with_capacity(2);
+        for _ in 0..2 {
+            for p in &case.patches {
+                self.native.write(p.address, &p.bytes);
+            }
+            let outcome = self.native.run(&case.state, &case.bytes);
+            outcomes.push((outcome, self.native.window().to_vec()));
+            self.reset();
+        }
+        let differences = compare(
+            case,
+            &outcomes[0].0,
+            &outcomes[1].0,
+            [&outcomes[0].1, &outcomes[1].1],
+        );
+        let native = outcomes.swap_remove(0).0;
+        Verdict {
+            native,
+            differences,
+        }
+    }
+
+    /// Run a case on both sides.
+    pub fn run(&mut self, case: &Case) -> Verdict {
+        for p in &case.patches {
+            self.native.write(p.address, &p.bytes);
+            self.engine.write(p.address, &p.bytes);
+        }
+        let native = self.native.run(&case.state, &case.bytes);
+        let differences = match self.engine.run(&case.state, &case.bytes) {
+            Ok(engine) => compare(
+                case,
+                &native,
+                &engine,
+                [self.native.window(), self.engine.window()],
+            ),
+            Err(e) => vec![Difference {
+                what: "the engine stopped".into(),
+                expected: "an outcome".into(),
+                got: e.to_string().lines().next().unwrap_or_default().to_owned(),
+            }],
+        };
+        self.reset();
+        Verdict {
+            native,
+            differences,
+        }
+    }
+
+    /// Put the common contents back where they changed.
+    fn reset(&mut self) {
+        let start = crate::layout::WINDOW;
+        let len = crate::layout::WRITABLE_LEN;
+        if self.native.window() != self.window {
+            let bytes = std::mem::take(&mut self.window);
+            self.native.write(start, &bytes[..len]);
+            self.window = bytes;
+        }
+        if self.engine.window() != self.window {
+            let bytes = std::mem::take(&mut self.window);
+            self.engine.write(start, &bytes);
+            self.window = bytes;
+        }
+    }
+}
+
+/// Share cases among groups by their number of instructions, at least 2000 each where there are that many.
+pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
+    let weight = |g: Group| {
+        let n = codes(g).len() as u64;
+        // All instructions over again, of which one in eight tells enough.
+        if g == Group::Invalid { n / 8 } else { n }
+    };
+    let all: u64 = groups.iter().map(|&g| weight(g)).sum();
+    groups
+        .iter()
+        .map(|&g| (g, (count * weight(g) / all).max(count.min(2000))))
+        .collect()
+}
+
+/// What came of a group.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Cases compared.
+    pub cases: u64,
+    /// Cases in which the host raised an exception.
+    pub exceptions: u64,
+    /// Cases that differ.
+    pub mismatches: u64,
+    /// Mismatches by instruction.
+    pub by_instruction: BTreeMap<String, u64>,
+}
+
+/// Compare the cases with these indices (with `native_only` the host with itself); `report` gets each mismatch.
+pub fn run(
+    duel: &mut Duel,
+    group: Group,
+    seed: u64,
+    native_only: bool,
+    indices: impl Iterator<Item = u64>,
+    mut report: impl FnMut(&Case, &[Difference], u64),
+) -> Tally {
+    let mut generator = Generator::new(group, seed);
+    let mut tally = Tally::default();
+    for index in indices {
+        let case = generator.case(index);
+        let verdict = if native_only {
+            duel.run_native(&case)
+        } else {
+            duel.run(&case)
+        };
+        tally.cases += 1;
+        tally.exceptions += u64::from(verdict.native.exception.is_some());
+        if !verdict.differences.is_empty() {
+            tally.mismatches += 1;
+            let name = format!("{:?}", case.instruction.code());
+            let n = tally.by_instruction.entry(name).or_default();
+            *n += 1;
+            report(&case, &verdict.differences, *n);
+        }
+    }
+    tally
+}

@@ -1,0 +1,260 @@
+//! Random cases: an instruction, a state and the contents of memory, all from a group, a seed and an index.
+
+mod aim;
+mod encode;
+mod registers;
+
+use iced_x86::{Code, Instruction, OpAccess};
+
+use crate::catalogue::{self, Group};
+use crate::layout::{CODE, CODE_LEN, PAGE, VOID_END, VOID_START, WINDOW, WINDOW_LEN, WRITABLE_LEN};
+use crate::random::Random;
+use crate::state::State;
+
+pub use aim::harmless;
+
+/// Bytes that a case puts into the window.
+#[derive(Clone, Debug)]
+pub struct Patch {
+    /// Address of the first.
+    pub address: u64,
+    /// What.
+    pub bytes: Vec<u8>,
+}
+
+/// What names a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CaseId {
+    /// Group of instructions.
+    pub group: Group,
+    /// Seed of the campaign.
+    pub seed: u64,
+    /// Number of the case within the group and seed.
+    pub index: u64,
+}
+
+impl std::fmt::Display for CaseId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}:{}", self.group, self.seed, self.index)
+    }
+}
+
+impl std::str::FromStr for CaseId {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        let wrong = || format!("'{s}' is not GROUP:SEED:INDEX, such as integer:1:4711");
+        let mut parts = s.split(':');
+        let mut next = || parts.next().ok_or_else(wrong);
+        let (group, seed, index) = (next()?, next()?, next()?);
+        Ok(Self {
+            group: group.parse()?,
+            seed: seed.parse().map_err(|_| wrong())?,
+            index: index.parse().map_err(|_| wrong())?,
+        })
+    }
+}
+
+/// One instruction in one state.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// Its name.
+    pub id: CaseId,
+    /// Encoding.
+    pub bytes: Vec<u8>,
+    /// What it decodes to at `state.rip`.
+    pub instruction: Instruction,
+    /// State before.
+    pub state: State,
+    /// Memory before, over the common contents ([`window`]).
+    pub patches: Vec<Patch>,
+}
+
+impl Case {
+    /// What memory holds before the instruction; None outside the window.
+    pub fn peek(&self, window: &[u8], address: u64, len: usize) -> Option<Vec<u8>> {
+        let offset = usize::try_from(address.wrapping_sub(WINDOW)).ok()?;
+        if offset >= WINDOW_LEN || len > WINDOW_LEN - offset {
+            return None;
+        }
+        let mut bytes = window[offset..offset + len].to_vec();
+        for p in &self.patches {
+            for (i, b) in p.bytes.iter().enumerate() {
+                let at = (p.address + i as u64).wrapping_sub(address);
+                if at < len as u64 {
+                    bytes[at as usize] = *b;
+                }
+            }
+        }
+        Some(bytes)
+    }
+}
+
+/// Contents of the window that all cases start from.
+pub fn window() -> Vec<u8> {
+    let mut r = Random::new(0x77);
+    let mut bytes = vec![0; WINDOW_LEN];
+    for chunk in bytes.chunks_mut(64) {
+        r.fill(chunk);
+    }
+    bytes
+}
+
+/// Draws the cases of one group.
+pub struct Generator {
+    group: Group,
+    seed: u64,
+    codes: Vec<Code>,
+    info: iced_x86::InstructionInfoFactory,
+    window: Vec<u8>,
+}
+
+impl Generator {
+    /// For a group and a seed.
+    pub fn new(group: Group, seed: u64) -> Self {
+        Self {
+            group,
+            seed,
+            codes: catalogue::codes(group),
+            info: iced_x86::InstructionInfoFactory::new(),
+            window: window(),
+        }
+    }
+
+    /// Instructions of the group.
+    pub fn codes(&self) -> &[Code] {
+        &self.codes
+    }
+
+    /// The case with this index. Every instruction comes up once in `codes().len()` indices.
+    pub fn case(&mut self, index: u64) -> Case {
+        let id = CaseId {
+            group: self.group,
+            seed: self.seed,
+            index,
+        };
+        let mut random = Random::new(
+            Random::new(self.seed).next() ^ Random::new(index).next() ^ self.group as u64,
+        );
+        let mut code = self.codes[(index % self.codes.len() as u64) as usize];
+        for attempt in 1.. {
+            if let Some(case) = self.attempt(id, code, &mut random) {
+                return case;
+            }
+            // An invalid form does not exist of every instruction.
+            if attempt % 200 == 0 && self.group == Group::Invalid {
+                code = random.pick(&self.codes);
+            }
+            assert!(
+                attempt < 100_000,
+                "no case of {code:?} could be drawn; it does not belong in the catalogue"
+            );
+        }
+        unreachable!("the loop has no other end")
+    }
+
+    fn attempt(&mut self, id: CaseId, code: Code, random: &mut Random) -> Option<Case> {
+        let invalid = id.group == Group::Invalid;
+        let place = random.below(1000);
+        // Most at any place; some across the two pages; a few run into where there is no code.
+        let end = CODE + CODE_LEN as u64;
+        let address = match place {
+            0..=99 => CODE + PAGE - 1 - random.below(8),
+            100..=109 if !invalid && id.group != Group::Branch => end - 1 - random.below(8),
+            _ => CODE + random.below(CODE_LEN as u64 - 32),
+        };
+        let (bytes, instruction) = encode::encode(code, address, invalid, random)?;
+        // What lies at the end must be cut; behind anything else the harness needs room to jump back.
+        if address >= end - 8 && bytes.len() as u64 <= end - address {
+            return None;
+        }
+        let mut case = Case {
+            id,
+            bytes,
+            instruction,
+            state: registers::random(id.group, address, random),
+            patches: Vec::new(),
+        };
+        if !invalid {
+            aim::aim(&mut case, random)?;
+        }
+        self.is_safe(&case).then_some(case)
+    }
+
+    /// Whether all that the instruction can touch lies where both sides have the same memory.
+    fn is_safe(&mut self, case: &Case) -> bool {
+        let i = &case.instruction;
+        if i.is_invalid() {
+            return true;
+        }
+        let info = self.info.info(i);
+        for m in info.used_memory() {
+            if m.access() == OpAccess::NoMemAccess {
+                continue;
+            }
+            let vsib = if m.vsib_size() != 0 { 8 } else { 1 };
+            for element in 0..vsib {
+                let address = m.virtual_address(element, |r, element, size| {
+                    Some(register(&case.state, r, element, size))
+                });
+                let Some(address) = address else { return false };
+                if !harmless(address) {
+                    return false;
+                }
+            }
+        }
+        aim::is_safe(case, &self.window)
+    }
+}
+
+/// Value of a register for address arithmetic.
+pub fn register(
+    state: &State,
+    register: iced_x86::Register,
+    element: usize,
+    element_size: usize,
+) -> u64 {
+    use iced_x86::Register as R;
+    if register == R::GS {
+        return crate::layout::GS_BASE;
+    }
+    if register.is_segment_register() {
+        return 0;
+    }
+    if register.is_vector_register() {
+        let v = &state.vector.0[register.number()];
+        let at = element * element_size;
+        if at + element_size > 32 {
+            return 0;
+        }
+        return if element_size == 4 {
+            i32::from_le_bytes(v[at..at + 4].try_into().unwrap_or_default()) as u64
+        } else {
+            u64::from_le_bytes(v[at..at + 8].try_into().unwrap_or_default())
+        };
+    }
+    let full = state.gpr[register.full_register().number()];
+    match register.size() {
+        8 => full,
+        4 => full & 0xffff_ffff,
+        2 => full & 0xffff,
+        _ if matches!(register, R::AH | R::CH | R::DH | R::BH) => {
+            state.gpr[(register.number() - R::AH.number()) & 3] >> 8 & 0xff
+        }
+        _ => full & 0xff,
+    }
+}
+
+/// Whether an address lies in the reserved range (with room for what follows it), as opposed to the harness's own memory.
+fn in_void(address: u64) -> bool {
+    (VOID_START + 0x10_0000..VOID_END - 0x10_0000).contains(&address)
+}
+
+/// The part of a patch that lies in the writable pages.
+fn clip(address: u64, bytes: &[u8]) -> Option<Patch> {
+    let start = address.max(WINDOW);
+    let end = (address.checked_add(bytes.len() as u64)?).min(WINDOW + WRITABLE_LEN as u64);
+    (start < end).then(|| Patch {
+        address: start,
+        bytes: bytes[(start - address) as usize..(end - address) as usize].to_vec(),
+    })
+}

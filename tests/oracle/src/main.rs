@@ -1,0 +1,234 @@
+//! `difftest`: compare the portable engine with the host's CPU.
+
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::Parser;
+use nodescope_oracle::campaign::{self, CampaignError, Duel, Tally};
+use nodescope_oracle::catalogue::{self, Group};
+use nodescope_oracle::generate::{CaseId, Generator};
+use nodescope_oracle::report;
+
+/// Compare the portable engine with the host's CPU, instruction by instruction, on random instructions and states.
+/// Exit status: 0 no mismatch, 1 mismatches, 2 not run.
+#[derive(Parser, Debug)]
+#[command(name = "difftest", version)]
+struct Options {
+    /// Cases over all groups, shared by number of instructions (at least 2000 a group).
+    #[arg(long, default_value_t = 100_000)]
+    count: u64,
+    /// Seed of the campaign.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only these groups.
+    #[arg(long, value_delimiter = ',')]
+    group: Vec<Group>,
+    /// Processes.
+    #[arg(long, default_value_t = 1)]
+    jobs: u64,
+    /// Repeat one case and print everything about it.
+    #[arg(long, value_name = "GROUP:SEED:INDEX")]
+    replay: Option<CaseId>,
+    /// Mismatches printed for each instruction.
+    #[arg(long, default_value_t = 2)]
+    show: u64,
+    /// Compare the host's CPU with itself, to check the harness.
+    #[arg(long)]
+    native_only: bool,
+    /// List the instructions of the groups instead.
+    #[arg(long)]
+    list: bool,
+    /// Used between processes: run shard K of N.
+    #[arg(long, hide = true, value_name = "K/N")]
+    shard: Option<String>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match run(&options) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(e) => {
+            eprintln!("difftest: {e}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
+    let groups = if options.group.is_empty() {
+        Group::ALL.to_vec()
+    } else {
+        options.group.clone()
+    };
+    if options.list {
+        for group in groups {
+            for code in catalogue::codes(group) {
+                println!("{group} {code:?}");
+            }
+        }
+        return Ok(true);
+    }
+    if let Some(id) = options.replay {
+        return Ok(replay(id)?);
+    }
+    let plan = campaign::plan(&groups, options.count);
+    if let Some(shard) = &options.shard {
+        let (k, n) = shard
+            .split_once('/')
+            .and_then(|(k, n)| Some((k.parse().ok()?, n.parse().ok()?)))
+            .ok_or("--shard wants K/N")?;
+        child(options, &plan, k, n)?;
+        return Ok(true);
+    }
+    parent(options, &plan)
+}
+
+/// One line a group to standard output, mismatches to standard error.
+fn child(
+    options: &Options,
+    plan: &[(Group, u64)],
+    shard: u64,
+    shards: u64,
+) -> Result<(), CampaignError> {
+    let mut duel = Duel::new()?;
+    for &(group, count) in plan {
+        if !group.missing().is_empty() {
+            continue;
+        }
+        let start = Instant::now();
+        let tally = campaign::run(
+            &mut duel,
+            group,
+            options.seed,
+            options.native_only,
+            (shard..count).step_by(shards as usize),
+            |case, differences, n| {
+                if n <= options.show {
+                    eprintln!("{}", report::mismatch(case, differences));
+                }
+            },
+        );
+        println!(
+            "{group} {} {} {} {}",
+            tally.cases,
+            tally.exceptions,
+            tally.mismatches,
+            start.elapsed().as_micros()
+        );
+        for (name, n) in &tally.by_instruction {
+            println!("- {name} {n}");
+        }
+    }
+    Ok(())
+}
+
+fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std::error::Error>> {
+    let jobs = options.jobs.max(1);
+    let mut children = Vec::new();
+    for k in 0..jobs {
+        let mut command = Command::new(std::env::current_exe()?);
+        command
+            .args(["--shard", &format!("{k}/{jobs}")])
+            .args(["--count", &options.count.to_string()])
+            .args(["--seed", &options.seed.to_string()])
+            .args(["--show", &options.show.to_string()])
+            .stdout(Stdio::piped());
+        if options.native_only {
+            command.arg("--native-only");
+        }
+        for g in &options.group {
+            command.args(["--group", g.name()]);
+        }
+        children.push(command.spawn()?);
+    }
+    let mut tallies: Vec<(Tally, u64)> = vec![Default::default(); plan.len()];
+    let mut failed = Vec::new();
+    for child in children {
+        let output = child.wait_with_output()?;
+        if !output.status.success() {
+            failed.push(output.status.to_string());
+        }
+        let mut at = 0;
+        for line in String::from_utf8_lossy(&output.stdout).lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            if words[0] == "-" {
+                *tallies[at]
+                    .0
+                    .by_instruction
+                    .entry(words[1].to_owned())
+                    .or_default() += words[2].parse::<u64>()?;
+                continue;
+            }
+            let group: Group = words[0].parse()?;
+            at = plan
+                .iter()
+                .position(|(g, _)| *g == group)
+                .ok_or("unplanned group")?;
+            let number = |i: usize| words[i].parse::<u64>();
+            let (tally, time) = &mut tallies[at];
+            tally.cases += number(1)?;
+            tally.exceptions += number(2)?;
+            tally.mismatches += number(3)?;
+            *time += number(4)?;
+        }
+    }
+    println!("group     instructions      cases  exceptions  mismatches   cases/s per process");
+    let mut total = Tally::default();
+    let mut total_time = 0;
+    for ((group, _), (tally, time)) in plan.iter().zip(&tallies) {
+        let missing = group.missing();
+        if !missing.is_empty() {
+            println!("{group:<9} skipped: this host lacks {}", missing.join(", "));
+            continue;
+        }
+        println!(
+            "{group:<9} {:>12} {:>10} {:>11} {:>11} {:>12.0}",
+            catalogue::codes(*group).len(),
+            tally.cases,
+            tally.exceptions,
+            tally.mismatches,
+            tally.cases as f64 / (*time as f64 / 1e6).max(1e-6)
+        );
+        total.cases += tally.cases;
+        total.exceptions += tally.exceptions;
+        total.mismatches += tally.mismatches;
+        total_time += time;
+        let mut worst: Vec<_> = tally.by_instruction.iter().collect();
+        worst.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), name.as_str()));
+        for (name, n) in worst {
+            println!("            {n:>8}  {name}");
+        }
+    }
+    println!(
+        "total: {} cases, {} exceptions, {} mismatches, seed {}, {:.0} cases/s per process",
+        total.cases,
+        total.exceptions,
+        total.mismatches,
+        options.seed,
+        total.cases as f64 / (total_time as f64 / 1e6).max(1e-6)
+    );
+    if !failed.is_empty() {
+        return Err(format!("a process ended early: {}", failed.join(", ")).into());
+    }
+    Ok(total.mismatches == 0)
+}
+
+fn replay(id: CaseId) -> Result<bool, CampaignError> {
+    let case = Generator::new(id.group, id.seed).case(id.index);
+    println!(
+        "{id}  {}  {:?}\n  bytes {}{}",
+        report::disassembly(&case),
+        case.instruction.code(),
+        report::encoding(&case),
+        report::state(&case)
+    );
+    let verdict = Duel::new()?.run(&case);
+    println!("  host's exception: {:?}", verdict.native.exception);
+    if verdict.differences.is_empty() {
+        println!("no difference");
+        return Ok(true);
+    }
+    println!("{}", report::mismatch(&case, &verdict.differences));
+    Ok(false)
+}

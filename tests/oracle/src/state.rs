@@ -1,0 +1,27 @@
+//! What an instruction in user mode can see and change.
+
+use nodescope_x86::{Exception, FxImage, Vector256};
+
+/// User-visible registers. The XMM area of `fx` is not used.
+#[derive(Clone, Debug)]
+pub struct State {
+    /// RAX, RCX, RDX, RBX, RSP, RBP, RSI, RDI, R8–R15.
+    pub gpr: [u64; 16],
+    /// Instruction pointer.
+    pub rip: u64,
+    /// Flags.
+    pub rflags: u64,
+    /// x87 and MXCSR.
+    pub fx: FxImage,
+    /// YMM0–YMM15.
+    pub vector: Vector256,
+}
+
+/// What became of an instruction.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// None where it retired.
+    pub exception: Option<Exception>,
+    /// State after it, or at the exception.
+    pub state: State,
+}
