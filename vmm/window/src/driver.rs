@@ -1,0 +1,394 @@
+//! Which window opens, starts measuring or closes.
+
+use std::fmt;
+
+use nodescope_hypercall::Peer;
+use nodescope_trace::{Body, Event};
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{Measure, SpecFault, Trigger, WindowSpec};
+
+/// What the cluster has to do with every node, now, in the order given. The number is the window's position in the list of
+/// specifications.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowAction {
+    /// Attach the window's models.
+    Attach(usize),
+    /// Forget statistics: the warm-up is over.
+    StartMeasuring(usize),
+    /// Detach and keep the measurement.
+    Detach(usize),
+}
+
+/// When things happened to a window; picoseconds of virtual time and instructions of all nodes since power-on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowTimes {
+    /// Its trigger fired.
+    pub triggered_ps: Option<u64>,
+    /// Models were attached.
+    pub opened_ps: Option<u64>,
+    /// Measuring started.
+    pub measured_from_ps: Option<u64>,
+    /// Models were detached.
+    pub closed_ps: Option<u64>,
+    /// Instructions when it opened.
+    pub opened_at: u64,
+    /// Instructions when measuring started.
+    pub measured_from: u64,
+    /// Instructions when it closed.
+    pub closed_at: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Triggered,
+    WarmingUp,
+    Measuring,
+    Closed { complete: bool },
+}
+
+#[derive(Clone, Debug)]
+struct Window {
+    spec: WindowSpec,
+    phase: Phase,
+    times: WindowTimes,
+    /// Calls or markers that the trigger counts.
+    seen: u64,
+    close_requested: bool,
+}
+
+/// How a window ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// It measured what it was to measure.
+    Complete,
+    /// It was closed, or the study ended, before that; what it measured until then is valid.
+    Cut,
+    /// It was closed, or the study ended, during its warm-up: there is no measurement.
+    CutInWarmUp,
+    /// Its trigger fired, but another window was open until the end.
+    NoTurn,
+    /// Its trigger never fired.
+    NeverTriggered,
+}
+
+/// What became of a window, for the user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowOutcome {
+    /// The window's name.
+    pub name: String,
+    /// How it ended.
+    pub ending: Ending,
+    /// The same in a sentence, with what was seen of its trigger.
+    pub text: String,
+}
+
+impl fmt::Display for WindowOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Decides about windows at boundaries of quanta.
+///
+/// At most one window is open at a time. A trigger that fires while another window is open waits: the window opens in the very step in which the
+/// other closes (several: in the order in which their triggers fired, then in the order of the list). The delay is visible in its
+/// [`WindowTimes`].
+///
+/// A guest's request to close the open window is always obeyed, whatever its [`Measure`]; a window that had not measured what was asked for is then
+/// [`Ending::Cut`].
+#[derive(Clone, Debug)]
+pub struct WindowDriver {
+    windows: Vec<Window>,
+    open: Option<usize>,
+    /// Names that the guest opened and no window has.
+    strangers: Vec<String>,
+}
+
+/// Unknown names remembered for the user; a guest that makes names up is cut off.
+const STRANGERS: usize = 16;
+
+impl WindowDriver {
+    /// A driver, or the first fault of the list ([`WindowSpec::faults`] lists all).
+    pub fn new(specs: Vec<WindowSpec>) -> Result<WindowDriver, SpecFault> {
+        if let Some(fault) = WindowSpec::faults(&specs).into_iter().next() {
+            return Err(fault);
+        }
+        let windows = specs
+            .into_iter()
+            .map(|spec| Window {
+                spec,
+                phase: Phase::Waiting,
+                times: WindowTimes::default(),
+                seen: 0,
+                close_requested: false,
+            })
+            .collect();
+        Ok(WindowDriver {
+            windows,
+            open: None,
+            strangers: Vec::new(),
+        })
+    }
+
+    /// Takes one event. Feed every event of a quantum of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
+    /// Events that the host itself adds when it opens and closes windows do no harm.
+    pub fn observe(&mut self, event: &Event) {
+        let time = event.stamp.time;
+        if let Body::WindowOpen(name) = &event.body {
+            let known = self.windows.iter().any(|window| window.spec.name == *name);
+            if !known && self.strangers.len() < STRANGERS && !self.strangers.contains(name) {
+                self.strangers.push(name.clone());
+            }
+        }
+        for window in &mut self.windows {
+            let fired = match (&window.spec.open, &event.body) {
+                (
+                    Trigger::MpiCall {
+                        function,
+                        call,
+                        rank,
+                    },
+                    Body::Mpi(mpi),
+                ) if mpi.record.function == *function && mpi.record.rank == Peer::Rank(*rank) => {
+                    window.seen = window.seen.saturating_add(mpi.record.calls);
+                    window.seen >= *call
+                }
+                (Trigger::Marker { name, occurrence }, Body::Mark(mark)) if mark == name => {
+                    window.seen = window.seen.saturating_add(1);
+                    window.seen >= *occurrence
+                }
+                (Trigger::Guest, Body::WindowOpen(name)) => *name == window.spec.name,
+                _ => false,
+            };
+            if fired && window.phase == Phase::Waiting {
+                window.phase = Phase::Triggered;
+                window.times.triggered_ps = Some(time);
+            }
+            let closes =
+                matches!(&event.body, Body::WindowClose(name) if *name == window.spec.name);
+            if closes
+                && matches!(
+                    window.phase,
+                    Phase::Triggered | Phase::WarmingUp | Phase::Measuring
+                )
+            {
+                window.close_requested = true;
+            }
+        }
+    }
+
+    /// Decides at a boundary: `now` in picoseconds of virtual time, `instructions` retired by all nodes since power-on.
+    pub fn step(&mut self, now: u64, instructions: u64) -> Vec<WindowAction> {
+        let mut actions = Vec::new();
+        for window in &mut self.windows {
+            let fires = match window.spec.open {
+                Trigger::Immediately => Some(0),
+                Trigger::Time { ps } if now >= ps => Some(ps),
+                _ => None,
+            };
+            if let (Phase::Waiting, Some(time)) = (window.phase, fires) {
+                window.phase = Phase::Triggered;
+                window.times.triggered_ps = Some(time);
+            }
+        }
+        if let Some(index) = self.open {
+            self.windows[index].advance(index, now, instructions, &mut actions);
+            if matches!(self.windows[index].phase, Phase::Closed { .. }) {
+                self.open = None;
+            }
+        }
+        while self.open.is_none() {
+            let next = (0..self.windows.len())
+                .filter(|&index| self.windows[index].phase == Phase::Triggered)
+                .min_by_key(|&index| (self.windows[index].times.triggered_ps, index));
+            let Some(index) = next else { break };
+            let window = &mut self.windows[index];
+            if window.close_requested {
+                // Opened and closed by the guest within one quantum, or while another window was open.
+                window.phase = Phase::Closed { complete: false };
+                continue;
+            }
+            window.phase = Phase::WarmingUp;
+            window.times.opened_ps = Some(now);
+            window.times.opened_at = instructions;
+            actions.push(WindowAction::Attach(index));
+            window.advance(index, now, instructions, &mut actions);
+            self.open = Some(index);
+        }
+        actions
+    }
+
+    /// The open window.
+    pub fn open(&self) -> Option<usize> {
+        self.open
+    }
+
+    /// A window's specification.
+    pub fn spec(&self, window: usize) -> &WindowSpec {
+        &self.windows[window].spec
+    }
+
+    /// Number of windows.
+    pub fn len(&self) -> usize {
+        self.windows.len()
+    }
+
+    /// Whether there is no window.
+    pub fn is_empty(&self) -> bool {
+        self.windows.is_empty()
+    }
+
+    /// When things happened to a window.
+    pub fn times(&self, window: usize) -> WindowTimes {
+        self.windows[window].times
+    }
+
+    /// Whether a window measured what it was to measure.
+    pub fn is_complete(&self, window: usize) -> bool {
+        self.windows[window].phase == Phase::Closed { complete: true }
+    }
+
+    /// Whether no window is open or can still open by what the guest does: the study need not go on for their sake.
+    pub fn is_done(&self) -> bool {
+        self.windows
+            .iter()
+            .all(|window| matches!(window.phase, Phase::Closed { .. }))
+    }
+
+    /// The study ends: the action that detaches a window still open.
+    pub fn stop(&mut self, now: u64, instructions: u64) -> Option<WindowAction> {
+        let index = self.open.take()?;
+        self.windows[index].close(false, now, instructions);
+        Some(WindowAction::Detach(index))
+    }
+
+    /// What became of every window, in the order of the list.
+    pub fn finish(&self) -> Vec<WindowOutcome> {
+        self.windows
+            .iter()
+            .map(|window| {
+                let (ending, text) = window.outcome();
+                WindowOutcome {
+                    name: window.spec.name.clone(),
+                    ending,
+                    text,
+                }
+            })
+            .collect()
+    }
+
+    /// Names that the guest opened although the study has no such window; at most 16.
+    pub fn unknown_names(&self) -> &[String] {
+        &self.strangers
+    }
+}
+
+impl Window {
+    fn close(&mut self, complete: bool, now: u64, instructions: u64) {
+        self.phase = Phase::Closed { complete };
+        self.times.closed_ps = Some(now);
+        self.times.closed_at = instructions;
+    }
+
+    fn advance(
+        &mut self,
+        index: usize,
+        now: u64,
+        instructions: u64,
+        actions: &mut Vec<WindowAction>,
+    ) {
+        if self.phase == Phase::WarmingUp
+            && !self.close_requested
+            && instructions.saturating_sub(self.times.opened_at) >= self.spec.warm_up
+        {
+            self.phase = Phase::Measuring;
+            self.times.measured_from_ps = Some(now);
+            self.times.measured_from = instructions;
+            actions.push(WindowAction::StartMeasuring(index));
+            return;
+        }
+        let measured = self.phase == Phase::Measuring
+            && match self.spec.measure {
+                Measure::Instructions(count) => {
+                    instructions.saturating_sub(self.times.measured_from) >= count
+                }
+                Measure::Time { ps } => {
+                    now.saturating_sub(self.times.measured_from_ps.unwrap_or(now)) >= ps
+                }
+                Measure::Guest => self.close_requested,
+            };
+        if measured || self.close_requested {
+            self.close(measured, now, instructions);
+            actions.push(WindowAction::Detach(index));
+        }
+    }
+
+    fn outcome(&self) -> (Ending, String) {
+        let WindowSpec {
+            name,
+            open,
+            warm_up,
+            measure,
+            ..
+        } = &self.spec;
+        let late = match (self.times.triggered_ps, self.times.opened_ps) {
+            (Some(trigger), Some(opened)) if opened > trigger => {
+                format!(", {} s after its trigger", (opened - trigger) as f64 / 1e12)
+            }
+            _ => String::new(),
+        };
+        let measured = self
+            .times
+            .closed_at
+            .saturating_sub(self.times.measured_from);
+        let started = self.times.measured_from_ps.is_some();
+        match self.phase {
+            Phase::Waiting => {
+                let seen = match open {
+                    Trigger::MpiCall { function, rank, .. } => {
+                        format!("; seen: {} {function} calls on rank {rank}", self.seen)
+                    }
+                    Trigger::Marker { name, .. } => {
+                        format!("; seen: {} markers \"{name}\"", self.seen)
+                    }
+                    _ => String::new(),
+                };
+                (
+                    Ending::NeverTriggered,
+                    format!("window \"{name}\" never opened: its trigger was {open}{seen}"),
+                )
+            }
+            Phase::Triggered => (
+                Ending::NoTurn,
+                format!(
+                    "window \"{name}\" never opened: its trigger ({open}) fired while another window was open"
+                ),
+            ),
+            Phase::Closed { .. } if self.times.opened_ps.is_none() => (
+                Ending::NoTurn,
+                format!(
+                    "window \"{name}\" never opened: the guest closed it before the window could be opened"
+                ),
+            ),
+            Phase::Closed { complete: true } => (
+                Ending::Complete,
+                format!("window \"{name}\" opened{late} and measured {measured} instructions"),
+            ),
+            Phase::WarmingUp | Phase::Measuring | Phase::Closed { .. } if !started => (
+                Ending::CutInWarmUp,
+                format!(
+                    "window \"{name}\" was cut during its warm-up of {warm_up} instructions: nothing was measured"
+                ),
+            ),
+            Phase::WarmingUp | Phase::Measuring | Phase::Closed { .. } => (
+                Ending::Cut,
+                format!(
+                    "window \"{name}\" was cut after measuring {measured} instructions; it was to measure {measure}"
+                ),
+            ),
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Builds the models that a window attaches to a node.
+
+use nodescope_plugin_api::{
+    Context, Counters, FilterGeometry, FilterUpdate, MemRef, MemoryModel, MemoryTimingModel,
+    Outcome, Permission, Privilege, Statistic, VcpuPlace,
+};
+use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
+use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
+
+use crate::spec::{MemorySpec, ModelSpec};
+
+/// Why a model could not be built. The text begins with the field at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// The caches.
+    #[error("caches.{0}")]
+    Caches(#[from] CacheConfigError),
+    /// The memory.
+    #[error("memory.{0}")]
+    Memory(#[from] NumaConfigError),
+}
+
+/// Line size where there are no caches to say it.
+const LINE: u32 = 64;
+
+/// The models for one node whose vCPUs are at `places` and whose memory lies in `ranges`.
+///
+/// | caches | memory | model |
+/// |---|---|---|
+/// | yes | any | [`CacheModel`] in front of that memory; [`FlatMemory`] of 100 cycles if none is given |
+/// | no | yes | [`Uncached`]: every reference is timed |
+/// | no | no | [`CountingOnly`] |
+pub fn build_model(
+    spec: &ModelSpec,
+    places: &[VcpuPlace],
+    ranges: &[HomeRange],
+) -> Result<Box<dyn MemoryModel>, ModelError> {
+    let numa = |latency: &_, write_back: &_| -> Result<Numa, ModelError> {
+        let sockets = places
+            .iter()
+            .map(|place| place.socket)
+            .chain(ranges.iter().map(|range| range.socket))
+            .max()
+            .map_or(1, |last| last.saturating_add(1));
+        let numa = Numa::new(&NumaConfig {
+            sockets,
+            ranges: ranges.to_vec(),
+            latency: Clone::clone(latency),
+            write_back: Clone::clone(write_back),
+        })?;
+        numa.serves(places)?;
+        Ok(numa)
+    };
+    if let Some(caches) = &spec.caches {
+        let memory: Box<dyn MemoryTimingModel> = match &spec.memory {
+            None => Box::new(FlatMemory::default()),
+            Some(MemorySpec::Flat { latency }) => Box::new(FlatMemory { latency: *latency }),
+            Some(MemorySpec::Numa {
+                latency,
+                write_back,
+            }) => Box::new(numa(latency, write_back)?),
+        };
+        return Ok(Box::new(CacheModel::new(caches, places, memory)?));
+    }
+    match &spec.memory {
+        None => Ok(Box::new(CountingOnly)),
+        Some(MemorySpec::Numa {
+            latency,
+            write_back,
+        }) => Ok(Box::new(Uncached::new(
+            numa(latency, write_back)?,
+            places,
+            LINE,
+        )?)),
+        Some(MemorySpec::Flat { latency }) => {
+            // One socket that is home of every address and on which every vCPU sits.
+            let mut config = NumaConfig::contiguous(1, 1 << 52);
+            config.latency = nodescope_plugin_numa::Latencies::Uniform {
+                local: *latency,
+                remote: *latency,
+            };
+            let places: Vec<VcpuPlace> = places
+                .iter()
+                .map(|place| VcpuPlace {
+                    socket: 0,
+                    ..*place
+                })
+                .collect();
+            Ok(Box::new(Uncached::new(Numa::new(&config)?, &places, LINE)?))
+        }
+    }
+}
+
+/// No model: the engine counts, nothing is timed, and its filter may answer everything.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CountingOnly;
+
+impl MemoryModel for CountingOnly {
+    fn filter(&self) -> FilterGeometry {
+        FilterGeometry {
+            line_shift: LINE.trailing_zeros() as u8,
+            data_slots: 6,
+            instruction_slots: 6,
+        }
+    }
+
+    fn reference(&mut self, _reference: &MemRef, _updates: &mut Vec<FilterUpdate>) -> Outcome {
+        Outcome {
+            stall: 0,
+            filter: Permission::ReadWrite,
+        }
+    }
+
+    fn reset_statistics(&mut self) {}
+
+    fn statistics(&self, _counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic> {
+        Vec::new()
+    }
+}

@@ -1,0 +1,176 @@
+//! What a window measured, and the file that keeps it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, VcpuPlace};
+use serde::{Deserialize, Serialize};
+
+use crate::driver::WindowOutcome;
+use crate::owner::Owner;
+use crate::spec::WindowSpec;
+
+/// One window's measurement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowRecord {
+    /// The window's name.
+    pub name: String,
+    /// What was asked for.
+    pub spec: WindowSpec,
+    /// Virtual time at which its trigger fired, picoseconds.
+    pub triggered_ps: u64,
+    /// Virtual time at which the models were attached, picoseconds.
+    pub opened_ps: u64,
+    /// Virtual time at which measuring started, picoseconds; none if the window was cut during its warm-up, whose statistics `nodes` then has.
+    pub measured_from_ps: Option<u64>,
+    /// Virtual time at which the models were detached, picoseconds.
+    pub closed_ps: u64,
+    /// It measured what it was to measure.
+    pub complete: bool,
+    /// Every node, by number.
+    pub nodes: Vec<NodeRecord>,
+}
+
+/// Counters of one vCPU in one context at one privilege.
+pub type Measured = (u16, Context, Privilege, Counters);
+
+/// One node in one window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// Its number.
+    pub node: u32,
+    /// Its host name.
+    pub name: String,
+    /// Nominal frequency of its vCPUs, hertz.
+    pub frequency_hz: u64,
+    /// Nominal cycles per instruction, in 1/65536: what the clock advances by for every instruction, before stalls.
+    pub nominal_cpi_65536: u32,
+    /// Place of each vCPU.
+    pub vcpus: Vec<VcpuPlace>,
+    /// Clock of each vCPU at the start and at the end of measuring, cycles.
+    pub cycles: Vec<(u64, u64)>,
+    /// The engine's counters.
+    pub counters: Vec<Measured>,
+    /// The models' counters.
+    pub statistics: Vec<Statistic>,
+    /// Owner of each context, by its index.
+    pub owners: Vec<Owner>,
+}
+
+/// The content of `windows.json`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowsFile {
+    /// [`WindowsFile::VERSION`].
+    pub version: u32,
+    /// The study's name.
+    pub study: String,
+    /// Identifies the study's exact inputs; the same as in the trace.
+    pub study_id: String,
+    /// What was measured, in the order in which the windows opened.
+    pub windows: Vec<WindowRecord>,
+    /// What became of every window of the study, in the study's order.
+    pub outcomes: Vec<WindowOutcome>,
+}
+
+/// Why a record file could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The operating system says no.
+    #[error("cannot {action} the window records {}: {cause}", .file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// `read` or `write`.
+        action: &'static str,
+        /// Why.
+        cause: io::Error,
+    },
+    /// A version that this program does not know.
+    #[error("the window records {} have format version {version}; this program reads version {}", .file.display(), WindowsFile::VERSION)]
+    UnknownVersion {
+        /// The file.
+        file: PathBuf,
+        /// Its version.
+        version: u64,
+    },
+    /// Cut, damaged, or something else.
+    #[error("the window records {} are damaged at line {line}, column {column}: {cause}", .file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What does not hold.
+        cause: serde_json::Error,
+    },
+}
+
+impl WindowsFile {
+    /// The version of the format that this program writes and reads.
+    pub const VERSION: u32 = 1;
+    /// The file's name in a results directory.
+    pub const NAME: &'static str = "windows.json";
+
+    /// Records of a study.
+    pub fn new(
+        study: impl Into<String>,
+        study_id: impl Into<String>,
+        windows: Vec<WindowRecord>,
+        outcomes: Vec<WindowOutcome>,
+    ) -> WindowsFile {
+        WindowsFile {
+            version: Self::VERSION,
+            study: study.into(),
+            study_id: study_id.into(),
+            windows,
+            outcomes,
+        }
+    }
+
+    /// Writes the file; an existing one is replaced as a whole or not at all.
+    pub fn write(&self, file: impl AsRef<Path>) -> Result<(), RecordError> {
+        let file = file.as_ref();
+        let failed = |cause| RecordError::Io {
+            file: file.into(),
+            action: "write",
+            cause,
+        };
+        let text = serde_json::to_vec(self).map_err(|cause| failed(cause.into()))?;
+        let mut partial = file.as_os_str().to_owned();
+        partial.push(".partial");
+        fs::write(&partial, text)
+            .and_then(|()| fs::rename(&partial, file))
+            .map_err(failed)
+    }
+
+    /// Reads a file.
+    pub fn read(file: impl AsRef<Path>) -> Result<WindowsFile, RecordError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u64,
+        }
+        let file = file.as_ref();
+        let text = fs::read(file).map_err(|cause| RecordError::Io {
+            file: file.into(),
+            action: "read",
+            cause,
+        })?;
+        let damaged = |cause: serde_json::Error| RecordError::Damaged {
+            file: file.into(),
+            line: cause.line(),
+            column: cause.column(),
+            cause,
+        };
+        let Version { version } = serde_json::from_slice(&text).map_err(damaged)?;
+        if version != u64::from(Self::VERSION) {
+            return Err(RecordError::UnknownVersion {
+                file: file.into(),
+                version,
+            });
+        }
+        serde_json::from_slice(&text).map_err(damaged)
+    }
+}

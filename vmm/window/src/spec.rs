@@ -1,0 +1,215 @@
+//! What a user says about a window.
+
+use std::fmt;
+
+use nodescope_hypercall::Function;
+use nodescope_plugin_cache::CacheConfig;
+use nodescope_plugin_numa::{Latencies, NumaConfig};
+use serde::{Deserialize, Serialize};
+
+/// One measurement window. A window opens at most once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct WindowSpec {
+    /// Its name, unique in the study.
+    pub name: String,
+    /// When it opens.
+    pub open: Trigger,
+    /// Instructions of all nodes together that run with models attached before measuring starts, to fill the caches.
+    #[serde(default)]
+    pub warm_up: u64,
+    /// How long it measures.
+    pub measure: Measure,
+    /// What is attached.
+    #[serde(default)]
+    pub models: ModelSpec,
+}
+
+/// When a window opens: at the end of the quantum in which this happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Trigger {
+    /// At power-on.
+    Immediately,
+    /// At a virtual time.
+    Time {
+        /// Picoseconds since power-on.
+        ps: u64,
+    },
+    /// When a rank's `call`-th call of an MPI function has returned (polls that found nothing count).
+    MpiCall {
+        /// The function.
+        function: Function,
+        /// Which call, from 1.
+        call: u64,
+        /// The caller's rank in `MPI_COMM_WORLD`.
+        rank: u32,
+    },
+    /// When any guest process has put a marker for the `occurrence`-th time.
+    Marker {
+        /// The marker's name.
+        name: String,
+        /// Which time, from 1.
+        occurrence: u64,
+    },
+    /// When any guest process opens the window by its name.
+    Guest,
+}
+
+impl fmt::Display for Trigger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trigger::Immediately => f.write_str("immediately"),
+            Trigger::Time { ps } => write!(f, "virtual time {} s", *ps as f64 / 1e12),
+            Trigger::MpiCall {
+                function,
+                call,
+                rank,
+            } => write!(f, "call {call} of {function} on rank {rank}"),
+            Trigger::Marker { name, occurrence } => {
+                write!(f, "occurrence {occurrence} of marker \"{name}\"")
+            }
+            Trigger::Guest => f.write_str("opened by the guest"),
+        }
+    }
+}
+
+/// How long a window measures, after its warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Measure {
+    /// Instructions of all nodes together.
+    Instructions(u64),
+    /// Picoseconds of virtual time.
+    Time {
+        /// How many.
+        ps: u64,
+    },
+    /// Until any guest process closes the window by its name.
+    Guest,
+}
+
+impl fmt::Display for Measure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Measure::Instructions(count) => write!(f, "{count} instructions"),
+            Measure::Time { ps } => write!(f, "{} s of virtual time", *ps as f64 / 1e12),
+            Measure::Guest => f.write_str("until the guest closes it"),
+        }
+    }
+}
+
+/// What a window attaches to every node. Nothing at all still counts instructions, references and FLOPs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelSpec {
+    /// Caches.
+    pub caches: Option<CacheConfig>,
+    /// Main memory. None behind caches is [`MemorySpec::flat`].
+    pub memory: Option<MemorySpec>,
+}
+
+/// Main memory; which socket is home of an address follows from the node's memory layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum MemorySpec {
+    /// One latency for all; write-backs are posted.
+    Flat {
+        /// Cycles of a fill.
+        latency: u32,
+    },
+    /// Latencies by requesting and home socket.
+    Numa {
+        /// Cycles of a fill.
+        #[serde(default = "NumaConfig::default_latency")]
+        latency: Latencies,
+        /// Cycles of the write-back of a dirty line.
+        #[serde(default = "NumaConfig::default_write_back")]
+        write_back: Latencies,
+    },
+}
+
+impl MemorySpec {
+    /// Local DDR3 of the reference clusters for everything: 100 cycles.
+    pub fn flat() -> MemorySpec {
+        MemorySpec::Flat { latency: 100 }
+    }
+
+    /// DDR3 of the reference clusters: local 100, remote 220 cycles.
+    pub fn numa() -> MemorySpec {
+        MemorySpec::Numa {
+            latency: NumaConfig::default_latency(),
+            write_back: NumaConfig::default_write_back(),
+        }
+    }
+}
+
+/// Why a list of windows is refused. The text begins with the field at fault.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecFault {
+    /// A window without a name.
+    #[error("windows[{window}].name: is empty; results are listed by it")]
+    NoName {
+        /// Position in the list.
+        window: usize,
+    },
+    /// Two windows of one name.
+    #[error(
+        "windows[{window}].name: \"{name}\" is also the name of windows[{other}]; give each its own"
+    )]
+    SameName {
+        /// Position in the list.
+        window: usize,
+        /// The name.
+        name: String,
+        /// The earlier window.
+        other: usize,
+    },
+    /// Counting starts at 1.
+    #[error("windows[{window}].open.{field}: is 0; the first is 1")]
+    CountFromOne {
+        /// Position in the list.
+        window: usize,
+        /// `call` or `occurrence`.
+        field: &'static str,
+    },
+    /// Nothing to measure.
+    #[error("windows[{window}].measure: is 0; a window measures at least something")]
+    Nothing {
+        /// Position in the list.
+        window: usize,
+    },
+}
+
+impl WindowSpec {
+    /// Every fault of a list of windows, in the order of the list; empty if there is none. Models are checked where they are built.
+    pub fn faults(specs: &[WindowSpec]) -> Vec<SpecFault> {
+        let mut faults = Vec::new();
+        for (window, spec) in specs.iter().enumerate() {
+            if spec.name.is_empty() {
+                faults.push(SpecFault::NoName { window });
+            } else if let Some(other) = specs[..window].iter().position(|o| o.name == spec.name) {
+                faults.push(SpecFault::SameName {
+                    window,
+                    name: spec.name.clone(),
+                    other,
+                });
+            }
+            let field = match spec.open {
+                Trigger::MpiCall { call: 0, .. } => Some("call"),
+                Trigger::Marker { occurrence: 0, .. } => Some("occurrence"),
+                _ => None,
+            };
+            if let Some(field) = field {
+                faults.push(SpecFault::CountFromOne { window, field });
+            }
+            if matches!(
+                spec.measure,
+                Measure::Instructions(0) | Measure::Time { ps: 0 }
+            ) {
+                faults.push(SpecFault::Nothing { window });
+            }
+        }
+        faults
+    }
+}
