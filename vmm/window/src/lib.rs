@@ -3,7 +3,7 @@
 //! - [`spec`]: what the user asks for.
 //! - [`driver`]: decides, at the end of each quantum, which window opens, starts measuring or closes.
 //! - [`model`]: builds the models that a window attaches to a node.
-//! - [`owner`]: which rank or process an address space belongs to, and whether it is inside MPI.
+//! - [`owner`]: which rank or process an address space belongs to.
 //! - [`record`]: what a window measured, and its file `windows.json`.
 //!
 //! A window has three moments: it *opens* (models attached, caches empty), *starts measuring* after its warm-up (statistics forgotten, state
@@ -20,7 +20,7 @@ pub mod spec;
 
 pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes};
 pub use model::{CountingOnly, ModelError, build_model};
-pub use owner::{MpiStates, Owner, Owners};
+pub use owner::{Owner, Owners};
 pub use record::{Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
 pub use spec::{Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
 

@@ -1,60 +1,11 @@
 //! Owners of address spaces, and the record file.
 
-use nodescope_hypercall::{
-    Flavour, Function, Hello, MpiEnter, MpiRecord, Peer, ProcessKind, Request, ThreadId,
-};
+use nodescope_hypercall::{Flavour, Function, Hello, Peer, ProcessKind};
 use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, Term, VcpuPlace};
 use nodescope_window::{
-    CacheConfig, Ending, Measure, MemorySpec, ModelSpec, MpiStates, NodeRecord, Owner, Owners,
-    RecordError, Trigger, WindowOutcome, WindowRecord, WindowSpec, WindowsFile,
+    CacheConfig, Ending, Measure, MemorySpec, ModelSpec, NodeRecord, Owner, Owners, RecordError,
+    Trigger, WindowOutcome, WindowRecord, WindowSpec, WindowsFile,
 };
-
-const ONE: ThreadId = ThreadId { pid: 5, tid: 5 };
-const TWO: ThreadId = ThreadId { pid: 5, tid: 6 };
-
-fn enter(function: Function, thread: ThreadId) -> Request {
-    Request::MpiEnter(MpiEnter {
-        function,
-        thread,
-        sequence: 0,
-    })
-}
-
-fn leave(function: Function, thread: ThreadId) -> Request {
-    Request::MpiEvents(vec![MpiRecord::new(function, thread, Peer::Rank(0), 0)])
-}
-
-#[test]
-fn an_address_space_is_inside_mpi_between_enter_and_event() {
-    let mut states = MpiStates::default();
-    assert_eq!(states.function(0x1000), None);
-    assert!(states.request(0x1000, &enter(Function::Send, ONE)));
-    assert_eq!(states.function(0x1000), Some(Function::Send));
-    assert_eq!(states.function(0x2000), None);
-    assert!(!states.request(0x1000, &Request::Mark("m".into())));
-    assert!(states.request(0x1000, &leave(Function::Send, ONE)));
-    assert_eq!(states.function(0x1000), None);
-    assert!(states.request(0x1000, &enter(Function::Test, ONE)));
-    let failed = Request::MpiPollFailed(MpiEnter {
-        function: Function::Test,
-        thread: ONE,
-        sequence: 0,
-    });
-    assert!(states.request(0x1000, &failed));
-    assert_eq!(states.function(0x1000), None);
-}
-
-#[test]
-fn threads_of_one_address_space_are_followed_apart() {
-    let mut states = MpiStates::default();
-    states.request(1, &enter(Function::Recv, ONE));
-    assert!(states.request(1, &enter(Function::Send, TWO)));
-    assert_eq!(states.function(1), Some(Function::Send));
-    assert!(states.request(1, &leave(Function::Send, TWO)));
-    assert_eq!(states.function(1), Some(Function::Recv));
-    states.request(1, &leave(Function::Recv, ONE));
-    assert_eq!(states.function(1), None);
-}
 
 fn hello(kind: ProcessKind, rank: Peer) -> Hello {
     Hello {
