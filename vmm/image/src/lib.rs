@@ -29,4 +29,4 @@ pub use initramfs::{ModuleFile, initramfs, module_order};
 pub use job::{JobFile, job_disk, job_files};
 pub use key::{Input, InputSet};
 pub use manifest::{FileRecord, Image, MANIFEST_FORMAT, Manifest};
-pub use spec::{ImageSpec, Recipe};
+pub use spec::{ImageSpec, Recipe, check_package_name};

@@ -78,8 +78,13 @@ impl Recipe {
     }
 }
 
-/// Debian Policy 5.6.1. The names become arguments of other programs, so nothing else may pass.
-pub(crate) fn check_package_name(name: &str) -> Result<(), ImageError> {
+/// Checks that `name` can be a package's name (Debian Policy 5.6.1). The names become arguments of other programs, so nothing
+/// else may pass.
+///
+/// # Errors
+///
+/// [`ImageError::PackageName`].
+pub fn check_package_name(name: &str) -> Result<(), ImageError> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     if name.len() >= 2
         && name.starts_with(plain)

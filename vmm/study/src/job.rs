@@ -1,0 +1,106 @@
+//! The job disk of a study: the user's files and the script that starts the job on node 0.
+
+use std::fmt::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use nodescope_image::{ImageError, JobFile, job_disk};
+
+use crate::plan::{Job, Mpi, Program, Study};
+use crate::sections::result_name;
+
+/// Why the job disk cannot be made.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// A file has gone or changed since the study was checked.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The archive does not take it.
+    #[error(transparent)]
+    Disk(#[from] ImageError),
+}
+
+impl Study {
+    /// The job disk: `run`, which starts the job and collects its files, and the files of the study.
+    ///
+    /// # Errors
+    ///
+    /// A file that can no longer be read.
+    pub fn job_disk(&self) -> Result<Vec<u8>, JobError> {
+        let mut files = vec![JobFile {
+            path: "run".into(),
+            mode: 0o755,
+            data: self.job.start_script().into_bytes(),
+        }];
+        let script = match &self.job.program {
+            Program::Script(path) => Some((path.clone(), "script".to_owned())),
+            Program::Command(_) => None,
+        };
+        for (path, name) in script.iter().chain(&self.job.files) {
+            let fail = |source| JobError::Read {
+                path: path.clone(),
+                source,
+            };
+            let mode = std::fs::metadata(path).map_err(fail)?.permissions().mode();
+            let executable = mode & 0o111 != 0 || name == "script";
+            files.push(JobFile {
+                path: name.clone(),
+                // The owner's rights on the host say nothing in the guest.
+                mode: if executable { 0o755 } else { 0o644 },
+                data: std::fs::read(path).map_err(fail)?,
+            });
+        }
+        Ok(job_disk(&files)?)
+    }
+}
+
+impl Job {
+    /// The shell script `/job/run`: environment, program, collection of files, exit status of the program.
+    pub fn start_script(&self) -> String {
+        let mut script = String::from("#!/bin/sh\ncd /job || exit 1\n");
+        let mut line = |text: std::fmt::Arguments<'_>| {
+            // Writing to a String cannot fail.
+            let _ = writeln!(script, "{text}");
+        };
+        line(format_args!("export NODESCOPE_RANKS={}", self.ranks));
+        for (name, value) in &self.environment {
+            line(format_args!("export {name}={}", quoted(value)));
+        }
+        match &self.program {
+            Program::Script(_) => line(format_args!("./script")),
+            Program::Command(command) => match self.mpi {
+                // hydra passes the environment on, Open MPI what it is told.
+                Mpi::Openmpi => {
+                    let names = self.environment.keys();
+                    let pass: String = names.map(|name| format!(" -x {name}")).collect();
+                    line(format_args!(
+                        "mpirun.openmpi -np {} --hostfile \"$NODESCOPE_HOSTFILE\"{pass} {command}",
+                        self.ranks
+                    ));
+                }
+                Mpi::Mpich => line(format_args!("mpiexec.hydra -n {} {command}", self.ranks)),
+                Mpi::None => line(format_args!("{command}")),
+            },
+        }
+        line(format_args!("status=$?"));
+        for path in &self.collect {
+            let (path, name) = (quoted(path), quoted(result_name(path)));
+            line(format_args!(
+                "if [ -e {path} ]; then nodescope-guest put {path} {name} || [ \"$status\" -ne 0 ] || status=1\n\
+                 else echo \"nodescope: the job left no file \"{path}; [ \"$status\" -ne 0 ] || status=1; fi"
+            ));
+        }
+        line(format_args!("exit \"$status\""));
+        script
+    }
+}
+
+/// One word of the shell.
+fn quoted(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}

@@ -1,0 +1,18 @@
+//! Study files: a TOML text becomes a [`Study`], a plan in which every quantity is typed and everything has been checked.
+//!
+//! [`Study::load`] reports all problems of a file at once, each with its line ([`Problems`]).
+//! Nothing here boots or writes anything.
+
+mod files;
+mod job;
+mod load;
+mod plan;
+mod problem;
+pub mod quantity;
+mod reader;
+mod sections;
+
+pub use job::JobError;
+pub use load::known_fields;
+pub use plan::{Engine, ImageSource, Job, Mpi, Network, Program, Study};
+pub use problem::{Position, Problem, Problems, Severity};

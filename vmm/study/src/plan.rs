@@ -1,0 +1,170 @@
+//! A validated study: what will be booted, run and measured.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use nodescope_fabric::LinkConfig;
+use nodescope_image::ImageSpec;
+use nodescope_machine::cpuid::CpuidOptions;
+use nodescope_machine::topology::NodeTopology;
+use nodescope_plugin_cache::CacheConfig;
+use nodescope_window::{MemorySpec, WindowSpec};
+use serde::Serialize;
+
+use crate::problem::Position;
+use crate::quantity::{Bytes, Cpi, Frequency, Time};
+
+/// A study file, read and checked. The topology's caches and distances, the cache model and the memory model come from the
+/// same lines of the file.
+#[derive(Clone, Debug, Serialize)]
+pub struct Study {
+    /// The file as it was named.
+    #[serde(skip)]
+    pub file: PathBuf,
+    /// Its text, to be kept with the results.
+    #[serde(skip)]
+    pub text: String,
+    /// Name of the study.
+    pub name: String,
+    /// Seed of everything random: machine ids, entropy devices.
+    pub seed: u64,
+    /// Engine that executes the guests.
+    pub engine: Engine,
+    /// Host threads on which nodes run; never affects the result. None: the host's cores.
+    pub host_threads: Option<usize>,
+    /// Virtual time after which the study is stopped.
+    pub time_limit: Time,
+    /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
+    pub core_cpi: Cpi,
+    /// Where `core_cpi` comes from, in words.
+    pub cpi_source: String,
+    /// What the guests boot.
+    #[serde(skip)]
+    pub image: ImageSource,
+    /// Kernel parameters beyond those of every node.
+    pub kernel_parameters: Vec<String>,
+    /// Nodes, all alike.
+    pub nodes: u32,
+    /// Sockets, cores, memory, caches and clock of a node.
+    pub topology: NodeTopology,
+    /// Processor features hidden from the guests.
+    pub cpuid: CpuidOptions,
+    /// The network between the nodes.
+    pub network: Network,
+    /// What runs.
+    pub job: Job,
+    /// Cache model of a node (plugin `cache`).
+    pub caches: CacheConfig,
+    /// Memory model of a node (plugin `numa`).
+    pub memory: MemorySpec,
+    /// Measurement windows in the order of the file; their models are `caches` and `memory`.
+    pub windows: Vec<WindowSpec>,
+    /// Folder of the results. A relative path is relative to the current folder.
+    pub results: PathBuf,
+    /// Places of the fields that the file sets, by name.
+    #[serde(skip)]
+    pub(crate) places: BTreeMap<String, Position>,
+}
+
+/// What executes the guests' instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Engine {
+    /// The portable engine.
+    Soft,
+}
+
+/// Where kernel, initramfs and root disk come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ImageSource {
+    /// Built from Debian packages, cached by content.
+    Debian(ImageSpec),
+    /// The user's own files, checked to be complete.
+    Files {
+        /// x86-64 ELF or bzImage.
+        kernel: PathBuf,
+        /// Initial RAM file system.
+        initramfs: PathBuf,
+        /// Read-only disk, the first one of a node.
+        root: Option<PathBuf>,
+    },
+}
+
+/// The network between the nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Network {
+    /// Link of every node.
+    pub link: LinkConfig,
+    /// MTU of the guests' interface; None: the device's.
+    pub mtu: Option<u32>,
+    /// Whether the network device offers checksum and segmentation offload.
+    pub offload: bool,
+    /// pcap file of all frames, below the results folder.
+    pub capture: Option<PathBuf>,
+}
+
+/// Which MPI starts the ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mpi {
+    /// Open MPI's `mpirun`.
+    Openmpi,
+    /// MPICH's `mpiexec.hydra`.
+    Mpich,
+    /// Nothing: the command runs once, on node 0.
+    None,
+}
+
+/// What runs in the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Job {
+    /// Command or script.
+    pub program: Program,
+    /// Number of MPI ranks.
+    pub ranks: u32,
+    /// Which MPI starts them.
+    pub mpi: Mpi,
+    /// MPI slots of a node.
+    pub slots: u32,
+    /// Files for the guest's `/job` folder: path on the host, path below `/job`.
+    pub files: Vec<(PathBuf, String)>,
+    /// Files below `/job` that are copied into the results when the job has ended.
+    pub collect: Vec<String>,
+    /// Whether MPI calls are traced.
+    pub trace: bool,
+    /// Environment of the job and of every rank.
+    pub environment: BTreeMap<String, String>,
+}
+
+/// The program of a job.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Program {
+    /// A shell command that every rank executes.
+    Command(String),
+    /// A script of the host that node 0 executes once; it starts its ranks itself.
+    Script(PathBuf),
+}
+
+impl Study {
+    /// Memory of a node.
+    pub fn node_memory(&self) -> Bytes {
+        Bytes(self.topology.socket_memory.iter().sum())
+    }
+
+    /// Memory of all nodes.
+    pub fn cluster_memory(&self) -> Bytes {
+        Bytes(self.node_memory().0.saturating_mul(self.nodes.into()))
+    }
+
+    /// The nodes' clock.
+    pub fn frequency(&self) -> Frequency {
+        Frequency(self.topology.tsc_hz)
+    }
+
+    /// Where the file sets `field` (such as `node.memory`), if it does.
+    pub fn place(&self, field: &str) -> Option<Position> {
+        self.places.get(field).copied()
+    }
+}

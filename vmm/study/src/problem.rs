@@ -1,0 +1,116 @@
+//! What is wrong with a study: every problem at once, each with its place in the file.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Whether a study with this problem can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// It cannot.
+    Error,
+    /// It can, but perhaps not as meant.
+    Warning,
+}
+
+/// A place in a study file, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// Line.
+    pub line: usize,
+    /// Column in characters.
+    pub column: usize,
+}
+
+/// One problem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Whether it keeps the study from running.
+    pub severity: Severity,
+    /// Where in the file; none if the file is not at fault (a missing tool) or cannot be read at all.
+    pub position: Option<Position>,
+    /// The field, such as `network.latency`; empty if there is none.
+    pub field: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// All problems of a study, in the order of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problems {
+    file: PathBuf,
+    list: Vec<Problem>,
+}
+
+impl Problems {
+    /// The problems of `file`, sorted by place; those without one come last.
+    pub fn new(file: &Path, mut list: Vec<Problem>) -> Problems {
+        list.sort_by_key(|problem| {
+            let place = problem.position;
+            (place.is_none(), place, problem.severity)
+        });
+        list.dedup();
+        Problems {
+            file: file.to_path_buf(),
+            list,
+        }
+    }
+
+    /// The study file.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// The problems.
+    pub fn list(&self) -> &[Problem] {
+        &self.list
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether one of them keeps the study from running.
+    pub fn has_errors(&self) -> bool {
+        self.list
+            .iter()
+            .any(|problem| problem.severity == Severity::Error)
+    }
+
+    /// These and those of `other`.
+    pub fn and(self, other: Problems) -> Problems {
+        let Problems { file, mut list } = self;
+        list.extend(other.list);
+        Problems::new(&file, list)
+    }
+}
+
+impl fmt::Display for Problems {
+    /// A line for each: `study.toml:14: network.latency: "1.3" has no unit; write e.g. "1.3 us"`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.list.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            match problem.position {
+                Some(position) => write!(f, "{}:{}: ", self.file.display(), position.line)?,
+                // A host's problem has no place in the file; naming the file would mislead.
+                None if problem.field == HOST => {}
+                None => write!(f, "{}: ", self.file.display())?,
+            }
+            if problem.severity == Severity::Warning {
+                f.write_str("warning: ")?;
+            }
+            if !problem.field.is_empty() {
+                write!(f, "{}: ", problem.field)?;
+            }
+            f.write_str(&problem.message)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}
+
+/// Field of problems that lie with the host alone.
+pub(crate) const HOST: &str = "host";

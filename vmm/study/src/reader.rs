@@ -1,0 +1,601 @@
+//! Typed reading of a TOML document that goes on after a mistake and remembers where everything stands.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Range, RangeInclusive};
+use std::str::FromStr;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::problem::{Position, Problem, Severity};
+use crate::quantity::{Decimal, Quantity};
+
+/// The text of a study and what has been found in it.
+pub(crate) struct Source<'a> {
+    text: &'a str,
+    problems: RefCell<Vec<Problem>>,
+    places: RefCell<BTreeMap<String, Position>>,
+    known: RefCell<BTreeSet<String>>,
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(text: &'a str) -> Source<'a> {
+        Source {
+            text,
+            problems: RefCell::default(),
+            places: RefCell::default(),
+            known: RefCell::default(),
+        }
+    }
+
+    /// Line and column of a byte offset. Every offset lies in the text or at its end, which counts as its last line.
+    pub(crate) fn position(&self, offset: usize) -> Position {
+        position(self.text.as_bytes(), offset)
+    }
+
+    pub(crate) fn problem(&self, span: &Range<usize>, field: &str, message: impl Into<String>) {
+        self.problems.borrow_mut().push(Problem {
+            severity: Severity::Error,
+            position: Some(self.position(span.start)),
+            field: field.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    /// A problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
+    pub(crate) fn problem_of(&self, field: &str, message: impl Into<String>) {
+        let places = self.places.borrow();
+        let mut around = field;
+        let position = loop {
+            if let Some(&position) = places.get(around) {
+                break position;
+            }
+            match around.rfind(['.', '[']) {
+                Some(end) => around = &around[..end],
+                None => break Position { line: 1, column: 1 },
+            }
+        };
+        self.problems.borrow_mut().push(Problem {
+            severity: Severity::Error,
+            position: Some(position),
+            field: field.to_owned(),
+            message: message.into(),
+        });
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.problems.borrow().len()
+    }
+
+    pub(crate) fn finish(self) -> (Vec<Problem>, BTreeMap<String, Position>, BTreeSet<String>) {
+        (
+            self.problems.into_inner(),
+            self.places.into_inner(),
+            self.known.into_inner(),
+        )
+    }
+}
+
+/// Line and column of a byte offset, clamped to the text.
+pub(crate) fn position(text: &[u8], offset: usize) -> Position {
+    let mut offset = offset.min(text.len());
+    // The end of a text whose last line is ended is on that line, not on one that does not exist.
+    if offset == text.len() && text.last() == Some(&b'\n') {
+        offset -= 1;
+    }
+    let before = &text[..offset];
+    let start = before
+        .iter()
+        .rposition(|&b| b == b'\n')
+        .map_or(0, |i| i + 1);
+    Position {
+        line: before.iter().filter(|&&b| b == b'\n').count() + 1,
+        column: String::from_utf8_lossy(&before[start..]).chars().count() + 1,
+    }
+}
+
+/// A table of the document, or the place where one is missing.
+pub(crate) struct Section<'a> {
+    source: &'a Source<'a>,
+    path: String,
+    /// The path with indices left out, for the list of known keys.
+    pattern: String,
+    span: Range<usize>,
+    entries: Option<&'a DeTable<'a>>,
+    asked: RefCell<BTreeSet<&'static str>>,
+}
+
+impl<'a> Section<'a> {
+    pub(crate) fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Section<'a> {
+        Section {
+            source,
+            path: String::new(),
+            pattern: String::new(),
+            span: 0..0,
+            entries: Some(table),
+            asked: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn source(&self) -> &'a Source<'a> {
+        self.source
+    }
+
+    /// Whether the file has this table.
+    pub(crate) fn present(&self) -> bool {
+        self.entries.is_some()
+    }
+
+    /// Whether the table has this key, whatever its value.
+    pub(crate) fn sets(&self, key: &str) -> bool {
+        let mut names = self.entries.into_iter().flat_map(|table| table.keys());
+        names.any(|name| name.get_ref().as_ref() == key)
+    }
+
+    /// Full name of the table.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Full name of a key.
+    pub(crate) fn name(&self, key: &str) -> String {
+        join(&self.path, key)
+    }
+
+    fn entry(&self, key: &'static str) -> Option<(Range<usize>, &'a Spanned<DeValue<'a>>)> {
+        self.asked.borrow_mut().insert(key);
+        let (name, value) = self
+            .entries?
+            .iter()
+            .find(|(name, _)| name.get_ref().as_ref() == key)?;
+        Some((name.span(), value))
+    }
+
+    /// The value of a key, if it is there.
+    pub(crate) fn item(&self, key: &'static str) -> Option<Item<'a>> {
+        let known = join(&self.pattern, key);
+        self.source.known.borrow_mut().insert(known.clone());
+        let (_, value) = self.entry(key)?;
+        Some(Item::new(self.source, self.name(key), known, value))
+    }
+
+    /// The value of a key that must be there.
+    pub(crate) fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
+        let item = self.item(key);
+        if item.is_none() {
+            let place = match (self.present(), self.path.as_str()) {
+                (true, _) => String::new(),
+                (false, path) => format!(" below [{path}]"),
+            };
+            self.complain(
+                key,
+                format!("is missing; write e.g. {key} = {example}{place}"),
+            );
+        }
+        item
+    }
+
+    /// A problem of a key, at its place or, where it is not set, at the table's.
+    pub(crate) fn complain(&self, key: &str, message: impl Into<String>) {
+        self.source.problem_of(&self.name(key), message);
+    }
+
+    /// The table of a key; an empty one if it is not there or no table.
+    pub(crate) fn section(&self, key: &'static str) -> Section<'a> {
+        let path = self.name(key);
+        let mut section = Section {
+            source: self.source,
+            pattern: join(&self.pattern, key),
+            path,
+            span: self.span.clone(),
+            entries: None,
+            asked: RefCell::default(),
+        };
+        if let Some((name, value)) = self.entry(key) {
+            section.span = name;
+            section.note();
+            match value.get_ref() {
+                DeValue::Table(table) => section.entries = Some(table),
+                DeValue::Array(_) => self.source.problem(
+                    &section.span,
+                    &section.path,
+                    format!("is a list; there is one, so write [{}]", section.path),
+                ),
+                other => self.source.problem(
+                    &section.span,
+                    &section.path,
+                    format!("is {}, not a table; write [{}]", kind(other), section.path),
+                ),
+            }
+        }
+        section
+    }
+
+    /// The tables of a key written as `[[key]]`.
+    pub(crate) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
+        let path = self.name(key);
+        let Some((name, value)) = self.entry(key) else {
+            return Vec::new();
+        };
+        self.source
+            .places
+            .borrow_mut()
+            .insert(path.clone(), self.source.position(name.start));
+        let wrong = |span: &Range<usize>, path: &str, value: &DeValue<'_>| {
+            self.source.problem(
+                span,
+                path,
+                format!(
+                    "is {}; write each one below a line [[{}]]",
+                    kind(value),
+                    self.name(key)
+                ),
+            );
+        };
+        let DeValue::Array(array) = value.get_ref() else {
+            wrong(&name, &path, value.get_ref());
+            return Vec::new();
+        };
+        let mut sections = Vec::new();
+        for (index, value) in array.iter().enumerate() {
+            let section = Section {
+                source: self.source,
+                path: format!("{path}[{index}]"),
+                pattern: format!("{}[]", join(&self.pattern, key)),
+                span: value.span(),
+                entries: value.get_ref().as_table(),
+                asked: RefCell::default(),
+            };
+            section.note();
+            if section.entries.is_none() {
+                wrong(&section.span, &section.path, value.get_ref());
+            } else {
+                sections.push(section);
+            }
+        }
+        sections
+    }
+
+    /// All entries of a table whose keys the user chooses.
+    pub(crate) fn free_entries(&self) -> Vec<(String, Item<'a>)> {
+        self.source
+            .known
+            .borrow_mut()
+            .insert(format!("{}.*", self.pattern));
+        let entries = self.entries.into_iter().flat_map(|table| table.iter());
+        let mut list: Vec<_> = entries
+            .map(|(name, value)| {
+                let key = name.get_ref().to_string();
+                let path = join(&self.path, &key);
+                (key, Item::new(self.source, path, String::new(), value))
+            })
+            .collect();
+        list.sort_by_key(|(_, item)| item.span.start);
+        list
+    }
+
+    fn note(&self) {
+        self.source
+            .places
+            .borrow_mut()
+            .insert(self.path.clone(), self.source.position(self.span.start));
+    }
+
+    /// Reports the keys that nobody asked for.
+    pub(crate) fn finish(self) {
+        let asked = self.asked.borrow();
+        for (name, _) in self.entries.into_iter().flat_map(|table| table.iter()) {
+            let key = name.get_ref().as_ref();
+            if asked.contains(key) {
+                continue;
+            }
+            let what = if self.path.is_empty() {
+                "is not a section of a study"
+            } else {
+                "is not a known key"
+            };
+            let message = match closest(key, asked.iter().copied()) {
+                Some(close) => format!("{what}; did you mean {close:?}?"),
+                None => format!(
+                    "{what}; known here: {}",
+                    asked.iter().copied().collect::<Vec<_>>().join(", ")
+                ),
+            };
+            self.source
+                .problem(&name.span(), &join(&self.path, key), message);
+        }
+    }
+}
+
+/// The candidate that a misspelt word may mean.
+pub(crate) fn closest<'c>(
+    word: &str,
+    candidates: impl Iterator<Item = &'c str>,
+) -> Option<&'c str> {
+    candidates
+        .map(|candidate| {
+            let distance = strsim::damerau_levenshtein(
+                &word.to_ascii_lowercase(),
+                &candidate.to_ascii_lowercase(),
+            );
+            (distance, candidate)
+        })
+        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 5)
+        .min()
+        .map(|(_, candidate)| candidate)
+}
+
+/// A value of the document.
+pub(crate) struct Item<'a> {
+    source: &'a Source<'a>,
+    path: String,
+    pattern: String,
+    span: Range<usize>,
+    value: &'a DeValue<'a>,
+}
+
+impl<'a> Item<'a> {
+    fn new(
+        source: &'a Source<'a>,
+        path: String,
+        pattern: String,
+        value: &'a Spanned<DeValue<'a>>,
+    ) -> Item<'a> {
+        let span = value.span();
+        source
+            .places
+            .borrow_mut()
+            .insert(path.clone(), source.position(span.start));
+        Item {
+            source,
+            path,
+            pattern,
+            span,
+            value: value.get_ref(),
+        }
+    }
+
+    /// Reports a problem of this value.
+    pub(crate) fn complain(&self, message: impl Into<String>) {
+        self.source.problem(&self.span, &self.path, message);
+    }
+
+    pub(crate) fn is_table(&self) -> bool {
+        self.value.is_table()
+    }
+
+    pub(crate) fn is_list(&self) -> bool {
+        self.value.is_array()
+    }
+
+    /// The value as it stands in the file, shortened.
+    fn raw(&self) -> String {
+        let text = self.source.text.get(self.span.clone()).unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default();
+        let short: String = line.chars().take(40).collect();
+        if short.len() < text.len() {
+            format!("{short}…")
+        } else {
+            short
+        }
+    }
+
+    pub(crate) fn text(&self, example: &str) -> Option<String> {
+        match self.value {
+            DeValue::String(text) => Some(text.to_string()),
+            other => {
+                self.complain(format!(
+                    "is {} ({}), not a text; write e.g. {example:?}",
+                    kind(other),
+                    self.raw()
+                ));
+                None
+            }
+        }
+    }
+
+    /// A text that must not be empty or hold control characters.
+    pub(crate) fn line(&self, example: &str) -> Option<String> {
+        let text = self.text(example)?;
+        if text.trim().is_empty() {
+            self.complain(format!("is empty; write e.g. {example:?}"));
+            return None;
+        }
+        if text.chars().any(char::is_control) {
+            self.complain(format!("holds a control character; write e.g. {example:?}"));
+            return None;
+        }
+        Some(text)
+    }
+
+    pub(crate) fn boolean(&self) -> Option<bool> {
+        let value = self.value.as_bool();
+        if value.is_none() {
+            self.complain(format!("is {}; write true or false", self.raw()));
+        }
+        value
+    }
+
+    pub(crate) fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let (least, most) = (range.start(), range.end());
+        let wanted = if *most == u64::MAX {
+            format!("a whole number of at least {least}")
+        } else {
+            format!("a whole number from {least} to {most}")
+        };
+        let DeValue::Integer(digits) = self.value else {
+            self.complain(format!(
+                "is {} ({}); write {wanted}, without quotes",
+                kind(self.value),
+                self.raw()
+            ));
+            return None;
+        };
+        let value = i128::from_str_radix(digits.as_str(), digits.radix()).ok();
+        match value
+            .and_then(|value| u64::try_from(value).ok())
+            .filter(|value| range.contains(value))
+        {
+            Some(value) => Some(value),
+            None => {
+                self.complain(format!("is {}; write {wanted}", self.raw()));
+                None
+            }
+        }
+    }
+
+    pub(crate) fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
+        let range = u64::from(*range.start())..=u64::from(*range.end());
+        self.integer(range)
+            .and_then(|value| u32::try_from(value).ok())
+    }
+
+    /// A plain number in millionths.
+    pub(crate) fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let digits = match self.value {
+            DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
+            DeValue::Float(digits) => digits.as_str(),
+            _ => "",
+        };
+        let wanted = format!(
+            "a number from {} to {} with at most six decimals, without quotes",
+            *range.start() as f64 / 1e6,
+            *range.end() as f64 / 1e6
+        );
+        let value = Decimal::parse(digits).and_then(|decimal| decimal.scaled(1_000_000).ok());
+        let value = value.filter(|value| range.contains(value));
+        if value.is_none() {
+            self.complain(format!("is {}; write {wanted}", self.raw()));
+        }
+        value
+    }
+
+    /// A quantity with its unit.
+    pub(crate) fn quantity<Q: Quantity>(&self) -> Option<Q> {
+        self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
+    }
+
+    /// Something that is written as a text with a unit.
+    pub(crate) fn with_unit<T: FromStr>(&self, example: &str, what: &str) -> Option<T>
+    where
+        T::Err: std::fmt::Display,
+    {
+        self.parsed(example, what, T::from_str)
+    }
+
+    fn parsed<T, E: std::fmt::Display>(
+        &self,
+        example: &str,
+        what: &str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Option<T> {
+        match self.value {
+            DeValue::String(text) => match parse(text) {
+                Ok(value) => Some(value),
+                Err(error) => {
+                    self.complain(error.to_string());
+                    None
+                }
+            },
+            DeValue::Integer(_) | DeValue::Float(_) => {
+                self.complain(format!(
+                    "{} has no unit; write e.g. {example:?}",
+                    self.raw()
+                ));
+                None
+            }
+            other => {
+                self.complain(format!(
+                    "is {}, not {what}; write e.g. {example:?}",
+                    kind(other)
+                ));
+                None
+            }
+        }
+    }
+
+    /// One of a few words.
+    pub(crate) fn choice<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Option<T> {
+        let words: Vec<_> = choices
+            .iter()
+            .map(|(word, _)| format!("{word:?}"))
+            .collect();
+        let words = words.join(", ");
+        let DeValue::String(text) = self.value else {
+            self.complain(format!("is {}; write one of {words}", self.raw()));
+            return None;
+        };
+        if let Some((_, value)) = choices.iter().find(|(word, _)| *word == text.as_ref()) {
+            return Some(*value);
+        }
+        let hint = closest(text, choices.iter().map(|(word, _)| *word))
+            .map(|close| format!("; did you mean {close:?}?"))
+            .unwrap_or_default();
+        self.complain(format!(
+            "{:?} is not {what} (there are {words}){hint}",
+            text.as_ref()
+        ));
+        None
+    }
+
+    /// The members of a list.
+    pub(crate) fn list(&self, example: &str) -> Vec<Item<'a>> {
+        let DeValue::Array(array) = self.value else {
+            self.complain(format!(
+                "is {}, not a list; write e.g. {example}",
+                kind(self.value)
+            ));
+            return Vec::new();
+        };
+        let members = array.iter().enumerate().map(|(index, value)| {
+            Item::new(
+                self.source,
+                format!("{}[{index}]", self.path),
+                format!("{}[]", self.pattern),
+                value,
+            )
+        });
+        members.collect()
+    }
+
+    /// Texts of a list.
+    pub(crate) fn lines(&self, example: &str) -> Vec<(Item<'a>, String)> {
+        self.list(&format!("[{example:?}]"))
+            .into_iter()
+            .filter_map(|item| item.line(example).map(|text| (item, text)))
+            .collect()
+    }
+
+    /// The value as a table.
+    pub(crate) fn section(&self) -> Section<'a> {
+        Section {
+            source: self.source,
+            path: self.path.clone(),
+            pattern: self.pattern.clone(),
+            span: self.span.clone(),
+            entries: self.value.as_table(),
+            asked: RefCell::default(),
+        }
+    }
+}
+
+fn join(path: &str, key: &str) -> String {
+    if path.is_empty() {
+        key.to_owned()
+    } else {
+        format!("{path}.{key}")
+    }
+}
+
+fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a text",
+        DeValue::Integer(_) => "a number",
+        DeValue::Float(_) => "a number with a fraction",
+        DeValue::Boolean(_) => "true or false",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "a list",
+        DeValue::Table(_) => "a table",
+    }
+}

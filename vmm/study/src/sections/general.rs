@@ -1,0 +1,191 @@
+//! `[study]`, `[image]` and `[results]`.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_image::{ImageSpec, check_package_name};
+
+use super::{plain_name, resolve};
+use crate::files;
+use crate::plan::{Engine, ImageSource};
+use crate::quantity::{Cpi, Time};
+use crate::reader::Section;
+
+/// `[study]`.
+pub(super) struct General {
+    pub name: String,
+    pub seed: u64,
+    pub engine: Engine,
+    pub host_threads: Option<usize>,
+    pub time_limit: Time,
+    pub core_cpi: Cpi,
+    pub cpi_source: String,
+}
+
+pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
+    let stem = file.file_stem().unwrap_or_default().to_string_lossy();
+    let default_name = if plain_name(&stem) { &stem } else { "study" };
+    let name = section.item("name").and_then(|item| {
+        let name = item.line("hpcc-2x2")?;
+        if !plain_name(&name) {
+            item.complain(format!(
+                "{name:?} cannot name a folder; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"
+            ));
+            return None;
+        }
+        Some(name)
+    });
+    let seed = section
+        .item("seed")
+        .and_then(|item| item.integer(0..=i64::MAX as u64));
+    if let Some(item) = section.item("engine") {
+        let kvm = item.choice(
+            "an engine",
+            &[("soft", false), ("auto", false), ("kvm", true)],
+        );
+        if kvm == Some(true) {
+            item.complain(
+                "this release runs whole studies on the portable engine alone; write \"soft\" or \"auto\"",
+            );
+        }
+    }
+    let host_threads = section
+        .item("host_threads")
+        .and_then(|item| item.integer(1..=1024))
+        .map(|threads| threads as usize);
+    let time_limit = section.item("time_limit").and_then(|item| {
+        let limit = item.quantity::<Time>()?;
+        if limit.0 == 0 {
+            item.complain("is 0, so nothing would run; write e.g. \"120 s\"");
+        }
+        Some(limit)
+    });
+    let core_cpi = section
+        .item("core_cpi")
+        .and_then(|item| item.millionths(10_000..=1_000_000_000));
+    let cpi_source = section
+        .item("cpi_source")
+        .and_then(|item| item.line("perf stat of hpcc on a Xeon E5-2690"));
+    if core_cpi.is_none() && cpi_source.is_some() {
+        section.complain(
+            "cpi_source",
+            "tells the origin of a core_cpi that is not given; add core_cpi",
+        );
+    }
+    let given = if core_cpi.is_some() {
+        "given in the study without a source"
+    } else {
+        "nominal, not measured"
+    };
+    General {
+        name: name.unwrap_or_else(|| default_name.to_owned()),
+        seed: seed.unwrap_or(1),
+        engine: Engine::Soft,
+        host_threads,
+        time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
+        core_cpi: core_cpi.map_or(Cpi::ONE, Cpi),
+        cpi_source: cpi_source.unwrap_or_else(|| given.to_owned()),
+    }
+}
+
+/// `[image]`: what is booted, and further kernel parameters.
+pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<String>) {
+    let mut spec = ImageSpec::debian();
+    let packages = section.item("packages");
+    if let Some(item) = &packages {
+        for (item, name) in item.lines("lammps") {
+            match check_package_name(&name) {
+                Ok(()) => spec.packages.push(name),
+                Err(error) => item.complain(error.to_string()),
+            }
+        }
+    }
+    let mirror = section.item("mirror");
+    if let Some(item) = &mirror {
+        let example = "http://archive.example/debian/20260101";
+        let url = item.line(example);
+        if let Some(url) = url {
+            if !["http://", "https://", "file:/", "copy:/"]
+                .iter()
+                .any(|scheme| url.starts_with(scheme))
+                || url.contains(char::is_whitespace)
+            {
+                item.complain(format!(
+                    "{url:?} is no address of a package archive; write e.g. {example:?}"
+                ));
+            }
+            spec.mirror = Some(url);
+        }
+    }
+    let path = |key, check: fn(&Path) -> Result<(), String>| {
+        let item = section.item(key)?;
+        let path = resolve(folder, &item.line(&format!("my-{key}"))?);
+        if let Err(problem) = check(&path) {
+            item.complain(format!("{}: {problem}", path.display()));
+        }
+        Some(path)
+    };
+    let kernel = path("kernel", files::check_kernel);
+    let initramfs = path("initramfs", files::check_initramfs);
+    let root = path("root", files::check_root);
+    let parameters = section.item("kernel_parameters").map(|item| {
+        let words = item.lines("loglevel=7").into_iter().filter_map(|(item, word)| {
+            if word.contains(char::is_whitespace) {
+                item.complain(format!("{word:?} holds a blank; give each kernel parameter as a text of its own"));
+                return None;
+            }
+            if word.len() > 200 || !word.is_ascii() {
+                item.complain("is longer than 200 bytes or not ASCII, which a kernel parameter cannot be");
+                return None;
+            }
+            Some(word)
+        });
+        let words: Vec<String> = words.collect();
+        let total: usize = words.iter().map(|word| word.len() + 1).sum();
+        if total > 1000 {
+            item.complain(format!("has {total} bytes in all; a kernel command line has room for 1000 beyond nodescope's own"));
+        }
+        words
+    });
+
+    let own = ["kernel", "initramfs", "root"]
+        .iter()
+        .any(|key| section.sets(key));
+    let source = if own {
+        for (key, item) in [("packages", &packages), ("mirror", &mirror)] {
+            if let Some(item) = item {
+                item.complain(format!("is for images built from Debian packages, but kernel, initramfs or root name files of your own; leave out {key} or those"));
+            }
+        }
+        if !section.sets("kernel") {
+            section.complain(
+                "kernel",
+                "is missing; with files of your own give both kernel and initramfs",
+            );
+        }
+        if !section.sets("initramfs") {
+            section.complain(
+                "initramfs",
+                "is missing; with files of your own give both kernel and initramfs",
+            );
+        }
+        ImageSource::Files {
+            kernel: kernel.unwrap_or_default(),
+            initramfs: initramfs.unwrap_or_default(),
+            root,
+        }
+    } else {
+        ImageSource::Debian(spec)
+    };
+    (source, parameters.unwrap_or_default())
+}
+
+/// `[results]`.
+pub(super) fn results(section: &Section<'_>, name: &str) -> PathBuf {
+    let directory = section
+        .item("directory")
+        .and_then(|item| item.line("results/hpcc"));
+    match directory {
+        Some(directory) => PathBuf::from(directory),
+        None => Path::new("results").join(name),
+    }
+}

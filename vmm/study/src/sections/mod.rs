@@ -1,0 +1,97 @@
+//! The sections of a study file. Each reader reports what is wrong and goes on with a default, so that one mistake does not
+//! hide the next; the plan is used only if nothing was reported.
+
+mod general;
+mod job;
+mod models;
+mod node;
+mod window;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use nodescope_window::ModelSpec;
+
+pub(crate) use self::job::result_name;
+use crate::plan::Study;
+use crate::reader::Section;
+
+/// Most nodes of a cluster: the guests' addresses and the switch's MAC numbering have room for these.
+pub(crate) const MAX_NODES: u32 = 1022;
+
+pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let sections = [
+        "study", "image", "cluster", "node", "network", "caches", "memory", "job", "results",
+    ]
+    .map(|name| root.section(name));
+    let [
+        study,
+        image,
+        cluster,
+        node,
+        network,
+        caches,
+        memory,
+        job,
+        results,
+    ] = &sections;
+    let general = general::read(file, study);
+    let (image, kernel_parameters) = general::image(folder, image);
+    let nodes = node::cluster(cluster);
+    let (mut topology, cpuid) = node::node(node);
+    let network = node::network(network);
+    let cache_model = models::caches(caches, &topology);
+    let memory = models::memory(memory, &mut topology);
+    topology.caches = models::descriptions(&cache_model);
+    node::check(root, &topology);
+    let job = job::read(folder, job, nodes, &topology);
+    let windows = window::read(
+        root.sections("window"),
+        &job,
+        &ModelSpec {
+            caches: Some(cache_model.clone()),
+            memory: Some(memory.clone()),
+        },
+    );
+    let results = general::results(results, &general.name);
+    sections.into_iter().for_each(Section::finish);
+    Study {
+        file: file.to_path_buf(),
+        text: String::new(),
+        name: general.name,
+        seed: general.seed,
+        engine: general.engine,
+        host_threads: general.host_threads,
+        time_limit: general.time_limit,
+        core_cpi: general.core_cpi,
+        cpi_source: general.cpi_source,
+        image,
+        kernel_parameters,
+        nodes,
+        topology,
+        cpuid,
+        network,
+        job,
+        caches: cache_model,
+        memory,
+        windows,
+        results,
+        places: BTreeMap::new(),
+    }
+}
+
+/// A path of the file, relative to the file's own folder.
+fn resolve(folder: &Path, path: &str) -> PathBuf {
+    folder.join(path)
+}
+
+/// Whether a name can be a file's and a folder's name everywhere.
+fn plain_name(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= 100
+        && !name.starts_with(['.', '-'])
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'))
+}

@@ -1,0 +1,396 @@
+//! `[caches]` and `[memory]`: one description for what the guest is told and for what the models simulate.
+
+use nodescope_machine::topology::{
+    CacheDescription, CacheKind, MemoryPerformance, NodeTopology, SharedBy,
+};
+use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_cache::{
+    ByDistance, CacheConfig, CoherenceLatency, LevelConfig, LevelLatency, Policy, Sharing,
+};
+use nodescope_plugin_numa::Latencies;
+use nodescope_window::MemorySpec;
+
+use super::node::UNSET;
+use crate::quantity::{ByteRate, Bytes, Frequency, Latency};
+use crate::reader::{Item, Section};
+
+/// Cycles of a fill from the own socket, DDR3 of the reference clusters.
+const LOCAL: u32 = 100;
+/// Cycles of a fill from another socket.
+const REMOTE: u32 = 220;
+/// Local bandwidth that the guest is told: four channels of DDR3-1600.
+const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
+/// Remote bandwidth that the guest is told: one direction of a QPI link of 8 GT/s.
+const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
+
+/// A latency of one event in cycles of `frequency`.
+fn cycles(item: &Item<'_>, frequency: Frequency) -> Option<u32> {
+    let latency: Latency = item.with_unit("12 cycles", "a latency")?;
+    let cycles = latency.cycles(frequency);
+    match u32::try_from(cycles)
+        .ok()
+        .filter(|&cycles| cycles <= 1_000_000)
+    {
+        Some(cycles) => Some(cycles),
+        None => {
+            item.complain(format!(
+                "is {cycles} cycles; at most 1000000 are modelled for one event"
+            ));
+            None
+        }
+    }
+}
+
+fn cycles_or_zero(section: &Section<'_>, key: &'static str, frequency: Frequency) -> u32 {
+    let item = section.item(key);
+    item.and_then(|item| cycles(&item, frequency)).unwrap_or(0)
+}
+
+/// `[caches]`: a preset or a list of levels.
+pub(super) fn caches(section: &Section<'_>, topology: &NodeTopology) -> CacheConfig {
+    let frequency = Frequency(topology.tsc_hz);
+    let preset = section.item("preset");
+    let chosen = preset
+        .as_ref()
+        .and_then(|item| item.choice("a preset", &[("gen1", 1), ("gen2", 2)]));
+    let mut config = match chosen {
+        Some(1) => CacheConfig::xeon_x5680(),
+        _ => CacheConfig::xeon_e5_2690(),
+    };
+    let line_item = section.item("line");
+    let line = line_item.as_ref().and_then(|item| {
+        let bytes = item.quantity::<Bytes>()?.0;
+        let line = u32::try_from(bytes).ok();
+        let line = line.filter(|line| line.is_power_of_two() && (32..=4096).contains(line));
+        if line.is_none() {
+            item.complain(format!(
+                "is {bytes} bytes; write a power of two from \"32 B\" to \"4096 B\", e.g. \"64 B\""
+            ));
+        }
+        line
+    });
+    let levels = section.sections("level");
+    if section.sets("level") {
+        if let Some(item) = &preset {
+            item.complain("is given together with [[caches.level]]; leave out one of them");
+        }
+        if let Some(own) = own_levels(levels, line.unwrap_or(64), topology) {
+            config = own;
+        }
+    } else if let Some(item) = &line_item {
+        item.complain(
+            "belongs to [[caches.level]], and there is none; leave it out or describe the levels",
+        );
+    }
+    let coherence = section.section("coherence");
+    config.coherence = CoherenceLatency {
+        from: by_distance(&coherence, "from", frequency),
+        from_modified: by_distance(&coherence, "from_modified", frequency),
+        snoop: by_distance(&coherence, "snoop", frequency),
+        invalidate: by_distance(&coherence, "invalidate", frequency),
+        upgrade: cycles_or_zero(&coherence, "upgrade", frequency),
+    };
+    coherence.finish();
+    config
+}
+
+fn by_distance(section: &Section<'_>, key: &'static str, frequency: Frequency) -> ByDistance {
+    let section = section.section(key);
+    let read = |key| cycles_or_zero(&section, key, frequency);
+    let group = ByDistance {
+        same_core: read("same_core"),
+        other_core: read("other_core"),
+        other_socket: read("other_socket"),
+    };
+    section.finish();
+    group
+}
+
+/// `[[caches.level]]`; nothing if a level is wrong in itself.
+fn own_levels(
+    sections: Vec<Section<'_>>,
+    line: u32,
+    topology: &NodeTopology,
+) -> Option<CacheConfig> {
+    let frequency = Frequency(topology.tsc_hz);
+    let source = sections.first()?.source();
+    let before = source.count();
+    let mut instruction: Option<(String, LevelConfig)> = None;
+    let mut outward: Vec<(u32, String, LevelConfig)> = Vec::new();
+    for section in sections {
+        let field = section.path().to_owned();
+        let level = section
+            .require("level", "1")
+            .and_then(|item| item.count(1..=4));
+        let kinds = [
+            ("data", CacheKind::Data),
+            ("instruction", CacheKind::Instruction),
+            ("unified", CacheKind::Unified),
+        ];
+        let default_kind = if level == Some(1) {
+            CacheKind::Data
+        } else {
+            CacheKind::Unified
+        };
+        let kind_item = section.item("kind");
+        let kind = kind_item
+            .and_then(|item| item.choice("a kind of cache", &kinds))
+            .unwrap_or(default_kind);
+        let config = LevelConfig {
+            size: section
+                .require("size", "\"32 KiB\"")
+                .and_then(|item| item.quantity::<Bytes>())
+                .map_or(0, |bytes| bytes.0),
+            ways: section
+                .require("ways", "8")
+                .and_then(|item| item.count(1..=1024))
+                .unwrap_or(1),
+            line,
+            shared_by: section
+                .item("shared_by")
+                .and_then(|item| {
+                    item.choice(
+                        "who shares a cache",
+                        &[("core", Sharing::Core), ("socket", Sharing::Socket)],
+                    )
+                })
+                .unwrap_or_default(),
+            policy: section
+                .item("policy")
+                .and_then(|item| item.choice("a replacement policy", &[("lru", Policy::Lru)]))
+                .unwrap_or_default(),
+            latency: latencies(&section, frequency),
+        };
+        section.finish();
+        let Some(level) = level else { continue };
+        match (level, kind) {
+            (1, CacheKind::Instruction) => {
+                if instruction.is_some() {
+                    source.problem_of(&field, "is a second level 1 instruction cache; a core has one");
+                }
+                instruction = Some((field, config));
+            }
+            (1, CacheKind::Data) | (2.., CacheKind::Unified) => {
+                if outward.iter().any(|(other, ..)| *other == level) {
+                    source.problem_of(&field, format!("describes level {level} a second time; leave one out"));
+                }
+                outward.push((level, field, config));
+            }
+            (1, _) => source.problem_of(
+                &format!("{field}.kind"),
+                "level 1 is modelled as two caches; write \"data\" here and describe another one with kind = \"instruction\"",
+            ),
+            _ => source.problem_of(
+                &format!("{field}.kind"),
+                format!("level {level} is modelled as unified; leave kind out"),
+            ),
+        }
+    }
+    outward.sort_by_key(|(level, ..)| *level);
+    for (index, (level, field, _)) in outward.iter().enumerate() {
+        let wanted = index as u32 + 1;
+        if *level > wanted
+            && index
+                .checked_sub(1)
+                .is_none_or(|inner| outward[inner].0 < wanted)
+        {
+            source.problem_of(&format!("{field}.level"), format!("is {level}, but level {wanted} is not described; levels are counted from 1 without gaps"));
+            break;
+        }
+    }
+    if source.count() > before {
+        return None;
+    }
+    if outward.is_empty() {
+        source.problem_of(
+            "caches.level",
+            "has no level 1 data cache; describe one with level = 1",
+        );
+        return None;
+    }
+    let fields: Vec<&str> = outward.iter().map(|(_, field, _)| field.as_str()).collect();
+    let config = CacheConfig {
+        instruction: instruction.as_ref().map(|(_, config)| *config),
+        levels: outward.iter().map(|(.., config)| *config).collect(),
+        coherence: CoherenceLatency::default(),
+    };
+    let places = VcpuPlace::grid(
+        topology.sockets as u16,
+        topology.cores_per_socket as u16,
+        topology.threads_per_core as u16,
+    );
+    for fault in config.faults(&places) {
+        let mut text = fault.to_string();
+        for (index, field) in fields.iter().enumerate() {
+            text = text.replace(&format!("levels[{index}]"), field);
+        }
+        if let Some((field, _)) = &instruction {
+            text = text.replacen("instruction.", &format!("{field}."), 1);
+        }
+        match text.split_once(": ") {
+            Some((field, message)) => source.problem_of(field, message),
+            None => source.problem_of("caches.level", text),
+        }
+    }
+    (source.count() == before).then_some(config)
+}
+
+fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
+    let section = section.section("latency");
+    let read = |key| cycles_or_zero(&section, key, frequency);
+    let latency = LevelLatency {
+        read_hit: read("read_hit"),
+        write_hit: read("write_hit"),
+        fetch_hit: read("fetch_hit"),
+        read_miss: read("read_miss"),
+        write_miss: read("write_miss"),
+        fetch_miss: read("fetch_miss"),
+        writeback: read("writeback"),
+        upgrade: read("upgrade"),
+    };
+    section.finish();
+    latency
+}
+
+/// What the guest is told about the caches that the model simulates.
+pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
+    let describe = |level: usize, kind, config: &LevelConfig| CacheDescription {
+        level: level as u8,
+        kind,
+        size: config.size,
+        ways: config.ways,
+        line: config.line,
+        shared_by: match config.shared_by {
+            Sharing::Core => SharedBy::Core,
+            Sharing::Socket => SharedBy::Socket,
+        },
+    };
+    let mut caches = Vec::new();
+    for (index, level) in config.levels.iter().enumerate() {
+        let kind = if index == 0 {
+            CacheKind::Data
+        } else {
+            CacheKind::Unified
+        };
+        caches.push(describe(index + 1, kind, level));
+        if let (0, Some(instruction)) = (index, &config.instruction) {
+            caches.push(describe(1, CacheKind::Instruction, instruction));
+        }
+    }
+    caches
+}
+
+/// `[memory]`: latencies for the model; the same as HMAT, and as SLIT unless the file gives distances.
+pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> MemorySpec {
+    let frequency = Frequency(topology.tsc_hz);
+    let sockets = topology.sockets as usize;
+    let figure = |key| section.item(key).and_then(|item| cycles(&item, frequency));
+    let (local, remote) = (figure("local"), figure("remote"));
+    let matrix_item = section.item("latency");
+    let matrix = matrix_item
+        .as_ref()
+        .and_then(|item| matrix(item, sockets, |cell| cycles(cell, frequency)));
+    if let Some(item) = matrix_item.filter(|_| section.sets("local") || section.sets("remote")) {
+        item.complain("is given together with local or remote; leave out one of them");
+    }
+    let fill = match matrix {
+        Some(rows) => Latencies::Matrix(rows),
+        None => Latencies::Uniform {
+            local: local.unwrap_or(LOCAL),
+            remote: remote.unwrap_or(REMOTE),
+        },
+    };
+    let write_back = Latencies::Uniform {
+        local: figure("local_write_back").unwrap_or(0),
+        remote: figure("remote_write_back").unwrap_or(0),
+    };
+
+    let bandwidth = |key, default: ByteRate| {
+        let rate = section.item(key).and_then(|item| {
+            let rate = item.quantity::<ByteRate>()?;
+            if !(1_000_000..=10_000_000_000_000).contains(&rate.0) {
+                item.complain(format!(
+                    "is {rate}; write a rate from \"1 MB/s\" to \"10 TB/s\", e.g. \"51.2 GB/s\""
+                ));
+            }
+            Some(rate)
+        });
+        (rate.unwrap_or(default).0 / 1_000_000).min(u64::from(u32::MAX)) as u32
+    };
+    let near = bandwidth("local_bandwidth", LOCAL_BANDWIDTH);
+    let far = bandwidth("remote_bandwidth", REMOTE_BANDWIDTH);
+
+    let cell = |from: usize, to: usize| match &fill {
+        Latencies::Uniform { local, remote } => {
+            if from == to {
+                *local
+            } else {
+                *remote
+            }
+        }
+        Latencies::Matrix(rows) => rows[from][to],
+    };
+    let square = |value: &dyn Fn(usize, usize) -> u32| -> Vec<Vec<u32>> {
+        (0..sockets)
+            .map(|from| (0..sockets).map(|to| value(from, to)).collect())
+            .collect()
+    };
+    topology.memory_performance = Some(MemoryPerformance {
+        // 0 means "not known" in the HMAT, so what rounds to less than a nanosecond is told as one.
+        latency_ns: square(&|from, to| {
+            let ns =
+                (u64::from(cell(from, to)) * 1_000_000_000 + frequency.0 / 2) / frequency.0.max(1);
+            u32::try_from(ns).unwrap_or(u32::MAX).max(1)
+        }),
+        bandwidth_mb_s: square(&|from, to| if from == to { near } else { far }),
+    });
+    for (from, row) in topology.distances.iter_mut().enumerate() {
+        for (to, distance) in row.iter_mut().enumerate() {
+            if *distance == UNSET {
+                *distance = if from == to {
+                    10
+                } else {
+                    let (local, remote) = (u64::from(cell(from, from)), u64::from(cell(from, to)));
+                    let ratio = (10 * remote + local / 2).checked_div(local).unwrap_or(20);
+                    ratio.clamp(11, 254) as u8
+                };
+            }
+        }
+    }
+    MemorySpec::Numa {
+        latency: fill,
+        write_back,
+    }
+}
+
+fn matrix(
+    item: &Item<'_>,
+    sockets: usize,
+    read: impl Fn(&Item<'_>) -> Option<u32>,
+) -> Option<Vec<Vec<u32>>> {
+    let example = r#"[["100 cycles", "220 cycles"], ["220 cycles", "100 cycles"]]"#;
+    let rows = item.list(example);
+    if rows.len() != sockets {
+        item.complain(format!(
+            "has {} rows; {sockets} sockets need {sockets}",
+            rows.len()
+        ));
+        return None;
+    }
+    let rows: Vec<Option<Vec<u32>>> = rows
+        .iter()
+        .map(|row| {
+            let cells = row.list(example);
+            if cells.len() != sockets {
+                row.complain(format!(
+                    "has {} columns; {sockets} sockets need {sockets}",
+                    cells.len()
+                ));
+                return None;
+            }
+            let cells: Vec<Option<u32>> = cells.iter().map(&read).collect();
+            cells.into_iter().collect()
+        })
+        .collect();
+    rows.into_iter().collect()
+}

@@ -1,0 +1,214 @@
+//! `[cluster]`, `[node]` and `[network]`.
+
+use std::path::PathBuf;
+
+use nodescope_fabric::LinkConfig;
+use nodescope_machine::cpuid::{CpuidOptions, Template};
+use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, TopologyError};
+
+use super::MAX_NODES;
+use crate::plan::Network;
+use crate::quantity::{BitRate, Bytes, Frequency, Time};
+use crate::reader::{Item, Section};
+
+/// Distances stand in for those that follow from the memory's latencies until these are read.
+pub(super) const UNSET: u8 = 0;
+
+pub(super) fn cluster(section: &Section<'_>) -> u32 {
+    let nodes = section.require("nodes", "2");
+    nodes
+        .and_then(|item| item.count(1..=MAX_NODES))
+        .unwrap_or(1)
+}
+
+/// `[node]`; caches are filled in later, and distances are [`UNSET`] if the file has none.
+pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
+    let count = |key, most| {
+        let item = section.item(key);
+        item.and_then(|item| item.count(1..=most)).unwrap_or(1)
+    };
+    let sockets = count("sockets", MAX_SOCKETS);
+    let cores = count("cores", MAX_VCPUS);
+    let threads = count("threads", MAX_VCPUS);
+    let frequency = section.item("frequency").and_then(|item| {
+        let frequency = item.quantity::<Frequency>()?;
+        if !(100_000_000..=10_000_000_000).contains(&frequency.0) {
+            item.complain(format!(
+                "is {frequency}; write a frequency from \"100 MHz\" to \"10 GHz\""
+            ));
+            return None;
+        }
+        Some(frequency)
+    });
+    let frequency = frequency.unwrap_or(Frequency(2_900_000_000));
+    let socket_memory = section
+        .item("memory")
+        .and_then(|item| memory(&item, sockets))
+        .unwrap_or_else(|| vec![(256 / u64::from(sockets)) << 21; sockets as usize]);
+    let mut topology = NodeTopology::uniform(sockets, cores, threads, 512 << 20);
+    topology.socket_memory = socket_memory;
+    topology.tsc_hz = frequency.0;
+    topology.brand = section
+        .item("brand")
+        .and_then(|item| item.line("Intel(R) Xeon(R) CPU E5-2690 0 @ 2.90GHz"))
+        .unwrap_or_else(|| format!("nodescope virtual CPU @ {:.2}GHz", frequency.0 as f64 / 1e9));
+    topology.distances = section
+        .item("distances")
+        .and_then(|item| distances(&item))
+        .unwrap_or_else(|| vec![vec![UNSET; sockets as usize]; sockets as usize]);
+
+    let mut cpuid = CpuidOptions::default();
+    if let Some(item) = section.item("hide") {
+        for (item, name) in item.lines("avx2") {
+            let one = CpuidOptions {
+                hidden: vec![name.clone()],
+                ..CpuidOptions::default()
+            };
+            match Template::new(&one) {
+                Ok(_) => cpuid.hidden.push(name),
+                Err(error) => item.complain(error.to_string()),
+            }
+        }
+    }
+    (topology, cpuid)
+}
+
+/// "512 MiB" for the node, or a list with a size for each socket.
+fn memory(item: &Item<'_>, sockets: u32) -> Option<Vec<u64>> {
+    const STEP: u64 = 2 << 20;
+    let right = |item: &Item<'_>, bytes: u64, whose: &str| {
+        if bytes < 16 << 20 || !bytes.is_multiple_of(STEP) {
+            item.complain(format!(
+                "is {} {whose}; a socket needs a multiple of 2 MiB and at least 16 MiB",
+                Bytes(bytes)
+            ));
+            return false;
+        }
+        true
+    };
+    if !item.is_list() {
+        let bytes = item.quantity::<Bytes>()?.0;
+        let share = bytes / u64::from(sockets);
+        if share * u64::from(sockets) != bytes {
+            item.complain(format!("{} cannot be split evenly over {sockets} sockets; give a list with a size for each", Bytes(bytes)));
+            return None;
+        }
+        let whose = if sockets == 1 {
+            "for the socket"
+        } else {
+            "for each socket"
+        };
+        return right(item, share, whose).then(|| vec![share; sockets as usize]);
+    }
+    let list = item.list(r#"["256 MiB", "256 MiB"]"#);
+    if list.len() != sockets as usize {
+        item.complain(format!(
+            "has {} sizes for {sockets} sockets; give one for each",
+            list.len()
+        ));
+        return None;
+    }
+    let sizes = list.iter().map(|item| {
+        let bytes = item.quantity::<Bytes>()?.0;
+        right(item, bytes, "for this socket").then_some(bytes)
+    });
+    sizes.collect()
+}
+
+fn distances(item: &Item<'_>) -> Option<Vec<Vec<u8>>> {
+    let example = "[[10, 21], [21, 10]]";
+    let rows = item.list(example).into_iter().map(|row| {
+        let cells = row.list(example).into_iter();
+        cells
+            .map(|cell| cell.integer(10..=254).map(|value| value as u8))
+            .collect::<Option<Vec<u8>>>()
+    });
+    // All rows are read before the first mistake ends the conversion.
+    let rows: Vec<Option<Vec<u8>>> = rows.collect();
+    rows.into_iter().collect()
+}
+
+/// What is wrong with the node as a whole.
+pub(super) fn check(root: &Section<'_>, topology: &NodeTopology) {
+    for error in topology.problems() {
+        let (field, message) = match &error {
+            TopologyError::Range { field, value, min, max } if *field != "tsc_hz" => {
+                let key = if topology.cores_per_socket > 1 { "cores" } else { "sockets" };
+                (
+                    format!("node.{key}"),
+                    format!("{} is {value}; a node has {min} to {max} vCPUs", field.replace("_per_socket", "").replace("_per_core", "")),
+                )
+            }
+            TopologyError::Range { .. } | TopologyError::TscResolution(_) => (
+                "node.frequency".into(),
+                "is not a multiple of 1 kHz, the resolution of Linux's own clock; write e.g. \"2.9 GHz\"".into(),
+            ),
+            TopologyError::Brand(brand) => (
+                "node.brand".into(),
+                format!("{brand:?} is not at most 47 printable ASCII characters, which CPUID has room for"),
+            ),
+            TopologyError::Distance { from, to, value } => (
+                format!("node.distances[{from}][{to}]"),
+                format!("is {value}; a socket is 10 from itself and 11 to 254 from another"),
+            ),
+            TopologyError::Length { field, len, sockets } => (
+                format!("node.{field}"),
+                format!("has {len} entries; {sockets} sockets need {sockets}"),
+            ),
+            TopologyError::Memory { .. } => ("node.memory".into(), error.to_string()),
+            TopologyError::Cache { level, reason, .. } => (
+                format!("caches.level[{}]", level.saturating_sub(1)),
+                reason.clone(),
+            ),
+        };
+        root.source().problem_of(&field, message);
+    }
+}
+
+pub(super) fn network(section: &Section<'_>) -> Network {
+    let bandwidth = section.item("bandwidth").and_then(|item| {
+        let rate = item.quantity::<BitRate>()?;
+        if rate.0 < 1000 {
+            item.complain("is less than 1 kbit/s; write e.g. \"10 Gbit/s\"");
+            return None;
+        }
+        Some(rate)
+    });
+    let latency = section.item("latency").and_then(|item| {
+        let time = item.quantity::<Time>()?;
+        // Nodes are synchronised once per latency.
+        if !(10_000..=1_000_000_000_000).contains(&time.0) {
+            item.complain(format!("is {time}; nodes are synchronised once per latency, so write a time from \"10 ns\" to \"1 s\", e.g. \"1.3 us\""));
+            return None;
+        }
+        Some(time)
+    });
+    let mtu = section.item("mtu").and_then(|item| {
+        let bytes = item.quantity::<Bytes>()?.0;
+        if !(576..=65_521).contains(&bytes) {
+            item.complain(format!(
+                "is {bytes} bytes; write a size from \"576 B\" to \"65521 B\", e.g. \"9000 B\""
+            ));
+            return None;
+        }
+        u32::try_from(bytes).ok()
+    });
+    let offload = section.item("offload").and_then(|item| item.boolean());
+    let capture = section.item("capture").and_then(|item| {
+        let path = PathBuf::from(item.line("network.pcap")?);
+        if path.file_name().is_none() {
+            item.complain("names no file; write e.g. \"network.pcap\"");
+            return None;
+        }
+        Some(path)
+    });
+    Network {
+        link: LinkConfig {
+            bandwidth: bandwidth.map_or(10_000_000_000, |rate| rate.0),
+            latency_ps: latency.map_or(1_300_000, |time| time.0),
+        },
+        mtu,
+        offload: offload.unwrap_or(true),
+        capture,
+    }
+}

@@ -1,0 +1,200 @@
+//! `[[window]]`.
+
+use std::collections::BTreeMap;
+
+use nodescope_hypercall::Function;
+use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
+
+use super::plain_name;
+use crate::plan::{Job, Mpi};
+use crate::quantity::{Instructions, Time};
+use crate::reader::{Item, Section, closest};
+
+const OPEN_EXAMPLE: &str = r#""immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }"#;
+
+pub(super) fn read(sections: Vec<Section<'_>>, job: &Job, all: &ModelSpec) -> Vec<WindowSpec> {
+    let mut windows = Vec::new();
+    let mut names: BTreeMap<String, usize> = BTreeMap::new();
+    for (index, section) in sections.into_iter().enumerate() {
+        let window = window(index, &section, job, all);
+        if let Some(first) = names.insert(window.name.clone(), index) {
+            section.complain(
+                "name",
+                format!(
+                    "{:?} is also the name of window[{first}]; give another",
+                    window.name
+                ),
+            );
+        }
+        windows.push(window);
+        section.finish();
+    }
+    windows
+}
+
+fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> WindowSpec {
+    let name = section.item("name").and_then(|item| {
+        let name = item.line("hpl")?;
+        if !plain_name(&name) {
+            item.complain(format!("{name:?} cannot name a window; use at most 100 letters, digits, \"-\", \"_\" and \".\", a letter or digit first"));
+        }
+        Some(name)
+    });
+    let open = section.item("open").and_then(|item| trigger(&item, job));
+    let warm_up = section
+        .item("warm_up")
+        .and_then(|item| item.quantity::<Instructions>());
+    let measure = section
+        .require("measure", "\"50 M instructions\"")
+        .and_then(|item| measure(&item));
+    let mut models = all.clone();
+    if let Some(item) = section.item("plugins") {
+        let chosen = plugins(&item);
+        models.caches = models.caches.filter(|_| chosen.contains(&Plugin::Cache));
+        models.memory = models.memory.filter(|_| chosen.contains(&Plugin::Numa));
+    }
+    WindowSpec {
+        name: name.unwrap_or_else(|| format!("window{}", index + 1)),
+        open: open.unwrap_or(Trigger::Immediately),
+        warm_up: warm_up.unwrap_or_default().0,
+        measure: measure.unwrap_or(Measure::Guest),
+        models,
+    }
+}
+
+/// A timing model, by the name that a study gives it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Plugin {
+    Cache,
+    Numa,
+}
+
+fn plugins(item: &Item<'_>) -> Vec<Plugin> {
+    let mut chosen = Vec::new();
+    for item in item.list(r#"["cache", "numa"]"#) {
+        let choices = [("cache", Plugin::Cache), ("numa", Plugin::Numa)];
+        let Some(plugin) = item.choice("a plugin", &choices) else {
+            continue;
+        };
+        if chosen.contains(&plugin) {
+            item.complain("is given twice; leave one out");
+        }
+        chosen.push(plugin);
+    }
+    chosen
+}
+
+fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
+    if !item.is_table() {
+        let choices = [("immediately", false), ("guest", true)];
+        let guest = item.choice(&format!("a trigger; write {OPEN_EXAMPLE}"), &choices)?;
+        return Some(if guest {
+            Trigger::Guest
+        } else {
+            Trigger::Immediately
+        });
+    }
+    let section = item.section();
+    let time = section.item("time");
+    let mpi = section.item("mpi");
+    let marker = section.item("marker");
+    let given = [time.is_some(), mpi.is_some(), marker.is_some()];
+    if given.iter().filter(|given| **given).count() != 1 {
+        item.complain(format!(
+            "needs exactly one of time, mpi and marker; write e.g. {OPEN_EXAMPLE}"
+        ));
+    }
+    let call = section.item("call");
+    let rank = section.item("rank");
+    let occurrence = section.item("occurrence");
+    for (owner, key, sub) in [
+        (&mpi, "mpi", &call),
+        (&mpi, "mpi", &rank),
+        (&marker, "marker", &occurrence),
+    ] {
+        if let (None, Some(sub)) = (owner, sub) {
+            sub.complain(format!(
+                "belongs to {key}, which is not given; leave it out"
+            ));
+        }
+    }
+    let call = call
+        .and_then(|item| item.integer(1..=u64::MAX))
+        .unwrap_or(1);
+    let rank = rank
+        .and_then(|item| item.count(0..=job.ranks.saturating_sub(1)))
+        .unwrap_or(0);
+    let occurrence = occurrence
+        .and_then(|item| item.integer(1..=u64::MAX))
+        .unwrap_or(1);
+    let time = time.and_then(|item| item.quantity::<Time>());
+    let function = mpi.and_then(|item| function(&item, job));
+    let marker = marker.and_then(|item| item.line("hpl"));
+    section.finish();
+    match (time, function, marker) {
+        (Some(time), ..) => Some(Trigger::Time { ps: time.0 }),
+        (_, Some(function), _) => Some(Trigger::MpiCall {
+            function,
+            call,
+            rank,
+        }),
+        (.., Some(name)) => Some(Trigger::Marker { name, occurrence }),
+        _ => None,
+    }
+}
+
+fn function(item: &Item<'_>, job: &Job) -> Option<Function> {
+    let name = item.line("MPI_Barrier")?;
+    let known = Function::ALL
+        .iter()
+        .find(|function| function.name() == name);
+    let Some(function) = known else {
+        let hint = closest(&name, Function::ALL.iter().map(|function| function.name()))
+            .map(|close| format!("; did you mean {close:?}?"))
+            .unwrap_or_else(|| "; write e.g. \"MPI_Barrier\"".into());
+        item.complain(format!(
+            "{name:?} is not an MPI function that is traced{hint}"
+        ));
+        return None;
+    };
+    if !job.trace || job.mpi == Mpi::None {
+        item.complain("needs the MPI trace, which job.trace or job.mpi switches off; the window would never open");
+    }
+    Some(*function)
+}
+
+fn measure(item: &Item<'_>) -> Option<Measure> {
+    let Length(measure) = item.with_unit("50 M instructions", "a length")?;
+    if matches!(measure, Measure::Instructions(0) | Measure::Time { ps: 0 }) {
+        item.complain("is 0, so nothing would be measured; write e.g. \"50 M instructions\"");
+        return None;
+    }
+    Some(measure)
+}
+
+/// A [`Measure`] as a study writes it.
+struct Length(Measure);
+
+impl std::str::FromStr for Length {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Length, String> {
+        if text.trim() == "until closed" {
+            return Ok(Length(Measure::Guest));
+        }
+        match (text.parse::<Instructions>(), text.parse::<Time>()) {
+            (Ok(instructions), _) => Ok(Length(Measure::Instructions(instructions.0))),
+            (_, Ok(time)) => Ok(Length(Measure::Time { ps: time.0 })),
+            (Err(error), Err(_)) => {
+                let text = error.to_string();
+                let text = match text.split_once(" is not a number of instructions") {
+                    Some((quoted, _)) => format!(
+                        "{quoted} is neither a number of instructions nor a time; write e.g. \"50 M instructions\""
+                    ),
+                    None => text,
+                };
+                Err(format!("{text}, \"2 s\" or \"until closed\""))
+            }
+        }
+    }
+}
