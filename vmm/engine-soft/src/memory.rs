@@ -438,14 +438,11 @@ impl Cpu {
         if e.vector != Vector::GeneralProtection || e.address == 0 {
             return;
         }
+        // An instruction that pushes or pops besides its operand, which reaches over eight bytes at most.
         let operand = op.base != ZERO || op.index != ZERO || op.disp != 0;
-        // An operand reaches at most over an XSAVE area.
-        let in_operand = operand && e.address.wrapping_sub(self.linear(op)) < 4096;
-        let stack = if in_operand {
-            op.attr & attr::STACK_OPERAND != 0
-        } else {
-            op.attr & attr::STACK != 0
-        };
+        let beside =
+            op.attr & attr::STACK != 0 && !(operand && e.address.wrapping_sub(self.linear(op)) < 8);
+        let stack = beside || op.attr & attr::STACK_OPERAND != 0;
         let vector = if stack {
             Vector::StackFault
         } else {

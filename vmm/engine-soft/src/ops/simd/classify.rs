@@ -236,8 +236,8 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if let Some(handler) = elements::lower(l) {
         return Some(handler);
     }
-    // CVTPI2PS makes the transition to MMX with a memory operand too, CVTPI2PD does not (SDM vol. 2A).
-    let mmx = has_mmx(i) || i.mnemonic() == Cvtpi2ps;
+    // CVTPI2PS and CVTPI2PD with a memory operand do not touch MMX: no transition, no pending #MF, as processors do it.
+    let mmx = has_mmx(i);
     l.op.src2 = if i.encoding() == EncodingKind::VEX {
         need::AVX
     } else if mmx && !has_xmm(i) {
@@ -245,7 +245,8 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     } else {
         need::SSE
     };
-    l.op.dst = if memory && !mmx {
+    // Among MMX instructions only the conversions from packed doubles have an aligned operand.
+    l.op.dst = if memory && (!mmx || matches!(i.mnemonic(), Cvtpd2pi | Cvttpd2pi)) {
         alignment(i, memory_len(i))
     } else {
         0
@@ -253,6 +254,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if !mmx && let Some(handler) = moves::lower(l) {
         return Some(handler);
     }
+    l.op.src = mxcsr::tiny_results(i);
     let mxcsr = uses_mxcsr(i);
     let handler: Handler = match (mmx, memory, write, mxcsr) {
         (false, false, _, false) => execute::registers::<false>,

@@ -1,7 +1,7 @@
 //! Operations that call a stub.
 //!
 //! `imm` is the stub's address, `aux` the length of the memory operand, `dst` its alignment minus one, `src2` what the
-//! instruction needs ([`super::need`]).
+//! instruction needs ([`super::need`]), `src` where tiny results can be found ([`super::mxcsr::tiny_results`]).
 
 use nodescope_x86::Exception;
 
@@ -26,7 +26,7 @@ fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<()
     // got from a span of that length; it changes no register that the calling convention preserves.
     let missed = unsafe { stub(op)(cpu, memory) };
     if MXCSR && missed != 0 {
-        return mxcsr::settle(cpu, stub(op), memory);
+        return mxcsr::settle(cpu, op, memory);
     }
     Ok(())
 }
@@ -75,17 +75,16 @@ pub fn store<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, op.src2)?;
     let linear = address(cpu, op)?;
     let len = op.aux as usize;
-    let place = cpu.write_span(linear, len)?;
     if MXCSR {
-        // Nothing may be written where an exception is raised.
+        // Numeric exceptions come before the store, and nothing may be written where one is raised.
         let mut value = [0_u8; 32];
         call::<MXCSR>(cpu, op, value.as_mut_ptr())?;
-        // SAFETY: the span holds `len` bytes (at most 32 for these instructions).
-        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), place, len.min(32)) };
+        cpu.write_bytes(linear, &value[..len.min(32)])?;
     } else {
+        let place = cpu.write_span(linear, len)?;
         call::<MXCSR>(cpu, op, place)?;
+        cpu.commit_span(linear, len, place)?;
     }
-    cpu.commit_span(linear, len, place)?;
     Ok(Flow::Next)
 }
 

@@ -221,8 +221,11 @@ fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
     let (linear, len) = (cpu.linear(op), op.aux as usize);
-    let place = cpu.write_span(linear, len)?;
     enter(cpu)?;
+    let place = match cpu.write_span(linear, len) {
+        Ok(place) => place,
+        Err(trap) => return store_without_place(cpu, op, trap),
+    };
     if cpu.stubs.x87.unmasked {
         // The instruction may leave its operand alone.
         let mut old = [0_u8; 16];
@@ -236,6 +239,29 @@ fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
     call(cpu, op, place);
     after(cpu);
     cpu.commit_span(linear, len, place)?;
+    Ok(Flow::Next)
+}
+
+/// A store that faults, unless an unmasked exception keeps it from storing: then memory is not even asked. With the
+/// precision exception alone the value is stored (SDM vol. 1 §8.5.6).
+#[cold]
+fn store_without_place(cpu: &mut Cpu, op: &Op, fault: Trap) -> Done {
+    if !cpu.stubs.x87.unmasked {
+        return Err(fault);
+    }
+    const PRECISION: u16 = 0x20;
+    let before = snapshot(cpu);
+    let mut value = [0_u8; 16];
+    call(cpu, op, value.as_mut_ptr());
+    if host_status() & !host_control() & EXCEPTIONS & !PRECISION == 0 {
+        roll_back(cpu, before);
+        return Err(fault);
+    }
+    cpu.exception = None;
+    note_instruction(cpu, op);
+    let offset = cpu.offset(op);
+    word(cpu, 16, offset);
+    after(cpu);
     Ok(Flow::Next)
 }
 

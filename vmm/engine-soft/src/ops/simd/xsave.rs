@@ -10,6 +10,7 @@ use nodescope_x86::{Exception, FxImage, Vector};
 
 use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
+use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
 use super::execute::{invalid, misaligned};
@@ -111,6 +112,13 @@ fn require_fx(cpu: &mut Cpu) -> Result<(), Trap> {
 fn aligned(cpu: &mut Cpu, op: &Op, to: u64) -> Result<u64, Trap> {
     let linear = cpu.linear(op);
     if linear & (to - 1) != 0 {
+        // An address that is not even canonical is reported as such; vector instructions do it the other way round.
+        if !is_canonical(linear) {
+            return Err(cpu.raise(Exception {
+                address: linear,
+                ..Exception::gp(0)
+            }));
+        }
         return Err(misaligned(cpu));
     }
     Ok(linear)
