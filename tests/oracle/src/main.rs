@@ -110,10 +110,11 @@ fn child(
             },
         );
         println!(
-            "{group} {} {} {} {}",
+            "{group} {} {} {} {} {}",
             tally.cases,
             tally.exceptions,
             tally.mismatches,
+            tally.set_aside,
             start.elapsed().as_micros()
         );
         for (name, n) in &tally.by_instruction {
@@ -170,10 +171,13 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
             tally.cases += number(1)?;
             tally.exceptions += number(2)?;
             tally.mismatches += number(3)?;
-            *time += number(4)?;
+            tally.set_aside += number(4)?;
+            *time += number(5)?;
         }
     }
-    println!("group     instructions      cases  exceptions  mismatches   cases/s per process");
+    println!(
+        "group     instructions      cases  exceptions   set aside  mismatches   cases/s per process"
+    );
     let mut total = Tally::default();
     let mut total_time = 0;
     for ((group, _), (tally, time)) in plan.iter().zip(&tallies) {
@@ -183,15 +187,17 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
             continue;
         }
         println!(
-            "{group:<9} {:>12} {:>10} {:>11} {:>11} {:>12.0}",
+            "{group:<9} {:>12} {:>10} {:>11} {:>11} {:>11} {:>12.0}",
             catalogue::codes(*group).len(),
             tally.cases,
             tally.exceptions,
+            tally.set_aside,
             tally.mismatches,
             tally.cases as f64 / (*time as f64 / 1e6).max(1e-6)
         );
         total.cases += tally.cases;
         total.exceptions += tally.exceptions;
+        total.set_aside += tally.set_aside;
         total.mismatches += tally.mismatches;
         total_time += time;
         let mut worst: Vec<_> = tally.by_instruction.iter().collect();
@@ -201,9 +207,10 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         }
     }
     println!(
-        "total: {} cases, {} exceptions, {} mismatches, seed {}, {:.0} cases/s per process",
+        "total: {} cases, {} exceptions, {} set aside, {} mismatches, seed {}, {:.0} cases/s per process",
         total.cases,
         total.exceptions,
+        total.set_aside,
         total.mismatches,
         options.seed,
         total.cases as f64 / (total_time as f64 / 1e6).max(1e-6)

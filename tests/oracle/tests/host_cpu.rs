@@ -75,6 +75,36 @@ fn bit_manipulation_agrees() {
 }
 
 #[test]
+fn x87_agrees() {
+    group_agrees(Group::X87, 5_000);
+}
+
+#[test]
+fn mmx_agrees() {
+    group_agrees(Group::Mmx, 3_000);
+}
+
+#[test]
+fn sse_agrees() {
+    group_agrees(Group::Sse, 6_000);
+}
+
+#[test]
+fn avx_agrees() {
+    group_agrees(Group::Avx, 10_000);
+}
+
+#[test]
+fn fused_multiply_add_agrees() {
+    group_agrees(Group::Fma, 3_000);
+}
+
+#[test]
+fn saved_and_restored_state_agrees() {
+    group_agrees(Group::State, 2_000);
+}
+
+#[test]
 fn invalid_forms_agree() {
     group_agrees(Group::Invalid, 4_000);
 }
