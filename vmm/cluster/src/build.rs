@@ -1,0 +1,202 @@
+//! From a configuration to nodes that are ready to start.
+
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use nodescope_devices::time::Hertz;
+use nodescope_devices::virtio::Device;
+use nodescope_devices::virtio::block::{Block, BlockTiming, Disk, Image};
+use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
+use nodescope_devices::virtio::rng::Rng;
+use nodescope_engine::Vcpu;
+use nodescope_engine_soft::{SoftConfig, SoftVcpu};
+use nodescope_fabric::{LinkError, Switch};
+use nodescope_hypercall::NodeIdentity;
+use nodescope_image::NodeCommandLine;
+use nodescope_machine::acpi::{AcpiError, PlatformDescription, Trigger, VirtioSlot};
+use nodescope_machine::boot::{BootConfig, BootError, Initramfs, KernelImage};
+use nodescope_machine::cpuid::CpuidError;
+use nodescope_machine::node::{AssemblyError, Node, NodeParts};
+use nodescope_machine::{acpi, boot, cpuid};
+use nodescope_memory::{LayoutError, Ram};
+use thiserror::Error;
+
+use crate::config::ClusterConfig;
+
+/// First virtio-mmio device; each takes a page.
+const VIRTIO_BASE: u64 = 0xd000_0000;
+const VIRTIO_SIZE: u64 = 0x1000;
+/// First interrupt of a virtio device: the IOAPIC's pins after those of the ISA.
+const VIRTIO_GSI: u32 = 16;
+/// Frames that wait for the guest's driver before more are dropped.
+const BACKLOG: usize = 4096;
+
+/// Why a cluster cannot be built.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum BuildError {
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    #[error(transparent)]
+    Acpi(#[from] AcpiError),
+    #[error(transparent)]
+    Cpuid(#[from] CpuidError),
+    #[error(transparent)]
+    Memory(#[from] LayoutError),
+    #[error(transparent)]
+    Node(#[from] AssemblyError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("cannot open the disk image {path}: {source}; build it with `nodescope image build`")]
+    Disk {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("the disk's bandwidth is 0 bytes/s; give it a positive one")]
+    DiskBandwidth,
+}
+
+/// MAC address of a node: locally administered, the node's number in the last two bytes.
+pub fn mac(node: u32) -> [u8; 6] {
+    let n = (node + 1).to_be_bytes();
+    [0x02, 0x4e, 0x53, n[1], n[2], n[3]]
+}
+
+/// Seed of something in a node, from the study's seed: different for each node and purpose.
+fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
+    // SplitMix64's finaliser over the three numbers.
+    let mut z = config
+        .seed
+        .wrapping_add(u64::from(node + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        .wrapping_add(purpose.wrapping_mul(0xd1b5_4a32_d192_ed03));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The switch and all nodes. `job_disk` is a file with the job disk's contents.
+pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Node>), BuildError> {
+    let ports: Vec<_> = (0..config.nodes).map(|n| (mac(n), config.link)).collect();
+    let switch = Switch::new(&ports)?;
+    let kernel = KernelImage::open(&config.kernel)?;
+    let initramfs = Initramfs::open(&config.initramfs)?;
+    let open = |path: &Path| {
+        Image::open(path).map_err(|source| BuildError::Disk {
+            path: path.into(),
+            source,
+        })
+    };
+    let (root, job) = (open(&config.root)?, open(job_disk)?);
+    let nodes = (0..config.nodes)
+        .map(|n| build_node(config, n, &kernel, &initramfs, [&root, &job]))
+        .collect::<Result<_, _>>()?;
+    Ok((switch, nodes))
+}
+
+fn build_node(
+    config: &ClusterConfig,
+    index: u32,
+    kernel: &KernelImage,
+    initramfs: &Initramfs,
+    disks: [&Arc<Image>; 2],
+) -> Result<Node, BuildError> {
+    let topology = config.topology.clone();
+    topology.validate().map_err(AcpiError::from)?;
+    let ram = Ram::new(&topology.socket_memory)?;
+    let timing = BlockTiming {
+        clock: Hertz::new(topology.tsc_hz).ok_or(AssemblyError::Clock)?,
+        latency_ns: config.disk_latency_ns,
+        bytes_per_second: Some(
+            NonZeroU64::new(config.disk_bandwidth).ok_or(BuildError::DiskBandwidth)?,
+        ),
+    };
+    let mut entropy = [0; 32];
+    for (i, chunk) in entropy.chunks_exact_mut(8).enumerate() {
+        chunk.copy_from_slice(&seed(config, index, 0x100 + i as u64).to_le_bytes());
+    }
+    let virtio = vec![
+        Device::Block(Block::new(
+            Disk::read_only(disks[0].clone()),
+            "root",
+            timing,
+        )),
+        Device::Block(Block::new(Disk::read_only(disks[1].clone()), "job", timing)),
+        Device::Net(Net::new(NetConfig {
+            mac: mac(index),
+            mtu: config.mtu,
+            offloads: Offloads {
+                checksum: config.offload,
+                segmentation: config.offload,
+            },
+            backlog: BACKLOG,
+        })),
+        Device::Rng(Rng::new(entropy)),
+    ];
+    let platform = PlatformDescription {
+        virtio: (0..virtio.len() as u32)
+            .map(|i| VirtioSlot {
+                base: VIRTIO_BASE + VIRTIO_SIZE * u64::from(i),
+                size: VIRTIO_SIZE,
+                gsi: VIRTIO_GSI + i,
+                trigger: Trigger::Level,
+            })
+            .collect(),
+        ..Default::default()
+    };
+    let tables = acpi::build(&topology, ram.numa(), &platform)?;
+    let line = NodeCommandLine {
+        // Linux takes a 64-bit decimal; 63 bits keep every shell's arithmetic out of trouble.
+        seed: seed(config, index, 1) >> 1,
+        slots: config.slots.clone(),
+        mtu: None,
+        trace: config.trace,
+        console: config.console,
+        extra: config.kernel_parameters.clone(),
+        ..NodeCommandLine::new(index, config.nodes, topology.tsc_hz / 1000)
+    };
+    let boot = boot::load(
+        &ram,
+        &BootConfig {
+            kernel,
+            initramfs: Some(initramfs),
+            command_line: &line.to_string(),
+            acpi: &tables,
+        },
+    )?;
+    let vcpus = cpuid::tables(&topology, &config.cpuid)?
+        .into_iter()
+        .enumerate()
+        .map(|(i, cpuid)| {
+            Box::new(SoftVcpu::new(SoftConfig {
+                id: i as u16,
+                ram: ram.clone(),
+                cpuid,
+                cpi: config.nominal_cpi,
+                seed: seed(config, index, 0x1000 + i as u64),
+            })) as Box<dyn Vcpu>
+        })
+        .collect();
+    let identity = NodeIdentity {
+        node: index,
+        nodes: config.nodes,
+        vcpus: topology.vcpus(),
+        seed: seed(config, index, 2),
+        ipv4: NodeCommandLine::address(index).octets(),
+        prefix: 16,
+        mac: mac(index),
+        name: line.name(),
+        text: String::new(),
+    };
+    Ok(Node::new(NodeParts {
+        index,
+        topology,
+        platform,
+        ram,
+        vcpus,
+        boot: boot.state,
+        virtio,
+        identity,
+        epoch: config.epoch,
+    })?)
+}

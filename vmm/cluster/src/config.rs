@@ -1,0 +1,63 @@
+//! What to run: a study in which every path is resolved and every quantity is a number.
+
+use std::path::PathBuf;
+
+use nodescope_fabric::LinkConfig;
+use nodescope_machine::cpuid::CpuidOptions;
+use nodescope_machine::topology::NodeTopology;
+use nodescope_window::WindowSpec;
+
+/// A cluster to be run.
+#[derive(Clone, Debug)]
+pub struct ClusterConfig {
+    /// The study's name.
+    pub name: String,
+    /// Identifies the study's exact inputs: a hash in hexadecimal.
+    pub study_id: String,
+    /// Seed of everything that is random in the guests.
+    pub seed: u64,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// What each node is.
+    pub topology: NodeTopology,
+    /// Which CPU features are hidden.
+    pub cpuid: CpuidOptions,
+    /// Cycles of the virtual clock that an instruction takes, in 1/65536.
+    pub nominal_cpi: u32,
+    /// Kernel.
+    pub kernel: PathBuf,
+    /// Initramfs.
+    pub initramfs: PathBuf,
+    /// Root image, read-only and shared.
+    pub root: PathBuf,
+    /// The job disk's contents (`nodescope_image::job_disk`).
+    pub job_disk: Vec<u8>,
+    /// Link of each node.
+    pub link: LinkConfig,
+    /// Largest payload of a frame.
+    pub mtu: u16,
+    /// Whether the network card takes checksums and TCP segmentation from the guest.
+    pub offload: bool,
+    /// Whether all frames are captured to a pcap file among the results.
+    pub capture: bool,
+    /// Whether MPI ranks are preloaded with the tracer.
+    pub trace: bool,
+    /// MPI slots of each node; empty: as many as vCPUs.
+    pub slots: Vec<u32>,
+    /// A shell on the console in place of the job.
+    pub console: bool,
+    /// Further kernel parameters.
+    pub kernel_parameters: Vec<String>,
+    /// What the real-time clocks show at power-on, seconds since 1970-01-01 UTC.
+    pub epoch: i64,
+    /// Time between a disk's transfer and its interrupt, nanoseconds.
+    pub disk_latency_ns: u64,
+    /// Bandwidth of a disk in bytes per second.
+    pub disk_bandwidth: u64,
+    /// Measurement windows.
+    pub windows: Vec<WindowSpec>,
+    /// The study ends at this virtual time at the latest, picoseconds.
+    pub time_limit_ps: u64,
+    /// Host threads to run nodes on.
+    pub host_threads: usize,
+}

@@ -1,0 +1,15 @@
+//! A cluster: nodes, the fabric between them, the trace, and the windows, from power-on to the end of the job.
+//!
+//! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta,
+//! [`run`](mod@run) is what happens between quanta: frames are forwarded, hypercalls become trace events and files, windows open
+//! and close. Nothing here reads the host's clock.
+
+pub mod build;
+pub mod config;
+pub mod executor;
+pub mod results;
+pub mod run;
+
+pub use config::ClusterConfig;
+pub use results::Results;
+pub use run::{Ending, Observer, Outcome, Phase, Progress, RunError, run};
