@@ -206,7 +206,6 @@ fn locked(cpu: &mut crate::cpu::Cpu, _: &crate::op::Op) -> crate::op::Done {
 
 /// Choose.
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
-    use Mnemonic::*;
     let i = l.instruction;
     if l.op.attr & attr::LOCK != 0 {
         return Some(locked);
@@ -236,7 +235,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if let Some(handler) = elements::lower(l) {
         return Some(handler);
     }
-    // CVTPI2PS and CVTPI2PD with a memory operand do not touch MMX: no transition, no pending #MF, as processors do it.
+    // CVTPI2PS and CVTPI2PD with a memory operand make no transition to MMX.
     let mmx = has_mmx(i);
     l.op.src2 = if i.encoding() == EncodingKind::VEX {
         need::AVX
@@ -245,8 +244,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     } else {
         need::SSE
     };
-    // Among MMX instructions only the conversions from packed doubles have an aligned operand.
-    l.op.dst = if memory && (!mmx || matches!(i.mnemonic(), Cvtpd2pi | Cvttpd2pi)) {
+    l.op.dst = if memory {
         alignment(i, memory_len(i))
     } else {
         0
@@ -254,7 +252,6 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     if !mmx && let Some(handler) = moves::lower(l) {
         return Some(handler);
     }
-    l.op.src = mxcsr::tiny_results(i);
     let mxcsr = uses_mxcsr(i);
     let handler: Handler = match (mmx, memory, write, mxcsr) {
         (false, false, _, false) => execute::registers::<false>,

@@ -62,11 +62,12 @@ fn masked_store<const SIZE: usize>(cpu: &mut Cpu, op: &Op) -> Done {
     let count = op.aux as usize / SIZE;
     let place = |n: usize| linear.wrapping_add((SIZE * n) as u64);
     let chosen = (0..count).filter(|n| selected::<SIZE>(&mask, *n));
+    // All faults come before any write: the access spans the first to the last selected byte.
     if let (Some(first), Some(last)) = (chosen.clone().next(), chosen.clone().next_back()) {
-        // All faults come before any write; the pages of the first and the last byte are all there can be.
-        cpu.probe_write(place(first), SIZE)?;
-        if place(first) >> 12 != place(last).wrapping_add(SIZE as u64 - 1) >> 12 {
-            cpu.probe_write(place(last), SIZE)?;
+        let end = place(last).wrapping_add(SIZE as u64 - 1);
+        cpu.probe_write(place(first), 1)?;
+        if place(first) >> 12 != end >> 12 {
+            cpu.probe_write(end, 1)?;
         }
     }
     for n in chosen {
@@ -89,11 +90,11 @@ fn masked_bytes<const NEED: u8>(cpu: &mut Cpu, op: &Op) -> Done {
 
 fn store_bytes(cpu: &mut Cpu, op: &Op, value: &[u8], mask: &[u8]) -> Done {
     let linear = cpu.linear(op);
-    let chosen = (0..value.len()).filter(|n| mask[*n] & 0x80 != 0);
-    if let (Some(first), Some(last)) = (chosen.clone().next(), chosen.clone().next_back()) {
-        cpu.probe_write(linear.wrapping_add(first as u64), 1)?;
-        cpu.probe_write(linear.wrapping_add(last as u64), 1)?;
+    // Processors check each half as a whole, the upper one first, whatever is selected.
+    for half in (0..value.len() / 8).rev() {
+        cpu.probe_write(linear.wrapping_add(8 * half as u64), 8)?;
     }
+    let chosen = (0..value.len()).filter(|n| mask[*n] & 0x80 != 0);
     for n in chosen {
         cpu.store(linear.wrapping_add(n as u64), value[n])?;
     }
@@ -114,13 +115,11 @@ fn masked_mmx(cpu: &mut Cpu, op: &Op) -> Done {
         bytes
     };
     let (value, mask) = (register(cpu, op.dst), register(cpu, op.src));
-    let done = store_bytes(cpu, op, &value, &mask)?;
     // The transition to MMX: top of stack 0, all registers valid.
     x87::forget(cpu);
-    x87::rotate_to_zero(cpu);
-    cpu.fx.0[3] &= !0x38;
+    x87::top_to_zero(cpu);
     cpu.fx.0[4] = 0xff;
-    Ok(done)
+    store_bytes(cpu, op, &value, &mask)
 }
 
 /// Gathers: elements of `SIZE` bytes, indices of `INDEX` bytes. `dst`; `src`: mask; `src2`: index; `aux`: elements.

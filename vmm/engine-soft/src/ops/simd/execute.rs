@@ -1,7 +1,7 @@
 //! Operations that call a stub.
 //!
 //! `imm` is the stub's address, `aux` the length of the memory operand, `dst` its alignment minus one, `src2` what the
-//! instruction needs ([`super::need`]), `src` where tiny results can be found ([`super::mxcsr::tiny_results`]).
+//! instruction needs ([`super::need`]).
 
 use nodescope_x86::Exception;
 
@@ -26,7 +26,7 @@ fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<()
     // got from a span of that length; it changes no register that the calling convention preserves.
     let missed = unsafe { stub(op)(cpu, memory) };
     if MXCSR && missed != 0 {
-        return mxcsr::settle(cpu, op, memory);
+        return mxcsr::settle(cpu, stub(op), memory);
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ pub fn store<const MXCSR: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = address(cpu, op)?;
     let len = op.aux as usize;
     if MXCSR {
-        // Numeric exceptions come before the store, and nothing may be written where one is raised.
+        // Nothing is written where an exception is raised, and the exception goes before a page fault.
         let mut value = [0_u8; 32];
         call::<MXCSR>(cpu, op, value.as_mut_ptr())?;
         cpu.write_bytes(linear, &value[..len.min(32)])?;
@@ -113,7 +113,15 @@ pub fn mmx_store(cpu: &mut Cpu, op: &Op) -> Done {
     x87::check_pending(cpu)?;
     let linear = address(cpu, op)?;
     let len = op.aux as usize;
-    let place = cpu.write_span(linear, len)?;
+    let place = match cpu.write_span(linear, len) {
+        Ok(place) => place,
+        Err(trap) => {
+            // Processors have reset the top of the stack by then.
+            x87::release(cpu);
+            x87::top_to_zero(cpu);
+            return Err(trap);
+        }
+    };
     x87::enter(cpu)?;
     call::<false>(cpu, op, place)?;
     cpu.commit_span(linear, len, place)?;

@@ -8,10 +8,9 @@
 //! are put back at once, because Rust code would round by them.
 //!
 //! Unmasked exceptions: the instruction runs masked, with clear flags, on copies; if it raised a flag that the guest has
-//! unmasked, its results are discarded and `#XM` is raised. An unmasked underflow is raised by tiny results that are exact
-//! too, which the masked run does not flag (SDM vol. 1 §11.5.2.4); they are found in the result. Two things differ from
-//! hardware: with an unmasked underflow or overflow the precision flag tells of the masked result, not of the one with
-//! unbounded exponent; and DPPS and DPPD go on to their sum after an unmasked exception in a product.
+//! unmasked, its results are discarded and `#XM` is raised. What may differ from hardware after `#XM` is sticky flags beside
+//! the one that caused it: precision after an unmasked overflow or underflow (hardware looks at the result with an
+//! unbounded exponent), and flags of later steps of HADD, HSUB and DPP, which hardware does not reach.
 
 use nodescope_x86::bits::cr4;
 use nodescope_x86::{Exception, Vector};
@@ -20,6 +19,7 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
+use super::execute::StubFn;
 use super::{need, require, x87};
 
 /// All exceptions masked, round to nearest, no flags: what Rust code runs with.
@@ -46,8 +46,7 @@ fn load_host(value: u32) {
 /// Carry out a stub that found the host's MXCSR different from the guest's.
 #[cold]
 #[inline(never)]
-pub fn settle(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
-    let stub = super::execute::stub(op);
+pub fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8) -> Result<(), Trap> {
     let guest = cpu.fx.mxcsr();
     let cpu_ptr: *mut Cpu = cpu;
     if guest & DEFAULT == DEFAULT {
@@ -62,28 +61,37 @@ pub fn settle(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
     }
     let before = (cpu.vector, cpu.gpr, cpu.rflags);
     let mmx = x87::snapshot(cpu);
-    let mut run = guest & CONTROL | DEFAULT;
-    if guest & UNDERFLOW_MASK == 0 {
+    // Runs masked with clear flags and tells what was raised.
+    let attempt = |cpu: &mut Cpu, control: u32| {
+        cpu.fx.set_mxcsr(control);
+        load_host(control);
+        let cpu_ptr: *mut Cpu = cpu;
+        // SAFETY: as above.
+        let missed = unsafe { stub(cpu_ptr, memory) };
+        load_host(DEFAULT);
+        debug_assert_eq!(missed, 0);
+        cpu.fx.mxcsr() & FLAGS
+    };
+    let control = guest & CONTROL | DEFAULT;
+    let raised = if guest & UNDERFLOW_MASK != 0 {
+        attempt(cpu, control)
+    } else {
+        // An unmasked underflow is raised by every tiny result, a masked one by inexact ones alone (SDM vol. 1
+        // §4.9.1.5). Flushing to zero raises it for every tiny result too, but spoils the result: try it first.
+        let tiny = attempt(cpu, control | FLUSH) & UNDERFLOW;
+        (cpu.vector, cpu.gpr, cpu.rflags) = before;
+        x87::roll_back(cpu, mmx);
+        x87::enter_again(cpu, mmx);
         // Flushing applies to masked underflow only (SDM vol. 1 §10.2.3.3).
-        run &= !FLUSH;
-    }
-    cpu.fx.set_mxcsr(run);
-    load_host(run);
-    // SAFETY: as above.
-    let missed = unsafe { stub(cpu_ptr, memory) };
-    load_host(DEFAULT);
-    debug_assert_eq!(missed, 0);
-    let mut raised = cpu.fx.mxcsr() & FLAGS;
-    if guest & UNDERFLOW_MASK == 0 && is_tiny(cpu, op.src) {
-        raised |= UNDERFLOW;
-    }
+        attempt(cpu, control & !FLUSH) | tiny
+    };
     let unmasked = raised & !(guest >> 7);
     if unmasked == 0 {
         cpu.fx.set_mxcsr(guest | raised);
         return Ok(());
     }
     (cpu.vector, cpu.gpr, cpu.rflags) = before;
-    x87::roll_back(cpu, mmx);
+    x87::undo_mmx(cpu, mmx);
     let shown = if unmasked & EARLY != 0 {
         raised & EARLY
     } else {
@@ -95,68 +103,6 @@ pub fn settle(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
     } else {
         Exception::ud()
     }))
-}
-
-/// Where the results of an instruction lie that can underflow: register number, bit 4 set for doubles, bits 7:5 the
-/// number of elements, as 1 + log2. Zero where there are none.
-pub fn tiny_results(i: &iced_x86::Instruction) -> u8 {
-    use iced_x86::{EncodingKind, Mnemonic, OpKind};
-    if i.op0_kind() != OpKind::Register || !i.op0_register().is_vector_register() {
-        return 0;
-    }
-    let register = i.op0_register();
-    let name = format!("{:?}", i.mnemonic()).to_ascii_lowercase();
-    let name = match i.encoding() {
-        EncodingKind::VEX => name.strip_prefix('v').unwrap_or(&name),
-        _ => name.as_str(),
-    };
-    let (double, packed) = match i.mnemonic() {
-        Mnemonic::Cvtsd2ss | Mnemonic::Vcvtsd2ss => (false, false),
-        Mnemonic::Cvtpd2ps | Mnemonic::Vcvtpd2ps => (false, true),
-        _ => {
-            let stems = [
-                "add", "sub", "mul", "div", "hadd", "hsub", "dp", "fmadd", "fmsub", "fnmadd",
-                "fnmsub",
-            ];
-            let (double, packed) = match name.as_bytes() {
-                [.., b's', b's'] => (false, false),
-                [.., b's', b'd'] => (true, false),
-                [.., b'p', b's'] => (false, true),
-                [.., b'p', b'd'] => (true, true),
-                _ => return 0,
-            };
-            if !stems.iter().any(|s| name.starts_with(s)) {
-                return 0;
-            }
-            (double, packed)
-        }
-    };
-    let elements = if packed {
-        register.size() / if double { 8 } else { 4 }
-    } else {
-        1
-    };
-    register.number() as u8 | u8::from(double) << 4 | (1 + elements.ilog2() as u8) << 5
-}
-
-/// Whether one of these results is subnormal.
-fn is_tiny(cpu: &Cpu, results: u8) -> bool {
-    if results == 0 {
-        return false;
-    }
-    let register = &cpu.vector.0[usize::from(results & 15)];
-    let elements = 1_usize << ((results >> 5) - 1);
-    if results & 1 << 4 != 0 {
-        let (numbers, _) = register.as_chunks::<8>();
-        numbers[..elements]
-            .iter()
-            .any(|b| f64::from_le_bytes(*b).is_subnormal())
-    } else {
-        let (numbers, _) = register.as_chunks::<4>();
-        numbers[..elements]
-            .iter()
-            .any(|b| f32::from_le_bytes(*b).is_subnormal())
-    }
 }
 
 /// LDMXCSR, STMXCSR and their VEX forms.

@@ -19,6 +19,8 @@ use nodescope_x86::{Exception, FxImage, Vector};
 
 use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
+use crate::memory::is_canonical;
+use crate::mmu::Intent;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
 use super::execute::stub;
@@ -36,6 +38,8 @@ pub struct Resident {
 }
 
 const EXCEPTIONS: u16 = 0x3f;
+/// Precision: the only exception that is raised after a result was stored.
+const PRECISION: u16 = 0x20;
 /// FSW.ES.
 const SUMMARY: u16 = 0x80;
 
@@ -168,6 +172,24 @@ pub fn roll_back(cpu: &mut Cpu, before: Option<FxImage>) {
     }
 }
 
+/// Undo an instruction that may have made the transition to MMX: its result goes, the transition stays, as on processors.
+pub fn undo_mmx(cpu: &mut Cpu, before: Option<FxImage>) {
+    sync(cpu);
+    let transition = cpu.fx.0[4] == 0xff && cpu.fx.fsw() & 0x3800 == 0;
+    roll_back(cpu, before);
+    if before.is_some() && transition {
+        top_to_zero(cpu);
+        cpu.fx.0[4] = 0xff;
+    }
+}
+
+/// After [`roll_back`]: put the state into the host's unit again for another attempt.
+pub fn enter_again(cpu: &mut Cpu, before: Option<FxImage>) {
+    if before.is_some() {
+        load(cpu);
+    }
+}
+
 fn word(cpu: &mut Cpu, at: usize, value: u64) {
     cpu.fx.0[at..at + 8].copy_from_slice(&value.to_le_bytes());
 }
@@ -221,47 +243,39 @@ fn store_operand(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
     let (linear, len) = (cpu.linear(op), op.aux as usize);
-    enter(cpu)?;
-    let place = match cpu.write_span(linear, len) {
-        Ok(place) => place,
-        Err(trap) => return store_without_place(cpu, op, trap),
-    };
-    if cpu.stubs.x87.unmasked {
-        // The instruction may leave its operand alone.
-        let mut old = [0_u8; 16];
-        cpu.read_bytes(linear, &mut old[..len])?;
-        // SAFETY: the span holds `len` bytes, at most 10.
-        unsafe { std::ptr::copy_nonoverlapping(old.as_ptr(), place, len) };
+    if control(cpu) & EXCEPTIONS != EXCEPTIONS {
+        return store_unmasked(cpu, op, linear, len);
     }
+    let place = cpu.write_span(linear, len)?;
+    enter(cpu)?;
     note_instruction(cpu, op);
     let offset = cpu.offset(op);
     word(cpu, 16, offset);
     call(cpu, op, place);
-    after(cpu);
     cpu.commit_span(linear, len, place)?;
     Ok(Flow::Next)
 }
 
-/// A store that faults, unless an unmasked exception keeps it from storing: then memory is not even asked. With the
-/// precision exception alone the value is stored (SDM vol. 1 §8.5.6).
+/// A store with an exception unmasked: where it is raised nothing is stored and no page fault is taken (but for
+/// precision, which is raised after the store).
 #[cold]
-fn store_without_place(cpu: &mut Cpu, op: &Op, fault: Trap) -> Done {
-    if !cpu.stubs.x87.unmasked {
-        return Err(fault);
-    }
-    const PRECISION: u16 = 0x20;
-    let before = snapshot(cpu);
-    let mut value = [0_u8; 16];
-    call(cpu, op, value.as_mut_ptr());
-    if host_status() & !host_control() & EXCEPTIONS & !PRECISION == 0 {
-        roll_back(cpu, before);
-        return Err(fault);
-    }
-    cpu.exception = None;
+fn store_unmasked(cpu: &mut Cpu, op: &Op, linear: u64, len: usize) -> Done {
+    enter(cpu)?;
+    sync(cpu);
+    let before = cpu.fx;
     note_instruction(cpu, op);
     let offset = cpu.offset(op);
     word(cpu, 16, offset);
+    let mut value = [0_u8; 16];
+    call(cpu, op, value.as_mut_ptr());
     after(cpu);
+    if host_status() & !host_control() & EXCEPTIONS & !PRECISION == 0
+        && let Err(trap) = cpu.write_bytes(linear, &value[..len])
+    {
+        forget(cpu);
+        cpu.fx = before;
+        return Err(trap);
+    }
     Ok(Flow::Next)
 }
 
@@ -363,6 +377,12 @@ pub fn rotate_to_zero(cpu: &mut Cpu) {
     cpu.fx.0[32..160].rotate_right(16 * top);
 }
 
+/// Make register 0 the top of the stack in the image, as the transition to MMX does.
+pub fn top_to_zero(cpu: &mut Cpu) {
+    rotate_to_zero(cpu);
+    cpu.fx.0[3] &= !0x38;
+}
+
 /// FNINIT, FINIT.
 fn initialise<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     require(cpu, need::X87)?;
@@ -405,6 +425,23 @@ fn pointers(len: usize) -> ([usize; 4], usize) {
     }
 }
 
+/// Raise the page fault of one byte of an operand, as processors do for a byte that they check first.
+pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap> {
+    if is_canonical(linear) {
+        cpu.translate(linear, intent)?;
+    }
+    Ok(())
+}
+
+/// The last byte of an operand that crosses pages, before the others.
+fn last_first(cpu: &mut Cpu, linear: u64, len: usize, intent: Intent) -> Result<(), Trap> {
+    let last = linear.wrapping_add(len as u64 - 1);
+    if last >> 12 != linear >> 12 {
+        check_byte(cpu, last, intent)?;
+    }
+    Ok(())
+}
+
 /// FNSTENV, FNSAVE and their waiting forms.
 fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
@@ -412,6 +449,8 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
         check_pending(cpu)?;
     }
     let (linear, len) = (cpu.linear(op), op.aux as usize);
+    cpu.probe_write(linear, 1)?;
+    last_first(cpu, linear, len, Intent::Write)?;
     let place = cpu.write_span(linear, len)?;
     if !cpu.stubs.x87.live {
         load(cpu);
@@ -451,8 +490,9 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
 fn load_environment(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
-    let len = op.aux as usize;
-    let place = cpu.read_span(cpu.linear(op), len)?;
+    let (linear, len) = (cpu.linear(op), op.aux as usize);
+    last_first(cpu, linear, len, Intent::Read)?;
+    let place = cpu.read_span(linear, len)?;
     let mut area = [0_u8; 108];
     // SAFETY: the span holds `len` bytes, at most 108.
     unsafe { std::ptr::copy_nonoverlapping(place, area.as_mut_ptr(), len) };

@@ -11,6 +11,7 @@ use nodescope_x86::{Exception, FxImage, Vector};
 use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
 use crate::memory::is_canonical;
+use crate::mmu::Intent;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
 use super::execute::{invalid, misaligned};
@@ -112,12 +113,9 @@ fn require_fx(cpu: &mut Cpu) -> Result<(), Trap> {
 fn aligned(cpu: &mut Cpu, op: &Op, to: u64) -> Result<u64, Trap> {
     let linear = cpu.linear(op);
     if linear & (to - 1) != 0 {
-        // An address that is not even canonical is reported as such; vector instructions do it the other way round.
-        if !is_canonical(linear) {
-            return Err(cpu.raise(Exception {
-                address: linear,
-                ..Exception::gp(0)
-            }));
+        // An address that is not canonical is found before its alignment here, unlike with SSE operands.
+        if cpu.long_mode() && !is_canonical(linear) {
+            cpu.probe_write(linear, 1)?;
         }
         return Err(misaligned(cpu));
     }
@@ -128,6 +126,7 @@ fn aligned(cpu: &mut Cpu, op: &Op, to: u64) -> Result<u64, Trap> {
 fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require_fx(cpu)?;
     let linear = aligned(cpu, op, 16)?;
+    x87::check_byte(cpu, linear.wrapping_add(511), Intent::Write)?;
     x87::sync(cpu);
     let mut image = [0; 416];
     image[..24].copy_from_slice(&header(cpu, WIDE));
@@ -144,6 +143,7 @@ fn fxsave<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
 fn fxrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     require_fx(cpu)?;
     let linear = aligned(cpu, op, 16)?;
+    x87::check_byte(cpu, linear.wrapping_add(511), Intent::Read)?;
     let mut image = [0; 512];
     cpu.read_bytes(linear, &mut image)?;
     let control = u32::from_le_bytes([image[24], image[25], image[26], image[27]]);
@@ -221,6 +221,8 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = aligned(cpu, op, 64)?;
     let requested = requested(cpu);
     let mut image = [0; SIZE];
+    // XCOMP_BV is looked at first.
+    x87::check_byte(cpu, linear.wrapping_add(HEADER as u64 + 8), Intent::Read)?;
     cpu.read_bytes(linear, &mut image[..UPPER])?;
     let quad = |at: usize| {
         let mut bytes = [0; 8];
@@ -230,11 +232,6 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     let present = quad(HEADER);
     // XCOMP_BV and the following eight bytes are zero in the standard format, which is the only one here.
     if present & !cpu.control.xcr0 != 0 || quad(HEADER + 8) != 0 || quad(HEADER + 16) != 0 {
-        return Err(cpu.raise(Exception::gp(0)));
-    }
-    let control = u32::from_le_bytes([image[24], image[25], image[26], image[27]]);
-    let sets_mxcsr = requested & (xcr0::SSE | xcr0::AVX) != 0;
-    if sets_mxcsr && control & !mxcsr::MASK != 0 {
         return Err(cpu.raise(Exception::gp(0)));
     }
     if requested & present & xcr0::AVX != 0 {
@@ -250,6 +247,12 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
             cpu.fx.0[..24].copy_from_slice(&initial.0[..24]);
             cpu.fx.0[X87].copy_from_slice(&initial.0[X87]);
         }
+    }
+    // Processors have loaded the x87 component by the time they look at MXCSR.
+    let control = u32::from_le_bytes([image[24], image[25], image[26], image[27]]);
+    let sets_mxcsr = requested & (xcr0::SSE | xcr0::AVX) != 0;
+    if sets_mxcsr && control & !mxcsr::MASK != 0 {
+        return Err(cpu.raise(Exception::gp(0)));
     }
     if sets_mxcsr {
         cpu.fx.set_mxcsr(control);

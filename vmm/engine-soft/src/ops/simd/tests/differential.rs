@@ -227,6 +227,16 @@ fn campaign(seed: u64, rounds: usize) {
                 if arena.used() > 15 << 20 {
                     arena = Arena::new().expect("executable memory");
                 }
+                if vcpu
+                    .cpu
+                    .stubs
+                    .arena
+                    .as_ref()
+                    .is_some_and(|a| a.used() > 12 << 20)
+                {
+                    // The bound of one vCPU's stubs; the operations lowered so far are not used again.
+                    vcpu = super::vcpu();
+                }
                 // Gathers: small indices, so that elements lie in the buffer.
                 let mut before = random_state(&mut values);
                 if i.is_vsib() {

@@ -1,6 +1,7 @@
 //! Vector and x87 instructions against the host's own processor.
 
 mod cases;
+mod cost;
 mod differential;
 mod native;
 mod system;
