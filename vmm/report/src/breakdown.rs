@@ -1,0 +1,686 @@
+//! Equations (1) to (5) for one window: where the cycles of each rank and node went.
+//!
+//! Cycles are kept in 1/65536, the unit of the nominal CPI, as integers: every sum is exact. The definitions are in this crate's
+//! `README.md`.
+
+use std::collections::BTreeMap;
+
+use nodescope_hypercall::Function;
+use nodescope_plugin_api::{Counters, FLOP_CLASSES, Privilege, Term};
+use nodescope_window::{NodeRecord, Owner, WindowRecord};
+use serde::Serialize;
+
+use crate::flops::Flops;
+use crate::input::{CoreCpi, ReportError};
+
+/// Fractions of a cycle that times are counted in.
+pub const CYCLE: i128 = 65_536;
+
+/// Calls of each function that a rank of a node ended in a window.
+pub(crate) type Calls = BTreeMap<(u32, u32, Function), u64>;
+
+/// One window.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WindowReport {
+    /// Its name.
+    pub name: String,
+    /// It measured what it was to measure.
+    pub complete: bool,
+    /// It was closed during its warm-up: the figures are those of the warm-up.
+    pub warm_up_only: bool,
+    /// When it opened.
+    pub trigger: String,
+    /// Virtual time at which its trigger fired, picoseconds.
+    pub triggered_ps: u64,
+    /// Virtual time at which models were attached, picoseconds.
+    pub opened_ps: u64,
+    /// Virtual time at which measuring started, picoseconds.
+    pub measured_from_ps: u64,
+    /// Virtual time at which it closed, picoseconds.
+    pub closed_ps: u64,
+    /// What was attached.
+    pub models: String,
+    /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
+    pub scopes: Vec<Scope>,
+}
+
+/// What a [`Scope`] is the sum of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScopeKind {
+    /// One rank: its address space, user and kernel.
+    Rank,
+    /// Everything else on a node.
+    Others,
+    /// A node: its ranks and everything else.
+    Node,
+    /// All ranks.
+    Ranks,
+    /// All nodes.
+    Total,
+}
+
+/// The breakdown of one rank, one node or a sum.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scope {
+    /// What it is, for a person.
+    pub name: String,
+    /// What it is, for a program.
+    pub kind: ScopeKind,
+    /// The rank.
+    pub rank: Option<u32>,
+    /// The node, where it is or lies on one.
+    pub node: Option<u32>,
+    /// Instructions retired outside MPI: the denominator of every CPI and P.
+    pub instructions: u128,
+    /// Instructions retired inside MPI calls.
+    pub instructions_in_mpi: u128,
+    /// Modelled cycles, in 1/65536: the sum of the terms.
+    pub cycles_65536: i128,
+    /// (1): modelled cycles per instruction; none without instructions.
+    pub cpi: Option<f64>,
+    /// The terms of (1) to (4); their cycles add up to `cycles_65536`.
+    pub terms: Vec<TermValue>,
+    /// The addends of (3) and (4).
+    pub events: Vec<EventValue>,
+    /// The addends of (5).
+    pub mpi: Vec<MpiValue>,
+    /// (6) and the direct figure.
+    pub flops: Flops,
+    /// User and kernel apart.
+    pub privileges: Vec<PrivilegeValue>,
+    /// The check against the vCPUs' clocks, for nodes and the total.
+    pub clock: Option<ClockCheck>,
+}
+
+/// One term.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TermValue {
+    /// `core`, `L1`, `L2`, …, `memory_local`, `memory_remote`, `memory_other`, `mpi`, `unattributed`.
+    pub term: String,
+    /// Cycles, in 1/65536.
+    pub cycles_65536: i128,
+    /// Cycles per instruction.
+    pub cpi: Option<f64>,
+}
+
+/// One addend P * L of equation (3) or (4), outside MPI.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EventValue {
+    /// The model's name for it, such as `L2.read_miss`.
+    pub event: String,
+    /// The term that it belongs to; none if it is informational.
+    pub term: Option<String>,
+    /// Events.
+    pub count: u128,
+    /// P: events per instruction.
+    pub per_instruction: Option<f64>,
+    /// L: mean latency in cycles.
+    pub latency: f64,
+    /// Cycles of all of them.
+    pub cycles: u128,
+}
+
+/// One addend P * L of equation (5).
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MpiValue {
+    /// The MPI function.
+    pub function: &'static str,
+    /// Calls that ended in the window.
+    pub calls: u64,
+    /// P: calls per instruction.
+    pub per_instruction: Option<f64>,
+    /// L: mean cycles per call; none if no call ended in the window.
+    pub latency: Option<f64>,
+    /// All cycles inside, in 1/65536: the sum of the next three.
+    pub cycles_65536: i128,
+    /// Cycles of instructions, in 1/65536.
+    pub executing_65536: i128,
+    /// Cycles of stalls.
+    pub stalled: u128,
+    /// Cycles in HLT while the rank waited.
+    pub waiting: u128,
+    /// Cycles per instruction.
+    pub cpi: Option<f64>,
+}
+
+/// What was counted at one privilege, inside and outside MPI.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PrivilegeValue {
+    /// `user` or `kernel`.
+    pub privilege: &'static str,
+    /// Instructions retired.
+    pub instructions: u128,
+    /// Cycles of instructions (with the nominal CPI and long instructions) and stalls, in 1/65536.
+    pub cycles_65536: i128,
+    /// Data reads, one for each line touched.
+    pub loads: u128,
+    /// Data writes, one for each line touched.
+    pub stores: u128,
+    /// Instruction fetches, one for each line entered.
+    pub fetches: u128,
+    /// Floating-point operations.
+    pub flops: u128,
+}
+
+/// Terms + idle + substituted + difference = clocks, exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ClockCheck {
+    /// By how much the vCPUs' clocks advanced, cycles.
+    pub clock_cycles: u128,
+    /// In HLT and not waiting in MPI, cycles; outside CPI.
+    pub idle_cycles: u128,
+    /// Core cycles taken out (positive) or added (negative) where CPI_core was replaced after the run, in 1/65536.
+    pub substituted_65536: i128,
+    /// What is left, in 1/65536: fractions of cycles that a clock carries over the window's ends; 0 for a whole nominal CPI.
+    pub difference_65536: i128,
+    /// Whether the difference is below one cycle for every vCPU.
+    pub consistent: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct InMpi {
+    calls: u64,
+    executing: i128,
+    stalled: u128,
+    waiting: u128,
+}
+
+#[derive(Clone, Debug, Default)]
+struct AtPrivilege {
+    instructions: u128,
+    cycles: i128,
+    loads: u128,
+    stores: u128,
+    fetches: u128,
+    flops: u128,
+}
+
+/// Exact sums.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    instructions: u128,
+    instructions_in_mpi: u128,
+    core: i128,
+    substituted: i128,
+    stalls: u128,
+    events: BTreeMap<(Term, String), (u128, u128)>,
+    mpi: BTreeMap<Function, InMpi>,
+    flops: [u128; FLOP_CLASSES],
+    flops_in_mpi: u128,
+    privileges: [AtPrivilege; 2],
+    /// Modelled cycles by frequency.
+    cycles_at: BTreeMap<u64, i128>,
+}
+
+impl Sum {
+    fn count(
+        &mut self,
+        counters: &Counters,
+        privilege: Privilege,
+        mpi: Option<Function>,
+        rate: Rate,
+    ) {
+        let wide = u128::from;
+        let base = i128::from(counters.instructions) * i128::from(rate.nominal);
+        let long = i128::from(counters.long_cycles) * CYCLE;
+        let stall = i128::from(counters.stall_cycles) * CYCLE;
+        let flops: u128 = counters.flops.iter().copied().map(wide).sum();
+        let mut modelled = base + long + stall;
+        if let Some(function) = mpi {
+            let inside = self.mpi.entry(function).or_default();
+            inside.executing += base + long;
+            inside.stalled += wide(counters.stall_cycles);
+            inside.waiting += wide(counters.idle_cycles);
+            modelled += i128::from(counters.idle_cycles) * CYCLE;
+            self.instructions_in_mpi += wide(counters.instructions);
+            self.flops_in_mpi += flops;
+        } else {
+            let core = rate.core.map_or(base + long, |cpi| {
+                i128::from(counters.instructions) * i128::from(cpi)
+            });
+            self.core += core;
+            self.substituted += base + long - core;
+            modelled += core - base - long;
+            self.instructions += wide(counters.instructions);
+            self.stalls += wide(counters.stall_cycles);
+            // Idle time outside MPI belongs to the vCPU: its node adds it up.
+        }
+        for (sum, count) in self.flops.iter_mut().zip(counters.flops) {
+            *sum += wide(count);
+        }
+        let at = &mut self.privileges[usize::from(privilege == Privilege::Kernel)];
+        at.instructions += wide(counters.instructions);
+        at.cycles += base + long + stall;
+        at.loads += wide(counters.loads);
+        at.stores += wide(counters.stores);
+        at.fetches += wide(counters.fetches);
+        at.flops += flops;
+        *self.cycles_at.entry(rate.frequency).or_default() += modelled;
+    }
+
+    fn add(&mut self, other: &Sum) {
+        self.instructions += other.instructions;
+        self.instructions_in_mpi += other.instructions_in_mpi;
+        self.core += other.core;
+        self.substituted += other.substituted;
+        self.stalls += other.stalls;
+        for (key, (count, cycles)) in &other.events {
+            let sum = self.events.entry(key.clone()).or_default();
+            sum.0 += count;
+            sum.1 += cycles;
+        }
+        for (function, inside) in &other.mpi {
+            let sum = self.mpi.entry(*function).or_default();
+            sum.calls = sum.calls.saturating_add(inside.calls);
+            sum.executing += inside.executing;
+            sum.stalled += inside.stalled;
+            sum.waiting += inside.waiting;
+        }
+        for (sum, count) in self.flops.iter_mut().zip(other.flops) {
+            *sum += count;
+        }
+        self.flops_in_mpi += other.flops_in_mpi;
+        for (sum, at) in self.privileges.iter_mut().zip(&other.privileges) {
+            sum.instructions += at.instructions;
+            sum.cycles += at.cycles;
+            sum.loads += at.loads;
+            sum.stores += at.stores;
+            sum.fetches += at.fetches;
+            sum.flops += at.flops;
+        }
+        for (frequency, cycles) in &other.cycles_at {
+            *self.cycles_at.entry(*frequency).or_default() += cycles;
+        }
+    }
+
+    fn finish(self, name: String, kind: ScopeKind, window_seconds: f64, levels: u8) -> Scope {
+        let instructions = self.instructions;
+        let per_instruction = |value: f64| (instructions != 0).then(|| value / instructions as f64);
+        let cpi = |cycles: i128| per_instruction(cycles as f64 / CYCLE as f64);
+
+        let mut sums: BTreeMap<String, u128> = BTreeMap::new();
+        let mut attributed = 0;
+        let mut events = Vec::new();
+        for ((term, event), (count, cycles)) in self.events {
+            let name = term_name(term, &event);
+            if let Some(name) = &name {
+                *sums.entry(name.clone()).or_default() += cycles;
+                attributed += cycles;
+            }
+            events.push(EventValue {
+                event,
+                term: name,
+                count,
+                per_instruction: per_instruction(count as f64),
+                latency: if count == 0 {
+                    0.0
+                } else {
+                    cycles as f64 / count as f64
+                },
+                cycles,
+            });
+        }
+        let mut terms = vec![("core".to_owned(), self.core)];
+        let mut take = |name: String, always: bool, terms: &mut Vec<(String, i128)>| {
+            let cycles = sums.remove(&name);
+            if always || cycles.is_some() {
+                terms.push((name, cycles.unwrap_or(0) as i128 * CYCLE));
+            }
+        };
+        for level in 1..=levels {
+            take(format!("L{level}"), true, &mut terms);
+        }
+        take("memory_local".into(), true, &mut terms);
+        take("memory_remote".into(), true, &mut terms);
+        take("memory_other".into(), false, &mut terms);
+        let mpi: Vec<MpiValue> = self
+            .mpi
+            .iter()
+            .map(|(function, inside)| {
+                let cycles = inside.executing + (inside.stalled + inside.waiting) as i128 * CYCLE;
+                MpiValue {
+                    function: function.name(),
+                    calls: inside.calls,
+                    per_instruction: per_instruction(inside.calls as f64),
+                    latency: (inside.calls != 0)
+                        .then(|| cycles as f64 / CYCLE as f64 / inside.calls as f64),
+                    cycles_65536: cycles,
+                    executing_65536: inside.executing,
+                    stalled: inside.stalled,
+                    waiting: inside.waiting,
+                    cpi: cpi(cycles),
+                }
+            })
+            .collect();
+        terms.push(("mpi".into(), mpi.iter().map(|m| m.cycles_65536).sum()));
+        let unattributed = self.stalls as i128 - attributed as i128;
+        if unattributed != 0 {
+            terms.push(("unattributed".into(), unattributed * CYCLE));
+        }
+        let cycles: i128 = terms.iter().map(|(_, cycles)| cycles).sum();
+        let core = self.core;
+        let busy_seconds = self
+            .cycles_at
+            .iter()
+            .map(|(&frequency, &cycles)| cycles as f64 / CYCLE as f64 / frequency as f64)
+            .sum();
+        let privileges = ["user", "kernel"]
+            .into_iter()
+            .zip(self.privileges)
+            .map(|(privilege, at)| PrivilegeValue {
+                privilege,
+                instructions: at.instructions,
+                cycles_65536: at.cycles,
+                loads: at.loads,
+                stores: at.stores,
+                fetches: at.fetches,
+                flops: at.flops,
+            })
+            .collect();
+        Scope {
+            name,
+            kind,
+            rank: None,
+            node: None,
+            instructions,
+            instructions_in_mpi: self.instructions_in_mpi,
+            cycles_65536: cycles,
+            cpi: cpi(cycles),
+            terms: terms
+                .into_iter()
+                .map(|(term, cycles_65536)| TermValue {
+                    term,
+                    cycles_65536,
+                    cpi: cpi(cycles_65536),
+                })
+                .collect(),
+            events,
+            mpi,
+            flops: Flops::new(
+                &self.flops,
+                self.flops_in_mpi,
+                instructions,
+                core,
+                cycles,
+                busy_seconds,
+                window_seconds,
+            ),
+            privileges,
+            clock: None,
+        }
+    }
+}
+
+/// Name of the term that an event belongs to.
+fn term_name(term: Term, event: &str) -> Option<String> {
+    match term {
+        Term::Cache(level) => Some(format!("L{level}")),
+        Term::Memory if event.starts_with("memory.local") => Some("memory_local".into()),
+        Term::Memory if event.starts_with("memory.remote") => Some("memory_remote".into()),
+        Term::Memory => Some("memory_other".into()),
+        Term::None => None,
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Rate {
+    frequency: u64,
+    nominal: u32,
+    /// Replaces the core's cycles.
+    core: Option<u32>,
+}
+
+/// A CPI in 1/65536.
+fn fixed(core: &CoreCpi) -> Result<Option<u32>, ReportError> {
+    match core {
+        CoreCpi::Nominal { .. } => Ok(None),
+        CoreCpi::Replaced { cpi, .. } if (0.0..=65_535.0).contains(cpi) => {
+            Ok(Some((cpi * 65_536.0).round() as u32))
+        }
+        CoreCpi::Replaced { cpi, source } => Err(ReportError::CoreCpi {
+            cpi: *cpi,
+            origin: source.clone(),
+        }),
+    }
+}
+
+fn check(window: &str, node: &NodeRecord) -> Result<(), ReportError> {
+    let wrong = |what: String| {
+        Err(ReportError::Inconsistent {
+            window: window.to_owned(),
+            node: node.node,
+            what,
+        })
+    };
+    if node.frequency_hz == 0 {
+        return wrong("its frequency is 0 Hz".into());
+    }
+    if node.cycles.len() != node.vcpus.len() {
+        return wrong(format!(
+            "{} clocks for {} vCPUs",
+            node.cycles.len(),
+            node.vcpus.len()
+        ));
+    }
+    if let Some(vcpu) = node.cycles.iter().position(|(start, end)| end < start) {
+        return wrong(format!("the clock of vCPU {vcpu} ran backwards"));
+    }
+    let keys = node
+        .counters
+        .iter()
+        .map(|(vcpu, context, ..)| (*vcpu, *context))
+        .chain(node.statistics.iter().map(|s| (s.vcpu, s.context)));
+    for (vcpu, context) in keys {
+        if usize::from(vcpu) >= node.vcpus.len() {
+            return wrong(format!("it counts for vCPU {vcpu}, which it has not"));
+        }
+        if context.0 as usize >= node.owners.len() {
+            return wrong(format!("context {} has no owner", context.0));
+        }
+    }
+    Ok(())
+}
+
+fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> ClockCheck {
+    let clocks = nodes.iter().flat_map(|node| &node.cycles);
+    let clock_cycles: u128 = clocks.map(|(start, end)| u128::from(end - start)).sum();
+    let vcpus: usize = nodes.iter().map(|node| node.vcpus.len()).sum();
+    let difference =
+        (clock_cycles as i128 - idle as i128) * CYCLE - scope.cycles_65536 - sum.substituted;
+    ClockCheck {
+        clock_cycles,
+        idle_cycles: idle,
+        substituted_65536: sum.substituted,
+        difference_65536: difference,
+        consistent: difference.abs() < CYCLE * vcpus.max(1) as i128,
+    }
+}
+
+/// Makes the report of one window.
+pub(crate) fn analyse(
+    record: &WindowRecord,
+    core: &CoreCpi,
+    calls: &Calls,
+) -> Result<WindowReport, ReportError> {
+    let core = fixed(core)?;
+    let measured_from = record.measured_from_ps.unwrap_or(record.opened_ps);
+    let seconds = record.closed_ps.saturating_sub(measured_from) as f64 / 1e12;
+    let mut levels = record
+        .spec
+        .models
+        .caches
+        .as_ref()
+        .map_or(0, |caches| caches.levels.len().min(16) as u8);
+
+    let mut ranks: BTreeMap<(String, u32), (u32, Sum)> = BTreeMap::new();
+    let mut others: BTreeMap<u32, Sum> = BTreeMap::new();
+    let mut nodes: BTreeMap<u32, (Sum, u128)> = BTreeMap::new();
+    for node in &record.nodes {
+        check(&record.name, node)?;
+        let rate = Rate {
+            frequency: node.frequency_hz,
+            nominal: node.nominal_cpi_65536,
+            core,
+        };
+        let mut own: BTreeMap<Option<(String, u32)>, Sum> = BTreeMap::new();
+        own.insert(None, Sum::default());
+        let whose = |index: u32| match &node.owners[index as usize] {
+            Owner::Rank { rank, program, mpi } => (Some((program.clone(), *rank)), *mpi),
+            _ => (None, None),
+        };
+        let mut idle = 0;
+        for (_, context, privilege, counters) in &node.counters {
+            let (owner, mpi) = whose(context.0);
+            if mpi.is_none() {
+                idle += u128::from(counters.idle_cycles);
+            }
+            own.entry(owner)
+                .or_default()
+                .count(counters, *privilege, mpi, rate);
+        }
+        for statistic in &node.statistics {
+            if let Term::Cache(level) = statistic.term {
+                levels = levels.max(level);
+            }
+            if let (owner, None) = whose(statistic.context.0) {
+                let key = (statistic.term, statistic.event.clone());
+                let sum = own.entry(owner).or_default().events.entry(key).or_default();
+                sum.0 += u128::from(statistic.count);
+                sum.1 += u128::from(statistic.cycles);
+            }
+        }
+        for (owner, sum) in &mut own {
+            if let Some((_, rank)) = owner {
+                for ((_, _, function), &count) in calls
+                    .range((node.node, *rank, Function::Init)..=(node.node, *rank, last_function()))
+                {
+                    sum.mpi.entry(*function).or_default().calls = count;
+                }
+            }
+        }
+        let whole = nodes.entry(node.node).or_default();
+        whole.1 += idle;
+        for (owner, sum) in own {
+            whole.0.add(&sum);
+            match owner {
+                Some(rank) => {
+                    let entry = ranks
+                        .entry(rank)
+                        .or_insert_with(|| (node.node, Sum::default()));
+                    entry.1.add(&sum);
+                }
+                None => others.entry(node.node).or_default().add(&sum),
+            }
+        }
+    }
+
+    let programs: std::collections::BTreeSet<&String> =
+        ranks.keys().map(|(program, _)| program).collect();
+    let several = programs.len() > 1;
+    let name_of = |node: u32| {
+        record
+            .nodes
+            .iter()
+            .find(|n| n.node == node)
+            .map_or_else(|| format!("node {node}"), |n| n.name.clone())
+    };
+    let mut all_ranks = Sum::default();
+    let mut total = (Sum::default(), 0);
+    let mut scopes = Vec::new();
+    let rank_count = ranks.len();
+    for ((program, rank), (node, sum)) in ranks {
+        all_ranks.add(&sum);
+        let name = if several {
+            format!("rank {rank} {program}")
+        } else {
+            format!("rank {rank}")
+        };
+        let mut scope = sum.finish(name, ScopeKind::Rank, seconds, levels);
+        (scope.rank, scope.node) = (Some(rank), Some(node));
+        scopes.push(scope);
+    }
+    for (node, sum) in others {
+        let name = format!("others {}", name_of(node));
+        let mut scope = sum.finish(name, ScopeKind::Others, seconds, levels);
+        scope.node = Some(node);
+        scopes.push(scope);
+    }
+    for (node, (sum, idle)) in nodes {
+        total.0.add(&sum);
+        total.1 += idle;
+        let mut scope = sum
+            .clone()
+            .finish(name_of(node), ScopeKind::Node, seconds, levels);
+        let records: Vec<&NodeRecord> = record.nodes.iter().filter(|n| n.node == node).collect();
+        scope.node = Some(node);
+        scope.clock = Some(clock(&records, &sum, &scope, idle));
+        scopes.push(scope);
+    }
+    if rank_count > 0 {
+        scopes.push(all_ranks.finish("all ranks".into(), ScopeKind::Ranks, seconds, levels));
+    }
+    let (sum, idle) = total;
+    let mut scope = sum
+        .clone()
+        .finish("total".into(), ScopeKind::Total, seconds, levels);
+    let records: Vec<&NodeRecord> = record.nodes.iter().collect();
+    scope.clock = Some(clock(&records, &sum, &scope, idle));
+    scopes.push(scope);
+
+    Ok(WindowReport {
+        name: record.name.clone(),
+        complete: record.complete,
+        warm_up_only: record.measured_from_ps.is_none(),
+        trigger: record.spec.open.to_string(),
+        triggered_ps: record.triggered_ps,
+        opened_ps: record.opened_ps,
+        measured_from_ps: measured_from,
+        closed_ps: record.closed_ps,
+        models: models(record),
+        scopes,
+    })
+}
+
+fn last_function() -> Function {
+    Function::ALL.last().copied().unwrap_or(Function::Init)
+}
+
+/// The attached models in a few words.
+fn models(record: &WindowRecord) -> String {
+    use nodescope_window::{Latencies, MemorySpec};
+    let models = &record.spec.models;
+    let mut words = Vec::new();
+    if let Some(caches) = &models.caches {
+        let sizes: Vec<String> = caches
+            .levels
+            .iter()
+            .enumerate()
+            .map(|(index, level)| {
+                let unit = if level.size >= 1 << 20 && level.size % (1 << 20) == 0 {
+                    format!("{} MiB", level.size >> 20)
+                } else {
+                    format!("{} KiB", level.size >> 10)
+                };
+                format!("L{} {unit}", index + 1)
+            })
+            .collect();
+        words.push(format!("caches ({})", sizes.join(", ")));
+    }
+    match &models.memory {
+        Some(MemorySpec::Flat { latency }) => words.push(format!("memory of {latency} cycles")),
+        Some(MemorySpec::Numa { latency, .. }) => words.push(match latency {
+            Latencies::Uniform { local, remote } => {
+                format!("NUMA (local {local}, remote {remote} cycles)")
+            }
+            Latencies::Matrix(_) => "NUMA (latency matrix)".into(),
+        }),
+        None if models.caches.is_some() => words.push("memory of 100 cycles".into()),
+        None => {}
+    }
+    if words.is_empty() {
+        "none: instructions are counted, memory is not timed".into()
+    } else {
+        words.join(", ")
+    }
+}

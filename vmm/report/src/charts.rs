@@ -1,0 +1,397 @@
+//! Charts as SVG text.
+
+use plotters::prelude::*;
+
+use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
+use crate::input::ReportError;
+use crate::mpi::{COLUMNS, GROUPS, MpiReport, Timeline};
+use crate::text::{column_cycles, columns};
+use crate::units::{bytes, time};
+
+/// Most lanes of the timeline, cells of a matrix's side and bars of a stack.
+pub(crate) const MOST_LANES: usize = 64;
+const MOST_CELLS: u32 = 64;
+const MOST_BARS: usize = 24;
+/// Matrices up to this size have their numbers written into the cells.
+const LABELLED: u32 = 10;
+
+const WIDTH: u32 = 1080;
+
+/// SVG (empty if there is nothing to draw), and the legend: name and colour.
+pub(crate) type Drawn = (String, Vec<(String, String)>);
+
+/// The charts of a report.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Charts {
+    /// One for each window.
+    pub(crate) stacks: Vec<Drawn>,
+    pub(crate) matrix: Option<String>,
+    pub(crate) timeline: Option<Drawn>,
+}
+
+const PALETTE: [RGBColor; 9] = [
+    RGBColor(0x3b, 0x6f, 0xb6),
+    RGBColor(0x8f, 0xc3, 0xea),
+    RGBColor(0x4f, 0xae, 0x9b),
+    RGBColor(0x2b, 0x7a, 0x5d),
+    RGBColor(0xb7, 0xd3, 0x6b),
+    RGBColor(0xf2, 0xb1, 0x34),
+    RGBColor(0xe0, 0x7b, 0x39),
+    RGBColor(0xb0, 0x3a, 0x5b),
+    RGBColor(0x8a, 0x8a, 0x8a),
+];
+const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
+const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
+const GROUP_COLOURS: [RGBColor; GROUPS.len()] = [
+    RGBColor(0x3b, 0x6f, 0xb6),
+    RGBColor(0xf2, 0xb1, 0x34),
+    RGBColor(0xb0, 0x3a, 0x5b),
+    RGBColor(0x9a, 0xa5, 0xb1),
+];
+
+fn colour(name: &str, index: usize) -> RGBColor {
+    match name {
+        "core" => PALETTE[0],
+        "mem loc" => PALETTE[5],
+        "mem rem" => PALETTE[6],
+        "MPI" => PALETTE[7],
+        "mem other" | "unattrib." => PALETTE[8],
+        _ => PALETTE[1 + (index + 3) % 4],
+    }
+}
+
+fn long_name(column: &str) -> String {
+    match column {
+        "core" => "CPI_core".into(),
+        "mem loc" => "CPI_memory, local".into(),
+        "mem rem" => "CPI_memory, remote".into(),
+        "mem other" => "CPI_memory, other".into(),
+        "unattrib." => "unattributed".into(),
+        other => format!("CPI_{other}"),
+    }
+}
+
+fn css(colour: RGBColor) -> String {
+    format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
+}
+
+fn failed<E: std::fmt::Display>(chart: &'static str) -> impl Fn(E) -> ReportError {
+    move |cause| ReportError::Drawing {
+        chart,
+        cause: cause.to_string(),
+    }
+}
+
+pub(crate) fn draw(
+    windows: &[WindowReport],
+    mpi: Option<(&MpiReport, &Timeline)>,
+) -> Result<Charts, ReportError> {
+    let mut charts = Charts::default();
+    for window in windows {
+        charts.stacks.push(stack(window)?);
+    }
+    if let Some((mpi, timeline)) = mpi {
+        charts.matrix = matrix(mpi)?;
+        charts.timeline = draw_timeline(timeline)?;
+    }
+    Ok(charts)
+}
+
+fn font(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&INK)
+}
+
+fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
+    let columns = columns(window);
+    let ranks = window
+        .scopes
+        .iter()
+        .filter(|scope| scope.kind == ScopeKind::Rank)
+        .count();
+    let scopes: Vec<_> = window
+        .scopes
+        .iter()
+        .filter(|scope| scope.instructions != 0)
+        .filter(|scope| scope.kind != ScopeKind::Rank || ranks <= MOST_BARS / 2)
+        .filter(|scope| scope.kind != ScopeKind::Others)
+        .take(MOST_BARS)
+        .collect();
+    let of = |cycles: i128, instructions: u128| {
+        (cycles as f64 / CYCLE as f64 / instructions as f64).max(0.0)
+    };
+    let highest = scopes
+        .iter()
+        .map(|scope| {
+            columns
+                .iter()
+                .map(|(_, terms)| of(column_cycles(scope, terms), scope.instructions))
+                .sum::<f64>()
+        })
+        .fold(0.0, f64::max);
+    let legend = columns
+        .iter()
+        .enumerate()
+        .map(|(index, (name, _))| (long_name(name), css(colour(name, index))))
+        .collect();
+    if scopes.is_empty() || highest <= 0.0 {
+        return Ok((String::new(), legend));
+    }
+    let mut svg = String::new();
+    {
+        let height = 60 + 34 * scopes.len() as u32;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let failed = failed("CPI stack");
+        let count = scopes.len() as f64;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(8)
+            .margin_right(70)
+            .x_label_area_size(38)
+            .y_label_area_size(110)
+            .build_cartesian_2d(0.0..highest, 0.0..count)
+            .map_err(&failed)?;
+        chart
+            .configure_mesh()
+            .disable_y_mesh()
+            .disable_y_axis()
+            .x_desc("cycles per instruction outside MPI")
+            .x_label_style(font(13))
+            .axis_desc_style(font(13))
+            .axis_style(FAINT)
+            .bold_line_style(FAINT)
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(&failed)?;
+        let plane = chart.plotting_area().clone();
+        for (row, scope) in scopes.iter().enumerate() {
+            let bottom = count - 1.0 - row as f64;
+            let mut left = 0.0;
+            for (index, (name, terms)) in columns.iter().enumerate() {
+                let value = of(column_cycles(scope, terms), scope.instructions);
+                if value > 0.0 {
+                    plane
+                        .draw(&Rectangle::new(
+                            [(left, bottom + 0.16), (left + value, bottom + 0.84)],
+                            colour(name, index).filled(),
+                        ))
+                        .map_err(&failed)?;
+                }
+                left += value;
+            }
+            let (x, y) = plane.map_coordinate(&(left, bottom + 0.5));
+            area.draw(&Text::new(format!("{left:.3}"), (x + 6, y - 6), font(13)))
+                .map_err(&failed)?;
+            let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
+            let name: String = scope.name.chars().take(16).collect();
+            area.draw(&Text::new(name, (8, y - 6), font(14)))
+                .map_err(&failed)?;
+        }
+        area.present().map_err(&failed)?;
+    }
+    Ok((svg, legend))
+}
+
+/// From nearly white to dark blue.
+fn shade(share: f64) -> RGBColor {
+    let mix = |from: u8, to: u8| {
+        (f64::from(from) + (f64::from(to) - f64::from(from)) * share.clamp(0.0, 1.0)) as u8
+    };
+    RGBColor(mix(0xe4, 0x12), mix(0xef, 0x3c), mix(0xf9, 0x69))
+}
+
+fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
+    let ranks = mpi
+        .matrix
+        .iter()
+        .map(|cell| cell.from.max(cell.to).saturating_add(1))
+        .chain(mpi.ranks.iter().map(|row| row.rank.saturating_add(1)))
+        .max()
+        .unwrap_or(0);
+    if mpi.matrix.is_empty() || ranks == 0 {
+        return Ok(None);
+    }
+    // Of many ranks, a cell stands for a block of them.
+    let block = ranks.div_ceil(MOST_CELLS).max(1);
+    let side = ranks.div_ceil(block);
+    let mut cells = std::collections::BTreeMap::<(u32, u32), u64>::new();
+    for cell in &mpi.matrix {
+        let sum = cells
+            .entry((cell.from / block, cell.to / block))
+            .or_default();
+        *sum = sum.saturating_add(cell.bytes);
+    }
+    let most = cells.values().copied().max().unwrap_or(0).max(1);
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (620, 560)).into_drawing_area();
+        let failed = failed("matrix");
+        let edge = f64::from(side);
+        let mut chart = ChartBuilder::on(&area)
+            .margin(8)
+            .margin_right(64)
+            .x_label_area_size(44)
+            .y_label_area_size(60)
+            .build_cartesian_2d(-0.5..edge - 0.5, edge - 0.5..-0.5)
+            .map_err(&failed)?;
+        let label = |value: &f64| {
+            let whole = value.round();
+            if (value - whole).abs() < 1e-6 && whole >= 0.0 && whole < edge {
+                format!("{}", whole as u32 * block)
+            } else {
+                String::new()
+            }
+        };
+        let labels = (side as usize).min(16) + 1;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .x_desc("receiving rank")
+            .y_desc("sending rank")
+            .x_labels(labels)
+            .y_labels(labels)
+            .x_label_formatter(&label)
+            .y_label_formatter(&label)
+            .label_style(font(13))
+            .axis_desc_style(font(13))
+            .axis_style(FAINT)
+            .draw()
+            .map_err(&failed)?;
+        let plane = chart.plotting_area().clone();
+        for (&(from, to), &sum) in &cells {
+            let (x, y) = (f64::from(to), f64::from(from));
+            let share = if most > 1 {
+                ((sum.max(1) as f64).ln() / (most as f64).ln()).powi(2)
+            } else {
+                1.0
+            };
+            plane
+                .draw(&Rectangle::new(
+                    [(x - 0.48, y - 0.48), (x + 0.48, y + 0.48)],
+                    shade(share).filled(),
+                ))
+                .map_err(&failed)?;
+            if side <= LABELLED {
+                let ink = if share > 0.5 { WHITE } else { INK };
+                let (x, y) = plane.map_coordinate(&(x, y));
+                let text = bytes(sum);
+                area.draw(&Text::new(
+                    text,
+                    (x, y),
+                    TextStyle::from(("sans-serif", 12).into_font())
+                        .color(&ink)
+                        .pos(plotters::style::text_anchor::Pos::new(
+                            plotters::style::text_anchor::HPos::Center,
+                            plotters::style::text_anchor::VPos::Center,
+                        )),
+                ))
+                .map_err(&failed)?;
+            }
+        }
+        // The scale: dark is the largest cell.
+        for step in 0..40 {
+            let top = 40 + step * 5;
+            area.draw(&Rectangle::new(
+                [(574, top), (590, top + 5)],
+                shade(1.0 - f64::from(step) / 39.0).filled(),
+            ))
+            .map_err(&failed)?;
+        }
+        area.draw(&Text::new(bytes(most), (560, 20), font(12)))
+            .map_err(&failed)?;
+        area.draw(&Text::new("1 B (log)", (560, 246), font(12)))
+            .map_err(&failed)?;
+        area.present().map_err(&failed)?;
+    }
+    Ok(Some(svg))
+}
+
+fn draw_timeline(timeline: &Timeline) -> Result<Option<Drawn>, ReportError> {
+    if timeline.lanes.is_empty() {
+        return Ok(None);
+    }
+    let legend = GROUPS
+        .iter()
+        .zip(GROUP_COLOURS)
+        .map(|(name, colour)| ((*name).to_owned(), css(colour)))
+        .collect();
+    let lanes = timeline.lanes.len();
+    let lane_height = if lanes <= 16 { 30 } else { 12 };
+    let mut svg = String::new();
+    {
+        let height = 60 + lane_height * lanes as u32;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let failed = failed("timeline");
+        let mut chart = ChartBuilder::on(&area)
+            .margin(8)
+            .margin_right(24)
+            .x_label_area_size(40)
+            .y_label_area_size(72)
+            .build_cartesian_2d(0.0..COLUMNS as f64, 0.0..lanes as f64)
+            .map_err(&failed)?;
+        let (from, to) = (timeline.from_ps as f64, timeline.to_ps as f64);
+        let label = |column: &f64| time(from + (to - from) * column / COLUMNS as f64);
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .disable_y_axis()
+            .x_desc("virtual time since power-on")
+            .x_labels(8)
+            .x_label_formatter(&label)
+            .x_label_style(font(13))
+            .axis_desc_style(font(13))
+            .axis_style(FAINT)
+            .draw()
+            .map_err(&failed)?;
+        let plane = chart.plotting_area().clone();
+        for (row, (rank, cells)) in timeline.lanes.iter().enumerate() {
+            let bottom = (lanes - 1 - row) as f64;
+            plane
+                .draw(&Rectangle::new(
+                    [(0.0, bottom + 0.1), (COLUMNS as f64, bottom + 0.9)],
+                    RGBColor(0xf3, 0xf5, 0xf8).filled(),
+                ))
+                .map_err(&failed)?;
+            let levels: Vec<[u8; GROUPS.len()]> = cells.iter().map(quantised).collect();
+            let mut start = 0;
+            while start < COLUMNS {
+                let mut end = start + 1;
+                while end < COLUMNS && levels[end] == levels[start] {
+                    end += 1;
+                }
+                let mut level = bottom + 0.1;
+                for (group, &share) in levels[start].iter().enumerate() {
+                    if share > 0 {
+                        let top = level + 0.8 * f64::from(share) / STEPS;
+                        plane
+                            .draw(&Rectangle::new(
+                                [(start as f64, level), (end as f64, top)],
+                                GROUP_COLOURS[group].filled(),
+                            ))
+                            .map_err(&failed)?;
+                        level = top;
+                    }
+                }
+                start = end;
+            }
+            if lane_height >= 30 || row % 4 == 0 {
+                let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
+                area.draw(&Text::new(format!("rank {rank}"), (10, y - 6), font(13)))
+                    .map_err(&failed)?;
+            }
+        }
+        area.present().map_err(&failed)?;
+    }
+    Ok(Some((svg, legend)))
+}
+
+/// Shares of a column are drawn in so many steps; a share that is not 0 shows as at least one.
+const STEPS: f64 = 12.0;
+
+fn quantised(shares: &[f32; GROUPS.len()]) -> [u8; GROUPS.len()] {
+    let mut left = STEPS as u8;
+    shares.map(|share| {
+        let steps = (f64::from(share) * STEPS).round() as u8;
+        let steps = steps.max(u8::from(share > 0.0)).min(left);
+        left -= steps;
+        steps
+    })
+}

@@ -1,0 +1,104 @@
+//! What a report is made from.
+
+use std::path::PathBuf;
+
+use nodescope_trace::TraceError;
+use nodescope_window::WindowsFile;
+use serde::{Deserialize, Serialize};
+
+/// Everything a report says comes from here; it reads no clock and no other file.
+#[derive(Clone, Debug)]
+pub struct ReportInput {
+    /// What the windows measured.
+    pub windows: WindowsFile,
+    /// The trace; without one there is no MPI profile.
+    pub trace: Option<PathBuf>,
+    /// The study.
+    pub study: StudyInfo,
+    /// Where CPI_core comes from.
+    pub core: CoreCpi,
+    /// What each node sent and received over the network; may be empty.
+    pub network: Vec<NetworkCounts>,
+    /// Sentences for the user, such as how the job ended.
+    pub notes: Vec<String>,
+}
+
+/// The study, for the head of the report.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StudyInfo {
+    /// Its name.
+    pub name: String,
+    /// Identifies its exact inputs.
+    pub id: String,
+    /// Labels and values in the order to be shown, such as `("nodes", "2 x 2 vCPUs at 2.9 GHz")`.
+    pub description: Vec<(String, String)>,
+}
+
+/// Where CPI_core, the cycles per instruction of the core alone, comes from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoreCpi {
+    /// The nominal CPI that the clocks ran with, and the extra cycles of long instructions.
+    Nominal {
+        /// Who says so, such as `stated in the study`.
+        source: String,
+    },
+    /// A number that replaces the core's cycles outside MPI after the run. It includes long instructions. Cycles inside MPI stay as they were.
+    Replaced {
+        /// Cycles per instruction.
+        cpi: f64,
+        /// Where it was measured, such as `perf stat on a Xeon E5-2690`.
+        source: String,
+    },
+}
+
+/// What one node sent and received.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkCounts {
+    /// Its host name.
+    pub node: String,
+    /// Frames sent.
+    pub sent_frames: u64,
+    /// Bytes of them.
+    pub sent_bytes: u64,
+    /// Frames received.
+    pub received_frames: u64,
+    /// Bytes of them.
+    pub received_bytes: u64,
+    /// Frames that had no destination.
+    pub dropped_frames: u64,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// The trace cannot be opened. One that is cut or damaged is reported as far as it goes.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// Records that contradict themselves.
+    #[error("the record of window \"{window}\", node {node}, is inconsistent: {what}")]
+    Inconsistent {
+        /// The window.
+        window: String,
+        /// The node's number.
+        node: u32,
+        /// What does not fit.
+        what: String,
+    },
+    /// A CPI that cannot be one.
+    #[error("CPI_core is {cpi} ({origin}); give a number from 0 to 65535 cycles per instruction")]
+    CoreCpi {
+        /// The value.
+        cpi: f64,
+        /// Its source.
+        origin: String,
+    },
+    /// The drawing library failed.
+    #[error("cannot draw the {chart}: {cause}")]
+    Drawing {
+        /// Which chart.
+        chart: &'static str,
+        /// What it said.
+        cause: String,
+    },
+}

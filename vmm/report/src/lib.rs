@@ -1,0 +1,238 @@
+//! From what a study measured to what a person reads: the CPI breakdown of each rank and node, FLOPS, and the MPI profile, as text, JSON
+//! and one self-contained HTML page.
+//!
+//! The definitions, and why the terms add up exactly, are in this crate's `README.md`; the JSON's schema is in `SCHEMA.md`. A report
+//! depends on its input alone: the same input gives the same bytes.
+
+mod breakdown;
+mod charts;
+mod flops;
+mod html;
+mod input;
+mod mpi;
+mod table;
+mod text;
+mod units;
+
+pub use breakdown::{
+    CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,
+    WindowReport,
+};
+pub use flops::{ClassCount, Flops};
+pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
+pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary, UnfinishedRow};
+
+use nodescope_window::WindowOutcome;
+use serde::Serialize;
+
+/// Version of the JSON schema.
+pub const VERSION: u32 = 1;
+
+/// Unit and source of a kind of figure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Source {
+    /// Which figures.
+    pub figure: &'static str,
+    /// Their unit.
+    pub unit: &'static str,
+    /// `counted`, `modelled`, `stated` or `imported`, and by what.
+    pub source: String,
+}
+
+/// A report. Its serialised form is `report.json`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The study.
+    pub study: StudyInfo,
+    /// Where CPI_core comes from.
+    pub core: CoreCpi,
+    /// Unit and source of every kind of figure.
+    pub sources: Vec<Source>,
+    /// Sentences for the user: what is missing, cut or does not fit comes first.
+    pub notes: Vec<String>,
+    /// What became of every window of the study.
+    pub outcomes: Vec<WindowOutcome>,
+    /// The windows that opened.
+    pub windows: Vec<WindowReport>,
+    /// What the trace is of; none without a trace.
+    pub trace: Option<TraceSummary>,
+    /// The MPI profile of the whole trace; none without a trace.
+    pub mpi: Option<MpiReport>,
+    /// The network, by node.
+    pub network: Vec<NetworkCounts>,
+    #[serde(skip)]
+    charts: charts::Charts,
+}
+
+/// Makes a report.
+pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
+    let records = &input.windows.windows;
+    let traced = match &input.trace {
+        Some(file) => Some(mpi::read(file, records)?),
+        None => None,
+    };
+    let nothing = breakdown::Calls::new();
+    let mut windows = Vec::new();
+    for (index, record) in records.iter().enumerate() {
+        let calls = traced
+            .as_ref()
+            .map_or(&nothing, |traced| &traced.calls[index]);
+        windows.push(breakdown::analyse(record, &input.core, calls)?);
+    }
+    let notes = notes(
+        input,
+        &windows,
+        traced.as_ref().map(|t| (&t.summary, &t.report)),
+    );
+    let charts = charts::draw(
+        &windows,
+        traced
+            .as_ref()
+            .map(|traced| (&traced.report, &traced.timeline)),
+    )?;
+    let (trace, mpi) = match traced {
+        Some(traced) => (Some(traced.summary), Some(traced.report)),
+        None => (None, None),
+    };
+    Ok(Report {
+        version: VERSION,
+        study: input.study.clone(),
+        core: input.core.clone(),
+        sources: sources(&input.core),
+        notes,
+        outcomes: input.windows.outcomes.clone(),
+        windows,
+        trace,
+        mpi,
+        network: input.network.clone(),
+        charts,
+    })
+}
+
+impl Report {
+    /// The report as aligned tables of at most 100 columns.
+    pub fn text(&self) -> String {
+        text::write(self)
+    }
+
+    /// The report as JSON, by the schema in `SCHEMA.md`.
+    pub fn json(&self) -> String {
+        // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
+        let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+
+    /// The report as one HTML page that loads nothing.
+    pub fn html(&self) -> String {
+        html::write(self)
+    }
+}
+
+fn notes(
+    input: &ReportInput,
+    windows: &[WindowReport],
+    traced: Option<(&TraceSummary, &MpiReport)>,
+) -> Vec<String> {
+    let mut notes = Vec::new();
+    for outcome in &input.windows.outcomes {
+        if outcome.ending != nodescope_window::Ending::Complete {
+            notes.push(outcome.text.clone());
+        }
+    }
+    for window in windows {
+        let name = &window.name;
+        if window.warm_up_only {
+            notes.push(format!(
+                "window \"{name}\": the figures are those of its warm-up; nothing was measured after it"
+            ));
+        }
+        for scope in &window.scopes {
+            if scope.terms.iter().any(|term| term.term == "unattributed") {
+                notes.push(format!(
+                    "window \"{name}\", {}: the models' events do not account for all stall cycles; see the term \"unattributed\"",
+                    scope.name
+                ));
+            }
+            if scope.clock.is_some_and(|clock| !clock.consistent) {
+                notes.push(format!(
+                    "window \"{name}\", {}: the terms and the vCPUs' clocks differ by more than rounding",
+                    scope.name
+                ));
+            }
+        }
+    }
+    match traced {
+        None => notes.push("there is no trace: calls, bytes and times of MPI are unknown".into()),
+        Some((summary, mpi)) => {
+            if let Some(problem) = &summary.problem {
+                notes.push(format!("{problem}; the MPI profile ends there"));
+            }
+            match mpi.unfinished.len() {
+                0 => {}
+                1 => notes.push("1 MPI call had not ended when the trace did".into()),
+                count => notes.push(format!(
+                    "{count} MPI calls had not ended when the trace did"
+                )),
+            }
+            if let Some(status @ 1..) = summary.job_exit {
+                notes.push(format!("the job ended with status {status}"));
+            }
+        }
+    }
+    notes.extend(input.notes.iter().cloned());
+    notes
+}
+
+fn sources(core: &CoreCpi) -> Vec<Source> {
+    let core = match core {
+        CoreCpi::Nominal { source } => {
+            format!("stated: nominal CPI, {source}; extra cycles of long instructions modelled")
+        }
+        CoreCpi::Replaced { cpi, source } => format!("imported: {cpi}, {source}"),
+    };
+    [
+        (
+            "instructions, references, FLOPs",
+            "1",
+            "counted by the engine".to_owned(),
+        ),
+        ("CPI_core", "cycles per instruction outside MPI", core),
+        (
+            "CPI_L1, CPI_L2, ..., CPI_memory",
+            "cycles per instruction outside MPI",
+            "modelled: events counted in the models, latencies stated in the study".into(),
+        ),
+        (
+            "CPI_MPI",
+            "cycles per instruction outside MPI",
+            "modelled: all cycles inside MPI calls; calls counted in the trace".into(),
+        ),
+        ("times", "seconds of virtual time", "modelled".into()),
+        (
+            "FLOPS as published",
+            "FLOP/s of one core",
+            "modelled: equation (6)".into(),
+        ),
+        (
+            "FLOPS, direct",
+            "FLOP/s",
+            "counted operations over modelled time".into(),
+        ),
+        (
+            "MPI calls, bytes",
+            "1, bytes",
+            "counted in the trace".into(),
+        ),
+        ("network", "frames, bytes", "counted by the fabric".into()),
+    ]
+    .into_iter()
+    .map(|(figure, unit, source)| Source {
+        figure,
+        unit,
+        source,
+    })
+    .collect()
+}

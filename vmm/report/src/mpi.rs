@@ -1,0 +1,325 @@
+//! What the trace says: the MPI profile, who sends to whom, the timeline.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
+use nodescope_trace::profile::Traffic;
+use nodescope_trace::{
+    Body, FunctionProfile, MatrixBuilder, MpiCall, Profile, TraceError, TraceReader,
+};
+use nodescope_window::WindowRecord;
+use serde::Serialize;
+
+use crate::breakdown::Calls;
+
+/// The MPI part of a report.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct MpiReport {
+    /// Ranks that introduced themselves or called MPI.
+    pub ranks: Vec<RankRow>,
+    /// First entry into MPI, picoseconds of virtual time.
+    pub from_ps: u64,
+    /// Last exit from MPI, picoseconds of virtual time.
+    pub to_ps: u64,
+    /// All ranks together, by function.
+    pub functions: Vec<FunctionRow>,
+    /// Every rank and function.
+    pub rank_functions: Vec<FunctionRow>,
+    /// Point-to-point messages, by sender and receiver.
+    pub matrix: Vec<MatrixCell>,
+    /// Calls that had not ended when the trace did.
+    pub unfinished: Vec<UnfinishedRow>,
+}
+
+/// One rank in all functions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RankRow {
+    /// The rank.
+    pub rank: u32,
+    /// Host name of its node, if it introduced itself.
+    pub node: Option<String>,
+    /// Its program's short name, if it introduced itself.
+    pub program: Option<String>,
+    /// Calls; every poll counts.
+    pub calls: u64,
+    /// Calls per second of virtual time between the first entry into MPI and the last exit.
+    pub calls_per_second: Option<f64>,
+    /// Bytes passed in.
+    pub send_bytes: u64,
+    /// Bytes received.
+    pub receive_bytes: u64,
+    /// Virtual time inside MPI, picoseconds.
+    pub time_ps: u64,
+}
+
+/// One function, of one rank or of all.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionRow {
+    /// The rank; none for all.
+    pub rank: Option<u32>,
+    /// The MPI function.
+    pub function: &'static str,
+    /// Calls; every poll counts.
+    pub calls: u64,
+    /// Calls per second of virtual time between the first entry into MPI and the last exit.
+    pub calls_per_second: Option<f64>,
+    /// Bytes passed in.
+    pub send_bytes: u64,
+    /// Bytes received.
+    pub receive_bytes: u64,
+    /// Virtual time inside, picoseconds.
+    pub time_ps: u64,
+    /// Mean of one call, picoseconds.
+    pub mean_ps: f64,
+    /// The longest call, picoseconds.
+    pub max_ps: u64,
+}
+
+/// What one rank sent to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MatrixCell {
+    /// Sender.
+    pub from: u32,
+    /// Receiver.
+    pub to: u32,
+    /// Messages.
+    pub messages: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// A call that had not ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnfinishedRow {
+    /// The caller's rank, if it is known.
+    pub rank: Option<u32>,
+    /// The MPI function.
+    pub function: &'static str,
+    /// When it began, picoseconds.
+    pub entry_ps: u64,
+}
+
+/// What the trace is of and how it ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TraceSummary {
+    /// Events read.
+    pub events: u64,
+    /// Time of the last event, picoseconds.
+    pub end_ps: u64,
+    /// Why reading stopped before the trace's end.
+    pub problem: Option<String>,
+    /// The job's exit status, if it said so.
+    pub job_exit: Option<i32>,
+}
+
+/// Columns of the timeline.
+pub(crate) const COLUMNS: usize = 900;
+/// Kinds of MPI functions that the timeline tells apart.
+pub(crate) const GROUPS: [&str; 4] = [
+    "point to point",
+    "completion (wait, test)",
+    "collective",
+    "set-up",
+];
+
+/// Share of each column that each rank spent in each group.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Timeline {
+    pub(crate) from_ps: u64,
+    pub(crate) to_ps: u64,
+    pub(crate) lanes: BTreeMap<u32, Vec<[f32; GROUPS.len()]>>,
+}
+
+pub(crate) fn group(function: Function) -> usize {
+    match function.class() {
+        Class::Send
+        | Class::Receive
+        | Class::SendReceive
+        | Class::StartSend
+        | Class::StartReceive
+        | Class::Persistent => 0,
+        Class::Completion => 1,
+        Class::Collective | Class::StartCollective => 2,
+        Class::Environment | Class::Communicator => 3,
+    }
+}
+
+/// Everything that a report takes from the trace.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Traced {
+    pub(crate) summary: TraceSummary,
+    pub(crate) report: MpiReport,
+    /// Calls that ended in each window.
+    pub(crate) calls: Vec<Calls>,
+    pub(crate) timeline: Timeline,
+}
+
+/// Reads the trace twice: for the sums, and for the timeline, whose extent is then known.
+pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, TraceError> {
+    let mut traced = Traced {
+        calls: vec![Calls::new(); windows.len()],
+        ..Traced::default()
+    };
+    let mut profile = Profile::default();
+    let mut matrix = MatrixBuilder::default();
+    let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
+    let mut span: Option<(u64, u64)> = None;
+
+    let reader = TraceReader::open(file)?;
+    let nodes = reader.header().nodes.clone();
+    for event in reader.events() {
+        let event = match event {
+            Ok(event) => event,
+            Err(error) => {
+                traced.summary.problem = Some(error.to_string());
+                break;
+            }
+        };
+        traced.summary.events += 1;
+        traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
+        match &event.body {
+            Body::Mpi(call) => {
+                profile.add_call(call);
+                matrix.add_record(&call.record);
+                let (from, to) = span.unwrap_or((u64::MAX, 0));
+                span = Some((from.min(call.entry.time), to.max(call.exit.time)));
+                if let Peer::Rank(rank) = call.record.rank {
+                    for (window, calls) in windows.iter().zip(&mut traced.calls) {
+                        let from = window.measured_from_ps.unwrap_or(window.opened_ps);
+                        if from < call.exit.time && call.exit.time <= window.closed_ps {
+                            let count = calls
+                                .entry((event.node, rank, call.record.function))
+                                .or_default();
+                            *count = count.saturating_add(call.record.calls);
+                        }
+                    }
+                }
+            }
+            Body::Unfinished(call) => {
+                traced.report.unfinished.push(UnfinishedRow {
+                    rank: call.rank.rank(),
+                    function: call.function.name(),
+                    entry_ps: call.entry.time,
+                });
+            }
+            Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
+                if let Peer::Rank(rank) = hello.rank {
+                    let row = ranks.entry(rank).or_default();
+                    row.node = nodes.get(event.node as usize).map(|node| node.name.clone());
+                    row.program = Some(hello.program.clone());
+                }
+            }
+            Body::JobExit(status) => traced.summary.job_exit = Some(*status),
+            _ => {}
+        }
+    }
+
+    let (from, to) = span.unwrap_or((0, 0));
+    let seconds = to.saturating_sub(from) as f64 / 1e12;
+    let rate = |calls: u64| (seconds > 0.0).then(|| calls as f64 / seconds);
+    let function_row = |rank, function: Function, sums: &FunctionProfile| FunctionRow {
+        rank,
+        function: function.name(),
+        calls: sums.calls,
+        calls_per_second: rate(sums.calls),
+        send_bytes: sums.send_bytes,
+        receive_bytes: sums.receive_bytes,
+        time_ps: sums.time,
+        mean_ps: sums.mean_time(),
+        max_ps: sums.max_time,
+    };
+    for (rank, sums) in profile.by_rank() {
+        let row = ranks.entry(rank).or_default();
+        row.calls = sums.calls;
+        row.send_bytes = sums.send_bytes;
+        row.receive_bytes = sums.receive_bytes;
+        row.time_ps = sums.time;
+    }
+    for (rank, row) in &mut ranks {
+        row.rank = *rank;
+        row.calls_per_second = rate(row.calls);
+    }
+    let report = &mut traced.report;
+    (report.from_ps, report.to_ps) = (from, to);
+    report.functions = profile
+        .by_function()
+        .iter()
+        .map(|(function, sums)| function_row(None, *function, sums))
+        .collect();
+    report.rank_functions = profile
+        .entries()
+        .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
+        .collect();
+    report.matrix = matrix
+        .matrix()
+        .cells()
+        .map(|(from, to, Traffic { messages, bytes })| MatrixCell {
+            from,
+            to,
+            messages,
+            bytes,
+        })
+        .collect();
+    traced.timeline = timeline(file, from, to, ranks.keys().copied().collect())?;
+    report.ranks = ranks.into_values().collect();
+    Ok(traced)
+}
+
+fn timeline(
+    file: &Path,
+    from_ps: u64,
+    to_ps: u64,
+    ranks: BTreeSet<u32>,
+) -> Result<Timeline, TraceError> {
+    let mut timeline = Timeline {
+        from_ps,
+        to_ps,
+        lanes: BTreeMap::new(),
+    };
+    if to_ps <= from_ps {
+        return Ok(timeline);
+    }
+    // As many lanes as can be told apart; of more ranks, every k-th.
+    let step = ranks.len().div_ceil(crate::charts::MOST_LANES).max(1);
+    timeline.lanes = ranks
+        .into_iter()
+        .step_by(step)
+        .map(|rank| (rank, vec![[0.0; GROUPS.len()]; COLUMNS]))
+        .collect();
+    for event in TraceReader::open(file)?.events() {
+        // What cannot be read has been reported by the first reading.
+        let Ok(event) = event else { break };
+        if let Body::Mpi(call) = &event.body {
+            timeline.add(call);
+        }
+    }
+    Ok(timeline)
+}
+
+impl Timeline {
+    fn add(&mut self, call: &MpiCall) {
+        let Some(lane) = call
+            .record
+            .rank
+            .rank()
+            .and_then(|rank| self.lanes.get_mut(&rank))
+        else {
+            return;
+        };
+        let group = group(call.record.function);
+        let width = (self.to_ps - self.from_ps) as f64 / COLUMNS as f64;
+        let start = call.entry.time.saturating_sub(self.from_ps) as f64 / width;
+        let end = call.exit.time.saturating_sub(self.from_ps) as f64 / width;
+        if end <= start {
+            return;
+        }
+        // Of a poll run, the share of its extent that its polls took.
+        let share = (call.time_inside as f64 / width / (end - start)).min(1.0);
+        let last = (end.ceil() as usize).min(COLUMNS);
+        for (column, cell) in lane.iter_mut().enumerate().take(last).skip(start as usize) {
+            let overlap = end.min((column + 1) as f64) - start.max(column as f64);
+            cell[group] += (overlap.max(0.0) * share) as f32;
+        }
+    }
+}

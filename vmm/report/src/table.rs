@@ -1,0 +1,139 @@
+//! Tables, for text and HTML alike.
+
+/// A table; the first columns are names and stand left, the others numbers and stand right.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Table {
+    /// What it shows, with units and sources.
+    pub(crate) title: String,
+    pub(crate) names: usize,
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Vec<String>>,
+    /// Sentences below it.
+    pub(crate) below: Vec<String>,
+}
+
+impl Table {
+    pub(crate) fn new(title: impl Into<String>, names: usize, head: &[&str]) -> Table {
+        Table {
+            title: title.into(),
+            names,
+            head: head.iter().map(|&word| word.to_owned()).collect(),
+            ..Table::default()
+        }
+    }
+
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+
+    /// The table as text. A name that would make it wider than `width` is cut.
+    pub(crate) fn text(&self, width: usize) -> String {
+        let columns = self.head.len();
+        let mut widths: Vec<usize> = (0..columns)
+            .map(|column| {
+                let cells = self.rows.iter().filter_map(|row| row.get(column));
+                cells
+                    .chain([&self.head[column]])
+                    .map(|cell| cell.chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
+            .collect();
+        let total = 2 + widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1);
+        if let Some(first) = widths.first_mut() {
+            *first = first.saturating_sub(total.saturating_sub(width)).max(8);
+        }
+        let mut out = String::new();
+        for line in wrap(&self.title, width) {
+            out.push_str(&line);
+            out.push('\n');
+        }
+        if !self.rows.is_empty() {
+            for row in [&self.head].into_iter().chain(&self.rows) {
+                let mut line = String::from("  ");
+                for (column, cell) in row.iter().enumerate() {
+                    let width = widths.get(column).copied().unwrap_or(0);
+                    if column > 0 {
+                        line.push_str("  ");
+                    }
+                    let cell = cut(cell, width);
+                    if column < self.names {
+                        line.push_str(&format!("{cell:<width$}"));
+                    } else {
+                        line.push_str(&format!("{cell:>width$}"));
+                    }
+                }
+                out.push_str(line.trim_end());
+                out.push('\n');
+            }
+        }
+        for sentence in &self.below {
+            for line in wrap(sentence, width - 2) {
+                out.push_str("  ");
+                out.push_str(&line);
+                out.push('\n');
+            }
+        }
+        out
+    }
+}
+
+/// At most `width` characters; what could disturb a terminal (names come from guests) is replaced.
+fn cut(text: &str, width: usize) -> String {
+    let text = text.replace(char::is_control, "?");
+    if text.chars().count() <= width {
+        return text;
+    }
+    let mut out: String = text.chars().take(width.saturating_sub(1)).collect();
+    out.push('~');
+    out
+}
+
+/// Breaks a sentence into lines; a word longer than a line is broken, too.
+pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        let mut word: Vec<char> = word.replace(char::is_control, "?").chars().collect();
+        let room = width.saturating_sub(line.chars().count() + usize::from(!line.is_empty()));
+        if word.len() > room && !line.is_empty() {
+            lines.push(std::mem::take(&mut line));
+        }
+        while word.len() > width {
+            lines.push(word.drain(..width).collect());
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.extend(word);
+    }
+    if !line.is_empty() {
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_align_and_lines_stay_within_the_width() {
+        let mut table = Table::new("title", 1, &["name", "n"]);
+        table.row(vec!["a".into(), "10".into()]);
+        table.row(vec!["a very long name".into(), "5".into()]);
+        table.below.push("one two three four five six".into());
+        assert_eq!(
+            table.text(16),
+            "title\n  name         n\n  a           10\n  a very lo~   5\n  one two three\n  four five six\n"
+        );
+        assert!(table.text(16).lines().all(|line| line.len() <= 16));
+    }
+
+    #[test]
+    fn sentences_wrap_at_words() {
+        assert_eq!(wrap("aa bb cc", 5), ["aa bb", "cc"]);
+        assert_eq!(wrap("abcdefgh i", 3), ["abc", "def", "gh", "i"]);
+        assert!(wrap("", 3).is_empty());
+    }
+}

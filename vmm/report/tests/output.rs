@@ -1,0 +1,301 @@
+//! Text, JSON and HTML, and studies that did not go well.
+
+mod support;
+
+use std::path::Path;
+
+use nodescope_hypercall::{Function, Peer, ThreadId};
+use nodescope_report::{Report, ReportError, ReportInput, build};
+use nodescope_trace::{Body, Event, Stamp, TraceError, Unfinished};
+use nodescope_window::Ending;
+use serde_json::Value;
+use support::*;
+
+fn full(folder: &Path) -> ReportInput {
+    let trace = folder.join("trace");
+    write_trace(&trace, &events());
+    input(Some(&trace), vec![window(vec![node0(), node1()])])
+}
+
+fn built(change: impl FnOnce(&mut ReportInput)) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let mut input = full(folder.path());
+    change(&mut input);
+    let report = build(&input).unwrap();
+    check_page(&report.html());
+    check_width(&report.text());
+    serde_json::from_str::<Value>(&report.json()).unwrap();
+    report
+}
+
+fn check_width(text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+        assert_eq!(line, line.trim_end());
+    }
+}
+
+/// Well-formed, and nothing in it makes a browser load anything.
+fn check_page(html: &str) {
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..Default::default()
+    };
+    let page = roxmltree::Document::parse_with_options(html, options).unwrap();
+    for node in page.descendants().filter(roxmltree::Node::is_element) {
+        let tag = node.tag_name().name();
+        assert!(
+            ![
+                "script", "link", "img", "iframe", "image", "object", "use", "a", "base"
+            ]
+            .contains(&tag),
+            "{tag}"
+        );
+        for attribute in node.attributes() {
+            assert!(
+                !["href", "src", "xlink:href", "action"].contains(&attribute.name()),
+                "{attribute:?}"
+            );
+            assert!(!attribute.value().contains("://"), "{attribute:?}");
+            assert!(!attribute.value().contains("url("), "{attribute:?}");
+        }
+        if tag == "style" {
+            let style = node.text().unwrap();
+            assert!(!style.contains("url(") && !style.contains("@import"));
+        }
+    }
+}
+
+#[test]
+fn the_text_is_the_golden_one() {
+    let text = built(|_| {}).text();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/report.txt");
+    if std::env::var_os("NODESCOPE_BLESS").is_some() {
+        std::fs::write(&golden, &text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap();
+    assert_eq!(
+        text, expected,
+        "set NODESCOPE_BLESS=1 to accept the new text"
+    );
+}
+
+#[test]
+fn the_same_input_gives_the_same_bytes() {
+    let (first, second) = (built(|_| {}), built(|_| {}));
+    assert_eq!(first.text(), second.text());
+    assert_eq!(first.json(), second.json());
+    assert_eq!(first.html(), second.html());
+}
+
+#[test]
+fn json_has_the_exact_figures() {
+    let json: Value = serde_json::from_str(&built(|_| {}).json()).unwrap();
+    assert_eq!(json["version"], 1);
+    let window = &json["windows"][0];
+    let rank = &window["scopes"][0];
+    assert_eq!(rank["name"], "rank 0");
+    assert_eq!(rank["cycles_65536"], 8240 * 65_536);
+    let terms = rank["terms"].as_array().unwrap();
+    let sum: u64 = terms
+        .iter()
+        .map(|t| t["cycles_65536"].as_u64().unwrap())
+        .sum();
+    assert_eq!(sum, 8240 * 65_536);
+    assert_eq!(rank["mpi"][0]["function"], "MPI_Allreduce");
+    let mpi = &json["mpi"];
+    let functions = mpi["functions"].as_array().unwrap();
+    let send = functions
+        .iter()
+        .find(|f| f["function"] == "MPI_Send")
+        .unwrap();
+    assert_eq!(send["calls"], 2);
+    assert_eq!(send["send_bytes"], 4096 + (1 << 20));
+    assert_eq!(send["time_ps"], 500_000 + 1_700_000);
+    assert_eq!(send["mean_ps"], 1_100_000.0);
+    assert_eq!(send["max_ps"], 1_700_000);
+    // Two calls in the 7 us from 0.7 us to 7.7 us.
+    let rate = send["calls_per_second"].as_f64().unwrap();
+    assert!((rate * 7e-6 - 2.0).abs() < 1e-9, "{rate}");
+    assert_eq!(mpi["matrix"][0]["bytes"], 1 << 20);
+    assert_eq!(mpi["matrix"][1]["from"], 1);
+    assert_eq!(json["sources"].as_array().unwrap().len(), 9);
+}
+
+#[test]
+fn a_rank_without_events_is_listed() {
+    let report = built(|_| {});
+    let ranks = &report.mpi.as_ref().unwrap().ranks;
+    assert_eq!(ranks.len(), 3);
+    assert_eq!((ranks[2].rank, ranks[2].calls, ranks[2].time_ps), (2, 0, 0));
+    assert_eq!(ranks[2].node.as_deref(), Some("node1"));
+}
+
+#[test]
+fn html_shows_charts_and_escapes_names() {
+    let html = built(|_| {}).html();
+    assert_eq!(html.matches("<svg").count(), 3);
+    assert!(html.contains("hpcc &lt;default&gt; &amp; more"));
+    assert!(html.contains("MPI_Allreduce"));
+    let html = built(|input| {
+        input.study.name = "a\u{1b}[31m \"<script>\" ]]> \u{0}".into();
+        input.windows.windows[0].name = "<b>".into();
+    })
+    .html();
+    assert!(!html.contains("<script") && !html.contains("<b>"));
+    let text = built(|input| input.windows.windows[0].name = "a\u{1b}[31m".into()).text();
+    assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn windows_that_did_not_complete_are_told() {
+    let report = built(|input| {
+        let mut cut = window(vec![node0(), node1()]);
+        cut.name = "cut".into();
+        cut.complete = false;
+        let mut warm = cut.clone();
+        warm.name = "warm".into();
+        warm.measured_from_ps = None;
+        input.windows.windows.extend([cut, warm]);
+        input.windows.outcomes.extend([
+            outcome("cut", Ending::Cut, "window \"cut\" was cut"),
+            outcome(
+                "never",
+                Ending::NeverTriggered,
+                "window \"never\" never opened",
+            ),
+        ]);
+    });
+    let text = report.text();
+    for expected in [
+        "note: window \"cut\" was cut",
+        "note: window \"never\" never opened",
+        "Window \"cut\" (cut)",
+        "Window \"warm\" (cut in its warm-up)",
+        "the figures are those of its warm-up",
+    ] {
+        assert!(text.contains(expected), "{expected}\n{text}");
+    }
+    assert!(!report.windows[1].complete && report.windows[2].warm_up_only);
+}
+
+#[test]
+fn an_empty_trace_no_trace_and_no_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("empty");
+    write_trace(&trace, &[]);
+    let report = built(|input| input.trace = Some(trace.clone()));
+    assert!(report.text().contains("No MPI rank introduced itself."));
+    assert!(report.text().contains("No point-to-point message."));
+    // Cycles inside MPI are known from the windows, calls are not.
+    let mpi = &report.windows[0].scopes[0].mpi[0];
+    assert_eq!((mpi.calls, mpi.latency), (0, None));
+    let report = built(|input| {
+        input.trace = None;
+        input.windows.windows.clear();
+        input.windows.outcomes.clear();
+        input.network.clear();
+    });
+    assert!(report.mpi.is_none());
+    assert_eq!(report.html().matches("<svg").count(), 0);
+    assert!(report.text().contains("note: there is no trace"));
+}
+
+#[test]
+fn a_window_in_which_nothing_ran() {
+    let report = built(|input| {
+        for node in &mut input.windows.windows[0].nodes {
+            node.counters.clear();
+            node.statistics.clear();
+            node.cycles[0].1 = node.cycles[0].0;
+        }
+        input.windows.windows[0].closed_ps = 2_000_000;
+    });
+    let total = report.windows[0].scopes.last().unwrap();
+    assert_eq!((total.cpi, total.flops.alpha), (None, None));
+    assert_eq!(total.flops.window_per_second, None);
+}
+
+#[test]
+fn a_cut_trace_is_reported_as_far_as_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut");
+    write_trace(&path, &events());
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 3]).unwrap();
+    let report = built(|input| input.trace = Some(path.clone()));
+    assert_eq!(report.trace.as_ref().unwrap().events, events().len() as u64);
+    assert!(
+        report.notes[0].contains("is cut at byte"),
+        "{:?}",
+        report.notes
+    );
+    // What is no trace is an error.
+    std::fs::write(&path, "hello").unwrap();
+    let error = build(&input(Some(&path), Vec::new())).unwrap_err();
+    assert!(matches!(
+        error,
+        ReportError::Trace(TraceError::NotATrace { .. })
+    ));
+}
+
+#[test]
+fn calls_that_did_not_end_are_listed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deadlock");
+    let mut events = events();
+    let stamp = Stamp {
+        time: 9_000_000,
+        ..Stamp::default()
+    };
+    events.push(Event {
+        node: 0,
+        sequence: 9,
+        stamp,
+        body: Body::Unfinished(Unfinished {
+            function: Function::Recv,
+            rank: Peer::Rank(0),
+            thread: ThreadId::default(),
+            sequence: 5,
+            entry: Stamp {
+                time: 8_000_000,
+                ..Stamp::default()
+            },
+        }),
+    });
+    events.push(Event {
+        node: 0,
+        sequence: 10,
+        stamp,
+        body: Body::JobExit(3),
+    });
+    write_trace(&path, &events);
+    let text = built(|input| input.trace = Some(path.clone())).text();
+    assert!(text.contains("note: 1 MPI call had not ended"));
+    assert!(text.contains("note: the job ended with status 3"));
+    assert!(text.contains("MPI_Recv"));
+}
+
+#[test]
+fn many_ranks_stay_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("many");
+    let mut events = Vec::new();
+    for rank in 0..200 {
+        events.push(hello(0, rank));
+        events.push(call(
+            0,
+            rank,
+            Function::Send,
+            Some((rank + 1) % 200),
+            1000 * u64::from(rank),
+            1_000_000,
+            2_000_000 + u64::from(rank),
+        ));
+    }
+    write_trace(&path, &events);
+    let report = built(|input| input.trace = Some(path.clone()));
+    assert_eq!(report.mpi.as_ref().unwrap().matrix.len(), 200);
+    assert!(report.text().contains("more rows in report.json"));
+    assert!(report.html().contains("Not all of the 200 ranks are drawn"));
+}
