@@ -1,9 +1,10 @@
 //! Study files: a TOML text becomes a [`Study`], a plan in which every quantity is typed and everything has been checked.
 //!
-//! [`Study::load`] reports all problems of a file at once, each with its line ([`Problems`]).
-//! Nothing here boots or writes anything.
+//! [`Study::load`] reports all problems of a file at once, each with its line ([`Problems`]); [`Host`] adds those of the host.
+//! `STUDY.md` is the reference of the file. Nothing here boots or writes anything.
 
 mod files;
+mod host;
 mod job;
 mod load;
 mod plan;
@@ -12,6 +13,7 @@ pub mod quantity;
 mod reader;
 mod sections;
 
+pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
 pub use plan::{Engine, ImageSource, Job, Mpi, Network, Program, Study};

@@ -1,8 +1,13 @@
 //! What a study file may say, and what is said about one that is wrong.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::path::Path;
 
-use nodescope_study::Study;
+use nodescope_hypercall::Function;
+use nodescope_machine::topology::{CacheKind, SharedBy};
+use nodescope_study::{ImageSource, Mpi, Problems, Program, Study, known_fields};
+use nodescope_window::{Measure, MemorySpec, Trigger};
 
 const SMALL: &str = r#"
 [cluster]
@@ -19,6 +24,20 @@ name = "hpl"
 measure = "50 M instructions"
 "#;
 
+const EVERY_FIELD: &str = include_str!("every-field.toml");
+const OWN_IMAGE: &str = include_str!("own-image.toml");
+
+/// A file beside the example studies, so that their paths resolve.
+fn beside(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests")
+        .join(name)
+}
+
+fn refused(text: &str) -> Problems {
+    Study::parse(Path::new("study.toml"), text).unwrap_err()
+}
+
 #[test]
 fn a_small_study_is_enough() {
     let study = Study::parse(Path::new("small.toml"), SMALL).unwrap();
@@ -30,4 +49,727 @@ fn a_small_study_is_enough() {
     assert_eq!(study.windows[0].models.caches, Some(study.caches.clone()));
     assert_eq!(study.windows[0].models.memory, Some(study.memory.clone()));
     assert_eq!(study.place("job.command").unwrap().line, 9);
+    assert_eq!(study.topology.problems(), []);
+}
+
+#[test]
+fn every_field_arrives() {
+    let study = Study::load(&beside("every-field.toml")).unwrap();
+    assert_eq!((study.name.as_str(), study.seed), ("every-field", 42));
+    assert_eq!(study.host_threads, Some(1));
+    assert_eq!(study.time_limit.to_string(), "10 min");
+    assert_eq!(study.core_cpi.as_f64(), 0.85);
+    let ImageSource::Debian(spec) = &study.image else {
+        panic!("{:?}", study.image)
+    };
+    assert_eq!(spec.packages, ["lammps"]);
+    assert!(spec.mirror.as_ref().unwrap().contains("snapshot"));
+    assert_eq!(study.kernel_parameters, ["loglevel=7"]);
+    assert_eq!(study.topology.socket_memory, [256 << 20, 512 << 20]);
+    assert_eq!(study.topology.tsc_hz, 3_330_000_000);
+    assert_eq!(study.topology.distances, [[10, 21], [21, 10]]);
+    assert_eq!(study.cpuid.hidden, ["avx2"]);
+    assert_eq!(study.network.link.bandwidth, 8_000_000_000);
+    assert_eq!(study.network.link.latency_ps, 1_300_000);
+    assert_eq!(
+        (study.network.mtu, study.network.offload),
+        (Some(9000), false)
+    );
+    assert_eq!(study.job.mpi, Mpi::Openmpi);
+    let names: Vec<_> = study.job.files.iter().map(|(_, to)| to.as_str()).collect();
+    assert_eq!(names, ["every-field.toml", "input/reading.rs"]);
+
+    // One description, two uses.
+    let told: Vec<_> = study
+        .topology
+        .caches
+        .iter()
+        .map(|cache| {
+            (
+                cache.level,
+                cache.kind,
+                cache.size,
+                cache.ways,
+                cache.shared_by,
+            )
+        })
+        .collect();
+    assert_eq!(
+        told,
+        [
+            (1, CacheKind::Data, 32 << 10, 8, SharedBy::Core),
+            (1, CacheKind::Instruction, 32 << 10, 4, SharedBy::Core),
+            (2, CacheKind::Unified, 256 << 10, 8, SharedBy::Core),
+            (3, CacheKind::Unified, 12 << 20, 16, SharedBy::Socket),
+        ]
+    );
+    assert_eq!(study.caches.levels[2].size, 12 << 20);
+    assert_eq!(study.caches.levels[2].latency.upgrade, 2);
+    assert_eq!(study.caches.coherence.from.other_socket, 200); // 60 ns at 3.33 GHz
+    let told = study.topology.memory_performance.as_ref().unwrap();
+    assert_eq!(told.latency_ns, [[30, 66], [66, 30]]);
+    assert_eq!(told.bandwidth_mb_s, [[32_000, 12_800], [12_800, 32_000]]);
+    assert_eq!(
+        serde_json::to_value(&study.memory).unwrap(),
+        serde_json::json!({"numa": {
+            "latency": {"local": 100, "remote": 220},
+            "write_back": {"local": 5, "remote": 6},
+        }})
+    );
+
+    let windows = &study.windows;
+    assert_eq!(windows[0].open, Trigger::Immediately);
+    assert_eq!(
+        windows[1].open,
+        Trigger::Time {
+            ps: 2_000_000_000_000
+        }
+    );
+    assert_eq!(windows[1].warm_up, 5_000_000);
+    assert_eq!(
+        windows[1].measure,
+        Measure::Time {
+            ps: 500_000_000_000
+        }
+    );
+    assert_eq!(
+        windows[2].open,
+        Trigger::MpiCall {
+            function: Function::Barrier,
+            call: 3,
+            rank: 1
+        }
+    );
+    assert!(windows[2].models.caches.is_none() && windows[2].models.memory.is_some());
+    assert_eq!(
+        windows[3].open,
+        Trigger::Marker {
+            name: "hpl".into(),
+            occurrence: 2
+        }
+    );
+    assert!(windows[3].models.caches.is_some() && windows[3].models.memory.is_none());
+    assert_eq!(
+        (&windows[4].open, windows[4].measure),
+        (&Trigger::Guest, Measure::Guest)
+    );
+    assert_eq!(study.topology.problems(), []);
+}
+
+#[test]
+fn own_files_and_matrices_arrive() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut kernel = vec![0; 2048];
+    kernel[0x202..0x206].copy_from_slice(b"HdrS");
+    kernel[0x1f1] = 1;
+    fs::write(at("vmlinux"), kernel).unwrap();
+    fs::write(at("initramfs.cpio"), b"\x1f\x8b compressed").unwrap();
+    fs::write(at("root.img"), [0; 512]).unwrap();
+    fs::write(at("start.sh"), "#!/bin/sh\nlscpu\n").unwrap();
+    fs::write(at("own-image.toml"), OWN_IMAGE).unwrap();
+    let study = Study::load(&at("own-image.toml")).unwrap();
+    assert_eq!(
+        study.image,
+        ImageSource::Files {
+            kernel: at("vmlinux"),
+            initramfs: at("initramfs.cpio"),
+            root: Some(at("root.img")),
+        }
+    );
+    assert_eq!(study.job.program, Program::Script(at("start.sh")));
+    assert_eq!(
+        (study.job.mpi, study.job.ranks, study.job.trace),
+        (Mpi::None, 1, false)
+    );
+    // 10 x 220 / 100
+    assert_eq!(study.topology.distances, [[10, 22], [22, 10]]);
+    assert_eq!(study.caches.levels[2].size, 12 << 20);
+    assert!(matches!(study.memory, MemorySpec::Numa { .. }));
+    let disk = study.job_disk().unwrap();
+    let files = nodescope_image::job_files(&disk).unwrap();
+    assert_eq!(files.len(), 2);
+    assert_eq!((files[0].path.as_str(), files[0].mode), ("run", 0o755));
+    assert_eq!((files[1].path.as_str(), files[1].mode), ("script", 0o755));
+}
+
+#[test]
+fn the_start_script_passes_environment_and_collects() {
+    let study = Study::load(&beside("every-field.toml")).unwrap();
+    let script = study.job.start_script();
+    assert!(script.contains("export OMP_NUM_THREADS='1'\n"), "{script}");
+    assert!(
+        script.contains(
+            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS hpcc\n"
+        ),
+        "{script}"
+    );
+    assert!(
+        script.contains("nodescope-guest put 'hpccoutf.txt' 'hpccoutf.txt'"),
+        "{script}"
+    );
+    let check = std::process::Command::new("sh")
+        .args(["-n", "-c", &script])
+        .status()
+        .unwrap();
+    assert!(check.success(), "{script}");
+}
+
+#[test]
+fn the_start_script_fails_if_a_file_is_missing() {
+    let text = "[cluster]\nnodes=1\n[job]\ncommand='true'\nmpi='none'\ncollect=[\"it's.txt\"]\n";
+    let study = Study::parse(Path::new("s.toml"), text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let script = study
+        .job
+        .start_script()
+        .replace("cd /job", &format!("cd {}", folder.path().display()));
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "nodescope: the job left no file it's.txt\n"
+    );
+}
+
+#[test]
+fn the_reference_lists_every_field() {
+    let page = fs::read_to_string(beside("../STUDY.md")).unwrap();
+    let documented: BTreeSet<String> = page
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(field, _)| field.to_owned())
+        .filter(|field| field.contains('.'))
+        .collect();
+    let mut known = known_fields(&beside("every-field.toml"), EVERY_FIELD);
+    known.extend(known_fields(&beside("own-image.toml"), OWN_IMAGE));
+    let undocumented: Vec<_> = known.difference(&documented).collect();
+    let unknown: Vec<_> = documented.difference(&known).collect();
+    assert!(
+        undocumented.is_empty(),
+        "missing in STUDY.md: {undocumented:?}"
+    );
+    assert!(unknown.is_empty(), "in STUDY.md, but not read: {unknown:?}");
+
+    // And the examples set every field: each last component occurs as a key.
+    let examples = format!("{EVERY_FIELD}{OWN_IMAGE}");
+    for field in &documented {
+        let key = field.rsplit('.').next().unwrap();
+        let set = key == "*"
+            || [
+                format!("\n{key} = "),
+                format!(" {key} = "),
+                format!(".{key}]"),
+            ]
+            .iter()
+            .any(|form| examples.contains(form.as_str()));
+        assert!(set, "no example sets {field}");
+    }
+}
+
+#[test]
+fn the_examples_of_the_reference_are_valid() {
+    let page = fs::read_to_string(beside("../STUDY.md")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("hpccinf.txt"), "").unwrap();
+    let mut count = 0;
+    for part in page.split("```toml\n").skip(1) {
+        let text = part.split("```").next().unwrap();
+        Study::parse(&folder.path().join("page.toml"), text)
+            .unwrap_or_else(|problems| panic!("{problems}"));
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+#[test]
+fn all_problems_are_told_at_once_with_their_lines() {
+    let text = r#"[study]
+engine = "kvm"
+sed = 1
+
+[cluster]
+nodes = 0
+
+[node]
+sockets = 5
+memory = "513"
+frequency = "2.9 Ghz"
+
+[netwrok]
+latency = "1 us"
+
+[network]
+latency = "1.3"
+bandwidth = "10 GB"
+
+[job]
+ranks = "four"
+files = ["missing.txt"]
+
+[[window]]
+measure = "50"
+plugins = ["cash", "numa"]
+open = { mpi = "MPI_Barier", time = "1 s" }
+"#;
+    let expected = r#"study.toml:2: study.engine: this release runs whole studies on the portable engine alone; write "soft" or "auto"
+study.toml:3: study.sed: is not a known key; did you mean "seed"?
+study.toml:6: cluster.nodes: is 0; write a whole number from 1 to 1022
+study.toml:9: node.sockets: is 5; write a whole number from 1 to 4
+study.toml:10: node.memory: "513" has no unit; write e.g. "512 MiB"
+study.toml:11: node.frequency: "Ghz" in "2.9 Ghz" is spelt "GHz"; write e.g. "2.9 GHz"
+study.toml:13: netwrok: is not a section of a study; did you mean "network"?
+study.toml:17: network.latency: "1.3" has no unit; write e.g. "1.3 us"
+study.toml:18: network.bandwidth: "10 GB" is not a bit rate: "GB" is none of the units bit/s, kbit/s, Mbit/s, Gbit/s, Tbit/s; write e.g. "10 Gbit/s"
+study.toml:20: job.command: is missing, so nothing would run; write e.g. command = "hpcc" or script = "run.sh" below [job]
+study.toml:21: job.ranks: is a text ("four"); write a whole number from 1 to 1000000, without quotes
+study.toml:22: job.files[0]: missing.txt: there is no such file; paths are relative to the study file's folder
+study.toml:25: window[0].measure: "50" has no unit; write e.g. "50 M instructions", "2 s" or "until closed"
+study.toml:26: window[0].plugins[0]: "cash" is not a plugin (there are "cache", "numa"); did you mean "cache"?
+study.toml:27: window[0].open: needs exactly one of time, mpi and marker; write e.g. "immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }
+study.toml:27: window[0].open.mpi: "MPI_Barier" is not an MPI function that is traced; did you mean "MPI_Barrier"?"#;
+    assert_eq!(refused(text).to_string(), expected);
+}
+
+/// The rest of a study around a part that is wrong, on one line, so that the part begins on line 2.
+fn around(part: &str) -> String {
+    let mut text = String::from("# ");
+    for (section, line) in [
+        ("cluster", "cluster.nodes = 2"),
+        ("job", "job.command = 'hpcc'"),
+    ] {
+        if !part.contains(&format!("[{section}")) {
+            text = format!("{line}\n{text}");
+        }
+    }
+    format!("{text}\n{part}")
+}
+
+#[test]
+fn impossible_values_are_named() {
+    let cases: &[(&str, &str)] = &[
+        (
+            "[cluster]\nnodes = 1.5",
+            "cluster.nodes: is a number with a fraction (1.5); write a whole number from 1 to 1022, without quotes",
+        ),
+        (
+            "[cluster]\n",
+            "cluster.nodes: is missing; write e.g. nodes = 2",
+        ),
+        (
+            "[study]\nname = \"a/b\"",
+            "study.name: \"a/b\" cannot name a folder",
+        ),
+        (
+            "[study]\nseed = -1",
+            "study.seed: is -1; write a whole number from 0 to",
+        ),
+        (
+            "[study]\ntime_limit = \"0 s\"",
+            "study.time_limit: is 0, so nothing would run",
+        ),
+        (
+            "[study]\ncore_cpi = \"1\"",
+            "study.core_cpi: is \"1\"; write a number from 0.01 to 1000",
+        ),
+        (
+            "[study]\ncore_cpi = 0",
+            "study.core_cpi: is 0; write a number from 0.01 to 1000",
+        ),
+        (
+            "[study]\ncpi_source = \"x\"",
+            "study.cpi_source: tells the origin of a core_cpi that is not given",
+        ),
+        (
+            "[study]\nengine = \"tcg\"",
+            "study.engine: \"tcg\" is not an engine (there are \"soft\", \"auto\", \"kvm\")",
+        ),
+        (
+            "[image]\npackages = [\"Foo Bar\"]",
+            "image.packages[0]: `Foo Bar` is not a Debian package name",
+        ),
+        (
+            "[image]\npackages = \"lammps\"",
+            "image.packages: is a text, not a list; write e.g. [\"lammps\"]",
+        ),
+        (
+            "[image]\nmirror = \"archive.example\"",
+            "image.mirror: \"archive.example\" is no address of a package archive",
+        ),
+        (
+            "[image]\nkernel = \"vmlinux\"",
+            "image.initramfs: is missing; with files of your own give both kernel and initramfs",
+        ),
+        (
+            "[image]\nkernel = \"missing\"\ninitramfs = \"x\"",
+            "image.kernel: missing: there is no such file",
+        ),
+        (
+            "[image]\nroot = \"x\"\npackages = []",
+            "image.packages: is for images built from Debian packages",
+        ),
+        (
+            "[image]\nkernel_parameters = [\"a b\"]",
+            "image.kernel_parameters[0]: \"a b\" holds a blank",
+        ),
+        (
+            "[node]\ncores = 33\nthreads = 2",
+            "node.cores: sockets x cores x threads is 66; a node has 1 to 64 vCPUs",
+        ),
+        (
+            "[node]\nmemory = 512",
+            "node.memory: 512 has no unit; write e.g. \"512 MiB\"",
+        ),
+        (
+            "[node]\nmemory = \"8 MiB\"",
+            "node.memory: is 8 MiB for the socket; a socket needs a multiple of 2 MiB and at least 16 MiB",
+        ),
+        (
+            "[node]\nmemory = \"33 MiB\"",
+            "node.memory: is 33 MiB for the socket",
+        ),
+        (
+            "[node]\nsockets = 3\nmemory = \"64 MiB\"",
+            "node.memory: 64 MiB cannot be split evenly over 3 sockets; give a list",
+        ),
+        (
+            "[node]\nsockets = 2\nmemory = [\"64 MiB\"]",
+            "node.memory: has 1 sizes for 2 sockets; give one for each",
+        ),
+        (
+            "[node]\nfrequency = \"1 Hz\"",
+            "node.frequency: is 1 Hz; write a frequency from \"100 MHz\" to \"10 GHz\"",
+        ),
+        (
+            "[node]\nfrequency = \"2900000001 Hz\"",
+            "node.frequency: is not a multiple of 1 kHz",
+        ),
+        (
+            "[node]\nbrand = \"0123456789012345678901234567890123456789012345678\"",
+            "node.brand: \"0123",
+        ),
+        (
+            "[node]\nsockets = 2\ndistances = [[10, 10], [21, 10]]",
+            "node.distances[0][1]: is 10; a socket is 10 from itself and 11 to 254 from another",
+        ),
+        (
+            "[node]\nsockets = 2\ndistances = [[10]]",
+            "node.distances: has 1 entries; 2 sockets need 2",
+        ),
+        (
+            "[node]\nhide = [\"avx3\"]",
+            "node.hide[0]: unknown CPU feature \"avx3\"; the template has: fpu,",
+        ),
+        (
+            "[node]\nhide = [\"sse2\"]",
+            "node.hide[0]: CPU feature \"sse2\" cannot be hidden",
+        ),
+        ("[network]\nlatency = \"0 s\"", "network.latency: is 0 "),
+        (
+            "[network]\nbandwidth = \"0 Gbit/s\"",
+            "network.bandwidth: is less than 1 kbit/s",
+        ),
+        (
+            "[network]\nmtu = \"70 kB\"",
+            "network.mtu: is 70000 bytes; write a size from \"576 B\" to \"65521 B\"",
+        ),
+        (
+            "[network]\noffload = \"yes\"",
+            "network.offload: is \"yes\"; write true or false",
+        ),
+        (
+            "[network]\ncapture = \"..\"",
+            "network.capture: names no file",
+        ),
+        (
+            "[job]\ncommand = \"\"",
+            "job.command: is empty; write e.g. \"hpcc\"",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nscript = \"b\"",
+            "job.script: is given together with command; leave out one of them",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nranks = 3",
+            "job.ranks: is 3, but 2 nodes with 1 slots each have room for 2",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nmpi = \"lam\"",
+            "job.mpi: \"lam\" is not an MPI (there are \"openmpi\", \"mpich\", \"none\")",
+        ),
+        (
+            "[job]\ncommand = \"a\"\ncollect = [\"/etc/passwd\"]",
+            "job.collect[0]: \"/etc/passwd\" is absolute",
+        ),
+        (
+            "[job]\ncommand = \"a\"\ncollect = [\"a/x\", \"b/x\"]",
+            "job.collect[1]: \"b/x\" has the name of another collected file",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nenvironment = { \"1A\" = \"x\" }",
+            "job.environment.1A: \"1A\" cannot name an environment variable",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nenvironment = { A = 1 }",
+            "job.environment.A: is a number (1), not a text",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nfiles = [{ to = \"x\" }]",
+            "job.files[0].from: is missing",
+        ),
+        (
+            "[caches]\npreset = \"gen3\"",
+            "caches.preset: \"gen3\" is not a preset (there are \"gen1\", \"gen2\"); did you mean \"gen1\"?",
+        ),
+        (
+            "[caches]\nline = \"64 B\"",
+            "caches.line: belongs to [[caches.level]], and there is none",
+        ),
+        (
+            "[caches]\nlevel = 3",
+            "caches.level: is a number; write each one below a line [[caches.level]]",
+        ),
+        (
+            "[[caches.level]]\nlevel = 2\nsize = \"32 KiB\"\nways = 8",
+            "caches.level[0].level: is 2, but level 1 is not described",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nsize = \"33 KiB\"\nways = 8",
+            "",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nsize = \"1000 B\"\nways = 8",
+            "caches.level[0].size: 1000 bytes is not a positive multiple of ways x line = 512 bytes",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nkind = \"unified\"\nsize = \"32 KiB\"\nways = 8",
+            "caches.level[0].kind: level 1 is modelled as two caches",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nkind = \"instruction\"\nsize = \"32 KiB\"\nways = 8",
+            "caches.level: has no level 1 data cache",
+        ),
+        (
+            "[[caches.level]]\nlevel = 2\nsize = \"16 KiB\"\nways = 8\n[[caches.level]]\nlevel = 1\nsize = \"32 KiB\"\nways = 8",
+            "caches.level[0].size: 16384 bytes is less than caches.level[1].size = 32768; outer levels include inner ones",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nsize = \"32 KiB\"\nways = 8\nlatency = { read_miss = 3 }",
+            "caches.level[0].latency.read_miss: 3 has no unit; write e.g. \"12 cycles\"",
+        ),
+        (
+            "[[caches.level]]\nlevel = 1\nsize = \"32 KiB\"\nways = 8\nlatency = { read_mis = \"3 cycles\" }",
+            "caches.level[0].latency.read_mis: is not a known key; did you mean \"read_miss\"?",
+        ),
+        (
+            "[caches.coherence]\nfrom = { other_core = \"1 s\" }",
+            "caches.coherence.from.other_core: is 2900000000 cycles; at most 1000000",
+        ),
+        (
+            "[memory]\nlocal = \"100\"",
+            "memory.local: \"100\" has no unit; write e.g. \"12 cycles\"",
+        ),
+        (
+            "[memory]\nlatency = [[\"1 cycle\"], [\"1 cycle\"]]",
+            "memory.latency: has 2 rows; 1 sockets need 1",
+        ),
+        (
+            "[memory]\nlatency = [[\"1 cycle\"]]\nlocal = \"1 cycle\"",
+            "memory.latency: is given together with local or remote",
+        ),
+        (
+            "[window]\nmeasure = \"1 s\"",
+            "window: is a table; write each one below a line [[window]]",
+        ),
+        (
+            "[[window]]\nname = \"a\"",
+            "window[0].measure: is missing; write e.g. measure = \"50 M instructions\"",
+        ),
+        (
+            "[[window]]\nmeasure = \"0 s\"",
+            "window[0].measure: is 0, so nothing would be measured",
+        ),
+        (
+            "[[window]]\nmeasure = \"5 kg\"",
+            "window[0].measure: \"5 kg\" is neither a number of instructions nor a time; write e.g. \"50 M instructions\", \"2 s\" or \"until closed\"",
+        ),
+        (
+            "[[window]]\nmeasure = \"1 s\"\nopen = \"never\"",
+            "window[0].open: \"never\" is not a trigger; write",
+        ),
+        (
+            "[[window]]\nmeasure = \"1 s\"\nopen = { time = \"1 s\", call = 2 }",
+            "window[0].open.call: belongs to mpi, which is not given; leave it out",
+        ),
+        (
+            "[[window]]\nmeasure = \"1 s\"\nopen = { mpi = \"MPI_Barrier\", rank = 2 }",
+            "window[0].open.rank: is 2; write a whole number from 0 to 1",
+        ),
+        (
+            "[[window]]\nname = \"a\"\nmeasure = \"1 s\"\n[[window]]\nname = \"a\"\nmeasure = \"1 s\"",
+            "window[1].name: \"a\" is also the name of window[0]; give another",
+        ),
+        (
+            "[job]\ncommand = \"a\"\ntrace = false\n[[window]]\nmeasure = \"1 s\"\nopen = { mpi = \"MPI_Init\" }",
+            "window[0].open.mpi: needs the MPI trace",
+        ),
+        (
+            "[results]\ndirectory = 1",
+            "results.directory: is a number (1), not a text",
+        ),
+        (
+            "results = 1",
+            "results: is a number, not a table; write [results]",
+        ),
+        (
+            "[[node]]\ncores = 2",
+            "node: is a list; there is one, so write [node]",
+        ),
+        (
+            "[a]\nb = 1",
+            "a: is not a section of a study; known here: caches, cluster,",
+        ),
+        ("[node\n", "is not TOML:"),
+        ("[node]\ncores = 1\ncores = 2", "is not TOML: duplicate key"),
+    ];
+    for (part, expected) in cases {
+        let text = around(part);
+        match Study::parse(Path::new("study.toml"), &text) {
+            Ok(_) => assert_eq!(*expected, "", "accepted: {part}"),
+            Err(problems) => {
+                let text = problems.to_string();
+                assert!(
+                    !expected.is_empty() && text.contains(expected),
+                    "{part}\nsaid:\n{text}\nexpected: {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_syntax_error_does_not_hide_other_problems() {
+    let text = "[cluster]\nnodes = \n[node]\ncores = 0\n[job]\ncommand = \"a\"\n";
+    let problems = refused(text).to_string();
+    let lines: Vec<_> = problems.lines().collect();
+    assert_eq!(lines.len(), 2, "{problems}");
+    assert!(
+        lines[0].starts_with("study.toml:2: is not TOML: "),
+        "{problems}"
+    );
+    assert!(
+        lines[1].starts_with("study.toml:4: node.cores: is 0"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn files_that_cannot_be_read_are_named() {
+    let problems = Study::load(Path::new("/nonexistent/s.toml"))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        problems.starts_with("/nonexistent/s.toml: cannot be read: No such file"),
+        "{problems}"
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("latin1.toml");
+    fs::write(&path, b"[cluster]\nnodes = 1\n# caf\xe9\n").unwrap();
+    let problems = Study::load(&path).unwrap_err().to_string();
+    assert!(
+        problems.ends_with("latin1.toml:3: is not UTF-8 text from here on; save the file as UTF-8"),
+        "{problems}"
+    );
+}
+
+#[test]
+fn nesting_is_refused_and_does_not_overflow() {
+    let deep = format!("a = {}", "[".repeat(100_000));
+    refused(&deep);
+}
+
+mod properties {
+    use nodescope_study::Problems;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn positions_lie_in(text: &[u8], problems: &Problems) {
+        let lines: Vec<_> = text.split_inclusive(|&b| b == b'\n').collect();
+        assert!(!problems.is_empty());
+        for problem in problems.list() {
+            let position = problem.position.expect("a problem of the file has a place");
+            assert!(
+                position.line >= 1 && position.line <= lines.len().max(1),
+                "{problem:?} in {} lines",
+                lines.len()
+            );
+            let columns = lines.get(position.line - 1).map_or(0, |line| line.len());
+            assert!(
+                position.column >= 1 && position.column <= columns + 1,
+                "{problem:?}"
+            );
+            assert!(
+                !problem.message.is_empty() && !problem.message.contains('\n'),
+                "{problem:?}"
+            );
+        }
+    }
+
+    fn read(bytes: &[u8]) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("study.toml");
+        fs::write(&path, bytes).unwrap();
+        if let Err(problems) = Study::load(&path) {
+            positions_lie_in(bytes, &problems);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+
+        #[test]
+        fn random_bytes(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            read(&bytes);
+        }
+
+        #[test]
+        fn random_words(words in prop::collection::vec(
+            prop::sample::select(EVERY_FIELD.split_inclusive(|c: char| " =\n[]{}\"".contains(c)).collect::<Vec<_>>()), 0..60,
+        )) {
+            read(words.concat().as_bytes());
+        }
+
+        #[test]
+        fn mutated_studies(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), 0..4_u8, any::<u8>()), 1..8),
+        ) {
+            let mut bytes = EVERY_FIELD.as_bytes().to_vec();
+            for (index, kind, byte) in changes {
+                if bytes.is_empty() {
+                    break;
+                }
+                let at = index.index(bytes.len());
+                match kind {
+                    0 => bytes[at] = byte,
+                    1 => bytes.insert(at, byte & 0x7f),
+                    2 => { bytes.remove(at); }
+                    _ => bytes.truncate(at.max(1)),
+                }
+            }
+            read(&bytes);
+        }
+
+        #[test]
+        fn lines_left_out_or_swapped(out in any::<prop::sample::Index>(), a in any::<prop::sample::Index>(), b in any::<prop::sample::Index>()) {
+            let mut lines: Vec<_> = EVERY_FIELD.split_inclusive('\n').collect();
+            lines.remove(out.index(lines.len()));
+            let (a, b) = (a.index(lines.len()), b.index(lines.len()));
+            lines.swap(a, b);
+            read(lines.concat().as_bytes());
+        }
+    }
 }

@@ -1,0 +1,295 @@
+//! What the host lacks for a study: memory, cores, tools. Each problem comes with its mend.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_image::{Image, ImageError, ImageSpec};
+
+use crate::plan::{ImageSource, Study};
+use crate::problem::{HOST, Position, Problem, Problems, Severity};
+use crate::quantity::Bytes;
+
+/// Memory that nodescope needs beside the guests' own.
+const OVERHEAD: u64 = 256 << 20;
+
+/// A program that the build of an image starts, and the Debian package that holds it.
+const BUILD_TOOLS: &[(&str, &str)] = &[
+    ("mmdebstrap", "mmdebstrap"),
+    ("mke2fs", "e2fsprogs"),
+    ("gcc", "gcc"),
+    ("mpicc.openmpi", "libopenmpi-dev"),
+    ("mpicc.mpich", "libmpich-dev"),
+];
+
+/// The same for a user who is not root.
+const USER_TOOLS: &[(&str, &str)] = &[("fakeroot", "fakeroot"), ("newuidmap", "uidmap")];
+
+/// The host, as far as studies depend on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// Processors that this process may use.
+    pub cores: usize,
+    /// Memory that this process may use, a control group's limit included; None if unknown.
+    pub memory: Option<Bytes>,
+    /// Memory that is free now; None if unknown.
+    pub free_memory: Option<Bytes>,
+    /// Whether this is root's process.
+    pub root: bool,
+    /// Folders in which programs are looked for.
+    pub path: Vec<PathBuf>,
+    /// Where images are cached; None if there is no place.
+    pub image_cache: Option<PathBuf>,
+}
+
+impl Host {
+    /// This host.
+    pub fn probe() -> Host {
+        let total = meminfo("MemTotal:");
+        let limit = [
+            "/sys/fs/cgroup/memory.max",
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+        ]
+        .iter()
+        .find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+        let memory = match (total, limit) {
+            (Some(total), Some(limit)) => Some(total.min(limit)),
+            (total, _) => total,
+        };
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        Host {
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: memory.map(Bytes),
+            free_memory: meminfo("MemAvailable:").map(Bytes),
+            // SAFETY: geteuid has no preconditions and cannot fail.
+            root: unsafe { libc::geteuid() } == 0,
+            path: std::env::split_paths(&path)
+                .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+                .collect(),
+            image_cache: nodescope_image::default_cache_dir().ok(),
+        }
+    }
+
+    /// What keeps this host from running the study, and what makes it slow.
+    pub fn problems(&self, study: &Study) -> Problems {
+        let mut list = self.memory_problems(study);
+        if let Some(threads) = study.host_threads
+            && threads > self.cores
+        {
+            list.push(of(
+                study,
+                Severity::Warning,
+                "study.host_threads",
+                format!("is {threads}, but this host has {} cores; more threads than cores only cost time", self.cores),
+            ));
+        }
+        if let ImageSource::Debian(spec) = &study.image {
+            list.extend(self.image_problems(spec));
+        }
+        if let Err(message) = writable(&study.results) {
+            list.push(of(study, Severity::Error, "results.directory", message));
+        }
+        Problems::new(&study.file, list)
+    }
+
+    /// What is missing for an image that has not been built yet.
+    pub fn image_problems(&self, spec: &ImageSpec) -> Vec<Problem> {
+        let host = |message: String| Problem {
+            severity: Severity::Error,
+            position: None,
+            field: HOST.into(),
+            message,
+        };
+        let Some(cache) = &self.image_cache else {
+            return vec![host(ImageError::NoCacheDir.to_string())];
+        };
+        match nodescope_image::find(spec, cache) {
+            Ok(Some(Image { .. })) => return Vec::new(),
+            // A damaged one is built again.
+            Ok(None) | Err(ImageError::Damaged { .. }) => {}
+            Err(error) => return vec![host(error.to_string())],
+        }
+        let user: &[(&str, &str)] = if self.root { &[] } else { USER_TOOLS };
+        let missing = BUILD_TOOLS
+            .iter()
+            .chain(user)
+            .filter(|(tool, _)| !self.has(tool))
+            .map(|(tool, package)| {
+                host(format!(
+                    "the guest image has to be built, and {tool} is not installed; apt-get install {package}"
+                ))
+            });
+        missing.collect()
+    }
+
+    fn has(&self, tool: &str) -> bool {
+        self.path.iter().any(|folder| folder.join(tool).is_file())
+    }
+
+    fn memory_problems(&self, study: &Study) -> Vec<Problem> {
+        let guests = study.cluster_memory();
+        let needed = Bytes(guests.0.saturating_add(OVERHEAD));
+        let what = format!(
+            "{} nodes of {} need {guests} and {} for nodescope itself",
+            study.nodes,
+            study.node_memory(),
+            Bytes(OVERHEAD)
+        );
+        let mend = "lower it or cluster.nodes, or use a larger host";
+        match (self.memory, self.free_memory) {
+            (Some(memory), _) if needed > memory => vec![of(
+                study,
+                Severity::Error,
+                "node.memory",
+                format!("{what}, but this host has {}; {mend}", short(memory)),
+            )],
+            (_, Some(free)) if needed > free => vec![of(
+                study,
+                Severity::Warning,
+                "node.memory",
+                format!(
+                    "{what}, but only {} are free now; end other programs, or {mend}",
+                    short(free)
+                ),
+            )],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// A problem of a field at its place, or at the section around it.
+fn of(study: &Study, severity: Severity, field: &str, message: String) -> Problem {
+    let section = field.split('.').next().unwrap_or_default();
+    let position = study.place(field).or_else(|| study.place(section));
+    Problem {
+        severity,
+        position: position.or(Some(Position { line: 1, column: 1 })),
+        field: field.into(),
+        message,
+    }
+}
+
+/// Rounded to MiB: a host's memory is no round number.
+fn short(bytes: Bytes) -> Bytes {
+    Bytes(bytes.0 >> 20 << 20)
+}
+
+fn meminfo(field: &str) -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Whether results can be written to `folder`, which may not exist yet.
+fn writable(folder: &Path) -> Result<(), String> {
+    let shown = folder.display();
+    if folder.exists() && !folder.is_dir() {
+        return Err(format!("{shown} is not a folder; give another place"));
+    }
+    let parent = folder
+        .ancestors()
+        .map(|path| {
+            if path.as_os_str().is_empty() {
+                Path::new(".")
+            } else {
+                path
+            }
+        })
+        .find(|path| path.exists());
+    let Some(parent) = parent else {
+        return Err(format!(
+            "{shown}: no folder above it exists; give another place"
+        ));
+    };
+    let Ok(text) = std::ffi::CString::new(parent.as_os_str().as_encoded_bytes()) else {
+        return Err(format!("{shown}: is no path; give another place"));
+    };
+    // SAFETY: `text` is a NUL-terminated string that lives until the call returns.
+    if unsafe { libc::access(text.as_ptr(), libc::W_OK | libc::X_OK) } != 0 {
+        return Err(format!(
+            "{shown}: nothing can be written to {}: {}; give another place",
+            parent.display(),
+            std::io::Error::last_os_error()
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn study(text: &str) -> Study {
+        let text = format!("[cluster]\nnodes = 2\n[job]\ncommand = \"true\"\n{text}");
+        Study::parse(Path::new("s.toml"), &text).unwrap()
+    }
+
+    fn host() -> Host {
+        Host {
+            cores: 2,
+            memory: Some(Bytes(8 << 30)),
+            free_memory: Some(Bytes(6 << 30)),
+            root: true,
+            path: Vec::new(),
+            image_cache: None,
+        }
+    }
+
+    #[test]
+    fn more_memory_than_the_host_has_is_an_error_at_its_line() {
+        let study = study("[node]\nmemory = \"4 GiB\"\n[results]\ndirectory = \"/tmp/r\"\n");
+        let text = host().problems(&study).to_string();
+        assert!(
+            text.contains("s.toml:6: node.memory: 2 nodes of 4 GiB need 8 GiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn less_free_memory_and_too_many_threads_are_warnings() {
+        let study = study(
+            "[node]\nmemory = \"3 GiB\"\n[study]\nhost_threads = 3\n[results]\ndirectory = \"/tmp/r\"\n",
+        );
+        let problems = host().problems(&study);
+        let warnings: Vec<_> = problems
+            .list()
+            .iter()
+            .filter(|problem| problem.severity == Severity::Warning)
+            .map(|problem| problem.field.as_str())
+            .collect();
+        assert_eq!(warnings, ["node.memory", "study.host_threads"]);
+    }
+
+    #[test]
+    fn missing_tools_name_their_packages() {
+        let cache = tempfile::tempdir().unwrap();
+        let host = Host {
+            image_cache: Some(cache.path().into()),
+            root: false,
+            ..host()
+        };
+        let mut spec = ImageSpec::debian();
+        spec.packages.push("lammps".into());
+        let text = Problems::new(Path::new("s.toml"), host.image_problems(&spec)).to_string();
+        for (_, package) in BUILD_TOOLS.iter().chain(USER_TOOLS) {
+            assert!(
+                text.contains(&format!("apt-get install {package}")),
+                "{text}"
+            );
+        }
+        assert!(
+            text.starts_with("host: the guest image has to be built"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn results_need_a_place() {
+        writable(Path::new("results/new")).unwrap();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(
+            writable(file.path())
+                .unwrap_err()
+                .ends_with("is not a folder; give another place")
+        );
+    }
+}
