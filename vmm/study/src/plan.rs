@@ -12,7 +12,7 @@ use nodescope_window::{MemorySpec, WindowSpec};
 use serde::Serialize;
 
 use crate::problem::Position;
-use crate::quantity::{Bytes, Cpi, Frequency, Time};
+use crate::quantity::{ByteRate, Bytes, Cpi, Frequency, Time};
 
 /// A study file, read and checked. The topology's caches and distances, the cache model and the memory model come from the
 /// same lines of the file.
@@ -49,6 +49,8 @@ pub struct Study {
     pub topology: NodeTopology,
     /// Processor features hidden from the guests.
     pub cpuid: CpuidOptions,
+    /// Disks of a node.
+    pub disk: Disk,
     /// The network between the nodes.
     pub network: Network,
     /// What runs.
@@ -87,8 +89,17 @@ pub enum ImageSource {
         /// Initial RAM file system.
         initramfs: PathBuf,
         /// Read-only disk, the first one of a node.
-        root: Option<PathBuf>,
+        root: PathBuf,
     },
+}
+
+/// Timing of a node's disks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    /// Time between a transfer and its interrupt, a whole number of nanoseconds.
+    pub latency: Time,
+    /// Bytes per second.
+    pub bandwidth: ByteRate,
 }
 
 /// The network between the nodes.
@@ -96,12 +107,12 @@ pub enum ImageSource {
 pub struct Network {
     /// Link of every node.
     pub link: LinkConfig,
-    /// MTU of the guests' interface; None: the device's.
-    pub mtu: Option<u32>,
+    /// MTU of the guests' interfaces in bytes.
+    pub mtu: u16,
     /// Whether the network device offers checksum and segmentation offload.
     pub offload: bool,
-    /// pcap file of all frames, below the results folder.
-    pub capture: Option<PathBuf>,
+    /// Whether all frames are captured to a pcap file among the results.
+    pub capture: bool,
 }
 
 /// Which MPI starts the ranks.

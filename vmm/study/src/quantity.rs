@@ -289,6 +289,11 @@ impl Cpi {
     /// One cycle per instruction.
     pub const ONE: Cpi = Cpi(1_000_000);
 
+    /// In 1/65536 of a cycle, the unit of the virtual clock, rounded to the nearest.
+    pub fn per_65536(self) -> u32 {
+        u32::try_from((self.0 * 65_536 + 500_000) / 1_000_000).unwrap_or(u32::MAX)
+    }
+
     /// As a floating-point number, for display and equations.
     pub fn as_f64(self) -> f64 {
         self.0 as f64 / 1e6
@@ -363,6 +368,13 @@ mod tests {
                 .to_string()
                 .contains("neither cycles nor a time")
         );
+    }
+
+    #[test]
+    fn cpis_become_the_clocks_unit() {
+        assert_eq!(Cpi::ONE.per_65536(), 65_536);
+        assert_eq!(Cpi(850_000).per_65536(), 55_706);
+        assert_eq!(Cpi(1_000_000_000).per_65536(), 65_536_000);
     }
 
     #[test]

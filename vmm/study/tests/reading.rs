@@ -71,10 +71,7 @@ fn every_field_arrives() {
     assert_eq!(study.cpuid.hidden, ["avx2"]);
     assert_eq!(study.network.link.bandwidth, 8_000_000_000);
     assert_eq!(study.network.link.latency_ps, 1_300_000);
-    assert_eq!(
-        (study.network.mtu, study.network.offload),
-        (Some(9000), false)
-    );
+    assert_eq!((study.network.mtu, study.network.offload), (9000, false));
     assert_eq!(study.job.mpi, Mpi::Openmpi);
     let names: Vec<_> = study.job.files.iter().map(|(_, to)| to.as_str()).collect();
     assert_eq!(names, ["every-field.toml", "input/reading.rs"]);
@@ -174,7 +171,7 @@ fn own_files_and_matrices_arrive() {
         ImageSource::Files {
             kernel: at("vmlinux"),
             initramfs: at("initramfs.cpio"),
-            root: Some(at("root.img")),
+            root: at("root.img"),
         }
     );
     assert_eq!(study.job.program, Program::Script(at("start.sh")));
@@ -401,7 +398,7 @@ fn impossible_values_are_named() {
         ),
         (
             "[image]\nkernel = \"vmlinux\"",
-            "image.initramfs: is missing; with files of your own give both kernel and initramfs",
+            "image.initramfs: is missing; with files of your own give kernel, initramfs and root",
         ),
         (
             "[image]\nkernel = \"missing\"\ninitramfs = \"x\"",
@@ -481,8 +478,8 @@ fn impossible_values_are_named() {
             "network.offload: is \"yes\"; write true or false",
         ),
         (
-            "[network]\ncapture = \"..\"",
-            "network.capture: names no file",
+            "[network]\ncapture = \"x.pcap\"",
+            "network.capture: is \"x.pcap\"; write true or false",
         ),
         (
             "[job]\ncommand = \"\"",

@@ -156,22 +156,18 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
                 item.complain(format!("is for images built from Debian packages, but kernel, initramfs or root name files of your own; leave out {key} or those"));
             }
         }
-        if !section.sets("kernel") {
-            section.complain(
-                "kernel",
-                "is missing; with files of your own give both kernel and initramfs",
-            );
-        }
-        if !section.sets("initramfs") {
-            section.complain(
-                "initramfs",
-                "is missing; with files of your own give both kernel and initramfs",
-            );
+        for key in ["kernel", "initramfs", "root"] {
+            if !section.sets(key) {
+                section.complain(
+                    key,
+                    "is missing; with files of your own give kernel, initramfs and root",
+                );
+            }
         }
         ImageSource::Files {
             kernel: kernel.unwrap_or_default(),
             initramfs: initramfs.unwrap_or_default(),
-            root,
+            root: root.unwrap_or_default(),
         }
     } else {
         ImageSource::Debian(spec)

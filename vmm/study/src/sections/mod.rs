@@ -22,7 +22,8 @@ pub(crate) const MAX_NODES: u32 = 1022;
 pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let folder = file.parent().unwrap_or(Path::new(""));
     let sections = [
-        "study", "image", "cluster", "node", "network", "caches", "memory", "job", "results",
+        "study", "image", "cluster", "node", "network", "caches", "memory", "disk", "job",
+        "results",
     ]
     .map(|name| root.section(name));
     let [
@@ -33,6 +34,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         network,
         caches,
         memory,
+        disk,
         job,
         results,
     ] = &sections;
@@ -55,6 +57,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         },
     );
     let results = general::results(results, &general.name);
+    let disk = node::disk(disk);
     sections.into_iter().for_each(Section::finish);
     Study {
         file: file.to_path_buf(),
@@ -71,6 +74,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         nodes,
         topology,
         cpuid,
+        disk,
         network,
         job,
         caches: cache_model,

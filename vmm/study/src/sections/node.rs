@@ -1,14 +1,12 @@
 //! `[cluster]`, `[node]` and `[network]`.
 
-use std::path::PathBuf;
-
 use nodescope_fabric::LinkConfig;
 use nodescope_machine::cpuid::{CpuidOptions, Template};
 use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, TopologyError};
 
 use super::MAX_NODES;
-use crate::plan::Network;
-use crate::quantity::{BitRate, Bytes, Frequency, Time};
+use crate::plan::{Disk, Network};
+use crate::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
 use crate::reader::{Item, Section};
 
 /// Distances stand in for those that follow from the memory's latencies until these are read.
@@ -191,24 +189,41 @@ pub(super) fn network(section: &Section<'_>) -> Network {
             ));
             return None;
         }
-        u32::try_from(bytes).ok()
+        u16::try_from(bytes).ok()
     });
     let offload = section.item("offload").and_then(|item| item.boolean());
-    let capture = section.item("capture").and_then(|item| {
-        let path = PathBuf::from(item.line("network.pcap")?);
-        if path.file_name().is_none() {
-            item.complain("names no file; write e.g. \"network.pcap\"");
-            return None;
-        }
-        Some(path)
-    });
+    let capture = section.item("capture").and_then(|item| item.boolean());
     Network {
         link: LinkConfig {
             bandwidth: bandwidth.map_or(10_000_000_000, |rate| rate.0),
             latency_ps: latency.map_or(1_300_000, |time| time.0),
         },
-        mtu,
+        mtu: mtu.unwrap_or(1500),
         offload: offload.unwrap_or(true),
-        capture,
+        capture: capture.unwrap_or(false),
+    }
+}
+
+/// `[disk]`.
+pub(super) fn disk(section: &Section<'_>) -> Disk {
+    let latency = section.item("latency").and_then(|item| {
+        let time = item.quantity::<Time>()?;
+        if time.0 > 1_000_000_000_000 || !time.0.is_multiple_of(1000) {
+            item.complain(format!(
+                "is {time}; write whole nanoseconds up to \"1 s\", e.g. \"20 us\""
+            ));
+        }
+        Some(time)
+    });
+    let bandwidth = section.item("bandwidth").and_then(|item| {
+        let rate = item.quantity::<ByteRate>()?;
+        if rate.0 < 1000 {
+            item.complain("is less than 1 kB/s; write e.g. \"2 GB/s\"");
+        }
+        Some(rate)
+    });
+    Disk {
+        latency: latency.unwrap_or(Time(20_000_000)),
+        bandwidth: bandwidth.unwrap_or(ByteRate(2_000_000_000)),
     }
 }
