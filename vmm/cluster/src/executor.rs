@@ -5,11 +5,11 @@
 //! are, changes nothing.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 
-/// Spins before a waiting thread offers its core to others.
+/// Spins before a waiting thread goes to sleep: some 100 us, longer than a quantum takes where every thread has a core.
 const SPINS: u32 = 4000;
 
 struct Slot {
@@ -29,6 +29,8 @@ pub struct Executor {
     /// Nodes that are through with the quantum.
     finished: AtomicUsize,
     stop: AtomicBool,
+    /// Threads that sleep until the quantum begins or is through.
+    gate: Gate,
 }
 
 impl Executor {
@@ -47,6 +49,7 @@ impl Executor {
             next: AtomicUsize::new(usize::MAX),
             finished: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            gate: Gate::default(),
         }
     }
 
@@ -86,7 +89,8 @@ impl Executor {
             }
             let result = body(&mut |target_ps| self.quantum(target_ps));
             self.stop.store(true, Ordering::Release);
-            self.quantum.fetch_add(1, Ordering::AcqRel);
+            self.quantum.fetch_add(1, Ordering::SeqCst);
+            self.gate.open();
             result
         })
     }
@@ -95,9 +99,11 @@ impl Executor {
         self.target_ps.store(target_ps, Ordering::Relaxed);
         self.finished.store(0, Ordering::Relaxed);
         self.next.store(0, Ordering::Release);
-        self.quantum.fetch_add(1, Ordering::AcqRel);
+        self.quantum.fetch_add(1, Ordering::SeqCst);
+        self.gate.open();
         self.take_nodes();
-        wait(|| self.finished.load(Ordering::Acquire) >= self.len());
+        self.gate
+            .wait(|| self.finished.load(Ordering::SeqCst) >= self.len());
         (0..self.len())
             .map(|i| std::mem::replace(&mut self.lock(i).result, Ok(NodeStatus::Running)))
             .collect()
@@ -106,7 +112,8 @@ impl Executor {
     fn help(&self) {
         let mut seen = 0;
         loop {
-            wait(|| self.quantum.load(Ordering::Acquire) != seen);
+            self.gate
+                .wait(|| self.quantum.load(Ordering::SeqCst) != seen);
             seen = self.quantum.load(Ordering::Acquire);
             if self.stop.load(Ordering::Acquire) {
                 return;
@@ -132,19 +139,48 @@ impl Executor {
                 .cycles(self.target_ps.load(Ordering::Acquire));
             slot.result = slot.node.run_until(target);
             drop(slot);
-            self.finished.fetch_add(1, Ordering::AcqRel);
+            if self.finished.fetch_add(1, Ordering::SeqCst) + 1 == self.len() {
+                self.gate.open();
+            }
         }
     }
 }
 
-fn wait(done: impl Fn() -> bool) {
-    let mut spins = 0;
-    while !done() {
-        if spins < SPINS {
-            spins += 1;
+/// Lets threads wait for a condition that others make true: spinning first, asleep where that takes long, so that a host
+/// with other work loses nothing.
+#[derive(Default)]
+struct Gate {
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn wait(&self, done: impl Fn() -> bool) {
+        for _ in 0..SPINS {
+            if done() {
+                return;
+            }
             std::hint::spin_loop();
-        } else {
-            std::thread::yield_now();
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Counted before the condition is looked at again: `open` either sees the sleeper or the sleeper sees the change
+        // (both sides use sequentially consistent operations).
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !done() {
+            guard = self
+                .changed
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The condition may have become true.
+    fn open(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.changed.notify_all();
         }
     }
 }

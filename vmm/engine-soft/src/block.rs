@@ -203,6 +203,8 @@ impl BlockCache {
     pub fn forget_translations(&mut self) {
         self.bump(0);
         self.bump(1);
+        // Whatever is not global will be found again, and noted again.
+        self.upper_not_global = false;
     }
 
     /// The translation of one page may have changed.
