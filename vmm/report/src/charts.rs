@@ -92,7 +92,7 @@ pub(crate) fn draw(
     }
     if let Some((mpi, timeline)) = mpi {
         charts.matrix = matrix(mpi)?;
-        charts.timeline = draw_timeline(timeline)?;
+        charts.timeline = draw_timeline(timeline, windows)?;
     }
     Ok(charts)
 }
@@ -270,7 +270,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
                 ))
                 .map_err(&failed)?;
             if side <= LABELLED {
-                let ink = if share > 0.5 { WHITE } else { INK };
+                let ink = if share > 0.35 { WHITE } else { INK };
                 let (x, y) = plane.map_coordinate(&(x, y));
                 let text = bytes(sum);
                 area.draw(&Text::new(
@@ -304,15 +304,21 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
     Ok(Some(svg))
 }
 
-fn draw_timeline(timeline: &Timeline) -> Result<Option<Drawn>, ReportError> {
+fn draw_timeline(
+    timeline: &Timeline,
+    windows: &[WindowReport],
+) -> Result<Option<Drawn>, ReportError> {
     if timeline.lanes.is_empty() {
         return Ok(None);
     }
-    let legend = GROUPS
+    let mut legend: Vec<(String, String)> = GROUPS
         .iter()
         .zip(GROUP_COLOURS)
         .map(|(name, colour)| ((*name).to_owned(), css(colour)))
         .collect();
+    if !windows.is_empty() {
+        legend.push(("measured by a window".into(), css(INK)));
+    }
     let lanes = timeline.lanes.len();
     let lane_height = if lanes <= 16 { 30 } else { 12 };
     let mut svg = String::new();
@@ -325,7 +331,7 @@ fn draw_timeline(timeline: &Timeline) -> Result<Option<Drawn>, ReportError> {
             .margin_right(24)
             .x_label_area_size(40)
             .y_label_area_size(72)
-            .build_cartesian_2d(0.0..COLUMNS as f64, 0.0..lanes as f64)
+            .build_cartesian_2d(0.0..COLUMNS as f64, 0.0..lanes as f64 + 0.4)
             .map_err(&failed)?;
         let (from, to) = (timeline.from_ps as f64, timeline.to_ps as f64);
         let label = |column: &f64| time(from + (to - from) * column / COLUMNS as f64);
@@ -342,6 +348,21 @@ fn draw_timeline(timeline: &Timeline) -> Result<Option<Drawn>, ReportError> {
             .draw()
             .map_err(&failed)?;
         let plane = chart.plotting_area().clone();
+        for window in windows {
+            let column = |ps: u64| {
+                ((ps as f64 - from) / (to - from) * COLUMNS as f64).clamp(0.0, COLUMNS as f64)
+            };
+            let (start, end) = (column(window.measured_from_ps), column(window.closed_ps));
+            let top = lanes as f64;
+            if start < end {
+                plane
+                    .draw(&Rectangle::new(
+                        [(start, top + 0.1), (end, top + 0.3)],
+                        INK.filled(),
+                    ))
+                    .map_err(&failed)?;
+            }
+        }
         for (row, (rank, cells)) in timeline.lanes.iter().enumerate() {
             let bottom = (lanes - 1 - row) as f64;
             plane
