@@ -29,9 +29,11 @@ pub const RBP: usize = 5;
 pub const RSI: usize = 6;
 pub const RDI: usize = 7;
 
-/// A platform without devices that remembers port writes and answers port reads with a count.
+/// A platform without devices that remembers port writes, answers port reads with a count, and has at most one interrupt.
 #[derive(Default)]
 pub struct Ports {
+    /// Vector of the interrupt that waits.
+    pub interrupt: Option<u8>,
     pub written: Vec<(u16, Vec<u8>)>,
     pub reads: u8,
 }
@@ -60,10 +62,10 @@ impl Platform for Ports {
     }
     fn set_task_priority(&mut self, _: u16, _: u64, _: u8) {}
     fn interrupt_pending(&mut self, _: u16, _: u64) -> bool {
-        false
+        self.interrupt.is_some()
     }
     fn acknowledge(&mut self, _: u16, _: u64) -> Option<u8> {
-        None
+        self.interrupt.take()
     }
     fn next_event(&mut self, _: u16) -> u64 {
         u64::MAX
