@@ -1,0 +1,51 @@
+# Sourced by the scripts here: installs what is missing on Debian 12, as root or with sudo.
+
+# as_root COMMAND...
+as_root() {
+    if [ "$(id -u)" -eq 0 ]; then
+        "$@"
+    elif command -v sudo >/dev/null; then
+        sudo "$@"
+    else
+        echo "nodescope: '$*' needs root: run as root, or install sudo" >&2
+        return 1
+    fi
+}
+
+# install_missing PACKAGE... : those that are not installed yet
+install_missing() {
+    local package missing=()
+    for package in "$@"; do
+        dpkg-query -W -f '${db:Status-Abbrev}' "$package" 2>/dev/null | grep -q '^ii' || missing+=("$package")
+    done
+    [ "${#missing[@]}" -eq 0 ] && return
+    command -v apt-get >/dev/null || {
+        echo "nodescope: these Debian packages are needed, and there is no apt-get to install them: ${missing[*]}" >&2
+        return 1
+    }
+    echo "nodescope: installing ${missing[*]}"
+    as_root apt-get update -qq
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
+# need_rust: a cargo that is new enough for Cargo.toml's rust-version, else Debian's
+need_rust() {
+    local wanted have
+    wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+    have=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
+    if [ -n "$have" ] && [ "$(printf '%s\n%s\n' "$wanted" "$have" | sort -V | head -n 1)" = "$wanted" ]; then
+        return
+    fi
+    # Debian 12 keeps a current toolchain for its browsers under this name.
+    install_missing cargo-web rustc-web
+}
+
+# Packages of the host that building needs (some crates build C).
+BUILD_PACKAGES=(gcc libc6-dev)
+# Packages that building a guest image needs.
+IMAGE_PACKAGES=(mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev)
+if [ "$(id -u)" -ne 0 ]; then
+    IMAGE_PACKAGES+=(fakeroot uidmap)
+fi
+# Packages that the tests compare with, or whose tools they run.
+TEST_PACKAGES=(valgrind acpica-tools openmpi-bin mpich gfortran iproute2)
