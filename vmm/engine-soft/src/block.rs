@@ -5,6 +5,7 @@
 //! instruction pointer to block answers nearly every look-up.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nodescope_plugin_api::FLOP_CLASSES;
@@ -60,7 +61,7 @@ impl Block {
     }
 
     /// Whether the code is still what was decoded.
-    #[inline(always)]
+    #[inline]
     pub fn is_current(&self) -> bool {
         // SAFETY: the cells belong to the code map of guest RAM, which the vCPU that owns this block keeps alive.
         unsafe {
@@ -71,32 +72,95 @@ impl Block {
 }
 
 /// Entries of the table from instruction pointer to block.
-const SLOTS: usize = 1 << 13;
+const SLOTS: usize = 1 << 14;
 /// Operations kept before everything is thrown away: bounds the cache to some 60 MB for each vCPU.
 const MAX_OPS: usize = 1 << 20;
 
+/// A block as the run loop wants it.
 #[derive(Clone, Copy)]
+pub struct Entry {
+    /// First operation.
+    pub ops: *const Op,
+    /// The block.
+    pub block: *const Block,
+    /// Operations.
+    pub count: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
 struct Slot {
     ip: u64,
-    tag: u64,
+    ops: *const Op,
     block: *const Block,
+    count: u32,
+    /// Epoch under which the block was found, above [`KEY_BITS`] of mode and privilege.
+    tag: u32,
 }
+
+/// Words of the set of pages that hold code.
+const PAGE_WORDS: usize = 64;
+
+/// Bits of a slot's tag that hold the key; no key has all of them set.
+const KEY_BITS: u32 = 3;
 
 const EMPTY: Slot = Slot {
     ip: 0,
-    tag: u64::MAX,
+    ops: std::ptr::null(),
     block: std::ptr::null(),
+    count: 0,
+    tag: u32::MAX,
 };
 
+impl Slot {
+    #[inline(always)]
+    fn entry(&self) -> Entry {
+        Entry {
+            ops: self.ops,
+            block: self.block,
+            count: self.count,
+        }
+    }
+}
+
+/// Hashes the few words of a key by multiplication: they are addresses, not chosen by an adversary of this process.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn finish(&self) -> u64 {
+        self.0 ^ self.0 >> 32
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.write_u64(b.into());
+        }
+    }
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0.rotate_left(5) ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+    fn write_isize(&mut self, n: isize) {
+        self.write_u64(n as u64);
+    }
+}
+
 /// All blocks of a vCPU.
+///
+/// A slot whose tag holds is valid without another look: the tag goes stale when a translation or any code may have
+/// changed, and then the slot is compared with the page's translation again, and the block with the code map.
 pub struct BlockCache {
     slots: Box<[Slot]>,
-    by_physical: HashMap<(u64, u64, Mode), usize>,
+    by_physical: HashMap<(u64, u64, Mode), usize, BuildHasherDefault<AddressHasher>>,
+    /// Boxed, since slots point to them while the vector grows.
+    #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
     ops: usize,
-    /// Advances when translations of the lower / upper half of the address space may have changed.
+    /// Advances (in steps of `1 << KEY_BITS`) when translations of the lower / upper half of the address space, or code
+    /// there, may have changed.
     epoch: [u32; 2],
-    /// Code in the upper half was fetched through a page that is not global.
+    /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
+    pages: [[u64; PAGE_WORDS]; 2],
+    /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
 }
 
@@ -108,10 +172,11 @@ impl Default for BlockCache {
     fn default() -> Self {
         Self {
             slots: vec![EMPTY; SLOTS].into(),
-            by_physical: HashMap::new(),
+            by_physical: HashMap::default(),
             blocks: Vec::new(),
             ops: 0,
             epoch: [0; 2],
+            pages: [[0; PAGE_WORDS]; 2],
             upper_not_global: false,
         }
     }
@@ -120,27 +185,21 @@ impl Default for BlockCache {
 impl BlockCache {
     #[inline(always)]
     fn slot_of(ip: u64) -> usize {
-        (ip ^ ip >> 13) as usize & (SLOTS - 1)
+        (ip ^ ip >> 14) as usize & (SLOTS - 1)
     }
 
     #[inline(always)]
-    fn tag(&self, ip: u64, key: u8) -> u64 {
-        u64::from(self.epoch[(ip >> 63) as usize]) << 8 | u64::from(key)
+    fn tag(&self, ip: u64, key: u8) -> u32 {
+        self.epoch[(ip >> 63) as usize] | u32::from(key)
     }
 
     /// The block at an instruction pointer, if it was found there before under the same translation. `key` distinguishes
     /// modes and privileges.
     #[inline(always)]
-    pub fn find(&self, ip: u64, key: u8) -> Option<&Block> {
-        let slot = &self.slots[Self::slot_of(ip)];
-        if slot.ip == ip && slot.tag == self.tag(ip, key) {
-            // SAFETY: slots only point to blocks in `blocks`, which are freed only together with all slots.
-            let block = unsafe { &*slot.block };
-            if block.is_current() {
-                return Some(block);
-            }
-        }
-        None
+    pub fn find(&self, ip: u64, key: u8) -> Option<Entry> {
+        // SAFETY: `slot_of` is less than the number of slots.
+        let slot = unsafe { self.slots.get_unchecked(Self::slot_of(ip)) };
+        (slot.ip == ip && slot.tag == self.tag(ip, key)).then(|| slot.entry())
     }
 
     /// The block at a physical address, for an instruction pointer that now maps there.
@@ -151,26 +210,48 @@ impl BlockCache {
         physical: u64,
         second: u64,
         mode: Mode,
-    ) -> Option<&Block> {
+    ) -> Option<Entry> {
+        let tag = self.tag(ip, key);
+        let slot = &mut self.slots[Self::slot_of(ip)];
+        if slot.ip == ip && slot.tag != EMPTY.tag && (slot.tag ^ tag) << (32 - KEY_BITS) == 0 {
+            // SAFETY: slots only point to blocks in `blocks`, which are freed only together with all slots.
+            let block = unsafe { &*slot.block };
+            if block.physical == physical && block.second_page == second && block.is_current() {
+                slot.tag = tag;
+                let entry = slot.entry();
+                self.note_pages(ip, block.len);
+                return Some(entry);
+            }
+        }
         let &index = self.by_physical.get(&(physical, second, mode))?;
         if !self.blocks[index].is_current() {
             return None;
         }
-        self.remember(ip, key, index);
-        Some(&self.blocks[index])
+        Some(self.remember(ip, key, index))
     }
 
-    fn remember(&mut self, ip: u64, key: u8, index: usize) {
+    fn remember(&mut self, ip: u64, key: u8, index: usize) -> Entry {
+        let block = &*self.blocks[index];
+        let entry = Entry {
+            ops: block.ops.as_ptr(),
+            block,
+            count: block.ops.len() as u32,
+        };
+        let len = block.len;
+        self.note_pages(ip, len);
         let tag = self.tag(ip, key);
         self.slots[Self::slot_of(ip)] = Slot {
             ip,
+            ops: entry.ops,
+            block: entry.block,
+            count: entry.count,
             tag,
-            block: &raw const *self.blocks[index],
         };
+        entry
     }
 
     /// Add a block.
-    pub fn insert(&mut self, ip: u64, key: u8, mode: Mode, block: Block) -> &Block {
+    pub fn insert(&mut self, ip: u64, key: u8, mode: Mode, block: Block) -> Entry {
         if self.ops + block.ops.len() > MAX_OPS {
             self.clear();
         }
@@ -179,8 +260,7 @@ impl BlockCache {
         self.by_physical
             .insert((block.physical, block.second_page, mode), index);
         self.blocks.push(Box::new(block));
-        self.remember(ip, key, index);
-        &self.blocks[index]
+        self.remember(ip, key, index)
     }
 
     /// Forget all blocks.
@@ -199,7 +279,7 @@ impl BlockCache {
         }
     }
 
-    /// All translations may have changed.
+    /// All translations, or code anywhere, may have changed.
     pub fn forget_translations(&mut self) {
         self.bump(0);
         self.bump(1);
@@ -209,11 +289,31 @@ impl BlockCache {
 
     /// The translation of one page may have changed.
     pub fn forget_page(&mut self, linear: u64) {
-        self.bump((linear >> 63) as usize);
+        let (half, word, bit) = Self::page_bit(linear);
+        if self.pages[half][word] & bit != 0 {
+            self.bump(half);
+        }
+    }
+
+    /// Where a page is kept in `pages`.
+    fn page_bit(linear: u64) -> (usize, usize, u64) {
+        let page = (linear >> 12) as usize;
+        let half = (linear >> 63) as usize;
+        (half, page / 64 % PAGE_WORDS, 1 << (page % 64))
+    }
+
+    /// A slot was filled for this instruction pointer: note the page(s) that the block lies in.
+    fn note_pages(&mut self, ip: u64, len: u32) {
+        for at in [ip, ip.wrapping_add(u64::from(len) - 1)] {
+            let (half, word, bit) = Self::page_bit(at);
+            self.pages[half][word] |= bit;
+        }
     }
 
     fn bump(&mut self, half: usize) {
-        self.epoch[half] = self.epoch[half].wrapping_add(1);
+        self.pages[half].fill(0);
+        self.upper_not_global &= half != 1;
+        self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);
         if self.epoch[half] == 0 {
             self.slots.fill(EMPTY);
         }

@@ -46,6 +46,8 @@ pub struct Cpu {
     pub segment_base: [u64; 7],
     /// The current block ends here; cleared to end it early (self-modifying code).
     pub block_end: *const Op,
+    /// The operation that runs, or ran last.
+    pub current: *const Op,
     /// Loads and stores that hit.
     pub filter: DataFilter,
     /// Instruction lines that hit, while a model is attached.
@@ -117,6 +119,10 @@ pub struct Cpu {
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.
     pub marks_seen: u64,
+    /// Sum of the code maps' rewrites when this vCPU last looked.
+    pub rewrites_seen: u64,
+    /// Distinguishes blocks that decode or translate differently at the same address; see [`Cpu::block_key`].
+    pub code_key: u8,
 }
 
 /// A buffer for operands that cross pages or lie in device memory.

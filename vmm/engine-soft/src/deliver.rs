@@ -44,6 +44,7 @@ impl Cpu {
         }
         let privilege = self.privilege();
         self.filter.set_privilege(privilege);
+        self.code_key = self.block_key();
         crate::ops::simd::recompute_simd_availability(self);
     }
 

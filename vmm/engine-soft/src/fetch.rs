@@ -6,7 +6,7 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpA
 use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
-use crate::block::Block;
+use crate::block::{Block, Entry};
 use crate::cpu::{Cpu, Mode};
 use crate::lower::lower;
 use crate::memory::is_canonical;
@@ -19,8 +19,7 @@ const MAX_BLOCK: usize = 48;
 const MAX_INSTRUCTION: usize = 15;
 
 impl Cpu {
-    /// Distinguishes blocks that decode or translate differently at the same address.
-    #[inline(always)]
+    /// Distinguishes blocks that decode or translate differently at the same address; kept in [`Cpu::code_key`].
     pub fn block_key(&self) -> u8 {
         self.mode as u8 | u8::from(self.cpl == 3) << 2
     }
@@ -36,10 +35,10 @@ impl Cpu {
 
     /// The block at the instruction pointer; faults of the fetch are raised.
     #[inline(always)]
-    pub fn block(&mut self) -> Result<*const Block, Trap> {
+    pub fn block(&mut self) -> Result<Entry, Trap> {
         let ip = self.gpr[RIP as usize];
         let linear = self.code_linear(ip);
-        if let Some(block) = self.blocks.find(linear, self.block_key()) {
+        if let Some(block) = self.blocks.find(linear, self.code_key) {
             return Ok(block);
         }
         self.block_slow(ip, linear)
@@ -47,7 +46,7 @@ impl Cpu {
 
     #[cold]
     #[inline(never)]
-    fn block_slow(&mut self, ip: u64, linear: u64) -> Result<*const Block, Trap> {
+    fn block_slow(&mut self, ip: u64, linear: u64) -> Result<Entry, Trap> {
         if self.mode == Mode::Bits64 && !is_canonical(ip) {
             return Err(self.raise(Exception::gp(0)));
         }
@@ -62,7 +61,7 @@ impl Cpu {
             self.blocks.upper_not_global = true;
         }
         let physical = page.physical | linear & 0xfff;
-        let (key, mode) = (self.block_key(), self.mode);
+        let (key, mode) = (self.code_key, self.mode);
         if let Some(block) = self.blocks.find_physical(linear, key, physical, 0, mode) {
             return Ok(block);
         }

@@ -39,7 +39,7 @@ const SLOTS: usize = 256;
 const NONE: u64 = u64::MAX;
 
 #[derive(Clone, Copy, Debug)]
-#[repr(C)]
+#[repr(C, align(32))]
 struct Entry {
     /// `linear >> shift` where reads may pass.
     read: u64,
@@ -47,7 +47,7 @@ struct Entry {
     write: u64,
     /// Host address minus linear address.
     addend: u64,
-    /// Physical line (while a model is attached); bit 0 set where the page is global (without).
+    /// Physical line, while a model is attached.
     line: u64,
 }
 
@@ -63,21 +63,33 @@ const EMPTY: Entry = Entry {
 pub struct DataFilter {
     /// log2 of what an entry stands for: page or line.
     shift: u32,
-    /// Slots in use, minus one.
-    mask: u32,
-    /// First slot of the current privilege: 0 for user, `SLOTS` for kernel.
-    base: usize,
-    entries: Box<[Entry; 2 * SLOTS]>,
+    /// `shift` less [`ENTRY_SHIFT`]: what is left of an address is an index in bytes.
+    index_shift: u32,
+    /// Slots in use, minus one, times the size of an entry.
+    mask: u64,
+    /// First byte of the current privilege's entries: those of user, then those of the kernel.
+    base: u64,
+    entries: [Entry; 2 * SLOTS],
+    /// Entries that do not survive a change of address space, one bit for each.
+    local: [u64; 2 * SLOTS / 64],
 }
+
+/// log2 of the size of an entry.
+const ENTRY_SHIFT: u32 = 5;
+const _: () = assert!(size_of::<Entry>() == 1 << ENTRY_SHIFT);
 
 impl Default for DataFilter {
     fn default() -> Self {
-        Self {
+        let mut filter = Self {
             shift: 12,
-            mask: SLOTS as u32 - 1,
-            base: SLOTS,
-            entries: Box::new([EMPTY; 2 * SLOTS]),
-        }
+            index_shift: 0,
+            mask: 0,
+            base: (SLOTS << ENTRY_SHIFT) as u64,
+            entries: [EMPTY; 2 * SLOTS],
+            local: [0; 2 * SLOTS / 64],
+        };
+        filter.shape(None);
+        filter
     }
 }
 
@@ -88,17 +100,34 @@ impl DataFilter {
             (u32::from(g.line_shift), 1 << g.data_slots)
         });
         assert!(
-            slots as usize <= SLOTS,
-            "filter geometry has more slots than the engine keeps"
+            slots as usize <= SLOTS && shift >= ENTRY_SHIFT,
+            "filter geometry has more slots or smaller lines than the engine keeps"
         );
+        self.entries.fill(EMPTY);
         self.shift = shift;
-        self.mask = slots - 1;
+        self.index_shift = shift - ENTRY_SHIFT;
+        self.mask = u64::from(slots - 1) << ENTRY_SHIFT;
         self.flush();
+    }
+
+    /// Slot of an address, without regard to privilege.
+    #[inline(always)]
+    fn slot(&self, linear: u64) -> usize {
+        (linear >> self.index_shift & self.mask) as usize >> ENTRY_SHIFT
+    }
+
+    /// The current privilege's first entry.
+    #[inline(always)]
+    fn first(&self) -> usize {
+        self.base as usize >> ENTRY_SHIFT
     }
 
     /// Drop everything.
     pub fn flush(&mut self) {
-        self.entries.fill(EMPTY);
+        let slots = (self.mask as usize >> ENTRY_SHIFT) + 1;
+        self.entries[..slots].fill(EMPTY);
+        self.entries[SLOTS..SLOTS + slots].fill(EMPTY);
+        self.local.fill(0);
     }
 
     /// Drop all but global pages (page granularity only).
@@ -106,9 +135,11 @@ impl DataFilter {
         if self.shift != 12 {
             return self.flush();
         }
-        for e in self.entries.iter_mut() {
-            if e.line & 1 == 0 {
-                *e = EMPTY;
+        for (i, word) in self.local.iter_mut().enumerate() {
+            let mut bits = std::mem::take(word);
+            while bits != 0 {
+                self.entries[64 * i + bits.trailing_zeros() as usize] = EMPTY;
+                bits &= bits - 1;
             }
         }
     }
@@ -118,9 +149,20 @@ impl DataFilter {
         if self.shift != 12 {
             return self.flush();
         }
-        let slot = (linear >> 12) as usize & self.mask as usize;
+        let slot = self.slot(linear);
         self.entries[slot] = EMPTY;
         self.entries[slot + SLOTS] = EMPTY;
+    }
+
+    /// Enter a page (while no model is attached).
+    fn fill_page(&mut self, slot: usize, entry: Entry, global: bool) {
+        self.entries[slot] = entry;
+        let bit = 1 << (slot % 64);
+        if global {
+            self.local[slot / 64] &= !bit;
+        } else {
+            self.local[slot / 64] |= bit;
+        }
     }
 
     /// Forbid writes everywhere: pages that became code must be seen.
@@ -133,18 +175,19 @@ impl DataFilter {
     /// Switch between the arrays of user and kernel.
     #[inline]
     pub fn set_privilege(&mut self, privilege: Privilege) {
-        self.base = if privilege == Privilege::User {
+        let first = if privilege == Privilege::User {
             0
         } else {
             SLOTS
         };
+        self.base = (first << ENTRY_SHIFT) as u64;
     }
 
     #[inline(always)]
     fn entry(&self, linear: u64) -> &Entry {
-        let slot = self.base + ((linear >> self.shift) as usize & self.mask as usize);
-        // SAFETY: `base` is 0 or SLOTS and `mask` less than SLOTS.
-        unsafe { self.entries.get_unchecked(slot) }
+        let at = (linear >> self.index_shift & self.mask) + self.base;
+        // SAFETY: `base` is the first byte of either half and `mask` less than a half's bytes and a multiple of an entry's.
+        unsafe { &*self.entries.as_ptr().byte_add(at as usize) }
     }
 
     /// Bytes from an address to the end of what its entry stands for.
@@ -155,7 +198,7 @@ impl DataFilter {
     }
 
     fn update(&mut self, update: &FilterUpdate) {
-        let slot = (update.line >> self.shift) as usize & self.mask as usize;
+        let slot = self.slot(update.line);
         for e in [slot, slot + SLOTS] {
             let e = &mut self.entries[e];
             if e.line == update.line {
@@ -475,22 +518,24 @@ impl Cpu {
             writable = false;
             if write && region.code.written(offset, len) {
                 self.end_block();
+                self.blocks.forget_translations();
             }
         }
         let (slot, other) = {
-            let slot = (linear >> self.filter.shift) as usize & self.filter.mask as usize;
-            (slot + self.filter.base, slot + (SLOTS - self.filter.base))
+            let (slot, first) = (self.filter.slot(linear), self.filter.first());
+            (slot + first, slot + (SLOTS - first))
         };
         let tag = linear >> self.filter.shift;
         let addend = (host as u64).wrapping_sub(linear);
         if !self.attached {
             let write = if writable { tag } else { NONE };
-            self.filter.entries[slot] = Entry {
+            let entry = Entry {
                 read: tag,
                 write,
                 addend,
-                line: page.global().into(),
+                line: 0,
             };
+            self.filter.fill_page(slot, entry, page.global());
             return Ok(Target::Host(host));
         }
         if extra {

@@ -39,6 +39,8 @@ pub struct Page {
     global: bool,
     /// The dirty bit is known to be set.
     dirty: bool,
+    /// [`PageTlb::epoch`] when it was walked; a page that is not global is valid only under the same.
+    epoch: u32,
 }
 
 const EMPTY: Page = Page {
@@ -51,6 +53,7 @@ const EMPTY: Page = Page {
     executable: false,
     global: false,
     dirty: false,
+    epoch: 0,
 };
 
 /// Entries of the page TLB.
@@ -59,6 +62,8 @@ const SLOTS: usize = 2048;
 /// Direct-mapped cache of page walks.
 pub struct PageTlb {
     pages: Box<[Page]>,
+    /// Advances when pages that are not global are dropped.
+    epoch: u32,
 }
 
 // SAFETY: the host pointers refer to guest RAM, which `Cpu::ram` keeps alive and which the machine's threads use one at a time.
@@ -68,6 +73,7 @@ impl Default for PageTlb {
     fn default() -> Self {
         Self {
             pages: vec![EMPTY; SLOTS].into(),
+            epoch: 0,
         }
     }
 }
@@ -80,10 +86,9 @@ impl PageTlb {
 
     /// Drop all but global pages.
     pub fn flush_local(&mut self) {
-        for p in &mut self.pages {
-            if !p.global {
-                p.tag = u64::MAX;
-            }
+        self.epoch = self.epoch.wrapping_add(1);
+        if self.epoch == 0 {
+            self.flush_all();
         }
     }
 
@@ -123,6 +128,7 @@ impl Cpu {
         let slot = (linear >> 12) as usize % SLOTS;
         let page = self.tlb.pages[slot];
         if page.tag == linear >> 12
+            && (page.global || page.epoch == self.tlb.epoch)
             && allowed(self, &page, intent, user)
             && (intent != Intent::Write || page.dirty)
         {
@@ -233,6 +239,7 @@ impl Cpu {
 
     /// Fill in where a page lies in host memory.
     fn page(&self, mut page: Page) -> Page {
+        page.epoch = self.tlb.epoch;
         for (i, r) in self.ram.regions().iter().enumerate() {
             let offset = page.physical.wrapping_sub(r.start);
             if offset < r.len {
@@ -252,10 +259,12 @@ impl Cpu {
     }
 
     /// Write eight aligned bytes of RAM.
-    pub fn write_physical_u64(&self, at: u64, value: u64) {
+    pub fn write_physical_u64(&mut self, at: u64, value: u64) {
         if let Some(r) = self.ram.region(at) {
             let offset = (at - r.start) as usize;
-            r.code.written(offset, 8);
+            if r.code.written(offset, 8) {
+                self.blocks.forget_translations();
+            }
             // SAFETY: as in `read_physical_u64`.
             unsafe { r.host.add(offset).cast::<u64>().write(value) };
         }

@@ -23,8 +23,37 @@ pub struct Trap;
 /// Result of an operation; one byte.
 pub type Done = Result<Flow, Trap>;
 
-/// The function that executes an operation.
+/// The function that executes an operation, or (see [`thread`]) that one and those that follow it: [`Cpu::current`] is the one
+/// that the result speaks of.
 pub type Handler = fn(&mut Cpu, &Op) -> Done;
+
+/// Make a handler that goes on with the next operation by itself: it ends in a jump to that operation's handler, so the host
+/// predicts each jump by its own history and nothing returns to the run loop before the block ends.
+///
+/// Where the compiler makes a call of the jump, the stack grows by a few words for each operation of the block at most.
+pub fn thread<F: Fn(&mut Cpu, &Op) -> Done + Copy>(_: F) -> Handler {
+    const { assert!(size_of::<F>() == 0, "give a function, not a pointer to one") };
+    threaded::<F>
+}
+
+fn threaded<F: Fn(&mut Cpu, &Op) -> Done + Copy>(cpu: &mut Cpu, op: &Op) -> Done {
+    // SAFETY: `thread` was given a value of this type, which has no size, and it is Copy.
+    let f = unsafe { std::mem::MaybeUninit::<F>::uninit().assume_init() };
+    match f(cpu, op) {
+        Ok(Flow::Next) => {
+            // SAFETY: at most one past the last operation of the block.
+            let next = unsafe { std::ptr::from_ref(op).add(1) };
+            if next >= cpu.block_end {
+                return Ok(Flow::Next);
+            }
+            cpu.current = next;
+            // SAFETY: below the block's end.
+            let next = unsafe { &*next };
+            (next.handler)(cpu, next)
+        }
+        done => done,
+    }
+}
 
 /// Index into [`Cpu::gpr`] of a register that always reads zero.
 pub const ZERO: u8 = 16;

@@ -6,7 +6,7 @@ use nodescope_x86::bits::rflags;
 use nodescope_x86::state::InterruptShadow;
 use nodescope_x86::{Exception, MpState, Vector};
 
-use crate::block::Block;
+use crate::block::Entry;
 use crate::cpu::Cpu;
 use crate::op::{Done, Flow, Op, RIP, Trap};
 
@@ -54,13 +54,15 @@ impl Cpu {
 
     /// Run until a limit or an event.
     pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
-        self.notice_new_code();
+        self.notice_code_changes();
         if self.attached {
             self.refresh_context();
         }
         loop {
             self.synchronise_clock();
             if std::mem::take(&mut self.touched_platform) {
+                // Devices write memory while they serve an access.
+                self.notice_code_changes();
                 if self.attached {
                     // A hypercall may have told the platform that the rank entered or left MPI.
                     self.refresh_context();
@@ -136,28 +138,39 @@ impl Cpu {
 
     /// Execute blocks for a number of cycles and instructions.
     fn run_blocks(&mut self, cycles: u64, instructions: u64) -> End {
-        let cpi = i64::from(self.cpi);
+        if self.attached {
+            self.run_blocks_as::<true>(cycles, instructions)
+        } else {
+            self.run_blocks_as::<false>(cycles, instructions)
+        }
+    }
+
+    fn run_blocks_as<const ATTACHED: bool>(&mut self, cycles: u64, instructions: u64) -> End {
+        let cpi = i64::from(self.cpi).max(1);
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
         let mut instructions = instructions.min(1 << 40) as i64;
         while budget > 0 && instructions > 0 {
-            let block = match self.block() {
-                Ok(block) => block,
-                Err(Trap) => return End::Trap,
-            };
-            // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before
-            // the next turn of this loop.
-            let block = unsafe { &*block };
-            let mut count = block.ops.len();
-            let n = count as i64;
-            if n * cpi > budget || n > instructions {
-                count = instructions.min((budget + cpi - 1) / cpi).min(n) as usize;
-            }
+            // As long as nothing stalls, both bounds are one number of instructions.
+            let bound = instructions.min((budget + cpi - 1) / cpi);
             let (retired, stall) = (self.retired, self.stall);
-            let done = if self.attached {
-                self.run_attached(block, count)
-            } else {
-                self.run_block(block, count)
+            let mut left = bound;
+            let done = loop {
+                let entry = match self.block() {
+                    Ok(entry) => entry,
+                    Err(Trap) => break Err(Trap),
+                };
+                let before = self.retired;
+                let done = if ATTACHED {
+                    self.run_attached(entry, left)
+                } else {
+                    self.run_block(entry, left.min(i64::from(entry.count)) as usize)
+                };
+                left -= self.retired.wrapping_sub(before) as i64;
+                let goes_on = matches!(done, Ok(Flow::Next | Flow::Branch));
+                if !goes_on || left <= 0 || self.stall != stall || self.touched_platform {
+                    break done;
+                }
             };
             let delta = self.retired.wrapping_sub(retired) as i64;
             budget -= delta * cpi + (((self.stall - stall) as i64) << 16);
@@ -175,34 +188,39 @@ impl Cpu {
     /// Execute the first `count` operations of a block; `gpr[RIP]` is the address of the next instruction afterwards (of
     /// the failing one after a trap).
     #[inline(always)]
-    fn run_block(&mut self, block: &Block, count: usize) -> Done {
-        let start = block.ops.as_ptr();
-        let mut op = start;
+    fn run_block(&mut self, entry: Entry, count: usize) -> Done {
+        let start = entry.ops;
         // SAFETY: `count` is at most the block's length.
         self.block_end = unsafe { start.add(count) };
+        let mut op = start;
         loop {
-            // SAFETY: `op` is below `block_end`, within the block, which outlives this call.
-            let current = unsafe { &*op };
-            match (current.handler)(self, current) {
+            self.current = op;
+            // SAFETY: `op` is below `block_end`, within the block, which outlives this call: blocks are freed only when
+            // the cache is cleared, which happens when a block is inserted.
+            let done = unsafe { ((*op).handler)(self, &*op) };
+            // SAFETY: handlers only go on to operations of the same block.
+            let last = unsafe { &*self.current };
+            let executed = executed(start, last);
+            match done {
                 Ok(Flow::Next) => {
                     // SAFETY: one past an element of the block.
-                    op = unsafe { op.add(1) };
+                    op = unsafe { self.current.add(1) };
                     if op >= self.block_end {
-                        let ip = self.next_ip(current);
+                        let ip = self.next_ip(last);
                         self.set_ip(self.wrap_ip(ip));
-                        self.retired = self.retired.wrapping_add(executed(start, op));
+                        self.retired = self.retired.wrapping_add(executed + 1);
                         return Ok(Flow::Next);
                     }
                 }
                 Ok(flow) => {
-                    self.retired = self.retired.wrapping_add(executed(start, op) + 1);
+                    self.retired = self.retired.wrapping_add(executed + 1);
                     return Ok(flow);
                 }
                 Err(Trap) => {
-                    self.name_stack_fault(current);
-                    let ip = self.ip(current);
+                    self.name_stack_fault(last);
+                    let ip = self.ip(last);
                     self.set_ip(self.wrap_ip(ip));
-                    self.retired = self.retired.wrapping_add(executed(start, op));
+                    self.retired = self.retired.wrapping_add(executed);
                     return Err(Trap);
                 }
             }
@@ -210,7 +228,11 @@ impl Cpu {
     }
 
     /// The same with a model attached: fetches are reported, events counted.
-    fn run_attached(&mut self, block: &Block, count: usize) -> Done {
+    fn run_attached(&mut self, entry: Entry, left: i64) -> Done {
+        // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before this
+        // one has been executed.
+        let block = unsafe { &*entry.block };
+        let count = left.min(i64::from(entry.count)) as usize;
         let partial = count < block.ops.len();
         let planned = if partial {
             let last = &block.ops[count - 1];
@@ -222,7 +244,7 @@ impl Cpu {
         self.fetch_lines(block, planned);
         let before = self.retired;
         let stall_before = self.stall - self.model_stall;
-        let done = self.run_block(block, count);
+        let done = self.run_block(entry, count);
         let delta = self.retired.wrapping_sub(before);
         // An unfinished REP chunk counted its iterations but retired nothing.
         let executed = delta as usize;
@@ -257,7 +279,7 @@ impl Cpu {
 
     /// Execute one instruction; the exception it raises is returned, not delivered.
     pub fn step_undelivered(&mut self) -> Result<crate::vcpu::StepOutcome, EngineError> {
-        self.notice_new_code();
+        self.notice_code_changes();
         let end = self.run_blocks(1 << 40, 1);
         self.synchronise_clock();
         Ok(match end {
@@ -306,12 +328,21 @@ impl Cpu {
         }))
     }
 
-    /// Pages that became code since this vCPU last ran (decoded by other vCPUs) must not be written unseen.
-    fn notice_new_code(&mut self) {
-        let marks: u64 = self.ram.regions().iter().map(|r| r.code.marks()).sum();
+    /// Pages that became code since this vCPU last ran (decoded by other vCPUs) must not be written unseen; code that others
+    /// or devices wrote must not be run as it was.
+    fn notice_code_changes(&mut self) {
+        let (mut marks, mut rewrites) = (0, 0);
+        for r in self.ram.regions() {
+            marks += r.code.marks();
+            rewrites += r.code.rewrites();
+        }
         if marks != self.marks_seen {
             self.marks_seen = marks;
             self.filter.drop_writes();
+        }
+        if rewrites != self.rewrites_seen {
+            self.rewrites_seen = rewrites;
+            self.blocks.forget_translations();
         }
     }
 

@@ -55,6 +55,7 @@ impl SoftVcpu {
             rflags: 2,
             segment_base: [0; 7],
             block_end: std::ptr::null(),
+            current: std::ptr::null(),
             filter: Default::default(),
             fetch_filter: Default::default(),
             vector: state.vector,
@@ -91,6 +92,8 @@ impl SoftVcpu {
             cpi: config.cpi,
             touched_platform: false,
             marks_seen: 0,
+            rewrites_seen: 0,
+            code_key: 0,
         };
         let mut vcpu = Self { cpu: Box::new(cpu) };
         vcpu.restore(&state);

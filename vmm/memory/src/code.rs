@@ -29,6 +29,8 @@ pub struct CodeMap {
     pages: Arc<[Page]>,
     /// Times that a page went from holding no code to holding some.
     marks: Arc<AtomicU64>,
+    /// Times that code was written to.
+    rewrites: Arc<AtomicU64>,
 }
 
 impl CodeMap {
@@ -71,6 +73,13 @@ impl CodeMap {
         self.marks.load(Ordering::Relaxed)
     }
 
+    /// Advances whenever code is written to: whoever keeps code that is known to be current compares it when it starts to
+    /// run and after each access to a device.
+    #[inline]
+    pub fn rewrites(&self) -> u64 {
+        self.rewrites.load(Ordering::Relaxed)
+    }
+
     /// Record a write to `offset..offset + len`; returns true if it hit code.
     #[inline]
     pub fn written(&self, offset: usize, len: usize) -> bool {
@@ -85,6 +94,7 @@ impl CodeMap {
                 page.generation.fetch_add(1, Ordering::Relaxed);
                 // All blocks of the page die with the generation, so all its marks go too; decoding sets them again.
                 page.mask.store(0, Ordering::Relaxed);
+                self.rewrites.fetch_add(1, Ordering::Relaxed);
                 hit = true;
             }
             at = stop;
@@ -160,6 +170,7 @@ impl NewBitmap for CodeMap {
         Self {
             pages,
             marks: Arc::default(),
+            rewrites: Arc::default(),
         }
     }
 }

@@ -203,7 +203,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             let cc = encoding(l.instruction.condition_code())?;
             let width = take_target(l)?;
             by_condition!(cc, C => match width {
-                2 => jcc::<C, u16>,
+                2 => jcc::<C, u16> as Handler,
                 4 => jcc::<C, u32>,
                 _ => jcc::<C, u64>,
             })

@@ -171,10 +171,10 @@ macro_rules! by_vex_width {
     ($wide:expr, $t:ident => $handler:expr) => {
         Some(if $wide {
             type $t = u64;
-            $handler as Handler
+            crate::op::thread($handler)
         } else {
             type $t = u32;
-            $handler as Handler
+            crate::op::thread($handler)
         })
     };
 }

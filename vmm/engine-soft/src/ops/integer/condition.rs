@@ -6,7 +6,7 @@ use nodescope_x86::bits::rflags::{CF, OF, PF, SF, ZF};
 use super::operand::{Place, Source, Width, by_place, by_source};
 use crate::cpu::Cpu;
 use crate::lower::Lowering;
-use crate::op::{Done, Flow, Handler, Op};
+use crate::op::{Done, Flow, Handler, Op, thread};
 
 /// Whether condition `CC` (its encoding in the opcode) holds.
 #[inline(always)]
@@ -58,7 +58,7 @@ macro_rules! by_condition {
         match $cc {
             $($n => {
                 const $c: u8 = $n;
-                Some($handler as crate::op::Handler)
+                Some($handler)
             })*
             _ => None,
         }
@@ -88,7 +88,7 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         Seta | Setae | Setb | Setbe | Sete | Setg | Setge | Setl | Setle | Setne | Setno
         | Setnp | Setns | Seto | Setp | Sets => {
             let memory = l.take_dst(0)?;
-            by_place!(memory, D => by_condition!(cc, C => set::<C, D>))
+            by_place!(memory, D => by_condition!(cc, C => thread(set::<C, D>)))
         }
         Cmova | Cmovae | Cmovb | Cmovbe | Cmove | Cmovg | Cmovge | Cmovl | Cmovle | Cmovne
         | Cmovno | Cmovnp | Cmovns | Cmovo | Cmovp | Cmovs => {
@@ -96,9 +96,9 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             let shape = l.take_src(1)?;
             let width = l.width(0);
             by_source!(shape, S => by_condition!(cc, C => match width {
-                2 => cmov::<C, S, u16>,
-                4 => cmov::<C, S, u32>,
-                _ => cmov::<C, S, u64>,
+                2 => thread(cmov::<C, S, u16>),
+                4 => thread(cmov::<C, S, u32>),
+                _ => thread(cmov::<C, S, u64>),
             }))
         }
         _ => None,

@@ -7,7 +7,7 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::memory::is_canonical;
 use crate::mmu::Intent;
-use crate::op::{Done, Flow, Handler, Op};
+use crate::op::{Done, Flow, Handler, Op, thread};
 
 fn nop(_: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
@@ -46,9 +46,9 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     match l.instruction.mnemonic() {
         Nop | Endbr64 | Endbr32 | Prefetch | Prefetchw | Prefetchwt1 | Prefetchnta | Prefetcht0
         | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1 | Cldemote | Lfence | Mfence
-        | Sfence => Some(nop),
+        | Sfence => Some(thread(nop)),
         // Without shadow stacks (CR4.CET clear) RDSSP is a NOP (SDM vol. 2B).
-        Rdsspd | Rdsspq => Some(nop),
+        Rdsspd | Rdsspq => Some(thread(nop)),
         Clflush | Clflushopt | Clwb => Some(flush_line),
         Pause => Some(pause),
         Ud0 | Ud1 | Ud2 => Some(undefined),

@@ -7,7 +7,7 @@ use super::operand::{
 };
 use crate::cpu::{Cpu, Mode};
 use crate::lower::Lowering;
-use crate::op::{Done, Flow, Handler, Op, ZERO, attr};
+use crate::op::{Done, Flow, Handler, Op, ZERO, attr, thread};
 
 fn mov<D: Place, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let value: T = S::get(cpu, op)?;
@@ -143,12 +143,12 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             Some(xlat)
         }
         _ => match l.instruction.code() {
-            Code::Cbw => Some(extend_accumulator::<u8, u16>),
-            Code::Cwde => Some(extend_accumulator::<u16, u32>),
-            Code::Cdqe => Some(extend_accumulator::<u32, u64>),
-            Code::Cwd => Some(spread_sign::<u16>),
-            Code::Cdq => Some(spread_sign::<u32>),
-            Code::Cqo => Some(spread_sign::<u64>),
+            Code::Cbw => Some(thread(extend_accumulator::<u8, u16>)),
+            Code::Cwde => Some(thread(extend_accumulator::<u16, u32>)),
+            Code::Cdqe => Some(thread(extend_accumulator::<u32, u64>)),
+            Code::Cwd => Some(thread(spread_sign::<u16>)),
+            Code::Cdq => Some(thread(spread_sign::<u32>)),
+            Code::Cqo => Some(thread(spread_sign::<u64>)),
             _ => None,
         },
     }

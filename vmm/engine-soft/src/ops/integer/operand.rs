@@ -204,19 +204,19 @@ macro_rules! by_width {
         match $bytes {
             1 => {
                 type $t = u8;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             2 => {
                 type $t = u16;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             4 => {
                 type $t = u32;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             8 => {
                 type $t = u64;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             _ => None,
         }
@@ -229,15 +229,15 @@ macro_rules! by_wide {
         match $bytes {
             2 => {
                 type $t = u16;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             4 => {
                 type $t = u32;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             8 => {
                 type $t = u64;
-                Some($handler as crate::op::Handler)
+                Some(crate::op::thread($handler))
             }
             _ => None,
         }

@@ -5,7 +5,7 @@ use iced_x86::{
 };
 
 use crate::lower::Lowering;
-use crate::op::{Handler, attr};
+use crate::op::{Handler, attr, thread};
 
 use super::{elements, execute, moves, mxcsr, need, refused, x87, xsave};
 
@@ -254,17 +254,17 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     }
     let mxcsr = uses_mxcsr(i);
     let handler: Handler = match (mmx, memory, write, mxcsr) {
-        (false, false, _, false) => execute::registers::<false>,
-        (false, false, _, true) => execute::registers::<true>,
-        (false, true, false, false) => execute::load::<false>,
-        (false, true, false, true) => execute::load::<true>,
-        (false, true, true, false) => execute::store::<false>,
-        (false, true, true, true) => execute::store::<true>,
-        (true, false, _, false) => execute::mmx_registers::<false>,
-        (true, false, _, true) => execute::mmx_registers::<true>,
-        (true, true, false, false) => execute::mmx_load::<false>,
-        (true, true, false, true) => execute::mmx_load::<true>,
-        (true, true, true, _) => execute::mmx_store,
+        (false, false, _, false) => thread(execute::registers::<false>),
+        (false, false, _, true) => thread(execute::registers::<true>),
+        (false, true, false, false) => thread(execute::load::<false>),
+        (false, true, false, true) => thread(execute::load::<true>),
+        (false, true, true, false) => thread(execute::store::<false>),
+        (false, true, true, true) => thread(execute::store::<true>),
+        (true, false, _, false) => thread(execute::mmx_registers::<false>),
+        (true, false, _, true) => thread(execute::mmx_registers::<true>),
+        (true, true, false, false) => thread(execute::mmx_load::<false>),
+        (true, true, false, true) => thread(execute::mmx_load::<true>),
+        (true, true, true, _) => thread(execute::mmx_store),
     };
     Some(with_stub(l, mxcsr, handler))
 }

@@ -13,7 +13,7 @@ use iced_x86::{EncodingKind, Mnemonic, OpKind};
 use crate::cpu::Cpu;
 use crate::lower::{Lowering, register_offset};
 use crate::memory::Plain;
-use crate::op::{Done, Flow, Handler, Op};
+use crate::op::{Done, Flow, Handler, Op, thread};
 
 use super::execute::misaligned;
 use super::{need, require};
@@ -254,46 +254,46 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             if kind(1) {
                 l.op.dst = vector(reg(0));
                 if reg(0).is_ymm() {
-                    Some(load_256)
+                    Some(thread(load_256))
                 } else {
-                    pick(load_128::<SSE>, load_128::<AVX>)
+                    pick(thread(load_128::<SSE>), thread(load_128::<AVX>))
                 }
             } else if kind(0) {
                 l.op.src = vector(reg(1));
                 if reg(1).is_ymm() {
-                    Some(store_256)
+                    Some(thread(store_256))
                 } else {
-                    pick(store_128::<SSE>, store_128::<AVX>)
+                    pick(thread(store_128::<SSE>), thread(store_128::<AVX>))
                 }
             } else {
                 l.op.dst = vector(reg(0));
                 l.op.src = vector(reg(1));
                 if reg(0).is_ymm() {
-                    Some(copy_256_registers)
+                    Some(thread(copy_256_registers))
                 } else {
-                    pick(copy_128::<SSE>, copy_128::<AVX>)
+                    pick(thread(copy_128::<SSE>), thread(copy_128::<AVX>))
                 }
             }
         }
         Movss | Vmovss if kind(1) => {
             l.op.dst = vector(reg(0));
-            pick(load_32::<SSE>, load_32::<AVX>)
+            pick(thread(load_32::<SSE>), thread(load_32::<AVX>))
         }
         Movss | Vmovss if kind(0) => {
             l.op.src = vector(reg(1));
-            pick(store_32::<SSE>, store_32::<AVX>)
+            pick(thread(store_32::<SSE>), thread(store_32::<AVX>))
         }
         Movsd | Vmovsd if kind(1) => {
             l.op.dst = vector(reg(0));
-            pick(load_64::<SSE>, load_64::<AVX>)
+            pick(thread(load_64::<SSE>), thread(load_64::<AVX>))
         }
         Movsd | Vmovsd | Movlps | Movlpd | Vmovlps | Vmovlpd if kind(0) => {
             l.op.src = vector(reg(1));
-            pick(store_64::<SSE, 0>, store_64::<AVX, 0>)
+            pick(thread(store_64::<SSE, 0>), thread(store_64::<AVX, 0>))
         }
         Movhps | Movhpd | Vmovhps | Vmovhpd if kind(0) => {
             l.op.src = vector(reg(1));
-            pick(store_64::<SSE, 1>, store_64::<AVX, 1>)
+            pick(thread(store_64::<SSE, 1>), thread(store_64::<AVX, 1>))
         }
         Movd | Vmovd | Movq | Vmovq => {
             let wide = matches!(i.mnemonic(), Movq | Vmovq);
@@ -301,50 +301,50 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
             if kind(1) {
                 l.op.dst = vector(to);
                 if wide {
-                    pick(load_64::<SSE>, load_64::<AVX>)
+                    pick(thread(load_64::<SSE>), thread(load_64::<AVX>))
                 } else {
-                    pick(load_32::<SSE>, load_32::<AVX>)
+                    pick(thread(load_32::<SSE>), thread(load_32::<AVX>))
                 }
             } else if kind(0) {
                 l.op.src = vector(from);
                 if wide {
-                    pick(store_64::<SSE, 0>, store_64::<AVX, 0>)
+                    pick(thread(store_64::<SSE, 0>), thread(store_64::<AVX, 0>))
                 } else {
-                    pick(store_32::<SSE>, store_32::<AVX>)
+                    pick(thread(store_32::<SSE>), thread(store_32::<AVX>))
                 }
             } else if from.is_gpr() {
                 l.op.dst = vector(to);
                 l.op.src = register_offset(from);
                 if wide {
-                    pick(from_gpr_64::<SSE>, from_gpr_64::<AVX>)
+                    pick(thread(from_gpr_64::<SSE>), thread(from_gpr_64::<AVX>))
                 } else {
-                    pick(from_gpr_32::<SSE>, from_gpr_32::<AVX>)
+                    pick(thread(from_gpr_32::<SSE>), thread(from_gpr_32::<AVX>))
                 }
             } else if to.is_gpr() {
                 l.op.dst = register_offset(to);
                 l.op.src = vector(from);
                 if wide {
-                    pick(to_gpr_64::<SSE>, to_gpr_64::<AVX>)
+                    pick(thread(to_gpr_64::<SSE>), thread(to_gpr_64::<AVX>))
                 } else {
-                    pick(to_gpr_32::<SSE>, to_gpr_32::<AVX>)
+                    pick(thread(to_gpr_32::<SSE>), thread(to_gpr_32::<AVX>))
                 }
             } else {
                 l.op.dst = vector(to);
                 l.op.src = vector(from);
-                pick(low_quad::<SSE>, low_quad::<AVX>)
+                pick(thread(low_quad::<SSE>), thread(low_quad::<AVX>))
             }
         }
         Pxor | Xorps | Xorpd if reg(0) == reg(1) => {
             l.op.dst = vector(reg(0));
-            Some(zero::<SSE>)
+            Some(thread(zero::<SSE>))
         }
         // The 256-bit forms clear what the 128-bit forms clear.
         Vpxor | Vxorps | Vxorpd if reg(1) == reg(2) && reg(1) != iced_x86::Register::None => {
             l.op.dst = vector(reg(0));
-            Some(zero::<AVX>)
+            Some(thread(zero::<AVX>))
         }
-        Vzeroupper => Some(zero_upper),
-        Vzeroall => Some(zero_all),
+        Vzeroupper => Some(thread(zero_upper)),
+        Vzeroall => Some(thread(zero_all)),
         _ => None,
     }
 }
