@@ -12,9 +12,9 @@ use nodescope_window::{MemorySpec, WindowSpec};
 use serde::Serialize;
 
 use crate::problem::Position;
-use crate::quantity::{ByteRate, Bytes, Cpi, Frequency, Time};
+use crate::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time};
 
-/// A study file, read and checked. The topology's caches and distances, the cache model and the memory model come from the
+/// A study file, read and checked. Serialised, it is what decides the results apart from the contents of image and job disk. The topology's caches and distances, the cache model and the memory model come from the
 /// same lines of the file.
 #[derive(Clone, Debug, Serialize)]
 pub struct Study {
@@ -31,6 +31,7 @@ pub struct Study {
     /// Engine that executes the guests.
     pub engine: Engine,
     /// Host threads on which nodes run; never affects the result. None: the host's cores.
+    #[serde(skip)]
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
@@ -62,6 +63,7 @@ pub struct Study {
     /// Measurement windows in the order of the file; their models are `caches` and `memory`.
     pub windows: Vec<WindowSpec>,
     /// Folder of the results. A relative path is relative to the current folder.
+    #[serde(skip)]
     pub results: PathBuf,
     /// Places of the fields that the file sets, by name.
     #[serde(skip)]
@@ -130,7 +132,8 @@ pub enum Mpi {
 /// What runs in the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Job {
-    /// Command or script.
+    /// Command or script. The serialised plan leaves it and the files out: their contents are on the job disk.
+    #[serde(skip)]
     pub program: Program,
     /// Number of MPI ranks.
     pub ranks: u32,
@@ -139,6 +142,7 @@ pub struct Job {
     /// MPI slots of a node.
     pub slots: u32,
     /// Files for the guest's `/job` folder: path on the host, path below `/job`.
+    #[serde(skip)]
     pub files: Vec<(PathBuf, String)>,
     /// Files below `/job` that are copied into the results when the job has ended.
     pub collect: Vec<String>,
@@ -149,8 +153,7 @@ pub struct Job {
 }
 
 /// The program of a job.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Program {
     /// A shell command that every rank executes.
     Command(String),
@@ -159,6 +162,57 @@ pub enum Program {
 }
 
 impl Study {
+    /// The study in a few lines for people: labels and values.
+    pub fn description(&self) -> Vec<(String, String)> {
+        let node = &self.topology;
+        let job = match &self.job.program {
+            Program::Command(command) => command.clone(),
+            Program::Script(path) => path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into(),
+        };
+        let mpi = match self.job.mpi {
+            Mpi::Openmpi => format!(", {} ranks under Open MPI", self.job.ranks),
+            Mpi::Mpich => format!(", {} ranks under MPICH", self.job.ranks),
+            Mpi::None => String::new(),
+        };
+        let caches = node.sorted_caches();
+        let caches: Vec<_> = caches
+            .iter()
+            .map(|cache| format!("L{} {}", cache.level, Bytes(cache.size)))
+            .collect();
+        let rows = [
+            (
+                "nodes",
+                format!(
+                    "{} x {} vCPUs ({} sockets x {} cores x {} threads) at {}, {}",
+                    self.nodes,
+                    node.vcpus(),
+                    node.sockets,
+                    node.cores_per_socket,
+                    node.threads_per_core,
+                    self.frequency(),
+                    self.node_memory()
+                ),
+            ),
+            ("caches", caches.join(", ")),
+            (
+                "network",
+                format!(
+                    "{}, {}, MTU {} B",
+                    BitRate(self.network.link.bandwidth),
+                    Time(self.network.link.latency_ps),
+                    self.network.mtu
+                ),
+            ),
+            ("job", format!("{job}{mpi}")),
+        ];
+        rows.map(|(label, value)| (label.to_owned(), value))
+            .to_vec()
+    }
+
     /// Memory of a node.
     pub fn node_memory(&self) -> Bytes {
         Bytes(self.topology.socket_memory.iter().sum())

@@ -1,0 +1,121 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::exit::EXIT_CODES;
+
+/// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
+#[derive(Debug, Parser)]
+#[command(version, after_help = EXIT_CODES, max_term_width = 110)]
+pub struct Args {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// How progress and errors are told on standard error.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
+}
+
+/// How progress and errors are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Bars on a terminal, lines elsewhere.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// Subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run a study: boot its cluster, run its job, measure its windows, print the report.
+    #[command(after_help = EXIT_CODES)]
+    Run(Run),
+    /// Print the report of results, complete or not.
+    Report(Report),
+    /// Tell every problem of a study and of this host, each with its mend, without booting anything.
+    Check(Check),
+    /// Build, list or show guest images.
+    Image(Image),
+    /// Boot a study's cluster with a shell in place of the job and connect this terminal to a node's console.
+    Console(Console),
+}
+
+/// `nodescope run`.
+#[derive(Debug, clap::Args)]
+pub struct Run {
+    /// The study file (vmm/study/STUDY.md describes it).
+    pub study: PathBuf,
+    /// Folder of the results, in place of the study's.
+    #[arg(long, value_name = "DIR")]
+    pub results: Option<PathBuf>,
+    /// Host threads on which nodes run, in place of the study's; never affects the result.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub host_threads: Option<u64>,
+    /// Replace results that are already there.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// `nodescope report`.
+#[derive(Debug, clap::Args)]
+pub struct Report {
+    /// Folder of the results.
+    pub results: PathBuf,
+    /// Print it as JSON in place of text (vmm/report/SCHEMA.md).
+    #[arg(long, conflicts_with = "html")]
+    pub json: bool,
+    /// Print it as an HTML page in place of text.
+    #[arg(long)]
+    pub html: bool,
+    /// A measured CPI of the core alone that replaces the study's.
+    #[arg(long, value_name = "CPI", requires = "cpi_source")]
+    pub core_cpi: Option<f64>,
+    /// Where it was measured, such as "perf stat on a Xeon E5-2690".
+    #[arg(long, value_name = "TEXT", requires = "core_cpi")]
+    pub cpi_source: Option<String>,
+}
+
+/// `nodescope check`.
+#[derive(Debug, clap::Args)]
+pub struct Check {
+    /// The study file.
+    pub study: PathBuf,
+}
+
+/// `nodescope image`.
+#[derive(Debug, clap::Args)]
+pub struct Image {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: ImageCommand,
+}
+
+/// Subcommands of `nodescope image`.
+#[derive(Debug, Subcommand)]
+pub enum ImageCommand {
+    /// Build the image, unless it is in the cache.
+    Build {
+        /// A study whose packages are added.
+        study: Option<PathBuf>,
+    },
+    /// List the images in the cache.
+    List,
+    /// Show where the image is and what is in it.
+    Show {
+        /// A study whose packages are added.
+        study: Option<PathBuf>,
+    },
+}
+
+/// `nodescope console`.
+#[derive(Debug, clap::Args)]
+pub struct Console {
+    /// The study file.
+    pub study: PathBuf,
+    /// The node whose console it is, from 0.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub node: u32,
+}

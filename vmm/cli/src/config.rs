@@ -1,0 +1,123 @@
+//! From a study to what the cluster runs.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use nodescope_cluster::ClusterConfig;
+use nodescope_study::{Host, ImageSource, Study};
+use sha2::{Digest, Sha256};
+
+use crate::exit::{Exit, Failure};
+use crate::image;
+
+/// What the nodes' clocks show at power-on (2024-01-01 00:00:00 UTC): the same in every run.
+const EPOCH: i64 = 1_704_067_200;
+
+/// Kernel, initramfs and root disk, and what identifies their contents.
+struct Files {
+    kernel: PathBuf,
+    initramfs: PathBuf,
+    root: PathBuf,
+    identity: String,
+}
+
+/// The configuration of a study. Builds the image if need be and tells `progress` what it does.
+pub fn cluster(
+    study: &Study,
+    host_threads: Option<usize>,
+    progress: &mut dyn FnMut(&str),
+) -> Result<ClusterConfig, Failure> {
+    let files = files(study, progress)?;
+    let job_disk = study
+        .job_disk()
+        .map_err(|error| Failure::of(Exit::Host, &error))?;
+    let threads = host_threads
+        .or(study.host_threads)
+        .unwrap_or_else(|| Host::probe().cores);
+    Ok(ClusterConfig {
+        name: study.name.clone(),
+        study_id: study_id(study, &files.identity, &job_disk)?,
+        seed: study.seed,
+        nodes: study.nodes,
+        topology: study.topology.clone(),
+        cpuid: study.cpuid.clone(),
+        nominal_cpi: study.core_cpi.per_65536(),
+        kernel: files.kernel,
+        initramfs: files.initramfs,
+        root: files.root,
+        job_disk,
+        link: study.network.link,
+        mtu: study.network.mtu,
+        offload: study.network.offload,
+        capture: study.network.capture,
+        trace: study.job.trace,
+        slots: vec![study.job.slots],
+        console: false,
+        kernel_parameters: study.kernel_parameters.clone(),
+        epoch: EPOCH,
+        disk_latency_ns: study.disk.latency.0 / 1000,
+        disk_bandwidth: study.disk.bandwidth.0,
+        windows: study.windows.clone(),
+        time_limit_ps: study.time_limit.0,
+        host_threads: threads.min(study.nodes as usize).max(1),
+    })
+}
+
+fn files(study: &Study, progress: &mut dyn FnMut(&str)) -> Result<Files, Failure> {
+    match &study.image {
+        ImageSource::Debian(spec) => {
+            let image = image::build(spec, progress)?;
+            Ok(Files {
+                kernel: image.vmlinux,
+                initramfs: image.initramfs,
+                root: image.root,
+                identity: image.manifest.key,
+            })
+        }
+        ImageSource::Files {
+            kernel,
+            initramfs,
+            root,
+        } => {
+            let mut hash = Sha256::new();
+            for path in [kernel, initramfs, root] {
+                hash.update(digest(path)?);
+            }
+            Ok(Files {
+                kernel: kernel.clone(),
+                initramfs: initramfs.clone(),
+                root: root.clone(),
+                identity: hex(&hash.finalize()),
+            })
+        }
+    }
+}
+
+/// A hash of everything that decides the result: the plan, the image, the job disk. Not of what only decides how fast it comes
+/// and where it goes.
+fn study_id(study: &Study, image: &str, job_disk: &[u8]) -> Result<String, Failure> {
+    let plan = serde_json::to_vec(study).map_err(|error| Failure::of(Exit::Host, &error))?;
+    let mut hash = Sha256::new();
+    for part in [&plan[..], image.as_bytes(), job_disk] {
+        hash.update((part.len() as u64).to_le_bytes());
+        hash.update(part);
+    }
+    Ok(hex(&hash.finalize())[..32].to_owned())
+}
+
+fn digest(path: &Path) -> Result<[u8; 32], Failure> {
+    let mut file = File::open(path).map_err(Failure::io("open", path))?;
+    let mut hash = Sha256::new();
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut buffer).map_err(Failure::io("read", path))? {
+            0 => return Ok(hash.finalize().into()),
+            count => hash.update(&buffer[..count]),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,144 @@
+//! Exit codes, and failures as a user sees them.
+
+use std::error::Error;
+
+use crate::args::LogFormat;
+
+/// How a command ended, for scripts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// As asked.
+    Ok = 0,
+    /// The job ended with another status than 0.
+    JobFailed = 1,
+    /// Wrong usage, or a study that cannot be run as it is.
+    Study = 2,
+    /// A guest panicked, reset itself, or did what the engine does not know.
+    Guest = 3,
+    /// The time limit, or no node will ever wake again.
+    TimeLimit = 4,
+    /// The host: files, a full disk, memory, missing tools.
+    Host = 5,
+    /// The job ended well, but a window of the study measured nothing.
+    Window = 6,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+/// The table of exit codes, for `--help`.
+pub const EXIT_CODES: &str = "\
+Exit codes:
+    0  done; with `run`: the job ended with status 0
+    1  the job failed: it ended with another status
+    2  wrong usage, or problems in the study
+    3  a guest failed: panic, reset, triple fault, an instruction that the engine does not know
+    4  the study's time limit was reached, or every node hangs
+    5  a problem of the host: files, a full disk, too little memory, missing tools
+    6  the job ended well, but a window of the study measured nothing
+  130  interrupted; what was measured until then is among the results";
+
+/// Why a command did not do what was asked.
+#[derive(Debug)]
+pub struct Failure {
+    /// Exit code.
+    pub exit: Exit,
+    /// The message and its causes, outermost first; nothing if all has been said.
+    pub chain: Vec<String>,
+}
+
+impl Failure {
+    /// A failure with a message of its own.
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
+        Failure {
+            exit,
+            chain: vec![message.into()],
+        }
+    }
+
+    /// A failure told by an error and its causes. A cause that the text before it already quotes is left out.
+    pub fn of(exit: Exit, error: &dyn Error) -> Failure {
+        let mut chain = vec![error.to_string()];
+        let mut next = error.source();
+        while let Some(cause) = next {
+            let text = cause.to_string();
+            if chain.last().is_none_or(|last| !last.contains(&text)) {
+                chain.push(text);
+            }
+            next = cause.source();
+        }
+        Failure { exit, chain }
+    }
+
+    /// For `map_err`: an I/O error with what was being done to which file.
+    pub fn io(action: &str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Failure {
+        let message = format!("cannot {action} {}", path.display());
+        move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
+    }
+
+    /// Tells the user, once.
+    pub fn print(&self, format: LogFormat) {
+        if self.chain.is_empty() {
+            return;
+        }
+        if format == LogFormat::Json {
+            let line = serde_json::json!({
+                "event": "error",
+                "exit_code": self.exit as u8,
+                "message": self.chain[0],
+                "causes": self.chain[1..],
+            });
+            eprintln!("{line}");
+            return;
+        }
+        eprintln!("error: {}", self.chain[0]);
+        for cause in &self.chain[1..] {
+            eprintln!("  caused by: {cause}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("cannot write x: {source}")]
+    struct Quoting {
+        source: std::io::Error,
+    }
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("the run stopped")]
+    struct Plain {
+        source: Quoting,
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = Plain {
+            source: Quoting {
+                source: std::io::Error::from_raw_os_error(28),
+            },
+        };
+        let failure = Failure::of(Exit::Host, &error);
+        assert_eq!(failure.chain.len(), 2, "{:?}", failure.chain);
+        assert!(failure.chain[1].starts_with("cannot write x: No space left on device"));
+    }
+
+    #[test]
+    fn the_help_lists_every_code() {
+        for exit in [
+            Exit::Ok,
+            Exit::JobFailed,
+            Exit::Study,
+            Exit::Guest,
+            Exit::TimeLimit,
+            Exit::Host,
+            Exit::Window,
+            Exit::Interrupted,
+        ] {
+            let code = format!("\n{:>5}  ", exit as u8);
+            assert!(EXIT_CODES.contains(&code), "{exit:?}");
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! The command `nodescope`: glue over the crates that do the work.
+
+mod args;
+mod check;
+mod config;
+mod console;
+mod exit;
+mod image;
+mod progress;
+mod report;
+mod results;
+mod run;
+mod terminal;
+
+use clap::Parser;
+
+use crate::args::{Args, Command};
+use crate::exit::Exit;
+
+fn main() -> std::process::ExitCode {
+    let args = Args::parse();
+    let result = match &args.command {
+        Command::Run(run) => run::run(run, args.log_format),
+        Command::Report(report) => report::report(report),
+        Command::Check(check) => check::check(check),
+        Command::Image(image) => image::image(image),
+        Command::Console(console) => console::console(console),
+    };
+    let exit = result.unwrap_or_else(|failure| {
+        failure.print(args.log_format);
+        failure.exit
+    });
+    exit.into()
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        std::process::ExitCode::from(exit as u8)
+    }
+}

@@ -1,0 +1,29 @@
+//! `nodescope report`.
+
+use nodescope_report::CoreCpi;
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::results::report as read;
+use crate::terminal::print;
+
+/// Prints a report.
+pub fn report(args: &args::Report) -> Result<Exit, Failure> {
+    let core = match (args.core_cpi, &args.cpi_source) {
+        (Some(cpi), Some(source)) => Some(CoreCpi::Replaced {
+            cpi,
+            source: source.clone(),
+        }),
+        _ => None,
+    };
+    let report = read(&args.results, core)?;
+    let text = if args.json {
+        report.json()
+    } else if args.html {
+        report.html()
+    } else {
+        report.text()
+    };
+    print(&text)?;
+    Ok(Exit::Ok)
+}

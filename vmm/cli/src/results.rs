@@ -1,0 +1,125 @@
+//! The results folder: what a run says about itself, and the report made from it.
+
+use std::fs;
+use std::path::Path;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_report::{CoreCpi, NetworkCounts, Report, ReportInput, StudyInfo};
+use nodescope_window::WindowsFile;
+use serde::{Deserialize, Serialize};
+
+use crate::exit::{Exit, Failure};
+
+/// What a run says about itself, in `run.json`. Nothing in it depends on the host.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunFile {
+    /// [`RunFile::VERSION`].
+    pub version: u32,
+    /// The study.
+    pub study: StudyInfo,
+    /// Where CPI_core comes from.
+    pub core: CoreCpi,
+    /// How the run ended; none while it runs, and for ever if it was killed.
+    pub ending: Option<String>,
+    /// Exit code of `nodescope run`.
+    pub exit_code: Option<u8>,
+    /// Exit status of the job.
+    pub job_status: Option<i32>,
+    /// Virtual time at the end, picoseconds.
+    pub virtual_ps: u64,
+    /// Instructions by node.
+    pub instructions: Vec<u64>,
+    /// Network counts by node.
+    pub network: Vec<NetworkCounts>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+impl RunFile {
+    /// The version that this program writes and reads.
+    pub const VERSION: u32 = 1;
+    /// Its name among the results.
+    pub const NAME: &'static str = "run.json";
+
+    /// Writes it into a results folder.
+    pub fn write(&self, folder: &Path) -> Result<(), Failure> {
+        let mut text =
+            serde_json::to_string_pretty(self).map_err(|error| Failure::of(Exit::Host, &error))?;
+        text.push('\n');
+        write(&folder.join(Self::NAME), &text)
+    }
+
+    /// Reads it from a results folder.
+    pub fn read(folder: &Path) -> Result<RunFile, Failure> {
+        let path = folder.join(Self::NAME);
+        if !path.is_file() {
+            return Err(Failure::new(
+                Exit::Study,
+                format!(
+                    "{} holds no results of a run (no {}); give the folder that `nodescope run` named",
+                    folder.display(),
+                    Self::NAME
+                ),
+            ));
+        }
+        let text = fs::read_to_string(&path).map_err(Failure::io("read", &path))?;
+        let wrong = |what: String| Failure::new(Exit::Study, format!("{}: {what}", path.display()));
+        let value: serde_json::Value =
+            serde_json::from_str(&text).map_err(|error| wrong(format!("is damaged: {error}")))?;
+        let version = value.get("version").and_then(serde_json::Value::as_u64);
+        if version != Some(Self::VERSION.into()) {
+            return Err(wrong(format!(
+                "has version {}, this program reads version {}; use the nodescope that wrote it",
+                version.map_or("none".into(), |version| version.to_string()),
+                Self::VERSION
+            )));
+        }
+        serde_json::from_value(value).map_err(|error| wrong(format!("is damaged: {error}")))
+    }
+}
+
+/// Replaces a file as a whole or not at all.
+pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    let partial = path.with_extension("partial");
+    fs::write(&partial, text)
+        .and_then(|()| fs::rename(&partial, path))
+        .map_err(Failure::io("write", path))
+}
+
+/// The report of results, complete or not. `core` replaces what the study says.
+pub fn report(folder: &Path, core: Option<CoreCpi>) -> Result<Report, Failure> {
+    let run = RunFile::read(folder)?;
+    let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
+    let windows = folder.join(WindowsFile::NAME);
+    let mut notes = Vec::new();
+    match &run.ending {
+        Some(ending) if run.exit_code != Some(0) => notes.push(ending.clone()),
+        Some(_) => {}
+        None => notes.push(
+            "the run has not ended, or was killed: only what was written until then is shown"
+                .into(),
+        ),
+    }
+    notes.extend(run.notes);
+    let windows = if windows.exists() {
+        WindowsFile::read(&windows).map_err(|error| wrong(&error))?
+    } else {
+        notes.push("no window was recorded".into());
+        WindowsFile::new(&run.study.name, &run.study.id, Vec::new(), Vec::new())
+    };
+    let trace = folder.join(TRACE_FILE);
+    let input = ReportInput {
+        windows,
+        trace: trace.exists().then_some(trace),
+        study: run.study,
+        core: core.unwrap_or(run.core),
+        network: run.network,
+        notes,
+    };
+    nodescope_report::build(&input).map_err(|error| wrong(&error))
+}
+
+/// Names of the report's files among the results.
+pub const REPORT_JSON: &str = "report.json";
+/// The same as a page.
+pub const REPORT_HTML: &str = "report.html";

@@ -1,0 +1,252 @@
+//! `nodescope run`.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nodescope_cluster::build::BuildError;
+use nodescope_cluster::{Ending, Outcome, RunError};
+use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
+use nodescope_study::Study;
+use nodescope_study::quantity::Time;
+
+use crate::args::{self, LogFormat};
+use crate::exit::{Exit, Failure};
+use crate::progress::Watcher;
+use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, report, write};
+use crate::terminal::print;
+use crate::{check, config};
+
+/// Copy of the study among the results.
+const STUDY_COPY: &str = "study.toml";
+
+/// Runs a study, from the checks to the report.
+pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
+    let study = check::load(&args.study)?;
+    let folder = args.results.as_ref().unwrap_or(&study.results);
+    prepare(folder, args.force)?;
+    let threads = args.host_threads.map(|threads| threads as usize);
+    let mut watcher = Watcher::new(format, study.nodes);
+    let config = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
+
+    let mut file = RunFile {
+        version: RunFile::VERSION,
+        study: StudyInfo {
+            name: study.name.clone(),
+            id: config.study_id.clone(),
+            description: study.description(),
+        },
+        core: CoreCpi::Nominal {
+            source: study.cpi_source.clone(),
+        },
+        ending: None,
+        exit_code: None,
+        job_status: None,
+        virtual_ps: 0,
+        instructions: Vec::new(),
+        network: Vec::new(),
+        notes: Vec::new(),
+    };
+    fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
+    write(&folder.join(STUDY_COPY), &study.text)?;
+    file.write(folder)?;
+
+    let interrupted = on_interrupt()?;
+    let result = nodescope_cluster::run(&config, folder, &interrupted, &mut watcher);
+    watcher.end();
+    let mut failure = match &result {
+        Ok(outcome) => {
+            let (exit, text) = verdict(&study, outcome, folder);
+            file.job_status = outcome.job_status;
+            file.virtual_ps = outcome.virtual_ps;
+            file.instructions.clone_from(&outcome.instructions);
+            file.network = network(outcome);
+            file.notes.clone_from(&outcome.warnings);
+            Failure::new(exit, text)
+        }
+        Err(error) => Failure::of(exit_of(error), error),
+    };
+    file.ending = Some(failure.chain.join(": "));
+    file.exit_code = Some(failure.exit as u8);
+    // The run's own failure is what the user must hear; that its record could not be written comes after it.
+    let told = file
+        .write(folder)
+        .and_then(|()| tell(folder, &watcher, &file));
+    if let Err(second) = told {
+        if failure.exit == Exit::Ok {
+            return Err(second);
+        }
+        failure.chain.push(format!(
+            "and there is no report: {}",
+            second.chain.join(": ")
+        ));
+    }
+    match failure.exit {
+        Exit::Ok => Ok(Exit::Ok),
+        _ => Err(failure),
+    }
+}
+
+/// Makes room for results. Only what a run has written is ever removed.
+fn prepare(folder: &Path, force: bool) -> Result<(), Failure> {
+    let shown = folder.display();
+    let mut entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Failure::io("list", folder)(error)),
+    };
+    if entries.next().is_none() {
+        return Ok(());
+    }
+    if !folder.join(RunFile::NAME).is_file() {
+        return Err(Failure::new(
+            Exit::Study,
+            format!("{shown} holds other files than results; give another folder with --results"),
+        ));
+    }
+    if !force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{shown} already holds results; replace them with --force, or give another folder with --results"
+            ),
+        ));
+    }
+    fs::remove_dir_all(folder).map_err(Failure::io("remove", folder))
+}
+
+/// A flag that Ctrl-C sets. A second one ends the program at once.
+pub fn on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let set = flag.clone();
+    ctrlc::set_handler(move || {
+        if set.swap(true, Ordering::Relaxed) {
+            std::process::exit(Exit::Interrupted as i32);
+        }
+        eprintln!("\nstopping; what was measured is kept (once more to stop at once)");
+    })
+    .map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(flag)
+}
+
+/// Exit code and sentence for how a run ended.
+fn verdict(study: &Study, outcome: &Outcome, folder: &Path) -> (Exit, String) {
+    let logs = format!("see the console logs in {}", folder.display());
+    let at = Time(outcome.virtual_ps / 1_000_000_000 * 1_000_000_000);
+    match &outcome.ending {
+        Ending::PoweredOff => match outcome.job_status {
+            Some(0) => match nothing_measured(outcome) {
+                None => (Exit::Ok, format!("the job ended with status 0 after {at}")),
+                Some(text) => (Exit::Window, text),
+            },
+            Some(status) => (
+                Exit::JobFailed,
+                format!("the job ended with status {status} after {at}; {logs}"),
+            ),
+            None => (
+                Exit::Guest,
+                format!("the nodes powered off after {at} without a status of the job; {logs}"),
+            ),
+        },
+        Ending::Interrupted => (
+            Exit::Interrupted,
+            format!(
+                "interrupted after {at}; the results until then are in {}",
+                folder.display()
+            ),
+        ),
+        Ending::TimeLimit => (
+            Exit::TimeLimit,
+            format!(
+                "the time limit of {} was reached; raise study.time_limit, or {logs}",
+                study.time_limit
+            ),
+        ),
+        Ending::GuestPanic { node, line } => (
+            Exit::Guest,
+            format!("the kernel of node{node} panicked after {at}: {line}; {logs}"),
+        ),
+        Ending::Reset { node } => (
+            Exit::Guest,
+            format!("node{node} reset itself after {at}; {logs}"),
+        ),
+        Ending::Hung => (
+            Exit::TimeLimit,
+            format!("every vCPU of every node sleeps for ever after {at}; {logs}"),
+        ),
+        Ending::Stragglers { nodes } => {
+            let nodes: Vec<_> = nodes.iter().map(|node| format!("node{node}")).collect();
+            (
+                Exit::TimeLimit,
+                format!(
+                    "node0 powered off, but {} did not follow; {logs}",
+                    nodes.join(", ")
+                ),
+            )
+        }
+    }
+}
+
+/// What became of the first window that has no measurement.
+fn nothing_measured(outcome: &Outcome) -> Option<String> {
+    use nodescope_window::Ending::{CutInWarmUp, NeverTriggered, NoTurn};
+    let outcomes = &outcome.windows.outcomes;
+    let empty = |ending| matches!(ending, NeverTriggered | NoTurn | CutInWarmUp);
+    let texts: Vec<_> = outcomes
+        .iter()
+        .filter(|window| empty(window.ending))
+        .map(|window| window.text.as_str())
+        .collect();
+    (!texts.is_empty()).then(|| format!("the job ended well, but {}", texts.join("; ")))
+}
+
+fn network(outcome: &Outcome) -> Vec<NetworkCounts> {
+    let count = |(node, counts): (usize, &nodescope_fabric::PortCounts)| NetworkCounts {
+        node: format!("node{node}"),
+        sent_frames: counts.sent_frames,
+        sent_bytes: counts.sent_bytes,
+        received_frames: counts.received_frames,
+        received_bytes: counts.received_bytes,
+        dropped_frames: counts.dropped_frames,
+    };
+    outcome.network.iter().enumerate().map(count).collect()
+}
+
+/// Who is at fault if a run cannot go on.
+pub fn exit_of(error: &RunError) -> Exit {
+    use nodescope_engine::EngineError;
+    use nodescope_machine::node::NodeError;
+    match error {
+        RunError::Build(build) => match build {
+            BuildError::Memory(_) | BuildError::Disk { .. } => Exit::Host,
+            _ => Exit::Study,
+        },
+        RunError::Node(NodeError::Engine {
+            source: EngineError::Host { .. },
+            ..
+        }) => Exit::Host,
+        RunError::Node(_) => Exit::Guest,
+        RunError::Window(_) | RunError::Model(_) => Exit::Study,
+        RunError::Results(_) | RunError::Trace(_) | RunError::Capture(_) | RunError::Records(_) => {
+            Exit::Host
+        }
+    }
+}
+
+/// Writes the report's files and prints it.
+fn tell(folder: &Path, watcher: &Watcher, file: &RunFile) -> Result<(), Failure> {
+    let report = report(folder, None)?;
+    write(&folder.join(REPORT_JSON), &report.json())?;
+    write(&folder.join(REPORT_HTML), &report.html())?;
+    print(&report.text())?;
+    let seconds = watcher.elapsed().as_secs_f64();
+    let instructions: u64 = file.instructions.iter().sum();
+    print(&format!(
+        "\n{:.2} G instructions in {seconds:.1} s on this host, {:.1} M/s\nresults  {}\nreport   {}\n",
+        instructions as f64 / 1e9,
+        instructions as f64 / 1e6 / seconds.max(1e-9),
+        folder.display(),
+        folder.join(REPORT_HTML).display()
+    ))
+}

@@ -1,0 +1,47 @@
+//! The terminal: output that may be closed, raw mode.
+
+use std::io::{self, Write};
+
+use crate::exit::{Exit, Failure};
+
+/// Prints to standard output. A reader that has gone (`| head`) is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(
+            Exit::Host,
+            format!("cannot write to standard output: {error}"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The terminal on standard input in raw mode, for as long as this lives.
+pub struct RawMode {
+    before: libc::termios,
+}
+
+impl RawMode {
+    /// Every key goes to the program as it is. Nothing if standard input is no terminal.
+    pub fn enter() -> Option<RawMode> {
+        // SAFETY: an all-zero termios is a valid value of that plain C struct.
+        let mut before: libc::termios = unsafe { std::mem::zeroed() };
+        // SAFETY: `before` is a termios that outlives the call; on failure it is not used.
+        if unsafe { libc::tcgetattr(libc::STDIN_FILENO, &mut before) } != 0 {
+            return None;
+        }
+        let mut raw = before;
+        // SAFETY: `raw` was filled by tcgetattr.
+        unsafe { libc::cfmakeraw(&mut raw) };
+        // SAFETY: `raw` is a valid termios that outlives the call.
+        let entered = unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &raw) } == 0;
+        entered.then_some(RawMode { before })
+    }
+}
+
+impl Drop for RawMode {
+    fn drop(&mut self) {
+        // SAFETY: `before` was filled by tcgetattr.
+        unsafe { libc::tcsetattr(libc::STDIN_FILENO, libc::TCSANOW, &self.before) };
+    }
+}

@@ -1,0 +1,329 @@
+//! The program as its user meets it: exit codes and messages. Nothing here boots.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use tempfile::TempDir;
+
+/// A folder with a study, which is also the current folder and the home of caches.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new(study: &str) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("s.toml"), study).unwrap();
+        Place { dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_nodescope"))
+            .args(args)
+            .current_dir(self.path())
+            .env("XDG_CACHE_HOME", self.path().join("cache"))
+            .output()
+            .unwrap()
+    }
+
+    /// Runs `nodescope run s.toml` and expects an exit code and texts on standard error; and that nothing was written.
+    fn refuses(&self, code: i32, texts: &[&str]) {
+        let output = self.run(&["run", "s.toml"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        for text in texts {
+            assert!(stderr.contains(text), "expected {text:?} in:\n{stderr}");
+        }
+        assert_eq!(output.status.code(), Some(code), "{stderr}");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+        assert!(!self.path().join("results").exists());
+    }
+}
+
+/// A study whose image need not be built; `part` is added. Its files are whole.
+fn own_image(part: &str) -> Place {
+    let place = Place::new(&format!(
+        "image = {{ kernel = \"vmlinux\", initramfs = \"initramfs\", root = \"root\" }}\n{part}"
+    ));
+    let mut kernel = vec![0; 1024];
+    kernel[0x1f1] = 1;
+    kernel[0x202..0x206].copy_from_slice(b"HdrS");
+    fs::write(place.path().join("vmlinux"), kernel).unwrap();
+    fs::write(place.path().join("initramfs"), b"\x1f\x8b compressed").unwrap();
+    fs::write(place.path().join("root"), [0; 512]).unwrap();
+    place
+}
+
+const JOB: &str = "cluster.nodes = 2\njob.command = \"true\"\n";
+
+#[test]
+fn a_missing_study_is_named() {
+    let place = Place::new("");
+    let output = place.run(&["run", "other.toml"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("other.toml: cannot be read: No such file or directory"),
+        "{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn no_nodes() {
+    own_image("cluster.nodes = 0\njob.command = \"true\"\n").refuses(
+        2,
+        &[
+            "s.toml:2: cluster.nodes: is 0; write a whole number from 1 to 1022\n",
+            "error: s.toml cannot be run: 1 problem\n",
+        ],
+    );
+}
+
+#[test]
+fn wrong_units_and_unknown_keys_are_told_together() {
+    own_image(&format!(
+        "{JOB}network.latency = \"1.3 GHz\"\nnode.memroy = \"1 GiB\"\nnode.memory = 512\n"
+    ))
+    .refuses(
+        2,
+        &[
+            "s.toml:4: network.latency: \"1.3 GHz\" is not a time: \"GHz\" is none of the units",
+            "write e.g. \"1.3 us\"\n",
+            "s.toml:5: node.memroy: is not a known key; did you mean \"memory\"?\n",
+            "s.toml:6: node.memory: 512 has no unit; write e.g. \"512 MiB\"\n",
+            "error: s.toml cannot be run: 3 problems\n",
+        ],
+    );
+}
+
+#[test]
+fn an_unknown_plugin() {
+    own_image(&format!(
+        "{JOB}[[window]]\nmeasure = \"1 M instructions\"\nplugins = [\"tlb\"]\n"
+    ))
+    .refuses(
+        2,
+        &["s.toml:6: window[0].plugins[0]: \"tlb\" is not a plugin (there are \"cache\", \"numa\")\n"],
+    );
+}
+
+#[test]
+fn a_missing_kernel() {
+    let place = own_image(JOB);
+    fs::remove_file(place.path().join("vmlinux")).unwrap();
+    place.refuses(
+        2,
+        &["s.toml:1: image.kernel: vmlinux: there is no such file; paths are relative to the study file's folder\n"],
+    );
+}
+
+#[test]
+fn a_truncated_kernel_and_a_truncated_disk() {
+    let place = own_image(JOB);
+    let kernel = fs::read(place.path().join("vmlinux")).unwrap();
+    fs::write(place.path().join("vmlinux"), &kernel[..1000]).unwrap();
+    fs::write(place.path().join("root"), [0; 511]).unwrap();
+    place.refuses(
+        2,
+        &[
+            "s.toml:1: image.kernel: vmlinux: is truncated: its bzImage ends at byte 1024, the file has 1000",
+            "s.toml:1: image.root: root: has 511 bytes, which is no whole number of 512-byte sectors",
+        ],
+    );
+}
+
+#[test]
+fn more_memory_than_the_host_has() {
+    own_image(&format!("{JOB}node.memory = \"512 TiB\"\n")).refuses(
+        5,
+        &[
+            "s.toml:4: node.memory: 2 nodes of 512 TiB need 1024 TiB and 256 MiB for nodescope itself, but this host has",
+            "lower it or cluster.nodes, or use a larger host",
+        ],
+    );
+}
+
+#[test]
+fn kvm_is_refused_for_whole_studies() {
+    own_image(&format!("{JOB}study.engine = \"kvm\"\n")).refuses(
+        2,
+        &["s.toml:4: study.engine: this release runs whole studies on the portable engine alone; write \"soft\" or \"auto\"\n"],
+    );
+}
+
+#[test]
+fn results_are_not_overwritten_unasked() {
+    let place = own_image(JOB);
+    let results = place.path().join("results/s");
+    fs::create_dir_all(&results).unwrap();
+    fs::write(results.join("thesis.tex"), "x").unwrap();
+    let says = |args: &[&str], text: &str| {
+        let output = place.run(args);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(text), "{stderr}");
+        assert_eq!(output.status.code(), Some(2));
+    };
+    let other = "results/s holds other files than results; give another folder with --results";
+    says(&["run", "s.toml"], other);
+    says(&["run", "s.toml", "--force"], other);
+    assert!(results.join("thesis.tex").exists());
+    fs::write(results.join("run.json"), "{}").unwrap();
+    says(
+        &["run", "s.toml"],
+        "results/s already holds results; replace them with --force",
+    );
+}
+
+#[test]
+fn results_that_cannot_be_written() {
+    let place = own_image(&format!("{JOB}results.directory = \"vmlinux\"\n"));
+    let output = place.run(&["run", "s.toml"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("s.toml:4: results.directory: vmlinux is not a folder; give another place"),
+        "{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(5));
+}
+
+#[test]
+fn a_good_study_is_described() {
+    let place = own_image(JOB);
+    let output = place.run(&["check", "s.toml"]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout.starts_with("s.toml: no problems\n"), "{stdout}");
+    assert!(
+        stdout.contains("2 x 1 vCPUs (1 sockets x 1 cores x 1 threads) at 2.9 GHz, 512 MiB"),
+        "{stdout}"
+    );
+    assert!(stdout.contains("10 Gbit/s, 1.3 us, MTU 1500 B"), "{stdout}");
+}
+
+#[test]
+fn errors_are_json_for_programs() {
+    let place = Place::new("");
+    let output = place.run(&["--log-format", "json", "report", "nowhere"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let value: serde_json::Value = serde_json::from_str(stderr.trim()).unwrap();
+    assert_eq!(value["event"], "error");
+    assert_eq!(value["exit_code"], 2);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let place = Place::new("");
+    for args in [
+        &["run"][..],
+        &["fly"],
+        &["run", "s.toml", "--host-threads", "0"],
+        &["report", "r", "--json", "--html"],
+        &["report", "r", "--core-cpi", "0.8"],
+    ] {
+        assert_eq!(place.run(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn the_help_documents_exit_codes() {
+    let place = Place::new("");
+    let output = place.run(&["--help"]);
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(stdout.contains("Exit codes:\n"), "{stdout}");
+    assert!(stdout.contains("  130  interrupted"), "{stdout}");
+}
+
+#[test]
+fn an_image_that_is_not_built_says_how_to_build_it() {
+    let place = Place::new(JOB);
+    let output = place.run(&["image", "show", "s.toml"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        stderr,
+        "error: the image is not built yet; run: nodescope image build s.toml\n"
+    );
+    assert_eq!(output.status.code(), Some(2));
+    let output = place.run(&["image", "list"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
+}
+
+/// What a run that was killed leaves: its own record without an end, perhaps a trace that stops anywhere.
+mod killed {
+    use super::*;
+
+    fn run_file() -> serde_json::Value {
+        serde_json::json!({
+            "version": 1,
+            "study": {"name": "hpcc", "id": "0123", "description": [["nodes", "2 x 2 vCPUs"]]},
+            "core": {"nominal": {"source": "nominal, not measured"}},
+            "ending": null,
+            "exit_code": null,
+            "job_status": null,
+            "virtual_ps": 0,
+            "instructions": [],
+            "network": [],
+            "notes": [],
+        })
+    }
+
+    fn place(run: &serde_json::Value) -> Place {
+        let place = Place::new("");
+        fs::create_dir(place.path().join("r")).unwrap();
+        fs::write(place.path().join("r/run.json"), run.to_string()).unwrap();
+        place
+    }
+
+    #[test]
+    fn its_results_are_readable() {
+        let place = place(&run_file());
+        let output = place.run(&["report", "r"]);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(
+            stdout.contains("the run has not ended, or was killed"),
+            "{stdout}"
+        );
+        let output = place.run(&["report", "r", "--json"]);
+        let value: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(value["study"]["name"], "hpcc");
+        let output = place.run(&["report", "r", "--html"]);
+        assert!(String::from_utf8_lossy(&output.stdout).contains("<html"));
+    }
+
+    #[test]
+    fn a_trace_that_is_not_one_is_named() {
+        let place = place(&run_file());
+        fs::write(place.path().join("r/trace.nst"), "nothing of the kind").unwrap();
+        let output = place.run(&["report", "r"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains("trace.nst"), "{stderr}");
+    }
+
+    #[test]
+    fn another_version_is_refused() {
+        let mut run = run_file();
+        run["version"] = 2.into();
+        let output = place(&run).run(&["report", "r"]);
+        assert_eq!(
+            String::from_utf8_lossy(&output.stderr),
+            "error: r/run.json: has version 2, this program reads version 1; use the nodescope that wrote it\n"
+        );
+        assert_eq!(output.status.code(), Some(2));
+    }
+
+    #[test]
+    fn a_folder_without_results_is_named() {
+        let output = Place::new("").run(&["report", "."]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            stderr.starts_with("error: . holds no results of a run (no run.json)"),
+            "{stderr}"
+        );
+    }
+}
