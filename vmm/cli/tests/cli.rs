@@ -198,7 +198,11 @@ fn a_good_study_is_described() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     assert!(stdout.starts_with("s.toml: no problems\n"), "{stdout}");
     assert!(
-        stdout.contains("2 x 1 vCPUs (1 sockets x 1 cores x 1 threads) at 2.9 GHz, 512 MiB"),
+        stdout.contains("2 x 1 vCPUs (sockets x cores x threads: 1 x 1 x 1) at 2.9 GHz, 512 MiB"),
+        "{stdout}"
+    );
+    assert!(
+        stdout.contains("L1d 32 KiB, L1i 32 KiB, L2 256 KiB, L3 20 MiB"),
         "{stdout}"
     );
     assert!(stdout.contains("10 Gbit/s, 1.3 us, MTU 1500 B"), "{stdout}");

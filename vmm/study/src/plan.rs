@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use nodescope_fabric::LinkConfig;
 use nodescope_image::ImageSpec;
 use nodescope_machine::cpuid::CpuidOptions;
-use nodescope_machine::topology::NodeTopology;
+use nodescope_machine::topology::{CacheKind, NodeTopology};
 use nodescope_plugin_cache::CacheConfig;
 use nodescope_window::{MemorySpec, WindowSpec};
 use serde::Serialize;
@@ -181,13 +181,20 @@ impl Study {
         let caches = node.sorted_caches();
         let caches: Vec<_> = caches
             .iter()
-            .map(|cache| format!("L{} {}", cache.level, Bytes(cache.size)))
+            .map(|cache| {
+                let letter = match cache.kind {
+                    CacheKind::Data => "d",
+                    CacheKind::Instruction => "i",
+                    CacheKind::Unified => "",
+                };
+                format!("L{}{letter} {}", cache.level, Bytes(cache.size))
+            })
             .collect();
         let rows = [
             (
                 "nodes",
                 format!(
-                    "{} x {} vCPUs ({} sockets x {} cores x {} threads) at {}, {}",
+                    "{} x {} vCPUs (sockets x cores x threads: {} x {} x {}) at {}, {}",
                     self.nodes,
                     node.vcpus(),
                     node.sockets,
