@@ -1,0 +1,76 @@
+//! Host time.
+
+use std::time::Instant;
+
+/// Wall and processor time of an interval, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Spent {
+    /// Wall.
+    pub wall: f64,
+    /// Processor time of all threads.
+    pub cpu: f64,
+}
+
+/// A point in time of this process.
+#[derive(Clone, Copy, Debug)]
+pub struct Point {
+    wall: Instant,
+    cpu: f64,
+}
+
+impl Point {
+    /// Now.
+    pub fn now() -> Self {
+        let mut t = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        // SAFETY: `t` is valid for the call to fill in.
+        unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut t) };
+        Self::with_cpu(t.tv_sec as f64 + 1e-9 * t.tv_nsec as f64)
+    }
+
+    /// Now, for a process whose processor time is known.
+    pub fn with_cpu(cpu: f64) -> Self {
+        Self {
+            wall: Instant::now(),
+            cpu,
+        }
+    }
+
+    /// From this point to a later one.
+    pub fn to(self, end: Self) -> Spent {
+        Spent {
+            wall: (end.wall - self.wall).as_secs_f64(),
+            cpu: end.cpu - self.cpu,
+        }
+    }
+}
+
+/// Processor time of another process, all threads, in seconds.
+pub fn of_process(pid: u32) -> Option<f64> {
+    let mut total = 0.0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
+        let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+        total += text.split(' ').next()?.parse::<f64>().ok()? * 1e-9;
+    }
+    Some(total)
+}
+
+/// The middle of an odd number of values, the lower middle of an even number; NaN of none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    match values.len() {
+        0 => f64::NAN,
+        n => values[(n - 1) / 2],
+    }
+}
+
+/// Geometric mean; NaN of none.
+pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
+    let (sum, n) = values
+        .into_iter()
+        .fold((0.0, 0), |(sum, n), v| (sum + f64::ln(v), n + 1));
+    (sum / f64::from(n)).exp()
+}
