@@ -177,7 +177,20 @@ impl Cpu {
     }
 
     /// Report the lines that entering this block fetches.
+    #[inline(always)]
     pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
+        let shift = self.fetch_filter.shift();
+        let line = block.physical >> shift;
+        let last = block.physical + u64::from(executed_len.max(1)) - 1;
+        if block.second_page == 0 && last >> shift == line && self.fetch_filter.hit(line << shift) {
+            self.counters_mut().fetches += 1;
+            return;
+        }
+        self.fetch_lines_slow(block, executed_len);
+    }
+
+    #[inline(never)]
+    fn fetch_lines_slow(&mut self, block: &Block, executed_len: u32) {
         let shift = self.fetch_filter.shift();
         let ip = self.gpr[RIP as usize];
         let (mut at, mut left) = (block.physical, u64::from(executed_len.max(1)));

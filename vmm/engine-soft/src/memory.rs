@@ -318,6 +318,13 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn load_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
+        let len = size_of::<T>();
+        if len <= self.filter.room(linear)
+            && let Target::Host(host) = self.target(linear, len, Access::Read, false)?
+        {
+            // SAFETY: `target` returns RAM that holds `len` bytes from here; any bit pattern is a valid T.
+            return Ok(unsafe { host.cast::<T>().read_unaligned() });
+        }
         let mut buf = [0_u8; 32];
         self.read_bytes(linear, &mut buf[..size_of::<T>()])?;
         // SAFETY: `buf` holds at least size_of::<T>() bytes and any pattern is a valid T.
@@ -327,6 +334,14 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn store_slow<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
+        let len = size_of::<T>();
+        if len <= self.filter.room(linear)
+            && let Target::Host(host) = self.target(linear, len, Access::Write, false)?
+        {
+            // SAFETY: `target` returns RAM that takes `len` bytes from here.
+            unsafe { host.cast::<T>().write_unaligned(value) };
+            return Ok(());
+        }
         // SAFETY: T is plain data without padding (contract of `Plain`), so its bytes are initialised.
         let bytes =
             unsafe { std::slice::from_raw_parts((&raw const value).cast::<u8>(), size_of::<T>()) };
@@ -393,6 +408,17 @@ impl Cpu {
         if e.read == linear.wrapping_add(len as u64 - 1) >> self.filter.shift {
             return Ok(linear.wrapping_add(e.addend) as *const u8);
         }
+        self.read_span_slow(linear, len)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_span_slow(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
+        if len <= self.filter.room(linear)
+            && let Target::Host(host) = self.target(linear, len, Access::Read, false)?
+        {
+            return Ok(host);
+        }
         let mut scratch = [0; 512];
         self.read_bytes(linear, &mut scratch[..len])?;
         self.scratch.0[..len].copy_from_slice(&scratch[..len]);
@@ -407,6 +433,12 @@ impl Cpu {
         if e.write == linear.wrapping_add(len as u64 - 1) >> self.filter.shift {
             return Ok(linear.wrapping_add(e.addend) as *mut u8);
         }
+        self.write_span_slow(linear, len)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn write_span_slow(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
         self.probe_write(linear, len)?;
         Ok(self.scratch.0.as_mut_ptr())
     }
@@ -440,10 +472,23 @@ impl Cpu {
     #[inline]
     pub fn commit_span(&mut self, linear: u64, len: usize, place: *mut u8) -> Result<(), Trap> {
         if std::ptr::eq(place, self.scratch.0.as_ptr()) {
-            let scratch = self.scratch;
-            return self.write_bytes(linear, &scratch.0[..len]);
+            return self.commit_scratch(linear, len);
         }
         Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn commit_scratch(&mut self, linear: u64, len: usize) -> Result<(), Trap> {
+        if len <= self.filter.room(linear)
+            && let Target::Host(host) = self.target(linear, len, Access::Write, false)?
+        {
+            // SAFETY: `target` returns RAM that takes `len` bytes from here; the scratch buffer is not guest RAM.
+            unsafe { std::ptr::copy_nonoverlapping(self.scratch.0.as_ptr(), host, len) };
+            return Ok(());
+        }
+        let scratch = self.scratch;
+        self.write_bytes(linear, &scratch.0[..len])
     }
 
     /// Translate the second and later pages of a span: the first is translated by the access itself.
