@@ -63,7 +63,10 @@ fn every_field_arrives() {
         panic!("{:?}", study.image)
     };
     assert_eq!(spec.packages, ["lammps"]);
-    assert!(spec.mirror.as_ref().unwrap().contains("snapshot"));
+    assert_eq!(
+        spec.mirror.as_deref(),
+        Some("http://archive.example/debian/20260101")
+    );
     assert_eq!(study.kernel_parameters, ["loglevel=7"]);
     assert_eq!(study.topology.socket_memory, [256 << 20, 512 << 20]);
     assert_eq!(study.topology.tsc_hz, 3_330_000_000);
