@@ -310,10 +310,16 @@ impl Run<'_> {
             .lookahead()
             .unwrap_or(LONGEST_QUANTUM_PS)
             .min(LONGEST_QUANTUM_PS);
-        let target = activity.max(self.now_ps) + lookahead;
+        let target = (activity.max(self.now_ps) + lookahead).min(self.config.time_limit_ps);
         let statuses = quantum(target);
         self.now_ps = target;
         self.collect(executor, observer)?;
+        if statuses.is_err()
+            && let Some(panic) = self.panic()
+        {
+            // The triple fault that ends a panic says less than its message.
+            return Ok(Some(panic));
+        }
         for (watch, status) in self.watches.iter_mut().zip(statuses?) {
             watch.status = status;
         }
@@ -338,11 +344,19 @@ impl Run<'_> {
         }
     }
 
+    /// The first node whose kernel has panicked.
+    fn panic(&self) -> Option<Ending> {
+        (0..).zip(&self.watches).find_map(|(node, watch)| {
+            let line = watch.panic.clone()?;
+            Some(Ending::GuestPanic { node, line })
+        })
+    }
+
     fn ending(&mut self, interrupted: &AtomicBool) -> Option<Ending> {
-        for (node, watch) in (0..).zip(&mut self.watches) {
-            if let Some(line) = watch.panic.take() {
-                return Some(Ending::GuestPanic { node, line });
-            }
+        if let Some(panic) = self.panic() {
+            return Some(panic);
+        }
+        for (node, watch) in (0..).zip(&self.watches) {
             if watch.status == NodeStatus::Reset {
                 return Some(Ending::Reset { node });
             }
