@@ -233,6 +233,11 @@ impl Node {
         self.vcpus[vcpu].save()
     }
 
+    /// Load the complete state of a vCPU between two calls of [`Node::run_until`].
+    pub fn restore_vcpu(&mut self, vcpu: usize, state: &VcpuState) {
+        self.vcpus[vcpu].restore(state);
+    }
+
     /// What the guest has written to its console since the last call.
     pub fn take_console(&mut self) -> Vec<u8> {
         self.board.chipset.serial.take_output()
