@@ -1,0 +1,237 @@
+//! Boots whole guests for the tests: the image from the cache (or a fresh build), C programs on the job disk, one run of a cluster.
+//!
+//! What cannot be had on this machine (the tools that build the image, a C compiler) makes a test say "skipped" and why.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use nodescope_cluster::{ClusterConfig, Observer, Outcome, Progress, RunError};
+use nodescope_fabric::LinkConfig;
+use nodescope_image::{Image, ImageError, ImageSpec, JobFile};
+use nodescope_machine::topology::NodeTopology;
+
+/// Picoseconds in a second.
+pub const SECOND_PS: u64 = 1_000_000_000_000;
+/// Virtual seconds after which a test's guest counts as hung; boots take about 0.3.
+pub const PATIENCE_S: u64 = 60;
+
+/// The guest image; none, with a line that says why, where it cannot be built.
+///
+/// # Panics
+///
+/// If the tools are there and the build fails.
+pub fn image() -> Option<&'static Image> {
+    static IMAGE: OnceLock<Option<Image>> = OnceLock::new();
+    IMAGE
+        .get_or_init(|| {
+            let built = nodescope_image::default_cache_dir().and_then(|cache| {
+                nodescope_image::build(&ImageSpec::debian(), &cache, &mut |line| {
+                    eprintln!("{line}");
+                })
+            });
+            match built {
+                Ok(image) => Some(image),
+                Err(missing @ ImageError::MissingTool { .. }) => {
+                    println!("skipped: no guest image: {missing}");
+                    None
+                }
+                Err(error) => panic!("the guest image cannot be built: {error}"),
+            }
+        })
+        .as_ref()
+}
+
+/// A program of `programs/`, compiled; none, with a line that says why, without the compiler.
+///
+/// # Panics
+///
+/// If the compiler refuses the program.
+pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Option<Vec<u8>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let out = dir.path().join("program");
+    let result = Command::new(compiler)
+        .arg("-I")
+        .arg(root.join("../../guest-images/tracer"))
+        .arg("-o")
+        .arg(&out)
+        .arg(root.join("programs").join(source))
+        .args(flags)
+        .output();
+    match result {
+        Ok(output) if output.status.success() => {
+            Some(fs::read(&out).expect("the compiler's output"))
+        }
+        Ok(output) => panic!(
+            "{compiler} refuses {source}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        ),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            println!("skipped: no {compiler} here");
+            None
+        }
+        Err(error) => panic!("{compiler}: {error}"),
+    }
+}
+
+/// A file for the job disk that can be executed.
+pub fn program(path: &str, data: impl Into<Vec<u8>>) -> JobFile {
+    JobFile {
+        path: path.into(),
+        mode: 0o755,
+        data: data.into(),
+    }
+}
+
+/// A job of one shell script.
+pub fn script(text: &str) -> Vec<JobFile> {
+    vec![program("run", text)]
+}
+
+/// A node of one vCPU with this much memory.
+pub fn small_node(mib: u64) -> NodeTopology {
+    NodeTopology::uniform(1, 1, 1, mib << 20)
+}
+
+/// A cluster that runs a job, with a link of 10 Gbit/s and 20 us (few, long quanta), no windows, one host thread.
+///
+/// # Panics
+///
+/// If the files make no job disk.
+pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -> ClusterConfig {
+    ClusterConfig {
+        name: "test".into(),
+        study_id: "0".into(),
+        seed: 1,
+        nodes,
+        topology: node,
+        cpuid: Default::default(),
+        nominal_cpi: 65536,
+        kernel: image.vmlinux.clone(),
+        initramfs: image.initramfs.clone(),
+        root: image.root.clone(),
+        job_disk: nodescope_image::job_disk(job).expect("a job disk"),
+        link: LinkConfig {
+            bandwidth: 10_000_000_000,
+            latency_ps: 20_000_000,
+        },
+        mtu: 1500,
+        offload: true,
+        capture: false,
+        trace: false,
+        slots: Vec::new(),
+        console: false,
+        kernel_parameters: Vec::new(),
+        epoch: 1_700_000_000,
+        disk_latency_ns: 20_000,
+        disk_bandwidth: 2_000_000_000,
+        windows: Vec::new(),
+        time_limit_ps: PATIENCE_S * SECOND_PS,
+        host_threads: 1,
+    }
+}
+
+/// A run that came to an end of its own.
+#[derive(Debug)]
+pub struct Finished {
+    /// What the cluster says.
+    pub outcome: Outcome,
+    /// Console output by node, carriage returns left out.
+    pub consoles: Vec<String>,
+    /// The results.
+    pub dir: PathBuf,
+}
+
+impl Finished {
+    /// A file that the guest put among the results.
+    ///
+    /// # Panics
+    ///
+    /// If there is none: with the console of node 0.
+    pub fn file(&self, name: &str) -> String {
+        fs::read_to_string(self.dir.join("files").join(name))
+            .unwrap_or_else(|error| panic!("no file {name} ({error}):\n{}", self.consoles[0]))
+    }
+}
+
+struct Silent;
+
+impl Observer for Silent {
+    fn progress(&mut self, _: &dyn Fn() -> Progress) {}
+    fn message(&mut self, node: u32, text: &str) {
+        println!("node {node}: {text}");
+    }
+    fn console(&mut self, _: u32, _: &[u8]) {}
+}
+
+/// Runs a cluster and prints what it took.
+///
+/// # Errors
+///
+/// What [`nodescope_cluster::run`] says.
+pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
+    let start = Instant::now();
+    let outcome = nodescope_cluster::run(config, dir, &AtomicBool::new(false), &mut Silent)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let millions: Vec<u64> = outcome.instructions.iter().map(|n| n / 1_000_000).collect();
+    let total: u64 = outcome.instructions.iter().sum();
+    println!(
+        "{:?}, job {:?}, {:.3} virtual s, {millions:?} M instructions, {seconds:.1} s, {:.0} M instructions/s on {} host threads",
+        outcome.ending,
+        outcome.job_status,
+        outcome.virtual_ps as f64 / SECOND_PS as f64,
+        total as f64 / 1e6 / seconds,
+        config.host_threads,
+    );
+    let consoles = (0..config.nodes)
+        .map(|n| {
+            let path = dir.join(format!("console-node{n}.log"));
+            let bytes = fs::read(path).expect("a console log");
+            String::from_utf8_lossy(&bytes).replace('\r', "")
+        })
+        .collect();
+    Ok(Finished {
+        outcome,
+        consoles,
+        dir: dir.into(),
+    })
+}
+
+/// Runs a cluster whose job must succeed.
+///
+/// # Panics
+///
+/// If it does not: with the console of node 0.
+pub fn run_well(config: &ClusterConfig, dir: &Path) -> Finished {
+    let finished = run(config, dir).unwrap_or_else(|error| {
+        let console = fs::read_to_string(dir.join("console-node0.log")).unwrap_or_default();
+        panic!("{error}\n{console}")
+    });
+    let outcome = &finished.outcome;
+    assert_eq!(
+        (&outcome.ending, outcome.job_status),
+        (&nodescope_cluster::Ending::PoweredOff, Some(0)),
+        "{}",
+        finished.consoles[0]
+    );
+    finished
+}
+
+/// Peak of this process's resident memory in bytes (`VmHWM`).
+///
+/// # Panics
+///
+/// Where there is no `/proc`.
+pub fn peak_memory() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc/self/status");
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix(" kB"));
+    1024 * kib
+        .and_then(|n| n.trim().parse::<u64>().ok())
+        .expect("VmHWM")
+}

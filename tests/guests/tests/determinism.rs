@@ -1,0 +1,159 @@
+//! The same study gives the same bytes: twice on one host thread, and on two.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_well};
+use nodescope_hypercall::Function;
+use nodescope_machine::topology::NodeTopology;
+use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
+use nodescope_window::{CacheConfig, Ending, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
+
+const JOB: &str = "#!/bin/sh
+set -e
+mpirun -np 4 ./ring
+dmesg | tail -n 20 >dmesg-tail
+nodescope-guest put dmesg-tail dmesg-tail
+head -c 64 /dev/urandom | od -x >random
+nodescope-guest put random random
+";
+
+/// Every file below a folder.
+fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![dir.to_path_buf()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(dir).unwrap().display().to_string();
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// The report's three forms, put beside what they are made from.
+fn report(finished: &Finished) {
+    let report = nodescope_report::build(&ReportInput {
+        windows: finished.outcome.windows.clone(),
+        trace: Some(finished.dir.join(TRACE_FILE)),
+        study: StudyInfo::default(),
+        core: CoreCpi::Nominal {
+            source: "stated in the test".into(),
+        },
+        network: Vec::new(),
+        notes: finished.outcome.warnings.clone(),
+    })
+    .unwrap();
+    for (name, text) in [
+        ("report.txt", report.text()),
+        ("report.json", report.json()),
+        ("report.html", report.html()),
+    ] {
+        fs::write(finished.dir.join(name), text).unwrap();
+    }
+}
+
+#[test]
+fn the_same_study_gives_the_same_bytes() {
+    let Some(image) = image() else { return };
+    let Some(ring) = compile("mpicc.openmpi", "ring.c", &["-O2"]) else {
+        return;
+    };
+    let job = [program("ring", ring), program("run", JOB)];
+    let mut config = cluster(image, 2, NodeTopology::uniform(2, 1, 1, 128 << 20), &job);
+    config.trace = true;
+    config.capture = true;
+    config.windows = vec![WindowSpec {
+        name: "rounds".into(),
+        open: Trigger::MpiCall {
+            function: Function::Allreduce,
+            call: 3,
+            rank: 0,
+        },
+        warm_up: 500_000,
+        measure: Measure::Instructions(4_000_000),
+        models: ModelSpec {
+            caches: Some(CacheConfig::xeon_e5_2690()),
+            memory: Some(MemorySpec::numa()),
+        },
+    }];
+    let results: Vec<_> = [1, 1, 2]
+        .into_iter()
+        .map(|threads| {
+            config.host_threads = threads;
+            let dir = tempfile::tempdir().unwrap();
+            let finished = run_well(&config, dir.path());
+            report(&finished);
+            (threads, finished, files(dir.path()), dir)
+        })
+        .collect();
+    let (_, first, bytes, _) = &results[0];
+    assert!(
+        first.consoles[0].contains("4 ranks: 10\n"),
+        "{}",
+        first.consoles[0]
+    );
+    let outcome = &first.outcome.windows.outcomes[0];
+    assert_eq!(outcome.ending, Ending::Complete, "{outcome}");
+    // There is something to compare.
+    for name in [
+        TRACE_FILE,
+        "windows.json",
+        "fabric.pcap",
+        "console-node0.log",
+        "console-node1.log",
+        "files/random",
+        "files/dmesg-tail",
+        "report.json",
+        "report.html",
+    ] {
+        let size = bytes.get(name).map_or(0, Vec::len);
+        println!("{name}: {size} bytes");
+        assert!(size > 100, "{name} has {size} bytes");
+    }
+    let record = &first.outcome.windows.windows[0];
+    for node in &record.nodes {
+        assert!(!node.statistics.is_empty());
+        let stalls: u64 = node.counters.iter().map(|(.., c)| c.stall_cycles).sum();
+        assert!(stalls > 0, "the models cost no cycle on {}", node.name);
+    }
+    for (threads, other, others, _) in &results[1..] {
+        let compared = format!("1 and {threads} host threads");
+        assert_eq!(
+            bytes.keys().collect::<Vec<_>>(),
+            others.keys().collect::<Vec<_>>(),
+            "{compared}"
+        );
+        for (name, content) in bytes {
+            let same = content == &others[name];
+            let at = content.iter().zip(&others[name]).position(|(a, b)| a != b);
+            assert!(same, "{name} differs at byte {at:?}: {compared}");
+        }
+        assert_eq!(first.outcome.instructions, other.outcome.instructions);
+        assert_eq!(first.outcome.virtual_ps, other.outcome.virtual_ps);
+        assert_eq!(first.outcome.network, other.outcome.network);
+    }
+}
+
+#[test]
+fn another_seed_gives_other_random_numbers() {
+    let Some(image) = image() else { return };
+    let job = [program(
+        "run",
+        "#!/bin/sh\nhead -c 64 /dev/urandom | od -x >random && nodescope-guest put random random\n",
+    )];
+    let random = |seed| {
+        let mut config = cluster(image, 1, NodeTopology::uniform(1, 1, 1, 128 << 20), &job);
+        config.seed = seed;
+        let dir = tempfile::tempdir().unwrap();
+        run_well(&config, dir.path()).file("random")
+    };
+    assert_ne!(random(1), random(2));
+}

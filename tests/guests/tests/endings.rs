@@ -1,0 +1,137 @@
+//! However a run ends, the outcome says how: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
+
+use nodescope_cluster::{Ending, RunError};
+use nodescope_guest_tests::{Finished, SECOND_PS, cluster, image, run, script, small_node};
+use nodescope_hypercall::Function;
+use nodescope_machine::node::NodeError;
+use nodescope_window::{Ending as WindowEnding, Measure, ModelSpec, Trigger, WindowSpec};
+
+fn window(name: &str, open: Trigger) -> WindowSpec {
+    WindowSpec {
+        name: name.into(),
+        open,
+        warm_up: 0,
+        measure: Measure::Instructions(1000),
+        models: ModelSpec::default(),
+    }
+}
+
+/// Runs one small node with this job.
+fn end(
+    job: &str,
+    limit_s: u64,
+    windows: Vec<WindowSpec>,
+) -> Option<(Result<Finished, RunError>, tempfile::TempDir)> {
+    let mut config = cluster(image()?, 1, small_node(128), &script(job));
+    config.time_limit_ps = limit_s * SECOND_PS;
+    config.windows = windows;
+    let dir = tempfile::tempdir().unwrap();
+    let result = run(&config, dir.path());
+    Some((result, dir))
+}
+
+#[test]
+fn a_job_that_fails_and_windows_that_never_open() {
+    let windows = vec![
+        window(
+            "marked",
+            Trigger::Marker {
+                name: "nowhere".into(),
+                occurrence: 2,
+            },
+        ),
+        window(
+            "called",
+            Trigger::MpiCall {
+                function: Function::Allreduce,
+                call: 5,
+                rank: 0,
+            },
+        ),
+        window("late", Trigger::Time { ps: 50 * SECOND_PS }),
+        window("early", Trigger::Time { ps: 1000 }),
+    ];
+    let job = "#!/bin/sh\nnodescope-guest mark nowhere\nnodescope-guest open unheard-of\necho all wrong\nexit 7\n";
+    let Some((result, _dir)) = end(job, 60, windows) else {
+        return;
+    };
+    let finished = result.unwrap();
+    let outcome = &finished.outcome;
+    assert_eq!(outcome.ending, Ending::PoweredOff);
+    assert_eq!(outcome.job_status, Some(7));
+    assert!(finished.consoles[0].contains("all wrong\n"));
+    let endings: Vec<_> = outcome.windows.outcomes.iter().map(|o| o.ending).collect();
+    assert_eq!(
+        endings,
+        [
+            WindowEnding::NeverTriggered,
+            WindowEnding::NeverTriggered,
+            WindowEnding::NeverTriggered,
+            WindowEnding::Complete
+        ]
+    );
+    let texts: Vec<_> = outcome.windows.outcomes.iter().map(|o| &o.text).collect();
+    assert!(
+        texts[0].contains("seen: 1 markers \"nowhere\""),
+        "{texts:?}"
+    );
+    assert!(texts[1].contains("seen: 0"), "{texts:?}");
+    assert_eq!(outcome.windows.windows.len(), 1);
+    assert!(
+        outcome.warnings.iter().any(|w| w.contains("unheard-of")),
+        "{:?}",
+        outcome.warnings
+    );
+}
+
+#[test]
+fn a_guest_kernel_that_panics() {
+    let job = "#!/bin/sh\necho before\necho c >/proc/sysrq-trigger\nsleep 1000\n";
+    let Some((result, _dir)) = end(job, 60, Vec::new()) else {
+        return;
+    };
+    let finished = result.unwrap();
+    let Ending::GuestPanic { node: 0, line } = &finished.outcome.ending else {
+        panic!("{:?}\n{}", finished.outcome.ending, finished.consoles[0]);
+    };
+    assert!(line.contains("sysrq triggered crash"), "{line}");
+    assert_eq!(finished.outcome.job_status, None);
+    assert!(finished.consoles[0].contains("before\n"));
+    assert!(finished.outcome.virtual_ps < 60 * SECOND_PS);
+}
+
+#[test]
+fn a_job_that_never_ends_meets_the_time_limit() {
+    let Some((result, _dir)) = end("#!/bin/sh\nsleep 1000000\n", 8, Vec::new()) else {
+        return;
+    };
+    let finished = result.unwrap();
+    assert_eq!(finished.outcome.ending, Ending::TimeLimit);
+    assert_eq!(finished.outcome.job_status, None);
+    assert_eq!(finished.outcome.virtual_ps, 8 * SECOND_PS);
+    assert!(finished.consoles[0].contains("nodescope: job starts"));
+}
+
+#[test]
+fn a_guest_that_resets_itself() {
+    let Some(image) = image() else { return };
+    let job = script("#!/bin/sh\nbusybox reboot -f\nsleep 1000\n");
+    let mut config = cluster(image, 1, small_node(128), &job);
+    let dir = tempfile::tempdir().unwrap();
+    // By the reset register of the ACPI tables.
+    config.kernel_parameters = vec!["reboot=acpi".into()];
+    let finished = run(&config, dir.path()).unwrap();
+    assert_eq!(finished.outcome.ending, Ending::Reset { node: 0 });
+    assert_eq!(finished.outcome.job_status, None);
+    // By a triple fault, as the image's kernels do if nothing else is said; no message before it explains it.
+    config.kernel_parameters.clear();
+    let error = run(&config, dir.path()).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            RunError::Node(NodeError::TripleFault { node: 0, .. })
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("console log"), "{error}");
+}

@@ -1,0 +1,67 @@
+//! A vCPU's state, taken out and put back while a kernel boots on two CPUs, changes nothing.
+
+use nodescope_cluster::build::build;
+use nodescope_guest_tests::{cluster, image, script};
+use nodescope_machine::node::{Node, NodeStatus};
+use nodescope_machine::topology::NodeTopology;
+use nodescope_x86::VcpuState;
+
+/// Between two looks at the state, cycles; no divisor of anything else.
+const STEP: u64 = 1_234_567;
+
+/// Boots until the first process runs, doing something to the node after each step. What it wrote, its CPUs' states and its instructions.
+fn boot(mut each: impl FnMut(&mut Node)) -> Option<(String, Vec<VcpuState>, u64)> {
+    let config = cluster(
+        image()?,
+        1,
+        NodeTopology::uniform(2, 1, 1, 96 << 20),
+        &script("#!/bin/sh\necho job runs\n"),
+    );
+    let dir = tempfile::tempdir().unwrap();
+    let disk = dir.path().join("disk");
+    std::fs::write(&disk, &config.job_disk).unwrap();
+    let (_, mut nodes) = build(&config, &disk).unwrap();
+    let node = &mut nodes[0];
+    let mut console = Vec::new();
+    // Three virtual seconds are ten times what it takes.
+    while node.now() < 3 * node.clock().hz {
+        let status = node.run_until(node.now() + STEP).unwrap();
+        console.extend(node.take_console());
+        let text = String::from_utf8_lossy(&console);
+        if text.contains("job runs") {
+            assert_eq!(status, NodeStatus::Running);
+            let states = (0..2).map(|v| node.vcpu_state(v)).collect();
+            return Some((text.into_owned(), states, node.instructions()));
+        }
+        each(node);
+    }
+    panic!("{}", String::from_utf8_lossy(&console));
+}
+
+#[test]
+fn state_taken_out_and_put_back_while_booting_changes_nothing() {
+    let Some(plain) = boot(|_| {}) else { return };
+    let mut times = 0;
+    let disturbed = boot(|node| {
+        for v in 0..2 {
+            let state = node.vcpu_state(v);
+            let text = serde_json::to_string(&state).unwrap();
+            let read: VcpuState = serde_json::from_str(&text).unwrap();
+            assert_eq!(read, state);
+            // Another state in between: what is not put back would be found missing.
+            node.restore_vcpu(v, &VcpuState::reset());
+            node.restore_vcpu(v, &read);
+            assert_eq!(node.vcpu_state(v), state);
+        }
+        times += 1;
+    })
+    .unwrap();
+    println!(
+        "{times} times on two CPUs, {} M instructions",
+        plain.2 / 1_000_000
+    );
+    assert!(times > 100);
+    assert_eq!(disturbed.0, plain.0);
+    assert_eq!(disturbed.1, plain.1);
+    assert_eq!(disturbed.2, plain.2);
+}
