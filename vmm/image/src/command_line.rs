@@ -27,6 +27,9 @@ pub const BASE_COMMAND_LINE: &[&str] = &[
     "reboot=t",
 ];
 
+/// Timer ticks per second of Debian's kernel (`CONFIG_HZ`).
+const KERNEL_HZ: u64 = 250;
+
 /// One node's identity, from which the whole command line is made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeCommandLine {
@@ -81,7 +84,13 @@ impl std::fmt::Display for NodeCommandLine {
     /// The command line, one space between parameters.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&BASE_COMMAND_LINE.join(" "))?;
-        write!(f, " tsc_early_khz={}", self.tsc_khz)?;
+        // With the loops of a delay given, the first CPU of every socket does not count them for 80 ms.
+        write!(
+            f,
+            " tsc_early_khz={} lpj={}",
+            self.tsc_khz,
+            self.tsc_khz * 1000 / KERNEL_HZ
+        )?;
         write!(
             f,
             " nodescope.node={} nodescope.nodes={} nodescope.name={}",
@@ -126,7 +135,7 @@ mod tests {
         let identity = line.strip_prefix(&BASE_COMMAND_LINE.join(" ")).unwrap();
         assert_eq!(
             identity,
-            " tsc_early_khz=2900000 nodescope.node=1 nodescope.nodes=2 nodescope.name=node1 nodescope.ip=10.0.0.2/16 nodescope.seed=42"
+            " tsc_early_khz=2900000 lpj=11600000 nodescope.node=1 nodescope.nodes=2 nodescope.name=node1 nodescope.ip=10.0.0.2/16 nodescope.seed=42"
         );
     }
 
