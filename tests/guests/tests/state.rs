@@ -23,8 +23,8 @@ fn boot(mut each: impl FnMut(&mut Node)) -> Option<(String, Vec<VcpuState>, u64)
     let (_, mut nodes) = build(&config, &disk).unwrap();
     let node = &mut nodes[0];
     let mut console = Vec::new();
-    // Three virtual seconds are ten times what it takes.
-    while node.now() < 3 * node.clock().hz {
+    // Three times what it takes.
+    while node.now() < 8 * node.clock().hz {
         let status = node.run_until(node.now() + STEP).unwrap();
         console.extend(node.take_console());
         let text = String::from_utf8_lossy(&console);
