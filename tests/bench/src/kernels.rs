@@ -85,3 +85,47 @@ pub fn arguments(kernels: &[Kernel], divisor: u32) -> Vec<String> {
         .map(|k| format!("run:{}:{}", k.name, (k.repeats / divisor).max(1)))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_are_read_from_console_lines_and_nothing_else_is() {
+        let mark = |begin| {
+            Some(Mark {
+                begin,
+                kernel: "chase".into(),
+            })
+        };
+        assert_eq!(Mark::parse("bench:begin:run:chase\r"), mark(true));
+        assert_eq!(Mark::parse("bench:end:run:chase"), mark(false));
+        for other in ["bench:time:run:chase:0.5", "bench:begin", "chase", ""] {
+            assert_eq!(Mark::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn every_kernel_runs_on_the_host_and_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile(folder.path()).unwrap();
+        let all: Vec<Kernel> = KERNELS.into_iter().chain([TRACED]).collect();
+        let output = Command::new(program)
+            .args(arguments(&all, u32::MAX))
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let marks: Vec<Mark> = text.lines().filter_map(Mark::parse).collect();
+        let expected: Vec<Mark> = all
+            .iter()
+            .flat_map(|k| {
+                [true, false].map(|begin| Mark {
+                    begin,
+                    kernel: k.name.into(),
+                })
+            })
+            .collect();
+        assert_eq!(marks, expected);
+    }
+}

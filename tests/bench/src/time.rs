@@ -74,3 +74,17 @@ pub fn geometric_mean(values: impl IntoIterator<Item = f64>) -> f64 {
         .fold((0.0, 0), |(sum, n), v| (sum + f64::ln(v), n + 1));
     (sum / f64::from(n)).exp()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn means_of_few_values() {
+        assert_eq!(median([3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median([4.0, 1.0, 2.0, 3.0]), 2.0);
+        assert!(median([]).is_nan());
+        assert!((geometric_mean([2.0, 8.0]) - 4.0).abs() < 1e-12);
+        assert!(geometric_mean([]).is_nan());
+    }
+}

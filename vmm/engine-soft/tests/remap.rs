@@ -1,0 +1,93 @@
+//! Code whose linear address comes to mean other memory: blocks found before must not be run again.
+
+mod machine;
+
+use iced_x86::code_asm::*;
+use machine::*;
+use nodescope_engine::{Exit, Limit, Vcpu};
+
+/// Linear address of the function, at the start of a page.
+const FUNCTION: u64 = 0x7_0000;
+/// Other memory for the same page.
+const OTHER: u64 = 0x8_0000;
+
+/// Address of a page's table entry (the machine maps the first 2 MiB by the table at 0x4000).
+fn entry(linear: u64) -> u64 {
+    0x4000 + (linear >> 12) * 8
+}
+
+/// `mov eax, VALUE; ret`
+fn function(value: u8) -> [u8; 6] {
+    [0xb8, value, 0, 0, 0, 0xc3]
+}
+
+/// Call `target` a few times, make `page` mean [`OTHER`], let the machine know by `renew`, call again; the results of the
+/// last call before and of the first after.
+fn results(
+    target: u64,
+    page: u64,
+    place: &[(u64, &[u8])],
+    renew: impl Fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>,
+) -> (u64, u64) {
+    let mut m = Machine::new(|a| {
+        let mut again = a.create_label();
+        a.mov(rbx, target).unwrap();
+        a.mov(ecx, 5).unwrap();
+        a.set_label(&mut again).unwrap();
+        a.call(rbx).unwrap();
+        a.dec(ecx).unwrap();
+        a.jne(again).unwrap();
+        a.mov(esi, eax).unwrap();
+        a.mov(qword_ptr(entry(page)), (OTHER | 7) as i32).unwrap();
+        renew(a).unwrap();
+        a.call(rbx).unwrap();
+        a.mov(edi, eax).unwrap();
+        a.hlt().unwrap();
+    });
+    for (at, bytes) in place {
+        m = m.poke(*at, bytes);
+    }
+    m.vcpu.restore(&m.state);
+    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
+    assert_eq!(exit, Exit::Halted);
+    let state = m.vcpu.save();
+    (state.general.gpr[RSI], state.general.gpr[RDI])
+}
+
+fn load_cr3(a: &mut CodeAssembler) -> Result<(), iced_x86::IcedError> {
+    a.mov(rax, cr3)?;
+    a.mov(cr3, rax)
+}
+
+#[test]
+fn a_page_of_code_is_looked_up_again_after_invlpg() {
+    let place: [(u64, &[u8]); 2] = [(FUNCTION, &function(1)), (OTHER, &function(2))];
+    let renew = |a: &mut CodeAssembler| a.invlpg(byte_ptr(FUNCTION + 0x123));
+    assert_eq!(results(FUNCTION, FUNCTION, &place, renew), (1, 2));
+}
+
+#[test]
+fn a_page_of_code_is_looked_up_again_after_loading_cr3() {
+    let place: [(u64, &[u8]); 2] = [(FUNCTION, &function(1)), (OTHER, &function(2))];
+    assert_eq!(results(FUNCTION, FUNCTION, &place, load_cr3), (1, 2));
+}
+
+#[test]
+fn an_instruction_across_pages_is_looked_up_again_when_its_second_page_changes() {
+    let one = function(1);
+    let (first, second) = one.split_at(1);
+    let other = function(2);
+    let next = FUNCTION + 0x1000;
+    let place: [(u64, &[u8]); 3] = [(next - 1, first), (next, second), (OTHER, &other[1..])];
+    let renew = |a: &mut CodeAssembler| a.invlpg(byte_ptr(next));
+    assert_eq!(results(next - 1, next, &place, renew), (1, 2));
+    assert_eq!(results(next - 1, next, &place, load_cr3), (1, 2));
+}
+
+#[test]
+fn invlpg_of_another_page_leaves_code_as_it_is() {
+    // The architecture lets a processor keep the old translation until it is told; this one does, and its blocks agree.
+    let place: [(u64, &[u8]); 2] = [(FUNCTION, &function(1)), (OTHER, &function(2))];
+    let renew = |a: &mut CodeAssembler| a.invlpg(byte_ptr(DATA));
+    assert_eq!(results(FUNCTION, FUNCTION, &place, renew), (1, 1));
+}
