@@ -135,20 +135,14 @@ impl Cpu {
         let mut len = 0;
         while ops.len() < MAX_BLOCK && decoder.can_decode() {
             let instruction = decoder.decode();
-            if decoder.last_error() == iced_x86::DecoderError::NoMoreBytes {
-                if bytes.len() - len < MAX_INSTRUCTION {
-                    // Cut off by the page's end: it starts the next block.
-                    return (ops, len, len == 0);
-                }
+            if decoder.last_error() == iced_x86::DecoderError::NoMoreBytes
+                && bytes.len() - len < MAX_INSTRUCTION
+            {
+                // Cut off by the page's end: it starts the next block.
+                return (ops, len, len == 0);
             }
             let next = decoder.position();
-            let mut op = lower(
-                &instruction,
-                &bytes[len..next],
-                self.mode,
-                ip,
-                &mut self.stubs,
-            );
+            let mut op = lower(&instruction, self.mode, ip, &mut self.stubs);
             if !instruction.is_string_instruction() {
                 INFO.with_borrow_mut(|info| {
                     for m in info.info(&instruction).used_memory() {

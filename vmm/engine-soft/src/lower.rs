@@ -11,8 +11,6 @@ use crate::ops::simd::Stubs;
 pub struct Lowering<'a> {
     /// The instruction; its IP is the guest's own.
     pub instruction: &'a Instruction,
-    /// Its bytes.
-    pub bytes: &'a [u8],
     /// Mode it was decoded in.
     pub mode: Mode,
     /// The address of the block's first instruction.
@@ -24,13 +22,7 @@ pub struct Lowering<'a> {
 }
 
 /// Lower one instruction. Unknown ones become an operation that stops the study when (and only when) it is executed.
-pub fn lower(
-    instruction: &Instruction,
-    bytes: &[u8],
-    mode: Mode,
-    block_ip: u64,
-    stubs: &mut Stubs,
-) -> Op {
+pub fn lower(instruction: &Instruction, mode: Mode, block_ip: u64, stubs: &mut Stubs) -> Op {
     let mut op = Op {
         handler: ops::system::unknown,
         imm: 0,
@@ -66,7 +58,6 @@ pub fn lower(
     memory_operand(instruction, mode, block_ip, &mut op);
     let mut l = Lowering {
         instruction,
-        bytes,
         mode,
         block_ip,
         op: &mut op,

@@ -90,12 +90,13 @@ impl Cpu {
                     self.deliver_interrupt(Vector::Nmi as u8)?;
                     continue;
                 }
-                if self.rflags & rflags::IF != 0 && self.platform().interrupt_pending(id, now) {
-                    if let Some(vector) = self.platform().acknowledge(id, now) {
-                        self.events.mp = MpState::Running;
-                        self.deliver_interrupt(vector)?;
-                        continue;
-                    }
+                if self.rflags & rflags::IF != 0
+                    && self.platform().interrupt_pending(id, now)
+                    && let Some(vector) = self.platform().acknowledge(id, now)
+                {
+                    self.events.mp = MpState::Running;
+                    self.deliver_interrupt(vector)?;
+                    continue;
                 }
             }
             if self.events.mp == MpState::Halted {

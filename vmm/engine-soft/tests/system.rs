@@ -162,7 +162,7 @@ impl System {
     fn handled(&mut self) -> u8 {
         assert_eq!(self.run(), Exit::Halted);
         let at = self.m.rip() - 1 - HANDLERS;
-        assert!(at < 4096 && at % 16 == 0, "halted at {:#x}", self.m.rip());
+        assert!(at < 4096 && at.is_multiple_of(16), "halted at {:#x}", self.m.rip());
         (at / 16) as u8
     }
 
@@ -594,7 +594,7 @@ fn an_instruction_across_pages_faults_on_the_second_and_runs_once_it_is_there() 
     let (error, frame) = s.frame(true);
     assert_eq!((error, frame.rip), (Some(0x10), place));
     // The handler maps the page: nothing was cached of its absence.
-    let mut s = s.page(CODE + 0x2000, CODE + 0x2000 | 7);
+    let mut s = s.page(CODE + 0x2000, (CODE + 0x2000) | 7);
     s.m.state.general.rip = place;
     s.m.state.events = Default::default();
     assert_eq!(s.run(), Exit::Halted);

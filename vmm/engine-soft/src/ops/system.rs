@@ -60,11 +60,11 @@ pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     let linear = cpu.code_linear(cpu.ip(op));
     let mut bytes = Vec::new();
     for i in 0..u64::from(op.len) {
-        if let Ok(page) = cpu.translate(linear.wrapping_add(i), Intent::Fetch) {
-            if !page.host.is_null() {
-                // SAFETY: within a mapped page of RAM.
-                bytes.push(unsafe { *page.host.add((linear.wrapping_add(i) & 0xfff) as usize) });
-            }
+        if let Ok(page) = cpu.translate(linear.wrapping_add(i), Intent::Fetch)
+            && !page.host.is_null()
+        {
+            // SAFETY: within a mapped page of RAM.
+            bytes.push(unsafe { *page.host.add((linear.wrapping_add(i) & 0xfff) as usize) });
         }
     }
     let text = iced_x86::Decoder::with_ip(cpu.mode.bits(), &bytes, cpu.ip(op), 0).decode();

@@ -51,7 +51,7 @@ fn decode(bytes: &[u8]) -> Instruction {
 fn lower(cpu: &mut Cpu, bytes: &[u8]) -> Op {
     let instruction = decode(bytes);
     assert_ne!(instruction.code(), Code::INVALID, "{bytes:02x?}");
-    crate::lower::lower(&instruction, bytes, Mode::Bits64, IP, &mut cpu.stubs)
+    crate::lower::lower(&instruction, Mode::Bits64, IP, &mut cpu.stubs)
 }
 
 fn execute(cpu: &mut Cpu, op: &Op) -> Done {
