@@ -1,6 +1,7 @@
-//! A vCPU's state, taken out and put back while a kernel boots on two CPUs, changes nothing.
+//! A vCPU's state, taken out and put back (or into a new vCPU) while a kernel boots on two CPUs, changes nothing.
 
-use nodescope_cluster::build::build;
+use nodescope_cluster::ClusterConfig;
+use nodescope_cluster::build::{build, vcpus};
 use nodescope_guest_tests::{cluster, image, script};
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
@@ -10,7 +11,7 @@ use nodescope_x86::VcpuState;
 const STEP: u64 = 1_234_567;
 
 /// Boots until the first process runs, doing something to the node after each step. What it wrote, its CPUs' states and its instructions.
-fn boot(mut each: impl FnMut(&mut Node)) -> Option<(String, Vec<VcpuState>, u64)> {
+fn boot(mut each: impl FnMut(&ClusterConfig, &mut Node)) -> Option<(String, Vec<VcpuState>, u64)> {
     let config = cluster(
         image()?,
         1,
@@ -33,16 +34,16 @@ fn boot(mut each: impl FnMut(&mut Node)) -> Option<(String, Vec<VcpuState>, u64)
             let states = (0..2).map(|v| node.vcpu_state(v)).collect();
             return Some((text.into_owned(), states, node.instructions()));
         }
-        each(node);
+        each(&config, node);
     }
     panic!("{}", String::from_utf8_lossy(&console));
 }
 
 #[test]
 fn state_taken_out_and_put_back_while_booting_changes_nothing() {
-    let Some(plain) = boot(|_| {}) else { return };
+    let Some(plain) = boot(|_, _| {}) else { return };
     let mut times = 0;
-    let disturbed = boot(|node| {
+    let disturbed = boot(|config, node| {
         for v in 0..2 {
             let state = node.vcpu_state(v);
             let text = serde_json::to_string(&state).unwrap();
@@ -54,6 +55,12 @@ fn state_taken_out_and_put_back_while_booting_changes_nothing() {
             assert_eq!(node.vcpu_state(v), state);
         }
         times += 1;
+        if times % 50 == 0 {
+            let ram = node.ram().clone();
+            for (v, fresh) in vcpus(config, 0, &ram).unwrap().into_iter().enumerate() {
+                node.replace_vcpu(v, fresh);
+            }
+        }
     })
     .unwrap();
     println!(

@@ -94,6 +94,25 @@ pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Nod
     Ok((switch, nodes))
 }
 
+/// vCPUs for a node, by number, in their reset state.
+pub fn vcpus(
+    config: &ClusterConfig,
+    node: u32,
+    ram: &Ram,
+) -> Result<Vec<Box<dyn Vcpu>>, CpuidError> {
+    let tables = cpuid::tables(&config.topology, &config.cpuid)?;
+    let vcpu = |(i, cpuid)| {
+        Box::new(SoftVcpu::new(SoftConfig {
+            id: i as u16,
+            ram: ram.clone(),
+            cpuid,
+            cpi: config.nominal_cpi,
+            seed: seed(config, node, 0x1000 + i as u64),
+        })) as Box<dyn Vcpu>
+    };
+    Ok(tables.into_iter().enumerate().map(vcpu).collect())
+}
+
 fn build_node(
     config: &ClusterConfig,
     index: u32,
@@ -164,19 +183,7 @@ fn build_node(
             acpi: &tables,
         },
     )?;
-    let vcpus = cpuid::tables(&topology, &config.cpuid)?
-        .into_iter()
-        .enumerate()
-        .map(|(i, cpuid)| {
-            Box::new(SoftVcpu::new(SoftConfig {
-                id: i as u16,
-                ram: ram.clone(),
-                cpuid,
-                cpi: config.nominal_cpi,
-                seed: seed(config, index, 0x1000 + i as u64),
-            })) as Box<dyn Vcpu>
-        })
-        .collect();
+    let vcpus = vcpus(config, index, &ram)?;
     let identity = NodeIdentity {
         node: index,
         nodes: config.nodes,

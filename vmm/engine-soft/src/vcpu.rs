@@ -75,10 +75,7 @@ impl SoftVcpu {
             ram: config.ram,
             cpuid: config.cpuid,
             id: config.id,
-            random: RandomSource {
-                seed: config.seed,
-                drawn: 0,
-            },
+            random: RandomSource { seed: config.seed },
             stubs: Default::default(),
             scratch: Scratch([0; 512]),
             platform: None,

@@ -238,6 +238,16 @@ impl Node {
         self.vcpus[vcpu].restore(state);
     }
 
+    /// Let another vCPU, of the same memory, go on in the place of one. Between windows, or what the models
+    /// have counted for it so far would start anew.
+    pub fn replace_vcpu(&mut self, vcpu: usize, mut other: Box<dyn Vcpu>) -> Box<dyn Vcpu> {
+        other.restore(&self.vcpus[vcpu].save());
+        if let Some(model) = &self.board.model {
+            other.attach(Some(model.filter()));
+        }
+        std::mem::replace(&mut self.vcpus[vcpu], other)
+    }
+
     /// What the guest has written to its console since the last call.
     pub fn take_console(&mut self) -> Vec<u8> {
         self.board.chipset.serial.take_output()

@@ -242,7 +242,7 @@ pub struct Events {
     pub mp: MpState,
 }
 
-/// Clocks.
+/// Clocks and what else has been counted since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Time {
     /// Cycles of the vCPU's clock since power-on; the TSC is this plus the offset.
@@ -253,6 +253,8 @@ pub struct Time {
     pub instructions: u64,
     /// Fraction of a cycle carried between runs, in 1/65536.
     pub cycle_fraction: u32,
+    /// Values that RDRAND and RDSEED have given.
+    pub random_draws: u64,
 }
 
 /// Everything.

@@ -431,7 +431,8 @@ fn write_base<const S: usize>(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 fn random(cpu: &mut Cpu, op: &Op) -> Done {
-    let value = cpu.random.draw();
+    cpu.time.random_draws += 1;
+    let value = cpu.random.value(cpu.time.random_draws);
     match op.aux {
         2 => cpu.set_reg(op.dst, value as u16),
         4 => cpu.set_reg(op.dst, value as u32),
