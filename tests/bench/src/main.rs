@@ -129,7 +129,7 @@ fn engine(
     };
     match &qemu {
         Ok(version) => say(format!("compared with {version}, tcg,thread=single")),
-        Err(reason) => say(format!("QEMU skipped: {reason}")),
+        Err(reason) => eprintln!("QEMU skipped: {reason}"),
     }
 
     let all: Vec<Kernel> = KERNELS.into_iter().chain([TRACED]).collect();
