@@ -162,7 +162,11 @@ impl System {
     fn handled(&mut self) -> u8 {
         assert_eq!(self.run(), Exit::Halted);
         let at = self.m.rip() - 1 - HANDLERS;
-        assert!(at < 4096 && at.is_multiple_of(16), "halted at {:#x}", self.m.rip());
+        assert!(
+            at < 4096 && at.is_multiple_of(16),
+            "halted at {:#x}",
+            self.m.rip()
+        );
         (at / 16) as u8
     }
 
