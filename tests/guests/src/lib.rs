@@ -173,7 +173,7 @@ impl Observer for Silent {
 ///
 /// # Errors
 ///
-/// What [`nodescope_cluster::run`] says.
+/// What [`fn@nodescope_cluster::run`] says.
 pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
     let start = Instant::now();
     let outcome = nodescope_cluster::run(config, dir, &AtomicBool::new(false), &mut Silent)?;

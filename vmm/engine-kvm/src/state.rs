@@ -1,4 +1,4 @@
-//! Between [`VcpuState`] and what KVM holds. Pure conversions here; `vcpu` makes the calls.
+//! Between `VcpuState` and what KVM holds. Pure conversions here; `vcpu` makes the calls.
 
 use kvm_bindings::{
     KVM_VCPUEVENT_VALID_NMI_PENDING, KVM_VCPUEVENT_VALID_SHADOW, KVM_X86_SHADOW_INT_MOV_SS,

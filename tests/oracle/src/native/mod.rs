@@ -1,6 +1,6 @@
 //! Runs one instruction on the host's CPU, in this process.
 //!
-//! At fixed addresses lie a [`Frame`] that holds the registers to load and those found afterwards, two stubs that load
+//! At fixed addresses lie a `Frame` that holds the registers to load and those found afterwards, two stubs that load
 //! and store them (`stubs`), the code pages and the data window. The instruction ends by jumping to the exit stub, or by
 //! an exception, whose signal (`signal`) stores the registers from its context and returns to the end of the exit stub.
 

@@ -8,7 +8,7 @@
 //! that is checked here, where `#MF` is raised instead.
 //!
 //! Pointers (SDM vol. 1 §8.1.8): FIP and FDP are the guest's linear instruction address and operand offset of the last
-//! non-control instruction, FOP, FCS and FDS are zero, as on processors that deprecate them (CPUID.7.0:EBX[13]).
+//! non-control instruction, FOP, FCS and FDS are zero, as on processors that deprecate them (CPUID.7.0:EBX\[13\]).
 //! The real-mode layout of FSTENV and FSAVE is not made; 16- and 32-bit protected-mode layouts are.
 
 use std::arch::asm;

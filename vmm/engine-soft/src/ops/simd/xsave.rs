@@ -277,7 +277,7 @@ fn xrstor<const WIDE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// XGETBV: XCR0 for ECX = 0; components in use for ECX = 1, where CPUID.(D,1):EAX[2] announces it.
+/// XGETBV: XCR0 for ECX = 0; components in use for ECX = 1, where CPUID.(D,1):EAX\[2\] announces it.
 pub fn xgetbv(cpu: &mut Cpu, _op: &Op) -> Done {
     if cpu.control.cr4 & cr4::OSXSAVE == 0 {
         return Err(invalid(cpu));
