@@ -133,9 +133,7 @@ impl Cpu {
                 "delivery of vector {vector} in protected mode without long mode"
             )));
         }
-        let external = u32::from(source != Source::Software);
         let idt_error = u32::from(vector) << 3 | 2 | u32::from(source == Source::External);
-        let _ = external;
         let at = u64::from(vector) * 16;
         if at + 15 > u64::from(self.segments.idt.limit) {
             return Err(self.raise(Exception::gp(idt_error)));
