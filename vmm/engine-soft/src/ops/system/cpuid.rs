@@ -1,0 +1,103 @@
+//! CPUID: the template's answers, and the guest's tools calling out (`vmm/hypercall`).
+
+use nodescope_engine::{GuestVirtual, Hypercall, MemoryFault};
+use nodescope_x86::bits::cr4;
+
+use super::attend;
+use crate::cpu::Cpu;
+use crate::memory::is_canonical;
+use crate::mmu::Intent;
+use crate::op::{Done, Op, Trap};
+
+/// EAX of the magic CPUID (`vmm/hypercall`).
+const HYPERCALL_LEAF: u64 = 0x4e53_4350;
+
+pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
+    let (leaf, subleaf) = (cpu.gpr[0] as u32, cpu.gpr[1] as u32);
+    let (a, b, c, d);
+    if u64::from(leaf) == HYPERCALL_LEAF {
+        let call = Hypercall {
+            vcpu: cpu.id,
+            operation: subleaf,
+            args: [cpu.gpr[6], cpu.gpr[7], cpu.gpr[8], cpu.gpr[9], cpu.gpr[10]],
+            now: cpu.now(),
+            instructions: cpu.instructions() + 1,
+            cr3: cpu.control.cr3,
+            privilege: cpu.privilege(),
+        };
+        let mut platform = cpu.platform.expect("called only below run()");
+        // SAFETY: as in `Cpu::platform`; `Borrowed` never calls the platform, so the reference is exclusive.
+        let answer = unsafe { platform.as_mut() }.hypercall(&call, &mut Borrowed(cpu));
+        (a, b, c, d) = (answer.eax, answer.ebx, answer.ecx, answer.edx);
+        cpu.touched_platform = true;
+    } else {
+        let mut e = cpu.cpuid.get(leaf, subleaf);
+        // OSXSAVE mirrors CR4 (SDM vol. 2A, CPUID leaf 1 ECX bit 27).
+        if leaf == 1 {
+            e.ecx = e.ecx & !(1 << 27) | u32::from(cpu.control.cr4 & cr4::OSXSAVE != 0) << 27;
+        }
+        (a, b, c, d) = (e.eax, e.ebx, e.ecx, e.edx);
+    }
+    cpu.gpr[0] = a.into();
+    cpu.gpr[3] = b.into();
+    cpu.gpr[1] = c.into();
+    cpu.gpr[2] = d.into();
+    attend(cpu, op)
+}
+
+/// A linear-address view for hypercalls: RAM only, not reported to models.
+struct Borrowed<'a>(&'a mut Cpu);
+
+impl Borrowed<'_> {
+    fn copy(
+        &mut self,
+        address: u64,
+        len: usize,
+        intent: Intent,
+        mut f: impl FnMut(*mut u8, usize, usize),
+    ) -> Result<(), MemoryFault> {
+        let mut done = 0;
+        while done < len {
+            let at = address.wrapping_add(done as u64);
+            let fault = MemoryFault { address: at };
+            if !is_canonical(at) {
+                return Err(fault);
+            }
+            let page = self.0.translate(at, intent).map_err(|Trap| {
+                self.0.exception = None;
+                self.0.stop = None;
+                fault
+            })?;
+            if page.host.is_null() {
+                return Err(fault);
+            }
+            let offset = (at & 0xfff) as usize;
+            let n = (4096 - offset).min(len - done);
+            if intent == Intent::Write {
+                let region = &self.0.ram.regions()[page.region as usize];
+                region
+                    .code
+                    .written((page.physical - region.start) as usize + offset, n);
+            }
+            // SAFETY: `n` bytes from `offset` lie within the mapped page.
+            f(unsafe { page.host.add(offset) }, done, n);
+            done += n;
+        }
+        Ok(())
+    }
+}
+
+impl GuestVirtual for Borrowed<'_> {
+    fn read(&mut self, address: u64, buf: &mut [u8]) -> Result<(), MemoryFault> {
+        self.copy(address, buf.len(), Intent::Read, |host, at, n| {
+            // SAFETY: `copy` hands out `n` readable bytes.
+            unsafe { std::ptr::copy_nonoverlapping(host, buf[at..at + n].as_mut_ptr(), n) }
+        })
+    }
+    fn write(&mut self, address: u64, buf: &[u8]) -> Result<(), MemoryFault> {
+        self.copy(address, buf.len(), Intent::Write, |host, at, n| {
+            // SAFETY: `copy` hands out `n` writable bytes.
+            unsafe { std::ptr::copy_nonoverlapping(buf[at..at + n].as_ptr(), host, n) }
+        })
+    }
+}

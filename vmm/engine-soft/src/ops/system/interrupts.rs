@@ -1,0 +1,99 @@
+//! Interrupts as instructions see them: the flag that masks them, waiting for one, raising one, returning from one.
+//!
+//! What delivery does to the machine (gates, stacks, error codes) is `deliver.rs`.
+
+use iced_x86::Mnemonic;
+use nodescope_x86::Exception;
+use nodescope_x86::bits::{cr0, rflags};
+use nodescope_x86::state::InterruptShadow;
+
+use super::{attend, privileged};
+use crate::cpu::Cpu;
+use crate::lower::Lowering;
+use crate::op::{Done, Flow, Handler, Op, Trap};
+
+/// HLT, CLI, STI, INT n, INT3, IRET; None for what other files know.
+pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
+    use Mnemonic::*;
+    let i = l.instruction;
+    let handler: Handler = match i.mnemonic() {
+        Hlt => hlt,
+        Cli => cli,
+        Sti => sti,
+        Int3 => int3,
+        Int => {
+            l.op.imm = u64::from(i.immediate8());
+            int_n
+        }
+        Int1 => int1,
+        Iret | Iretd | Iretq => {
+            l.op.aux = match i.mnemonic() {
+                Iret => 2,
+                Iretd => 4,
+                _ => 8,
+            };
+            iret
+        }
+        _ => return None,
+    };
+    Some(handler)
+}
+
+fn may_change_interrupts(cpu: &mut Cpu) -> Result<(), Trap> {
+    let iopl = (cpu.rflags >> 12 & 3) as u8;
+    if cpu.cpl <= iopl || cpu.control.cr0 & cr0::PE == 0 {
+        Ok(())
+    } else {
+        Err(cpu.raise(Exception::gp(0)))
+    }
+}
+
+fn cli(cpu: &mut Cpu, op: &Op) -> Done {
+    may_change_interrupts(cpu)?;
+    cpu.rflags &= !rflags::IF;
+    attend(cpu, op)
+}
+
+fn sti(cpu: &mut Cpu, op: &Op) -> Done {
+    may_change_interrupts(cpu)?;
+    if cpu.rflags & rflags::IF == 0 {
+        cpu.rflags |= rflags::IF;
+        cpu.events.shadow = InterruptShadow::Sti;
+    }
+    attend(cpu, op)
+}
+
+fn hlt(cpu: &mut Cpu, op: &Op) -> Done {
+    privileged(cpu)?;
+    attend(cpu, op)?;
+    Ok(Flow::Halt)
+}
+
+fn software(cpu: &mut Cpu, op: &Op, vector: u8) -> Done {
+    let start = cpu.gpr[crate::op::RIP as usize];
+    let next = cpu.next_ip(op);
+    cpu.set_ip(next);
+    if let Err(trap) = cpu.software_interrupt(vector) {
+        // The fault belongs to the INT instruction itself.
+        cpu.set_ip(start);
+        return Err(trap);
+    }
+    Ok(Flow::Attend)
+}
+
+fn int3(cpu: &mut Cpu, op: &Op) -> Done {
+    software(cpu, op, 3)
+}
+
+fn int_n(cpu: &mut Cpu, op: &Op) -> Done {
+    software(cpu, op, op.imm as u8)
+}
+
+fn int1(cpu: &mut Cpu, _op: &Op) -> Done {
+    Err(cpu.unsupported("INT1 (ICEBP)"))
+}
+
+fn iret(cpu: &mut Cpu, op: &Op) -> Done {
+    cpu.interrupt_return(op.aux.into())?;
+    Ok(Flow::Attend)
+}

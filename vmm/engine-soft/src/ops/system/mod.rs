@@ -1,0 +1,147 @@
+//! System instructions: what an operating system needs beyond arithmetic.
+//!
+//! Reading order: [`lower`] below (which instruction goes where) and the helpers after it; `interrupts` (masking, waiting,
+//! INT n, IRET), `syscall`; `segments` and `far` (selectors, far transfers, over `stack`), `tables` (descriptor tables,
+//! LAR and its kin); `control` (control and debug registers), `msr`; what reaches outside the vCPU: `ports`, `cpuid` (with
+//! the hypercall), `sources` (time, random numbers).
+
+mod control;
+mod cpuid;
+mod far;
+mod interrupts;
+mod msr;
+mod ports;
+mod segments;
+mod sources;
+mod stack;
+mod syscall;
+mod tables;
+
+use iced_x86::{Code, Mnemonic};
+use nodescope_x86::Exception;
+
+use crate::cpu::Cpu;
+use crate::lower::{Lowering, register_offset};
+use crate::mmu::Intent;
+use crate::op::{Done, Flow, Handler, Op, Trap};
+
+pub use ports::io_allowed;
+
+/// System instructions; None for what other groups know.
+pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
+    one_form(l)
+        .or_else(|| interrupts::lower(l))
+        .or_else(|| segments::lower(l))
+        .or_else(|| control::lower(l))
+        .or_else(|| tables::lower(l))
+        .or_else(|| ports::lower(l))
+        .or_else(|| far::lower(l))
+}
+
+/// Instructions of which each has one form, or is undefined in every form.
+fn one_form(l: &mut Lowering<'_>) -> Option<Handler> {
+    use Mnemonic::*;
+    let i = l.instruction;
+    let handler: Handler = match i.mnemonic() {
+        INVALID => undefined,
+        Syscall => syscall::syscall,
+        Sysret | Sysretq => {
+            l.op.aux = u32::from(i.code() == Code::Sysretq);
+            syscall::sysret
+        }
+        Cpuid => cpuid::cpuid,
+        Rdtsc => sources::rdtsc::<false>,
+        Rdtscp => sources::rdtsc::<true>,
+        Rdpmc => sources::rdpmc,
+        Rdrand | Rdseed => {
+            l.op.dst = register_offset(i.op_register(0));
+            l.op.aux = i.op_register(0).size() as u32;
+            sources::random
+        }
+        Rdmsr => msr::rdmsr,
+        Wrmsr => msr::wrmsr,
+        Monitor | Mwait | Vmcall | Vmmcall | Invpcid | Rdpid | Clac | Stac => undefined,
+        _ => return None,
+    };
+    Some(handler)
+}
+
+/// Whether a block ends after this instruction although control flow goes on: it reads the clock, changes what later
+/// instructions depend on, or touches the platform.
+pub fn ends_block(m: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        m,
+        Rdtsc
+            | Rdtscp
+            | Cpuid
+            | Rdmsr
+            | Wrmsr
+            | In
+            | Out
+            | Insb
+            | Insw
+            | Insd
+            | Outsb
+            | Outsw
+            | Outsd
+            | Invlpg
+            | Lgdt
+            | Lidt
+            | Lldt
+            | Ltr
+            | Lmsw
+            | Clts
+            | Sti
+            | Cli
+            | Popf
+            | Popfd
+            | Popfq
+            | Hlt
+            | Xsetbv
+            | Wbinvd
+            | Invd
+    )
+}
+
+/// An instruction that no group knows: the study stops.
+pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
+    let linear = cpu.code_linear(cpu.ip(op));
+    let mut bytes = Vec::new();
+    for i in 0..u64::from(op.len) {
+        if let Ok(page) = cpu.translate(linear.wrapping_add(i), Intent::Fetch)
+            && !page.host.is_null()
+        {
+            // SAFETY: within a mapped page of RAM.
+            bytes.push(unsafe { *page.host.add((linear.wrapping_add(i) & 0xfff) as usize) });
+        }
+    }
+    let text = iced_x86::Decoder::with_ip(cpu.mode.bits(), &bytes, cpu.ip(op), 0).decode();
+    let mut name = String::new();
+    iced_x86::Formatter::format(&mut iced_x86::GasFormatter::new(), &text, &mut name);
+    Err(cpu.unsupported(format!(
+        "instruction not known to the engine: {name} ({:?})",
+        text.code()
+    )))
+}
+
+/// An encoding that no processor of the template knows.
+fn undefined(cpu: &mut Cpu, _op: &Op) -> Done {
+    Err(cpu.raise(Exception::ud()))
+}
+
+fn privileged(cpu: &mut Cpu) -> Result<(), Trap> {
+    if cpu.cpl == 0 {
+        Ok(())
+    } else {
+        Err(cpu.raise(Exception::gp(0)))
+    }
+}
+
+/// Retire and let the run loop look around.
+fn attend(cpu: &mut Cpu, op: &Op) -> Done {
+    let ip = cpu.next_ip(op);
+    let ip = cpu.wrap_ip(ip);
+    cpu.set_ip(ip);
+    Ok(Flow::Attend)
+}
