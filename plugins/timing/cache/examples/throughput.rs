@@ -1,6 +1,6 @@
 //! Host nanoseconds for each reference that the engine's filter does not answer, by where the line is found.
 //!
-//! `cargo run --release -p nodescope-plugin-cache --example throughput`
+//! `cargo run --release -p nodescope-plugin-cache --example throughput [-- PART OF A NAME]`
 
 use nodescope_plugin_api::{Access, Context, MemRef, MemoryModel, Privilege, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
@@ -23,6 +23,9 @@ fn measure(
     references: u64,
     mut next: impl FnMut(u64) -> (u16, Access, u64),
 ) {
+    if !std::env::args().skip(1).all(|part| name.contains(&part)) {
+        return;
+    }
     let config = CacheConfig::xeon_x5680();
     let memory = Numa::new(&NumaConfig::contiguous(2, 4 << 30)).expect("a valid description");
     let places = VcpuPlace::grid(2, vcpus / 2, 1);

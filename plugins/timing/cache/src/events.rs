@@ -90,6 +90,8 @@ pub(crate) struct Kind {
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     kinds: Vec<Kind>,
+    /// Latency of each kind, by index.
+    latencies: Vec<u32>,
     levels: usize,
 }
 
@@ -198,7 +200,11 @@ impl Events {
         }
         debug_assert_eq!(kinds.len(), levels * AT_LEVEL + BETWEEN);
         debug_assert!(matches!(core, Sharing::Core) || meeting.is_none());
-        Events { kinds, levels }
+        Events {
+            latencies: kinds.iter().map(|kind| kind.latency).collect(),
+            kinds,
+            levels,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -226,6 +232,6 @@ impl Events {
 
     #[inline]
     pub(crate) fn latency(&self, index: usize) -> u32 {
-        self.kinds[index].latency
+        self.latencies[index]
     }
 }

@@ -6,16 +6,17 @@
 //! on the interconnect and speak MESIF.
 
 use std::collections::BTreeMap;
+use std::mem;
 
-use nodescope_plugin_api::{
-    Access, Account, FilterUpdate, Ledger, MemRef, MemoryTimingModel, MissRef, Permission, Side,
-    VcpuPlace,
-};
+use nodescope_plugin_api::{Account, Ledger, MemoryTimingModel, Side, VcpuPlace};
 use serde::{Deserialize, Serialize};
 
-use crate::array::{Array, HOLDERS, State};
 use crate::config::{CacheConfig, LevelConfig, Sharing};
-use crate::events::{AtLevel, Between, Distance, Events};
+use crate::events::Events;
+use crate::flat::FlatMemory;
+use crate::geometry::{Geometry, Spot};
+use crate::tags::{HOLDERS, State, Tags};
+use crate::word::Word;
 
 /// What a cache holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -45,28 +46,36 @@ pub struct CacheContents {
     pub sets: Vec<(u64, Vec<(u64, State)>)>,
 }
 
-/// One cache.
-#[derive(Clone, Debug)]
+/// One cache: what the walk through the levels needs, in one line of the host.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(crate) struct Node {
-    pub(crate) array: Array,
-    level: usize,
-    kind: CacheKind,
-    socket: u16,
-    core: Option<u16>,
-    outer: Option<usize>,
-    /// Position among the caches inside the outer one.
-    position: usize,
-    inner: Vec<usize>,
-    /// vCPUs that use it directly; only at the first level.
-    pub(crate) vcpus: Vec<u16>,
+    pub(crate) geometry: Geometry,
+    /// The cache outside it, or [`NONE`].
+    pub(crate) outer: u32,
+    /// What stands for it among the holders in the outer one.
+    pub(crate) bit: u16,
+    pub(crate) socket: u16,
+    /// Its core, or [`SHARED`].
+    pub(crate) core: u32,
+    pub(crate) level: u8,
+    pub(crate) kind: CacheKind,
+    /// Several vCPUs use it directly.
+    pub(crate) threads: bool,
+    /// Every cache inside has a holder bit of its own.
+    pub(crate) exact: bool,
 }
 
-impl Node {
-    fn bit(position: usize) -> u64 {
-        1 << (position % HOLDERS as usize)
-    }
+const _: () = assert!(size_of::<Node>() == 64);
 
-    fn side(&self) -> Side {
+/// No cache.
+pub(crate) const NONE: u32 = u32::MAX;
+
+/// No core: the socket shares it.
+pub(crate) const SHARED: u32 = u32::MAX;
+
+impl Node {
+    pub(crate) fn side(&self) -> Side {
         if self.kind == CacheKind::Instruction {
             Side::Instruction
         } else {
@@ -74,132 +83,192 @@ impl Node {
         }
     }
 
-    /// Holder bits that may stand for a cache other than `inner`.
-    #[inline]
-    fn without(&self, holders: u64, inner_position: usize) -> u64 {
-        if self.inner.len() > HOLDERS as usize {
-            holders
-        } else {
-            holders & !Self::bit(inner_position)
-        }
+    pub(crate) fn outermost(&self) -> bool {
+        self.outer == NONE
     }
+
+    /// Holder bits that may stand for a cache other than the one inside whose bit is `bit`.
+    #[inline]
+    pub(crate) fn without(&self, holders: u64, bit: u64) -> u64 {
+        if self.exact { holders & !bit } else { holders }
+    }
+}
+
+/// Who is next to a cache.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Neighbours {
+    /// Caches inside.
+    pub(crate) inner: Vec<u32>,
+    /// vCPUs that use it directly; only at the first level.
+    pub(crate) vcpus: Vec<u16>,
 }
 
 /// First-level caches of one vCPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entrance {
-    vcpu: u16,
-    pub(crate) data: usize,
-    pub(crate) instruction: Option<usize>,
-    core: u16,
-    socket: u16,
-}
-
-/// Why a line leaves a cache.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Reason {
-    /// Another vCPU writes it.
-    Write,
-    /// The cache outside replaces it.
-    Inclusion,
+    /// For data and for instructions; the latter may be [`NONE`].
+    pub(crate) first: [u32; 2],
+    pub(crate) vcpu: u16,
+    pub(crate) socket: u16,
+    pub(crate) core: u32,
 }
 
 /// All caches of a node, their counters, and the request in progress.
-pub(crate) struct Hierarchy {
+pub(crate) struct Hierarchy<W> {
     pub(crate) nodes: Vec<Node>,
-    roots: Vec<usize>,
+    /// By node.
+    pub(crate) neighbours: Vec<Neighbours>,
+    pub(crate) tags: Tags<W>,
+    pub(crate) roots: Vec<u32>,
     pub(crate) entrances: Vec<Entrance>,
     pub(crate) line_shift: u32,
+    /// Lines from this number on do not fit into the words of `tags`.
+    pub(crate) limit: u64,
     pub(crate) events: Events,
     pub(crate) ledger: Ledger,
-    memory: Box<dyn MemoryTimingModel>,
-    /// Who made the request in progress, and when.
-    requester: Entrance,
-    account: Account,
-    now: u64,
-    /// Cycles charged to it so far.
-    stall: u64,
+    pub(crate) memory: Box<dyn MemoryTimingModel>,
+    pub(crate) request: Request,
+    /// Caches of the request from the first level outwards, and where its line would be in each.
+    pub(crate) path: Vec<(u32, Spot)>,
 }
 
-impl Hierarchy {
+/// The request in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    /// Who made it, and when.
+    pub(crate) requester: Entrance,
+    pub(crate) account: Account,
+    pub(crate) now: u64,
+    /// Cycles charged to it so far.
+    pub(crate) stall: u64,
+}
+
+impl<W: Word> Hierarchy<W> {
     /// The caches of a valid description.
     pub(crate) fn new(
         config: &CacheConfig,
         places: &[VcpuPlace],
         memory: Box<dyn MemoryTimingModel>,
-    ) -> Hierarchy {
+    ) -> Hierarchy<W> {
         let mut nodes: Vec<Node> = Vec::new();
+        let mut neighbours: Vec<Neighbours> = Vec::new();
         let mut entrances = Vec::with_capacity(places.len());
         // Caches by level, kind and the core or socket that shares them (at one level and kind it is always one of the two).
-        let mut known: BTreeMap<(usize, CacheKind, u16), usize> = BTreeMap::new();
+        let mut known: BTreeMap<(usize, CacheKind, u16), u32> = BTreeMap::new();
         for (vcpu, place) in places.iter().enumerate() {
-            let mut find =
-                |nodes: &mut Vec<Node>, index: usize, kind: CacheKind, level: &LevelConfig| {
-                    let shared_by = match level.shared_by {
-                        Sharing::Core => place.core,
-                        Sharing::Socket => place.socket,
-                    };
-                    *known.entry((index, kind, shared_by)).or_insert_with(|| {
-                        nodes.push(Node {
-                            array: Array::new(level.sets(), level.ways),
-                            level: index,
-                            kind,
-                            socket: place.socket,
-                            core: (level.shared_by == Sharing::Core).then_some(place.core),
-                            outer: None,
-                            position: 0,
-                            inner: Vec::new(),
-                            vcpus: Vec::new(),
-                        });
-                        nodes.len() - 1
-                    })
+            let mut find = |index: usize, kind: CacheKind, level: &LevelConfig| {
+                let (shared_by, core) = match level.shared_by {
+                    Sharing::Core => (place.core, place.core.into()),
+                    Sharing::Socket => (place.socket, SHARED),
                 };
-            let data = find(&mut nodes, 0, CacheKind::Data, &config.levels[0]);
+                *known.entry((index, kind, shared_by)).or_insert_with(|| {
+                    nodes.push(Node {
+                        // The place and the holder bits follow below, when all caches are known.
+                        geometry: Geometry::new(0, level.sets() as u32, level.ways, 0),
+                        outer: NONE,
+                        bit: 0,
+                        socket: place.socket,
+                        core,
+                        level: index as u8,
+                        kind,
+                        threads: false,
+                        exact: true,
+                    });
+                    nodes.len() as u32 - 1
+                })
+            };
+            let data = find(0, CacheKind::Data, &config.levels[0]);
             let instruction = config
                 .instruction
-                .map(|level| find(&mut nodes, 0, CacheKind::Instruction, &level));
-            let unified: Vec<usize> = config
+                .map_or(NONE, |level| find(0, CacheKind::Instruction, &level));
+            let unified: Vec<u32> = config
                 .levels
                 .iter()
                 .enumerate()
                 .skip(1)
-                .map(|(index, level)| find(&mut nodes, index, CacheKind::Unified, level))
+                .map(|(index, level)| find(index, CacheKind::Unified, level))
                 .collect();
-            for first in [Some(data), instruction].into_iter().flatten() {
-                nodes[first].vcpus.push(vcpu as u16);
+            neighbours.resize(nodes.len(), Neighbours::default());
+            for first in [data, instruction] {
+                let Some(neighbours_of_first) = neighbours.get_mut(first as usize) else {
+                    continue;
+                };
+                neighbours_of_first.vcpus.push(vcpu as u16);
                 let mut inner = first;
                 for &outer in &unified {
-                    if nodes[inner].outer.is_none() {
-                        nodes[inner].outer = Some(outer);
-                        nodes[inner].position = nodes[outer].inner.len();
-                        nodes[outer].inner.push(inner);
+                    if nodes[inner as usize].outermost() {
+                        nodes[inner as usize].outer = outer;
+                        neighbours[outer as usize].inner.push(inner);
                     }
                     inner = outer;
                 }
             }
             entrances.push(Entrance {
+                first: [data, instruction],
                 vcpu: vcpu as u16,
-                data,
-                instruction,
-                core: place.core,
                 socket: place.socket,
+                core: place.core.into(),
             });
+        }
+        let mut end = 0;
+        for index in 0..nodes.len() {
+            let Neighbours { inner, vcpus } = &neighbours[index];
+            let bits = inner.len().min(HOLDERS as usize);
+            for (position, &inner) in inner.iter().enumerate() {
+                nodes[inner as usize].bit = 1 << (position % bits);
+            }
+            let node = &mut nodes[index];
+            let Geometry { sets, ways, .. } = node.geometry;
+            node.geometry = Geometry::new(end, sets, ways, bits as u32);
+            node.threads = vcpus.len() > 1;
+            node.exact = inner.len() == bits;
+            end = node.geometry.end();
         }
         let events = Events::new(config);
         Hierarchy {
-            roots: (0..nodes.len())
-                .filter(|&node| nodes[node].outer.is_none())
+            roots: (0..nodes.len() as u32)
+                .filter(|&node| nodes[node as usize].outermost())
                 .collect(),
-            requester: entrances[0],
             ledger: Ledger::new(events.len(), places.len()),
             line_shift: config.levels[0].line.trailing_zeros(),
+            limit: Self::limit(&nodes),
+            tags: Tags::new(end),
+            request: Request {
+                requester: entrances[0],
+                account: Account::default(),
+                now: 0,
+                stall: 0,
+            },
+            path: vec![(NONE, Spot::default()); config.levels.len()],
             nodes,
+            neighbours,
             entrances,
             events,
             memory,
-            account: Account::default(),
-            now: 0,
-            stall: 0,
+        }
+    }
+
+    fn limit(nodes: &[Node]) -> u64 {
+        let limits = nodes.iter().map(|node| node.geometry.limit(W::BITS));
+        limits.min().unwrap_or(0)
+    }
+
+    /// The same caches, lines, counters and memory in wider words; what is left here is of no use.
+    pub(crate) fn widen<V: Word>(&mut self) -> Hierarchy<V> {
+        let nothing: Box<dyn MemoryTimingModel> = Box::new(FlatMemory::default());
+        Hierarchy {
+            limit: Hierarchy::<V>::limit(&self.nodes),
+            tags: self.tags.widen(),
+            nodes: mem::take(&mut self.nodes),
+            neighbours: mem::take(&mut self.neighbours),
+            roots: mem::take(&mut self.roots),
+            entrances: mem::take(&mut self.entrances),
+            line_shift: self.line_shift,
+            events: self.events.clone(),
+            ledger: self.ledger.clone(),
+            memory: mem::replace(&mut self.memory, nothing),
+            request: self.request,
+            path: mem::take(&mut self.path),
         }
     }
 
@@ -208,14 +277,14 @@ impl Hierarchy {
         self.nodes
             .iter()
             .map(|node| CacheContents {
-                level: node.level as u8 + 1,
+                level: node.level + 1,
                 kind: node.kind,
                 socket: node.socket,
-                core: node.core,
-                outer: node.outer,
-                sets: node
-                    .array
-                    .contents()
+                core: (node.core != SHARED).then_some(node.core as u16),
+                outer: (!node.outermost()).then_some(node.outer as usize),
+                sets: self
+                    .tags
+                    .contents(&node.geometry)
                     .into_iter()
                     .map(|(set, lines)| {
                         let lines = lines
@@ -226,490 +295,5 @@ impl Hierarchy {
                     .collect(),
             })
             .collect()
-    }
-
-    /// Begin to account for a reference that the first level does not settle alone.
-    #[inline]
-    pub(crate) fn begin(&mut self, reference: &MemRef) {
-        self.requester = self.entrances[usize::from(reference.vcpu)];
-        self.account = self.ledger.select(reference);
-        self.now = reference.now;
-        self.stall = 0;
-    }
-
-    /// Cycles charged since [`Hierarchy::begin`].
-    #[inline]
-    pub(crate) fn stall(&self) -> u64 {
-        self.stall
-    }
-
-    /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`.
-    pub(crate) fn miss(
-        &mut self,
-        first: usize,
-        line: u64,
-        access: Access,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> State {
-        self.charge_level(0, AtLevel::miss(access));
-        let state = match self.nodes[first].outer {
-            Some(outer) => self.obtain(outer, first, line, access, updates),
-            None => self.interconnect(first, line, access, updates),
-        };
-        self.fill(first, line, state, 0, updates);
-        state
-    }
-
-    /// Bring a line into `node` with permission for `access` on behalf of the cache `inner` inside it; the answer is the
-    /// state that `inner` may take.
-    fn obtain(
-        &mut self,
-        node: usize,
-        inner: usize,
-        line: u64,
-        access: Access,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> State {
-        let level = self.nodes[node].level;
-        let position = self.nodes[inner].position;
-        let fetches = self.nodes[inner].kind == CacheKind::Instruction;
-        let array = &mut self.nodes[node].array;
-        let start = array.start(line);
-        let Some(way) = array.find(start, line) else {
-            self.charge_level(level, AtLevel::miss(access));
-            let state = match self.nodes[node].outer {
-                Some(outer) => self.obtain(outer, node, line, access, updates),
-                None => self.interconnect(node, line, access, updates),
-            };
-            self.fill(node, line, state, Node::bit(position), updates);
-            return match state {
-                State::Modified => State::Modified,
-                State::Exclusive if !fetches => State::Exclusive,
-                _ => State::Shared,
-            };
-        };
-        array.touch(start, way);
-        let state = array.state(start);
-        let holders = array.holders(start);
-        array.set_holders(start, holders | Node::bit(position));
-        let others = self.nodes[node].without(holders, position);
-        self.charge_level(level, AtLevel::hit(access));
-        if access == Access::Write {
-            match state {
-                State::Modified => {}
-                State::Exclusive => self.modify(node, line),
-                State::Shared | State::Forward => self.own(node, line, updates),
-            }
-            self.invalidate_others(node, inner, start, others, line, updates);
-            return State::Modified;
-        }
-        if !state.owned() {
-            return State::Shared;
-        }
-        let shared =
-            others != 0 && self.share_with_others(node, inner, start, others, line, updates);
-        if shared || fetches {
-            State::Shared
-        } else {
-            State::Exclusive
-        }
-    }
-
-    /// Mark a line that `node` owns as modified in it and in every cache outside it.
-    pub(crate) fn modify(&mut self, node: usize, line: u64) {
-        let mut next = Some(node);
-        while let Some(node) = next {
-            let node = &mut self.nodes[node];
-            let start = node.array.start(line);
-            let Some(way) = node.array.find(start, line) else {
-                debug_assert!(
-                    false,
-                    "a cache does not include what the cache inside it holds"
-                );
-                return;
-            };
-            if node.array.state(start + way) == State::Modified {
-                return;
-            }
-            node.array.set_state(start + way, State::Modified);
-            next = node.outer;
-        }
-    }
-
-    /// Get permission to write a line that `node` shares with its peers, and mark it modified.
-    pub(crate) fn own(&mut self, node: usize, line: u64, updates: &mut Vec<FilterUpdate>) {
-        if let Some(outer) = self.nodes[node].outer {
-            let array = &self.nodes[outer].array;
-            let start = array.start(line);
-            let Some(way) = array.find(start, line) else {
-                debug_assert!(
-                    false,
-                    "a cache does not include what the cache inside it holds"
-                );
-                return;
-            };
-            let at = start + way;
-            let state = array.state(at);
-            let others = self.nodes[outer].without(array.holders(at), self.nodes[node].position);
-            if state.owned() {
-                self.charge_level(self.nodes[outer].level, AtLevel::Upgrade);
-                self.modify(outer, line);
-            } else {
-                self.own(outer, line, updates);
-            }
-            self.invalidate_others(outer, node, at, others, line, updates);
-        } else {
-            self.charge_between(Between::Upgrade);
-            for index in 0..self.roots.len() {
-                let peer = self.roots[index];
-                if peer != node
-                    && self
-                        .invalidate(peer, line, Reason::Write, updates)
-                        .is_some()
-                {
-                    self.charge_between(Between::Invalidate(self.distance(peer)));
-                }
-            }
-        }
-        let array = &mut self.nodes[node].array;
-        let start = array.start(line);
-        if let Some(way) = array.find(start, line) {
-            array.set_state(start + way, State::Modified);
-        }
-    }
-
-    /// Remove a line from the caches inside `node`, except `inner`, because of a write through `inner`.
-    fn invalidate_others(
-        &mut self,
-        node: usize,
-        inner: usize,
-        at: usize,
-        others: u64,
-        line: u64,
-        updates: &mut Vec<FilterUpdate>,
-    ) {
-        if others == 0 {
-            return;
-        }
-        self.each_holder(node, others, |this, other| {
-            if other != inner
-                && let Some(state) = this.invalidate(other, line, Reason::Write, updates)
-            {
-                let distance = this.distance(other);
-                if state == State::Modified {
-                    this.charge_between(Between::FromModified(distance));
-                }
-                this.charge_between(Between::Invalidate(distance));
-            }
-            true
-        });
-        let bit = Node::bit(self.nodes[inner].position);
-        self.nodes[node].array.set_holders(at, bit);
-    }
-
-    /// Make sure that no cache inside `node` except `inner` owns a line. Whether one still holds it.
-    fn share_with_others(
-        &mut self,
-        node: usize,
-        inner: usize,
-        at: usize,
-        others: u64,
-        line: u64,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> bool {
-        let mut shared = false;
-        let mut absent = 0;
-        self.each_holder(node, others, |this, other| {
-            if other == inner {
-                return true;
-            }
-            match this.downgrade(other, line, updates) {
-                None => absent |= Node::bit(this.nodes[other].position),
-                Some(state) => {
-                    shared = true;
-                    let distance = this.distance(other);
-                    match state {
-                        State::Modified => this.charge_between(Between::FromModified(distance)),
-                        State::Exclusive => this.charge_between(Between::Snoop(distance)),
-                        State::Shared | State::Forward => {}
-                    }
-                }
-            }
-            // An owner has the line alone, so one copy found is enough.
-            !shared
-        });
-        if self.nodes[node].inner.len() <= HOLDERS as usize {
-            let array = &mut self.nodes[node].array;
-            array.set_holders(at, array.holders(at) & !absent);
-        }
-        shared
-    }
-
-    /// Visit the caches inside `node` that holder bits stand for, until `visit` answers false.
-    #[inline]
-    fn each_holder(
-        &mut self,
-        node: usize,
-        mut holders: u64,
-        mut visit: impl FnMut(&mut Hierarchy, usize) -> bool,
-    ) {
-        while holders != 0 {
-            let mut position = holders.trailing_zeros() as usize;
-            holders &= holders - 1;
-            while let Some(&inner) = self.nodes[node].inner.get(position) {
-                if !visit(self, inner) {
-                    return;
-                }
-                position += HOLDERS as usize;
-            }
-        }
-    }
-
-    /// Take a line away from a cache and those inside it. The state it had.
-    fn invalidate(
-        &mut self,
-        node: usize,
-        line: u64,
-        reason: Reason,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> Option<State> {
-        let array = &mut self.nodes[node].array;
-        let start = array.start(line);
-        let way = array.find(start, line)?;
-        let state = array.state(start + way);
-        let holders = array.holders(start + way);
-        array.remove(start, way);
-        if holders != 0 {
-            self.each_holder(node, holders, |this, inner| {
-                this.invalidate(inner, line, reason, updates);
-                true
-            });
-        }
-        if way == 0 {
-            self.limit_filters(node, line, Permission::None, updates);
-        }
-        let level = self.nodes[node].level;
-        if reason == Reason::Inclusion {
-            self.charge_level(level, AtLevel::Inclusion);
-        }
-        // Between peers of the interconnect a modified line moves to the writer as it is.
-        if state == State::Modified && self.nodes[node].outer.is_some() {
-            self.charge_level(level, AtLevel::Writeback);
-        }
-        Some(state)
-    }
-
-    /// Leave a cache and those inside it no more than a shared copy. The state it had.
-    fn downgrade(
-        &mut self,
-        node: usize,
-        line: u64,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> Option<State> {
-        let array = &mut self.nodes[node].array;
-        let start = array.start(line);
-        let way = array.find(start, line)?;
-        let state = array.state(start + way);
-        if state == State::Shared {
-            return Some(state);
-        }
-        array.set_state(start + way, State::Shared);
-        if !state.owned() {
-            return Some(state);
-        }
-        let holders = array.holders(start + way);
-        if holders != 0 {
-            self.each_holder(node, holders, |this, inner| {
-                this.downgrade(inner, line, updates);
-                true
-            });
-        }
-        if state == State::Modified {
-            if way == 0 {
-                self.limit_filters(node, line, Permission::Read, updates);
-            }
-            if self.nodes[node].outer.is_some() {
-                self.charge_level(self.nodes[node].level, AtLevel::Writeback);
-            }
-        }
-        Some(state)
-    }
-
-    /// Put a line into a cache, replacing the least recently used line of its set.
-    fn fill(
-        &mut self,
-        node: usize,
-        line: u64,
-        state: State,
-        holders: u64,
-        updates: &mut Vec<FilterUpdate>,
-    ) {
-        let start = self.nodes[node].array.start(line);
-        let last = self.nodes[node].array.victim(start);
-        if let Some(victim) = self.nodes[node].array.line(last) {
-            self.evict(node, last, victim, updates);
-        }
-        self.displace(node, start, self.requester.vcpu, updates);
-        self.nodes[node].array.insert(start, line, state, holders);
-    }
-
-    /// A line is replaced: the caches inside lose it, and what is modified moves outwards.
-    fn evict(&mut self, node: usize, at: usize, victim: u64, updates: &mut Vec<FilterUpdate>) {
-        let holders = self.nodes[node].array.holders(at);
-        if holders != 0 {
-            self.each_holder(node, holders, |this, inner| {
-                this.invalidate(inner, victim, Reason::Inclusion, updates);
-                true
-            });
-        }
-        if self.nodes[node].array.state(at) == State::Modified {
-            self.charge_level(self.nodes[node].level, AtLevel::Writeback);
-            if self.nodes[node].outer.is_none() {
-                self.request_memory(self.nodes[node].socket, victim, true);
-            }
-        }
-    }
-
-    /// Another line becomes the most recently used of a first-level set that several vCPUs share: the filters of the
-    /// others must not answer for the present one any more. The requester's own slot is replaced by the engine.
-    #[inline]
-    pub(crate) fn displace(
-        &mut self,
-        node: usize,
-        start: usize,
-        requester: u16,
-        updates: &mut Vec<FilterUpdate>,
-    ) {
-        let node = &self.nodes[node];
-        if node.vcpus.len() < 2 {
-            return;
-        }
-        if let Some(line) = node.array.line(start) {
-            for &vcpu in node.vcpus.iter().filter(|&&vcpu| vcpu != requester) {
-                updates.push(FilterUpdate {
-                    vcpu,
-                    side: node.side(),
-                    line: line << self.line_shift,
-                    permission: Permission::None,
-                });
-            }
-        }
-    }
-
-    /// Bound the filters of the vCPUs of a first-level cache. Only the most recently used line of a set can be in one.
-    fn limit_filters(
-        &mut self,
-        node: usize,
-        line: u64,
-        permission: Permission,
-        updates: &mut Vec<FilterUpdate>,
-    ) {
-        let node = &self.nodes[node];
-        for &vcpu in &node.vcpus {
-            updates.push(FilterUpdate {
-                vcpu,
-                side: node.side(),
-                line: line << self.line_shift,
-                permission,
-            });
-        }
-    }
-
-    /// A request that leaves the outermost cache `root`: first to its peers, then to memory.
-    fn interconnect(
-        &mut self,
-        root: usize,
-        line: u64,
-        access: Access,
-        updates: &mut Vec<FilterUpdate>,
-    ) -> State {
-        let write = access == Access::Write;
-        let mut held = false;
-        let mut supplied = false;
-        for index in 0..self.roots.len() {
-            let peer = self.roots[index];
-            if peer == root {
-                continue;
-            }
-            let before = if write {
-                self.invalidate(peer, line, Reason::Write, updates)
-            } else {
-                self.downgrade(peer, line, updates)
-            };
-            let Some(before) = before else { continue };
-            held = true;
-            let distance = self.distance(peer);
-            match before {
-                State::Shared => {}
-                State::Forward | State::Exclusive => {
-                    supplied = true;
-                    self.charge_between(Between::From(distance));
-                }
-                State::Modified => {
-                    supplied = true;
-                    self.charge_between(Between::FromModified(distance));
-                    if !write {
-                        // A reader gets a clean copy, so memory is brought up to date.
-                        self.charge_level(self.nodes[peer].level, AtLevel::Writeback);
-                        self.request_memory(self.nodes[peer].socket, line, true);
-                    }
-                }
-            }
-            if write {
-                self.charge_between(Between::Invalidate(distance));
-            }
-        }
-        if !supplied {
-            self.request_memory(self.requester.socket, line, false);
-        }
-        match (write, held) {
-            (true, _) => State::Modified,
-            (false, true) => State::Forward,
-            (false, false) => State::Exclusive,
-        }
-    }
-
-    fn request_memory(&mut self, socket: u16, line: u64, write_back: bool) {
-        let timing = self.memory.request(&MissRef {
-            socket,
-            line: line << self.line_shift,
-            write_back,
-            now: self.now,
-        });
-        let event = self.events.between(Between::Memory {
-            local: timing.local,
-            write_back,
-        });
-        self.charge(event, timing.latency);
-    }
-
-    /// Where a cache is, seen from the requester.
-    fn distance(&self, node: usize) -> Distance {
-        let node = &self.nodes[node];
-        if node.socket != self.requester.socket {
-            Distance::OtherSocket
-        } else if node.core.is_none_or(|core| core == self.requester.core) {
-            Distance::SameCore
-        } else {
-            Distance::OtherCore
-        }
-    }
-
-    #[inline]
-    pub(crate) fn charge_level(&mut self, level: usize, event: AtLevel) {
-        let event = Events::at(level, event);
-        self.charge(event, self.events.latency(event));
-    }
-
-    #[inline]
-    fn charge_between(&mut self, event: Between) {
-        let event = self.events.between(event);
-        self.charge(event, self.events.latency(event));
-    }
-
-    #[inline]
-    fn charge(&mut self, event: usize, latency: u32) {
-        self.ledger.charge(self.account, event, latency.into());
-        self.stall += u64::from(latency);
     }
 }

@@ -5,14 +5,16 @@
 //! [`nodescope_plugin_api::MemoryTimingModel`] for what no cache supplies. The exact semantics and the test of each claim
 //! are in `plugins/timing/README.md`.
 
-mod array;
 mod config;
 mod events;
 mod flat;
+mod geometry;
 mod hierarchy;
 mod model;
+mod protocol;
+mod tags;
+mod word;
 
-pub use array::State;
 pub use config::{
     ByDistance, CacheConfig, CacheConfigError, CoherenceLatency, LevelConfig, LevelLatency, Policy,
     Sharing,
@@ -20,3 +22,4 @@ pub use config::{
 pub use flat::FlatMemory;
 pub use hierarchy::{CacheContents, CacheKind};
 pub use model::CacheModel;
+pub use tags::State;

@@ -3,23 +3,38 @@
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterGeometry, FilterUpdate, Key, MemRef, MemoryModel,
+    Access, Context, Counters, FilterGeometry, FilterUpdate, Key, Ledger, MemRef, MemoryModel,
     MemoryTimingModel, Outcome, Permission, Privilege, Statistic, Tally, Term, VcpuPlace,
 };
 
-use crate::array::State;
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
 use crate::events::{AtLevel, Events};
 use crate::hierarchy::{CacheContents, Hierarchy};
+use crate::tags::State;
+use crate::word::Word;
 
 /// A physical address has at most 52 bits (SDM volume 3, section 4.1.4).
 const PHYSICAL_MASK: u64 = (1 << 52) - 1;
 
 /// The caches of one node.
 pub struct CacheModel {
-    hierarchy: Hierarchy,
+    caches: Caches,
+    first: FirstLevel,
     filter: FilterGeometry,
-    /// Cycles of first-level hits: read, write, fetch.
+    events: Events,
+    fetches_cached: bool,
+}
+
+/// The hierarchy, in the width of words that the lines seen so far need.
+enum Caches {
+    Narrow(Hierarchy<u32>),
+    Wide(Hierarchy<u64>),
+}
+
+/// What a reference to the first level costs and grants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FirstLevel {
+    /// Cycles of hits: read, write, fetch.
     hits: [u32; 3],
     /// What the filter may be granted at most, for data and for instructions: hits that cost cycles must reach the model.
     most: [Permission; 2],
@@ -46,35 +61,59 @@ impl CacheModel {
             .map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
         Ok(CacheModel {
-            hierarchy: Hierarchy::new(config, places, memory),
+            caches: Caches::Narrow(Hierarchy::new(config, places, memory)),
             filter: FilterGeometry {
                 line_shift: line_shift as u8,
                 data_slots: slots(data),
                 instruction_slots: config.instruction.as_ref().map_or(most as u8, slots),
             },
-            hits,
-            most: [
-                match hits {
-                    [0, 0, _] => Permission::ReadWrite,
-                    [0, _, _] => Permission::Read,
-                    _ => Permission::None,
-                },
-                if fetch_hit == 0 {
-                    Permission::Read
-                } else {
-                    Permission::None
-                },
-            ],
+            events: Events::new(config),
+            fetches_cached: config.instruction.is_some(),
+            first: FirstLevel {
+                hits,
+                most: [
+                    match hits {
+                        [0, 0, _] => Permission::ReadWrite,
+                        [0, _, _] => Permission::Read,
+                        _ => Permission::None,
+                    },
+                    if fetch_hit == 0 {
+                        Permission::Read
+                    } else {
+                        Permission::None
+                    },
+                ],
+            },
         })
     }
 
     /// Contents of every cache, inner ones before the outer ones of the same vCPU.
     pub fn contents(&self) -> Vec<CacheContents> {
-        self.hierarchy.contents()
+        match &self.caches {
+            Caches::Narrow(caches) => caches.contents(),
+            Caches::Wide(caches) => caches.contents(),
+        }
+    }
+
+    /// A line has come up whose tag needs wide words.
+    #[cold]
+    #[inline(never)]
+    fn widen(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+        if let Caches::Narrow(caches) = &mut self.caches {
+            self.caches = Caches::Wide(caches.widen());
+        }
+        self.reference(reference, updates)
+    }
+
+    fn ledger(&self) -> &Ledger {
+        match &self.caches {
+            Caches::Narrow(caches) => &caches.ledger,
+            Caches::Wide(caches) => &caches.ledger,
+        }
     }
 
     fn row(&self, key: Key, event: usize, tally: Tally) -> Statistic {
-        let kind = self.hierarchy.events.kind(event);
+        let kind = self.events.kind(event);
         let (vcpu, context, privilege) = key;
         Statistic {
             vcpu,
@@ -98,65 +137,25 @@ impl MemoryModel for CacheModel {
     /// If the reference names a vCPU that the model was not built for.
     #[inline]
     fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
-        let entrance = &self.hierarchy.entrances[usize::from(reference.vcpu)];
-        let access = reference.access;
-        let (first, most) = if access == Access::Fetch {
-            let Some(instruction) = entrance.instruction else {
-                return Outcome {
-                    stall: 0,
-                    filter: Permission::Read,
-                };
-            };
-            (instruction, self.most[1])
-        } else {
-            (entrance.data, self.most[0])
-        };
-        let line = (reference.physical & PHYSICAL_MASK) >> self.hierarchy.line_shift;
-        let array = &mut self.hierarchy.nodes[first].array;
-        let start = array.start(line);
-        let found = array.find(start, line);
-        let (state, stall) = if let Some(way) = found {
-            let state = array.state(start + way);
-            if way != 0 {
-                self.hierarchy
-                    .displace(first, start, reference.vcpu, updates);
-                self.hierarchy.nodes[first].array.touch(start, way);
+        let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
+        match &mut self.caches {
+            Caches::Narrow(caches) if line < caches.limit => {
+                caches.reference(reference, line, &self.first, updates)
             }
-            let stall = self.hits[access as usize];
-            match (access, state) {
-                (Access::Write, State::Shared | State::Forward) => {
-                    self.hierarchy.begin(reference);
-                    self.hierarchy.own(first, line, updates);
-                    (State::Modified, u64::from(stall) + self.hierarchy.stall())
-                }
-                (Access::Write, State::Exclusive) => {
-                    self.hierarchy.modify(first, line);
-                    (State::Modified, stall.into())
-                }
-                _ => (state, stall.into()),
-            }
-        } else {
-            self.hierarchy.begin(reference);
-            let state = self.hierarchy.miss(first, line, access, updates);
-            (state, self.hierarchy.stall())
-        };
-        let held = if state == State::Modified {
-            Permission::ReadWrite
-        } else {
-            Permission::Read
-        };
-        Outcome {
-            stall: u32::try_from(stall).unwrap_or(u32::MAX),
-            filter: held.min(most),
+            Caches::Narrow(_) => self.widen(reference, updates),
+            Caches::Wide(caches) => caches.reference_far(reference, line, &self.first, updates),
         }
     }
 
     fn reset_statistics(&mut self) {
-        self.hierarchy.ledger.clear();
+        match &mut self.caches {
+            Caches::Narrow(caches) => caches.ledger.clear(),
+            Caches::Wide(caches) => caches.ledger.clear(),
+        }
     }
 
     fn statistics(&self, counted: &[(u16, Context, Privilege, Counters)]) -> Vec<Statistic> {
-        let accounts = self.hierarchy.ledger.accounts();
+        let accounts = self.ledger().accounts();
         let mut references: BTreeMap<Key, [u64; 3]> =
             accounts.keys().map(|&key| (key, [0; 3])).collect();
         for (vcpu, context, privilege, counters) in counted {
@@ -168,26 +167,21 @@ impl MemoryModel for CacheModel {
                 *sum += count;
             }
         }
-        let events = &self.hierarchy.events;
+        let events = &self.events;
         let mut statistics = Vec::new();
         for (key, references) in references {
             let tallies = accounts.get(&key).copied();
             let tally = |event: usize| tallies.map(|tallies| tallies[event]).unwrap_or_default();
-            let cached = self
-                .hierarchy
-                .entrances
-                .iter()
-                .any(|entrance| entrance.instruction.is_some());
             for (access, count) in [Access::Read, Access::Write, Access::Fetch]
                 .into_iter()
                 .zip(references)
             {
                 let miss = tally(Events::at(0, AtLevel::miss(access)));
                 let count = count.saturating_sub(miss.count);
-                if count == 0 || (access == Access::Fetch && !cached) {
+                if count == 0 || (access == Access::Fetch && !self.fetches_cached) {
                     continue;
                 }
-                let latency = u64::from(self.hits[access as usize]);
+                let latency = u64::from(self.first.hits[access as usize]);
                 let row = self.row(key, Events::at(0, AtLevel::hit(access)), Tally::default());
                 statistics.push(Statistic {
                     count,
@@ -223,5 +217,79 @@ impl MemoryModel for CacheModel {
             }
         }
         statistics
+    }
+}
+
+impl<W: Word> Hierarchy<W> {
+    /// [`Hierarchy::reference`] out of line: one copy in the way of the usual width is enough.
+    #[cold]
+    #[inline(never)]
+    fn reference_far(
+        &mut self,
+        reference: &MemRef,
+        line: u64,
+        first_level: &FirstLevel,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
+        self.reference(reference, line, first_level, updates)
+    }
+
+    /// One reference to `line`, which is below `limit`.
+    #[inline(always)]
+    fn reference(
+        &mut self,
+        reference: &MemRef,
+        line: u64,
+        first_level: &FirstLevel,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
+        let access = reference.access;
+        let side = access.side() as usize;
+        let first = self.entrances[usize::from(reference.vcpu)].first[side];
+        let Some(node) = self.nodes.get(first as usize) else {
+            // There is no instruction cache.
+            return Outcome {
+                stall: 0,
+                filter: Permission::Read,
+            };
+        };
+        let spot = node.geometry.spot(line);
+        let (state, stall) = if let Some(way) = self.tags.find(&node.geometry, spot) {
+            let state = if way == 0 {
+                self.tags.state(spot.start)
+            } else {
+                if node.threads {
+                    self.displace(first, spot, reference.vcpu, updates);
+                }
+                let geometry = &self.nodes[first as usize].geometry;
+                State::of(self.tags.touch(geometry, spot, way, 0))
+            };
+            let stall = u64::from(first_level.hits[access as usize]);
+            match (access, state) {
+                (Access::Write, State::Shared | State::Forward) => {
+                    self.begin(reference);
+                    self.own(first, line, updates);
+                    (State::Modified, stall + self.request.stall)
+                }
+                (Access::Write, State::Exclusive) => {
+                    self.modify(first, line);
+                    (State::Modified, stall)
+                }
+                _ => (state, stall),
+            }
+        } else {
+            self.begin(reference);
+            let state = self.miss(first, spot, line, access, updates);
+            (state, self.request.stall)
+        };
+        let held = if state == State::Modified {
+            Permission::ReadWrite
+        } else {
+            Permission::Read
+        };
+        Outcome {
+            stall: u32::try_from(stall).unwrap_or(u32::MAX),
+            filter: held.min(first_level.most[side]),
+        }
     }
 }

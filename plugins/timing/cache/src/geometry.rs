@@ -1,0 +1,168 @@
+//! Where the lines of one cache are.
+
+/// One cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient plus one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    divisor: Divisor,
+    /// Index of the first word.
+    pub(crate) base: usize,
+    pub(crate) sets: u32,
+    /// Lines of a set.
+    pub(crate) ways: u32,
+    /// Words from one set to the next: the ways and padding that stays empty.
+    pub(crate) stride: u32,
+    /// Lowest bit of the tag.
+    pub(crate) tag_shift: u8,
+}
+
+/// A line's set in one cache, and the tag to look for there.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Spot {
+    /// Index of way 0.
+    pub(crate) start: usize,
+    /// The set's number.
+    pub(crate) set: u32,
+    /// Tag, where an entry has it.
+    pub(crate) key: u64,
+}
+
+impl Geometry {
+    /// Bits of state, the lowest of an entry; holders lie between them and the tag.
+    pub(crate) const STATE_BITS: u32 = 3;
+
+    /// A cache whose words begin at or after `from`.
+    pub(crate) fn new(from: usize, sets: u32, ways: u32, holders: u32) -> Geometry {
+        // A set of up to 16 words of 32 bits lies in one line of the host, a wider one is whole vectors.
+        let stride = if ways <= Self::HOST_LINE as u32 {
+            ways.next_power_of_two().max(4)
+        } else {
+            ways.next_multiple_of(4)
+        };
+        Geometry {
+            base: from.next_multiple_of(Self::HOST_LINE),
+            ways,
+            stride,
+            sets,
+            tag_shift: (Self::STATE_BITS + holders) as u8,
+            divisor: Divisor::new(sets.into()),
+        }
+    }
+
+    /// 32-bit words in a line of the host.
+    const HOST_LINE: usize = 16;
+
+    /// Index after the last word.
+    pub(crate) fn end(&self) -> usize {
+        self.base + self.sets as usize * self.stride as usize
+    }
+
+    /// Lines from this number on have tags that do not fit into words of `bits`.
+    pub(crate) fn limit(&self, bits: u32) -> u64 {
+        ((1 << (bits - u32::from(self.tag_shift))) - 1_u64).saturating_mul(self.sets.into())
+    }
+
+    #[inline(always)]
+    pub(crate) fn spot(&self, line: u64) -> Spot {
+        let quotient = self.divisor.quotient(line);
+        let set = (line - quotient * u64::from(self.sets)) as u32;
+        Spot {
+            start: self.base + set as usize * self.stride as usize,
+            set,
+            key: (quotient + 1) << self.tag_shift,
+        }
+    }
+
+    /// All holder bits, from bit 0.
+    #[inline(always)]
+    pub(crate) fn holders_mask(&self) -> u64 {
+        (1 << (u32::from(self.tag_shift) - Self::STATE_BITS)) - 1
+    }
+
+    /// Which caches inside may hold the line of an entry.
+    #[inline(always)]
+    pub(crate) fn holders(&self, entry: u64) -> u64 {
+        entry >> Self::STATE_BITS & self.holders_mask()
+    }
+
+    /// The line of an entry that is not empty.
+    #[inline(always)]
+    pub(crate) fn line(&self, set: u32, entry: u64) -> u64 {
+        ((entry >> self.tag_shift) - 1) * u64::from(self.sets) + u64::from(set)
+    }
+}
+
+/// Division by multiplication with the reciprocal: the host needs up to ninety cycles to divide 64 bits.
+///
+/// For n < 2^47 and 1 <= d <= 2^32, with c = ceil(log2 d), k = 63 + max(0, c - 16) and m = ceil(2^k / d): the
+/// error m * d - 2^k is less than d, and n * d <= 2^47 * 2^c <= 2^k, so floor(n * m / 2^k) = floor(n / d).
+#[derive(Clone, Copy, Debug)]
+struct Divisor {
+    reciprocal: u64,
+    /// k - 63.
+    shift: u8,
+}
+
+impl Divisor {
+    fn new(divisor: u64) -> Divisor {
+        let log = divisor.next_power_of_two().trailing_zeros();
+        let shift = log.saturating_sub(16);
+        Divisor {
+            reciprocal: (1_u128 << (63 + shift)).div_ceil(divisor.into()) as u64,
+            shift: shift as u8,
+        }
+    }
+
+    #[inline(always)]
+    fn quotient(self, dividend: u64) -> u64 {
+        let product = u128::from(dividend << 1) * u128::from(self.reciprocal);
+        (product >> 64) as u64 >> self.shift
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotients_are_exact() {
+        let last = (1_u64 << 47) - 1;
+        let mut divisors: Vec<u64> = (1..3000).collect();
+        for log in 11..=32 {
+            divisors.extend((1_u64 << log) - 3..=((1 << log) + 3).min(1 << 32));
+        }
+        divisors.push(12 << 10);
+        for divisor in divisors {
+            let by = Divisor::new(divisor);
+            let top = last / divisor * divisor;
+            let mut dividends = vec![0, 1, last, last - 1, top, top - 1];
+            for seed in 1..40_u64 {
+                let near = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (17 + seed % 40);
+                let multiple = near / divisor * divisor;
+                dividends.extend([near, multiple, multiple.saturating_sub(1)]);
+            }
+            for dividend in dividends {
+                assert_eq!(
+                    by.quotient(dividend),
+                    dividend / divisor,
+                    "{dividend} / {divisor}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn lines_come_back_from_their_entries() {
+        for (sets, holders) in [(1, 0), (64, 0), (12 << 10, 13), (7, 2)] {
+            let geometry = Geometry::new(5, sets, 11, holders);
+            assert_eq!((geometry.base, geometry.stride), (16, 16));
+            for line in [0, 1, 63, 64, 12_345_678, (1 << 47) - 1] {
+                let spot = geometry.spot(line);
+                assert_eq!(u64::from(spot.set), line % u64::from(sets));
+                assert_eq!(geometry.line(spot.set, spot.key | 3), line);
+                let fits = spot.key < 1 << 32;
+                assert_eq!(line < geometry.limit(32), fits, "{line} in {sets} sets");
+                assert!(line < geometry.limit(64));
+            }
+        }
+    }
+}

@@ -1,0 +1,559 @@
+//! The protocol that keeps the caches coherent.
+//!
+//! Every cache includes the caches inside it, so a line that a cache does not hold is nowhere inside it. What a cache may
+//! do with a line is bounded by what the cache outside it may, and a line that is modified anywhere is marked
+//! modified at every level outwards; an eviction therefore never has to look outwards. The outermost caches are peers
+//! on the interconnect and speak MESIF.
+
+use nodescope_plugin_api::{Access, FilterUpdate, MemRef, MissRef, Permission};
+
+use crate::events::{AtLevel, Between, Distance, Events};
+use crate::geometry::Spot;
+use crate::hierarchy::{CacheKind, Hierarchy, NONE, Node, Request, SHARED};
+use crate::tags::{HOLDERS, State};
+use crate::word::Word;
+
+/// Why a line leaves a cache.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reason {
+    /// Another vCPU writes it.
+    Write,
+    /// The cache outside replaces it.
+    Inclusion,
+}
+
+impl<W: Word> Hierarchy<W> {
+    /// Begin to account for a reference that the first level does not settle alone.
+    #[inline]
+    pub(crate) fn begin(&mut self, reference: &MemRef) {
+        self.request = Request {
+            requester: self.entrances[usize::from(reference.vcpu)],
+            account: self.ledger.select(reference),
+            now: reference.now,
+            stall: 0,
+        };
+    }
+
+    /// Where a line would be in a cache, and its way if it is there.
+    #[inline(always)]
+    fn find(&self, node: u32, line: u64) -> (Spot, Option<usize>) {
+        let geometry = &self.nodes[node as usize].geometry;
+        let spot = geometry.spot(line);
+        (spot, self.tags.find(geometry, spot))
+    }
+
+    /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`.
+    #[inline(never)]
+    pub(crate) fn miss(
+        &mut self,
+        first: u32,
+        spot: Spot,
+        line: u64,
+        access: Access,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> State {
+        // The sets that may be needed lie far apart in the host's memory: it brings them while the nearer ones are searched.
+        self.path[0] = (first, spot);
+        let mut next = self.nodes[first as usize].outer;
+        for step in &mut self.path[1..] {
+            let node = &self.nodes[next as usize];
+            *step = (next, node.geometry.spot(line));
+            self.tags.prefetch(step.1);
+            next = node.outer;
+        }
+        // From the first level outwards to the cache that has the line.
+        let mut inner = first;
+        let mut level = 0;
+        let mut state = loop {
+            self.charge_level(level, AtLevel::miss(access));
+            level += 1;
+            let Some(&(node, spot)) = self.path.get(level) else {
+                break self.interconnect(inner, line, access, updates);
+            };
+            let this = &self.nodes[node as usize];
+            if let Some(way) = self.tags.find(&this.geometry, spot) {
+                break self.supply(node, inner, spot, way, line, access, updates);
+            }
+            if level + 2 == self.path.len() {
+                self.prefetch_peers(this.outer, line);
+            }
+            inner = node;
+        };
+        // And back, with what the cache outside permits.
+        while level > 0 {
+            level -= 1;
+            let (node, spot) = self.path[level];
+            let Some(&(inner, _)) = level.checked_sub(1).and_then(|inner| self.path.get(inner))
+            else {
+                self.fill(node, spot, state, 0, updates);
+                break;
+            };
+            let inner = self.nodes[inner as usize];
+            self.fill(node, spot, state, inner.bit.into(), updates);
+            state = match state {
+                State::Modified => State::Modified,
+                State::Exclusive if inner.kind != CacheKind::Instruction => State::Exclusive,
+                _ => State::Shared,
+            };
+        }
+        state
+    }
+
+    /// Let the cache `inner` have a line that `node` outside it holds in `way`; the answer is the state that `inner` may take.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    fn supply(
+        &mut self,
+        node: u32,
+        inner: u32,
+        spot: Spot,
+        way: usize,
+        line: u64,
+        access: Access,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> State {
+        let this = &self.nodes[node as usize];
+        let Node { bit, kind, .. } = self.nodes[inner as usize];
+        let bit = u64::from(bit);
+        let entry = self.tags.touch(&this.geometry, spot, way, bit);
+        let state = State::of(entry);
+        let others = this.without(this.geometry.holders(entry), bit);
+        let at = spot.start;
+        self.charge_level(this.level.into(), AtLevel::hit(access));
+        if access == Access::Write {
+            match state {
+                State::Modified => {}
+                State::Exclusive => self.modify(node, line),
+                State::Shared | State::Forward => self.own(node, line, updates),
+            }
+            self.invalidate_others(node, inner, at, others, line, updates);
+            return State::Modified;
+        }
+        if !state.owned() {
+            return State::Shared;
+        }
+        let shared = others != 0 && self.share_with_others(node, inner, at, others, line, updates);
+        if shared || kind == CacheKind::Instruction {
+            State::Shared
+        } else {
+            State::Exclusive
+        }
+    }
+
+    /// The peers of the outermost cache `root` will be asked for what it does not have.
+    #[inline(always)]
+    fn prefetch_peers(&self, root: u32, line: u64) {
+        for &peer in self.roots.iter().filter(|&&peer| peer != root) {
+            let peer = &self.nodes[peer as usize];
+            self.tags.prefetch(peer.geometry.spot(line));
+        }
+    }
+
+    /// Mark a line that `node` owns as modified in it and in every cache outside it.
+    pub(crate) fn modify(&mut self, node: u32, line: u64) {
+        let mut next = node;
+        while next != NONE {
+            let node = next;
+            let (spot, way) = self.find(node, line);
+            let Some(way) = way else {
+                debug_assert!(
+                    false,
+                    "a cache does not include what the cache inside it holds"
+                );
+                return;
+            };
+            let at = spot.start + way;
+            if self.tags.state(at) == State::Modified {
+                return;
+            }
+            self.tags.set_state(at, State::Modified);
+            next = self.nodes[node as usize].outer;
+        }
+    }
+
+    /// Get permission to write a line that `node` shares with its peers, and mark it modified.
+    pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<FilterUpdate>) {
+        let outer = self.nodes[node as usize].outer;
+        if outer != NONE {
+            let (spot, way) = self.find(outer, line);
+            let Some(way) = way else {
+                debug_assert!(
+                    false,
+                    "a cache does not include what the cache inside it holds"
+                );
+                return;
+            };
+            let at = spot.start + way;
+            let state = self.tags.state(at);
+            let around = &self.nodes[outer as usize];
+            let holders = self.tags.holders(&around.geometry, at);
+            let others = around.without(holders, self.nodes[node as usize].bit.into());
+            if state.owned() {
+                self.charge_level(around.level.into(), AtLevel::Upgrade);
+                self.modify(outer, line);
+            } else {
+                self.own(outer, line, updates);
+            }
+            self.invalidate_others(outer, node, at, others, line, updates);
+        } else {
+            self.charge_between(Between::Upgrade);
+            for index in 0..self.roots.len() {
+                let peer = self.roots[index];
+                if peer != node
+                    && self
+                        .invalidate(peer, line, Reason::Write, updates)
+                        .is_some()
+                {
+                    self.charge_between(Between::Invalidate(self.distance(peer)));
+                }
+            }
+        }
+        if let (spot, Some(way)) = self.find(node, line) {
+            self.tags.set_state(spot.start + way, State::Modified);
+        }
+    }
+
+    /// Remove a line from the caches inside `node`, except `inner`, because of a write through `inner`.
+    fn invalidate_others(
+        &mut self,
+        node: u32,
+        inner: u32,
+        at: usize,
+        others: u64,
+        line: u64,
+        updates: &mut Vec<FilterUpdate>,
+    ) {
+        if others == 0 {
+            return;
+        }
+        self.each_holder(node, others, |this, other| {
+            if other != inner
+                && let Some(state) = this.invalidate(other, line, Reason::Write, updates)
+            {
+                let distance = this.distance(other);
+                if state == State::Modified {
+                    this.charge_between(Between::FromModified(distance));
+                }
+                this.charge_between(Between::Invalidate(distance));
+            }
+            true
+        });
+        let bit = self.nodes[inner as usize].bit.into();
+        let geometry = &self.nodes[node as usize].geometry;
+        self.tags.set_holders(geometry, at, bit);
+    }
+
+    /// Make sure that no cache inside `node` except `inner` owns a line. Whether one still holds it.
+    fn share_with_others(
+        &mut self,
+        node: u32,
+        inner: u32,
+        at: usize,
+        others: u64,
+        line: u64,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> bool {
+        let mut shared = false;
+        let mut absent = 0;
+        self.each_holder(node, others, |this, other| {
+            if other == inner {
+                return true;
+            }
+            match this.downgrade(other, line, updates) {
+                None => absent |= u64::from(this.nodes[other as usize].bit),
+                Some(state) => {
+                    shared = true;
+                    let distance = this.distance(other);
+                    match state {
+                        State::Modified => this.charge_between(Between::FromModified(distance)),
+                        State::Exclusive => this.charge_between(Between::Snoop(distance)),
+                        State::Shared | State::Forward => {}
+                    }
+                }
+            }
+            // An owner has the line alone, so one copy found is enough.
+            !shared
+        });
+        let this = &self.nodes[node as usize];
+        if this.exact {
+            let holders = self.tags.holders(&this.geometry, at) & !absent;
+            self.tags.set_holders(&this.geometry, at, holders);
+        }
+        shared
+    }
+
+    /// Visit the caches inside `node` that holder bits stand for, until `visit` answers false.
+    #[inline]
+    fn each_holder(
+        &mut self,
+        node: u32,
+        mut holders: u64,
+        mut visit: impl FnMut(&mut Self, u32) -> bool,
+    ) {
+        while holders != 0 {
+            let mut position = holders.trailing_zeros() as usize;
+            holders &= holders - 1;
+            while let Some(&inner) = self.neighbours[node as usize].inner.get(position) {
+                if !visit(self, inner) {
+                    return;
+                }
+                position += HOLDERS as usize;
+            }
+        }
+    }
+
+    /// Take a line away from a cache and those inside it. The state it had.
+    fn invalidate(
+        &mut self,
+        node: u32,
+        line: u64,
+        reason: Reason,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Option<State> {
+        let (spot, way) = self.find(node, line);
+        let way = way?;
+        let this = &self.nodes[node as usize];
+        let (level, outermost) = (this.level.into(), this.outermost());
+        let state = self.tags.state(spot.start + way);
+        let holders = self.tags.holders(&this.geometry, spot.start + way);
+        self.tags.remove(&this.geometry, spot, way);
+        if holders != 0 {
+            self.each_holder(node, holders, |this, inner| {
+                this.invalidate(inner, line, reason, updates);
+                true
+            });
+        }
+        if way == 0 {
+            self.limit_filters(node, line, Permission::None, updates);
+        }
+        if reason == Reason::Inclusion {
+            self.charge_level(level, AtLevel::Inclusion);
+        }
+        // Between peers of the interconnect a modified line moves to the writer as it is.
+        if state == State::Modified && !outermost {
+            self.charge_level(level, AtLevel::Writeback);
+        }
+        Some(state)
+    }
+
+    /// Leave a cache and those inside it no more than a shared copy. The state it had.
+    fn downgrade(
+        &mut self,
+        node: u32,
+        line: u64,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Option<State> {
+        let (spot, way) = self.find(node, line);
+        let way = way?;
+        let at = spot.start + way;
+        let state = self.tags.state(at);
+        if state == State::Shared {
+            return Some(state);
+        }
+        self.tags.set_state(at, State::Shared);
+        if !state.owned() {
+            return Some(state);
+        }
+        let holders = self.tags.holders(&self.nodes[node as usize].geometry, at);
+        if holders != 0 {
+            self.each_holder(node, holders, |this, inner| {
+                this.downgrade(inner, line, updates);
+                true
+            });
+        }
+        if state == State::Modified {
+            if way == 0 {
+                self.limit_filters(node, line, Permission::Read, updates);
+            }
+            let this = &self.nodes[node as usize];
+            if !this.outermost() {
+                self.charge_level(this.level.into(), AtLevel::Writeback);
+            }
+        }
+        Some(state)
+    }
+
+    /// Put a line into a cache, replacing the least recently used line of its set, which the caches inside lose.
+    #[inline]
+    fn fill(
+        &mut self,
+        node: u32,
+        spot: Spot,
+        state: State,
+        holders: u64,
+        updates: &mut Vec<FilterUpdate>,
+    ) {
+        let this = &self.nodes[node as usize];
+        let (threads, level) = (this.threads, this.level.into());
+        let last = self.tags.last(&this.geometry, spot);
+        let holders_of_last = this.geometry.holders(last);
+        if holders_of_last != 0 {
+            let victim = this.geometry.line(spot.set, last);
+            self.each_holder(node, holders_of_last, |this, inner| {
+                this.invalidate(inner, victim, Reason::Inclusion, updates);
+                true
+            });
+        }
+        // What is modified moves outwards.
+        if last != 0 && State::of(last) == State::Modified {
+            self.charge_level(level, AtLevel::Writeback);
+            let this = &self.nodes[node as usize];
+            if this.outermost() {
+                let victim = this.geometry.line(spot.set, last);
+                self.request_memory(this.socket, victim, true);
+            }
+        }
+        if threads {
+            self.displace(node, spot, self.request.requester.vcpu, updates);
+        }
+        let geometry = &self.nodes[node as usize].geometry;
+        self.tags.insert(geometry, spot, state, holders);
+    }
+
+    /// Another line becomes the most recently used of a first-level set that several vCPUs share: the filters of the
+    /// others must not answer for the present one any more. The requester's own slot is replaced by the engine.
+    #[cold]
+    pub(crate) fn displace(
+        &mut self,
+        node: u32,
+        spot: Spot,
+        requester: u16,
+        updates: &mut Vec<FilterUpdate>,
+    ) {
+        let first = self.tags.entry(spot.start);
+        if first == 0 {
+            return;
+        }
+        let this = &self.nodes[node as usize];
+        let line = this.geometry.line(spot.set, first) << self.line_shift;
+        let vcpus = &self.neighbours[node as usize].vcpus;
+        for &vcpu in vcpus.iter().filter(|&&vcpu| vcpu != requester) {
+            updates.push(FilterUpdate {
+                vcpu,
+                side: this.side(),
+                line,
+                permission: Permission::None,
+            });
+        }
+    }
+
+    /// Bound the filters of the vCPUs of a first-level cache. Only the most recently used line of a set can be in one.
+    fn limit_filters(
+        &mut self,
+        node: u32,
+        line: u64,
+        permission: Permission,
+        updates: &mut Vec<FilterUpdate>,
+    ) {
+        let side = self.nodes[node as usize].side();
+        for &vcpu in &self.neighbours[node as usize].vcpus {
+            updates.push(FilterUpdate {
+                vcpu,
+                side,
+                line: line << self.line_shift,
+                permission,
+            });
+        }
+    }
+
+    /// A request that leaves the outermost cache `root`: first to its peers, then to memory.
+    fn interconnect(
+        &mut self,
+        root: u32,
+        line: u64,
+        access: Access,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> State {
+        let write = access == Access::Write;
+        let mut held = false;
+        let mut supplied = false;
+        for index in 0..self.roots.len() {
+            let peer = self.roots[index];
+            if peer == root {
+                continue;
+            }
+            let before = if write {
+                self.invalidate(peer, line, Reason::Write, updates)
+            } else {
+                self.downgrade(peer, line, updates)
+            };
+            let Some(before) = before else { continue };
+            held = true;
+            let distance = self.distance(peer);
+            match before {
+                State::Shared => {}
+                State::Forward | State::Exclusive => {
+                    supplied = true;
+                    self.charge_between(Between::From(distance));
+                }
+                State::Modified => {
+                    supplied = true;
+                    self.charge_between(Between::FromModified(distance));
+                    if !write {
+                        // A reader gets a clean copy, so memory is brought up to date.
+                        let Node { level, socket, .. } = self.nodes[peer as usize];
+                        self.charge_level(level.into(), AtLevel::Writeback);
+                        self.request_memory(socket, line, true);
+                    }
+                }
+            }
+            if write {
+                self.charge_between(Between::Invalidate(distance));
+            }
+        }
+        if !supplied {
+            self.request_memory(self.request.requester.socket, line, false);
+        }
+        match (write, held) {
+            (true, _) => State::Modified,
+            (false, true) => State::Forward,
+            (false, false) => State::Exclusive,
+        }
+    }
+
+    fn request_memory(&mut self, socket: u16, line: u64, write_back: bool) {
+        let timing = self.memory.request(&MissRef {
+            socket,
+            line: line << self.line_shift,
+            write_back,
+            now: self.request.now,
+        });
+        let event = self.events.between(Between::Memory {
+            local: timing.local,
+            write_back,
+        });
+        self.charge(event, timing.latency);
+    }
+
+    /// Where a cache is, seen from the requester.
+    fn distance(&self, node: u32) -> Distance {
+        let node = &self.nodes[node as usize];
+        let requester = &self.request.requester;
+        if node.socket != requester.socket {
+            Distance::OtherSocket
+        } else if node.core == SHARED || node.core == requester.core {
+            Distance::SameCore
+        } else {
+            Distance::OtherCore
+        }
+    }
+
+    #[inline]
+    pub(crate) fn charge_level(&mut self, level: usize, event: AtLevel) {
+        let event = Events::at(level, event);
+        self.charge(event, self.events.latency(event));
+    }
+
+    #[inline]
+    fn charge_between(&mut self, event: Between) {
+        let event = self.events.between(event);
+        self.charge(event, self.events.latency(event));
+    }
+
+    #[inline]
+    fn charge(&mut self, event: usize, latency: u32) {
+        self.ledger
+            .charge(self.request.account, event, latency.into());
+        self.request.stall += u64::from(latency);
+    }
+}

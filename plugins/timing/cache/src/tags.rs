@@ -1,0 +1,242 @@
+//! The lines of all caches, each set kept in LRU order.
+
+use std::alloc::{Layout, handle_alloc_error};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::ptr::NonNull;
+
+use memmap2::{Advice, MmapMut};
+use serde::{Deserialize, Serialize};
+
+use crate::geometry::{Geometry, Spot};
+use crate::word::Word;
+
+/// State of a line in one cache, after MESIF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum State {
+    /// Others may hold it too; clean with respect to what is outside the peers.
+    Shared = 1,
+    /// Shared, and this peer answers requests for it. Only where peers of the interconnect hold a line.
+    Forward = 2,
+    /// No peer holds it, and it is clean.
+    Exclusive = 3,
+    /// No peer holds it, and this cache or one inside it differs from what is outside.
+    Modified = 4,
+}
+
+impl State {
+    /// Whether a write needs no one else's permission.
+    pub(crate) fn owned(self) -> bool {
+        self >= State::Exclusive
+    }
+
+    /// State of an entry that is not empty.
+    #[inline(always)]
+    pub(crate) fn of(entry: u64) -> State {
+        match entry & STATE_MASK {
+            1 => State::Shared,
+            2 => State::Forward,
+            3 => State::Exclusive,
+            _ => State::Modified,
+        }
+    }
+}
+
+const STATE_MASK: u64 = (1 << Geometry::STATE_BITS) - 1;
+
+/// Most holder bits of a line.
+pub(crate) const HOLDERS: u32 = 13;
+
+/// Entries of every cache of a node in one piece of memory, so that one huge page of the host usually has them all.
+/// Way 0 of a set is the most recently used line, the last way the least; empty ways come last.
+///
+/// A set is given by the [`Spot`] of a line in the cache's [`Geometry`], an entry by its index.
+pub(crate) struct Tags<W> {
+    /// First of the entries, in `_memory`.
+    first: NonNull<W>,
+    length: usize,
+    /// Owns them.
+    _memory: MmapMut,
+}
+
+// SAFETY: `first` points into `_memory`, which the value owns and which may be used from any thread.
+unsafe impl<W: Send> Send for Tags<W> {}
+
+/// A huge page of the host.
+const HUGE: usize = 2 << 20;
+
+impl<W: Word> Tags<W> {
+    /// `length` empty entries. As everywhere, the process ends if the host has no memory.
+    pub(crate) fn new(length: usize) -> Tags<W> {
+        let bytes = length * size_of::<W>();
+        // A huge page pays where half of it is used.
+        let (mapped, align) = if bytes >= HUGE / 2 {
+            (bytes.next_multiple_of(HUGE) + HUGE, HUGE)
+        } else {
+            (bytes.max(1), 64)
+        };
+        let mut memory = match (
+            MmapMut::map_anon(mapped),
+            Layout::from_size_align(mapped, 64),
+        ) {
+            (Ok(memory), _) => memory,
+            (Err(_), Ok(layout)) => handle_alloc_error(layout),
+            (Err(error), Err(_)) => panic!("cannot allocate the tags of the caches: {error}"),
+        };
+        let from = memory.as_ptr().align_offset(align);
+        if align == HUGE {
+            // Only a hint: without huge pages the result is the same.
+            let _ = memory.advise_range(Advice::HugePage, from, mapped - HUGE);
+        }
+        let used = &mut memory[from..from + bytes];
+        Tags {
+            first: NonNull::from(used).cast(),
+            length,
+            _memory: memory,
+        }
+    }
+
+    #[inline(always)]
+    fn entries(&self) -> &[W] {
+        // SAFETY: `first` is the aligned start of `length` words of `_memory`, which lives as long as `self` and is
+        // written through `entries_mut` alone; any bit pattern is a valid word.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
+    }
+
+    #[inline(always)]
+    fn entries_mut(&mut self) -> &mut [W] {
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.length) }
+    }
+
+    /// The same entries in wider words.
+    pub(crate) fn widen<V: Word>(&self) -> Tags<V> {
+        let mut wide = Tags::new(self.length);
+        for (wide, &narrow) in wide.entries_mut().iter_mut().zip(self.entries()) {
+            // Pages of the host that were never touched stay so.
+            if narrow.value() != 0 {
+                *wide = V::truncate(narrow.value());
+            }
+        }
+        wide
+    }
+
+    /// Have the host bring a set nearer.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, spot: Spot) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(entry) = self.entries().get(spot.start) {
+            // SAFETY: a prefetch has no effect that a program could see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(entry).cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = spot;
+    }
+
+    #[inline(always)]
+    fn set(&self, geometry: &Geometry, spot: Spot) -> &[W] {
+        &self.entries()[spot.start..][..geometry.stride as usize]
+    }
+
+    #[inline(always)]
+    fn set_mut(&mut self, geometry: &Geometry, spot: Spot) -> &mut [W] {
+        &mut self.entries_mut()[spot.start..][..geometry.stride as usize]
+    }
+
+    /// Way of a line within its set.
+    #[inline(always)]
+    pub(crate) fn find(&self, geometry: &Geometry, spot: Spot) -> Option<usize> {
+        let mask = u64::MAX << geometry.tag_shift;
+        let set = self.set(geometry, spot);
+        W::find(set, W::truncate(mask), W::truncate(spot.key))
+    }
+
+    /// The whole entry, 0 if the way is empty.
+    #[inline(always)]
+    pub(crate) fn entry(&self, at: usize) -> u64 {
+        self.entries()[at].value()
+    }
+
+    #[inline(always)]
+    pub(crate) fn state(&self, at: usize) -> State {
+        State::of(self.entry(at))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_state(&mut self, at: usize, state: State) {
+        let entry = &mut self.entries_mut()[at];
+        *entry = W::truncate(entry.value() & !STATE_MASK | state as u64);
+    }
+
+    #[inline(always)]
+    pub(crate) fn holders(&self, geometry: &Geometry, at: usize) -> u64 {
+        geometry.holders(self.entry(at))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_holders(&mut self, geometry: &Geometry, at: usize, holders: u64) {
+        let entry = &mut self.entries_mut()[at];
+        let rest = entry.value() & !(geometry.holders_mask() << Geometry::STATE_BITS);
+        *entry = W::truncate(rest | holders << Geometry::STATE_BITS);
+    }
+
+    /// Make the line of a way the most recently used, and a cache inside one more of its holders. Its entry before.
+    #[inline(always)]
+    pub(crate) fn touch(
+        &mut self,
+        geometry: &Geometry,
+        spot: Spot,
+        way: usize,
+        holder: u64,
+    ) -> u64 {
+        let set = self.set_mut(geometry, spot);
+        let entry = set[way].value();
+        W::promote(
+            set,
+            way,
+            W::truncate(entry | holder << Geometry::STATE_BITS),
+        );
+        entry
+    }
+
+    /// The entry that the next [`Tags::insert`] into this set overwrites, 0 if it is empty.
+    #[inline(always)]
+    pub(crate) fn last(&self, geometry: &Geometry, spot: Spot) -> u64 {
+        self.entry(spot.start + geometry.ways as usize - 1)
+    }
+
+    /// Put a line in the place of the least recently used one and make it the most recently used.
+    #[inline(always)]
+    pub(crate) fn insert(&mut self, geometry: &Geometry, spot: Spot, state: State, holders: u64) {
+        let entry = spot.key | holders << Geometry::STATE_BITS | state as u64;
+        let last = geometry.ways as usize - 1;
+        W::promote(self.set_mut(geometry, spot), last, W::truncate(entry));
+    }
+
+    /// Remove the line of a way; the others keep their order.
+    pub(crate) fn remove(&mut self, geometry: &Geometry, spot: Spot, way: usize) {
+        let set = &mut self.set_mut(geometry, spot)[..geometry.ways as usize];
+        set.copy_within(way + 1.., way);
+        if let Some(last) = set.last_mut() {
+            *last = W::truncate(0);
+        }
+    }
+
+    /// Lines of each set that has any, most recently used first.
+    pub(crate) fn contents(&self, geometry: &Geometry) -> Vec<(u64, Vec<(u64, State)>)> {
+        (0..geometry.sets)
+            .map(|set| {
+                let start = geometry.base + set as usize * geometry.stride as usize;
+                let lines = self.entries()[start..][..geometry.ways as usize]
+                    .iter()
+                    .map(|entry| entry.value())
+                    .filter(|&entry| entry != 0)
+                    .map(|entry| (geometry.line(set, entry), State::of(entry)))
+                    .collect();
+                (set.into(), lines)
+            })
+            .filter(|(_, lines): &(u64, Vec<_>)| !lines.is_empty())
+            .collect()
+    }
+}

@@ -1,0 +1,218 @@
+//! One entry of a cache set, and the two operations on a set that every reference makes.
+//!
+//! What a large modelled cache costs is the host's own cache misses, so an entry is one word of 32 bits and a set of 16
+//! ways is one line of the host. Where a line number does not fit, all entries are widened to 64 bits.
+
+/// An entry: state in the lowest bits, then holders, then the tag, which is never 0. 0 is an empty way.
+pub(crate) trait Word: Copy + Eq + Send + 'static {
+    /// Bits of the word.
+    const BITS: u32;
+
+    /// The low bits of a value.
+    fn truncate(value: u64) -> Self;
+
+    /// The word as a number.
+    fn value(self) -> u64;
+
+    /// First way whose word equals `key` in the bits of `mask`.
+    fn find(set: &[Self], mask: Self, key: Self) -> Option<usize>;
+
+    /// Move the words before `way` back by one, over that way's, and put `word` first.
+    fn promote(set: &mut [Self], way: usize, word: Self);
+}
+
+impl Word for u64 {
+    const BITS: u32 = 64;
+
+    #[inline(always)]
+    fn truncate(value: u64) -> u64 {
+        value
+    }
+
+    #[inline(always)]
+    fn value(self) -> u64 {
+        self
+    }
+
+    #[inline]
+    fn find(set: &[u64], mask: u64, key: u64) -> Option<usize> {
+        find_one_by_one(set, |word| word & mask == key)
+    }
+
+    #[inline]
+    fn promote(set: &mut [u64], way: usize, word: u64) {
+        promote_one_by_one(&mut set[..=way], word);
+    }
+}
+
+impl Word for u32 {
+    const BITS: u32 = 32;
+
+    #[inline(always)]
+    fn truncate(value: u64) -> u32 {
+        value as u32
+    }
+
+    #[inline(always)]
+    fn value(self) -> u64 {
+        self.into()
+    }
+
+    #[inline(always)]
+    fn find(set: &[u32], mask: u32, key: u32) -> Option<usize> {
+        #[cfg(target_arch = "x86_64")]
+        return sse2::find(set, mask, key);
+        #[cfg(not(target_arch = "x86_64"))]
+        find_one_by_one(set, |word| word & mask == key)
+    }
+
+    #[inline(always)]
+    fn promote(set: &mut [u32], way: usize, word: u32) {
+        #[cfg(target_arch = "x86_64")]
+        sse2::promote(set, way, word);
+        #[cfg(not(target_arch = "x86_64"))]
+        promote_one_by_one(&mut set[..=way], word);
+    }
+}
+
+fn find_one_by_one<T: Copy>(set: &[T], equal: impl Fn(T) -> bool) -> Option<usize> {
+    set.iter().position(|&word| equal(word))
+}
+
+fn promote_one_by_one<T: Copy>(words: &mut [T], word: T) {
+    let mut carried = word;
+    for word in words {
+        std::mem::swap(word, &mut carried);
+    }
+}
+
+/// Four ways at a time. SSE2 is part of the architecture; a branch on the way that is found would be mispredicted, so the
+/// usual numbers of ways are unrolled and blended.
+#[cfg(target_arch = "x86_64")]
+mod sse2 {
+    use std::arch::x86_64::*;
+
+    /// Words in a vector.
+    const LANES: usize = 4;
+
+    #[inline(always)]
+    pub(super) fn find(set: &[u32], mask: u32, key: u32) -> Option<usize> {
+        let equal = if let Ok(set) = <&[u32; 16]>::try_from(set) {
+            equal(set, mask, key)
+        } else if let Ok(set) = <&[u32; 8]>::try_from(set) {
+            equal(set, mask, key)
+        } else if let Ok(set) = <&[u32; 4]>::try_from(set) {
+            equal(set, mask, key)
+        } else {
+            return find_in_many(set, mask, key);
+        };
+        (equal != 0).then(|| equal.trailing_zeros() as usize)
+    }
+
+    /// Bit for each way whose word equals the key.
+    #[inline(always)]
+    fn equal<const WAYS: usize>(set: &[u32; WAYS], mask: u32, key: u32) -> u32 {
+        // SAFETY: SSE2 is part of x86-64.
+        unsafe {
+            let (mask, key) = (_mm_set1_epi32(mask as i32), _mm_set1_epi32(key as i32));
+            let mut bits = 0;
+            for (index, words) in set.chunks_exact(LANES).enumerate() {
+                let words = _mm_and_si128(load(words), mask);
+                let equal = _mm_castsi128_ps(_mm_cmpeq_epi32(words, key));
+                bits |= (_mm_movemask_ps(equal) as u32) << (LANES * index);
+            }
+            bits
+        }
+    }
+
+    fn find_in_many(set: &[u32], mask: u32, key: u32) -> Option<usize> {
+        let (chunks, rest) = set.as_chunks::<LANES>();
+        let found = chunks.iter().enumerate().find_map(|(index, words)| {
+            let equal = equal(words, mask, key);
+            (equal != 0).then(|| LANES * index + equal.trailing_zeros() as usize)
+        });
+        found.or_else(|| {
+            let way = rest.iter().position(|&word| word & mask == key)?;
+            Some(LANES * chunks.len() + way)
+        })
+    }
+
+    #[inline(always)]
+    pub(super) fn promote(set: &mut [u32], way: usize, word: u32) {
+        if let Ok(set) = <&mut [u32; 16]>::try_from(&mut *set) {
+            blend(set, way, word);
+        } else if let Ok(set) = <&mut [u32; 8]>::try_from(&mut *set) {
+            blend(set, way, word);
+        } else if let Ok(set) = <&mut [u32; 4]>::try_from(&mut *set) {
+            blend(set, way, word);
+        } else {
+            set.copy_within(..way, 1);
+            set[0] = word;
+        }
+    }
+
+    /// Every way up to `way` gets the word before it, the first one `word`, the others their own.
+    #[inline(always)]
+    fn blend<const WAYS: usize>(set: &mut [u32; WAYS], way: usize, word: u32) {
+        // SAFETY: SSE2 is part of x86-64.
+        unsafe {
+            let last = _mm_set1_epi32(way as i32);
+            let mut carried = _mm_cvtsi32_si128(word as i32);
+            let mut number = _mm_set_epi32(3, 2, 1, 0);
+            for words in set.chunks_exact_mut(LANES) {
+                let own = load(words);
+                let before = _mm_or_si128(_mm_slli_si128::<4>(own), carried);
+                carried = _mm_srli_si128::<12>(own);
+                let stays = _mm_cmpgt_epi32(number, last);
+                let new = _mm_or_si128(_mm_and_si128(stays, own), _mm_andnot_si128(stays, before));
+                store(words, new);
+                number = _mm_add_epi32(number, _mm_set1_epi32(LANES as i32));
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn load(words: &[u32]) -> __m128i {
+        assert!(words.len() == LANES);
+        // SAFETY: the slice has the 16 bytes that are read, at any alignment.
+        unsafe { _mm_loadu_si128(words.as_ptr().cast()) }
+    }
+
+    #[inline(always)]
+    fn store(words: &mut [u32], vector: __m128i) {
+        assert!(words.len() == LANES);
+        // SAFETY: the slice has the 16 bytes that are written, at any alignment.
+        unsafe { _mm_storeu_si128(words.as_mut_ptr().cast(), vector) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both widths and every number of ways against a list.
+    #[test]
+    fn finds_and_promotes_as_a_list_does() {
+        fn check<W: Word + std::fmt::Debug>() {
+            let mask = W::truncate(!0xff);
+            for ways in 1..=40_usize {
+                let words: Vec<u64> = (1..=ways as u64).map(|tag| (tag << 8) | (tag % 7)).collect();
+                let set: Vec<W> = words.iter().map(|&word| W::truncate(word)).collect();
+                for way in 0..ways {
+                    let key = W::truncate(words[way] & !0xff);
+                    assert_eq!(W::find(&set, mask, key), Some(way), "{ways} ways");
+                    let mut list = words.clone();
+                    list.remove(way);
+                    list.insert(0, 0x1234);
+                    let mut promoted = set.clone();
+                    W::promote(&mut promoted, way, W::truncate(0x1234));
+                    let promoted: Vec<u64> = promoted.iter().map(|word| word.value()).collect();
+                    assert_eq!(promoted, list, "{ways} ways, way {way}");
+                }
+                assert_eq!(W::find(&set, mask, W::truncate(0xff00)), None);
+            }
+        }
+        check::<u32>();
+        check::<u64>();
+    }
+}
