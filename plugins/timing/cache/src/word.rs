@@ -196,7 +196,9 @@ mod tests {
         fn check<W: Word + std::fmt::Debug>() {
             let mask = W::truncate(!0xff);
             for ways in 1..=40_usize {
-                let words: Vec<u64> = (1..=ways as u64).map(|tag| (tag << 8) | (tag % 7)).collect();
+                let words: Vec<u64> = (1..=ways as u64)
+                    .map(|tag| (tag << 8) | (tag % 7))
+                    .collect();
                 let set: Vec<W> = words.iter().map(|&word| W::truncate(word)).collect();
                 for way in 0..ways {
                     let key = W::truncate(words[way] & !0xff);

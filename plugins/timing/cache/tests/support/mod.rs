@@ -1,6 +1,9 @@
 //! An engine reduced to what a cache model sees of it: it counts references, keeps the filter and answers from it.
 #![allow(dead_code)]
 
+pub mod machines;
+pub mod plain;
+
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{

@@ -1,0 +1,80 @@
+//! The model against its semantics written down plainly, on random machines and traces.
+
+mod support;
+
+use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_cache::CacheConfig;
+use proptest::prelude::*;
+use support::machines::{machines, memory, steps, traces};
+use support::plain::Plain;
+use support::{Engine, Step};
+
+/// Stalls of every reference, statistics and contents are the same, with the filter and without.
+fn check(
+    config: &CacheConfig,
+    places: &[VcpuPlace],
+    steps: &[Step],
+    reset: usize,
+    filter: bool,
+) -> Result<(), TestCaseError> {
+    let mut plain = Plain::new(config, places, memory());
+    let mut engine = Engine::with_memory(config, places, memory());
+    if !filter {
+        engine = engine.unfiltered();
+    }
+    for (index, &step) in steps.iter().enumerate() {
+        if index == reset {
+            plain.reset();
+            engine.reset();
+        }
+        prop_assert_eq!(
+            engine.step(step),
+            plain.step(step),
+            "step {} {:?}",
+            index,
+            step
+        );
+    }
+    prop_assert_eq!(
+        &Plain::events_of(&engine.statistics()),
+        plain.events(),
+        "events"
+    );
+    prop_assert_eq!(engine.model.contents(), plain.contents());
+    engine.check_equations();
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_model_does_what_its_description_says(
+        (config, places) in machines(),
+        trace in traces(),
+        reset in any::<prop::sample::Index>(),
+        filter in any::<bool>(),
+    ) {
+        let steps = steps(&trace, &places);
+        check(&config, &places, &steps, reset.index(steps.len()), filter)?;
+    }
+
+    /// Addresses up to the highest, whose tags do not fit into the words that are used at first, come up at some point.
+    #[test]
+    fn high_addresses_are_like_any_other(
+        (config, places) in machines(),
+        trace in traces(),
+        from in any::<prop::sample::Index>(),
+        high in proptest::collection::vec(prop_oneof![38..52_u32, Just(51)], 2),
+        filter in any::<bool>(),
+    ) {
+        let mut steps = steps(&trace, &places);
+        let from = from.index(steps.len());
+        for (index, step) in steps.iter_mut().enumerate().skip(from) {
+            if index % 3 != 0 {
+                step.address += 1 << high[index % 2];
+            }
+        }
+        check(&config, &places, &steps, from / 2, filter)?;
+    }
+}
