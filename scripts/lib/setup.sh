@@ -49,3 +49,5 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 # Packages that the tests compare with, or whose tools they run.
 TEST_PACKAGES=(valgrind acpica-tools openmpi-bin mpich gfortran iproute2)
+# Packages that the benchmarks compare with.
+BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc)

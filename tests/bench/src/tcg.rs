@@ -1,37 +1,23 @@
-//! The same guest under QEMU's TCG.
+//! The same guests under QEMU's TCG.
 
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use nodescope_image::{JobFile, NodeCommandLine, job_disk};
+use nodescope_image::NodeCommandLine;
 
 use crate::Failure;
-use crate::kernels::Mark;
-use crate::soft::MEMORY;
-use crate::time::{Point, Spent, of_process};
+use crate::guest::{Guest, MEMORY};
+use crate::host::version_of;
+use crate::session::{Mark, Recorder, Session};
+use crate::time::{Point, of_process};
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// A boot and the kernels in it.
-#[derive(Clone, Debug, Default)]
-pub struct Session {
-    /// From the start of the program to the first kernel.
-    pub boot: Spent,
-    /// Each kernel.
-    pub kernels: BTreeMap<String, Spent>,
-}
-
 /// Version of the emulator, or why there is none.
 pub fn version() -> Result<String, String> {
-    let output = Command::new(QEMU)
-        .arg("--version")
-        .output()
-        .map_err(|e| format!("cannot run {QEMU}: {e}; install qemu-system-x86"))?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    version_of(QEMU, "qemu-system-x86")
 }
 
 /// Frequency of the host's time-stamp counter, which TCG's guests read: this machine type has no timer to find it out by.
@@ -54,22 +40,13 @@ impl Drop for Guard {
     }
 }
 
-/// Run the program in a guest with one vCPU.
-pub fn run(image: &Path, program: &Path, arguments: &[String]) -> Result<Session, Failure> {
-    let script = format!("#!/bin/sh\nexec ./kernels {}\n", arguments.join(" "));
-    let file = |path: &str, data| JobFile {
-        path: path.into(),
-        mode: 0o755,
-        data,
-    };
-    let disk = job_disk(&[
-        file("run", script.into_bytes()),
-        file("kernels", std::fs::read(program).map_err(Failure::Files)?),
-    ])
-    .map_err(|e| Failure::Guest(e.to_string()))?;
-    let job = tempfile::NamedTempFile::new().map_err(Failure::Files)?;
-    std::fs::write(job.path(), &disk).map_err(Failure::Files)?;
-    let line = NodeCommandLine::new(0, 1, host_tsc_khz()).to_string();
+/// Run a guest with one vCPU to its end.
+pub fn run(guest: &Guest) -> Result<Session, Failure> {
+    let line = NodeCommandLine {
+        extra: guest.parameters.clone(),
+        ..NodeCommandLine::new(0, 1, host_tsc_khz())
+    }
+    .to_string();
     let drive = |id: &str, path: &Path| {
         format!(
             "id={id},file={},format=raw,if=none,readonly=on,file.locking=off",
@@ -88,14 +65,17 @@ pub fn run(image: &Path, program: &Path, arguments: &[String]) -> Result<Session
             .args(["-nographic", "-nodefaults", "-no-user-config", "-no-reboot"])
             .args(["-serial", "stdio"])
             .arg("-kernel")
-            .arg(image.join("vmlinux"))
+            .arg(&guest.kernel)
             .arg("-initrd")
-            .arg(image.join("initramfs.cpio"))
+            .arg(&guest.initramfs)
             .args(["-append", &line])
-            .args(["-drive", &drive("r", &image.join("root.img"))])
+            .args(["-drive", &drive("r", &guest.root)])
             .args(["-device", "virtio-blk-device,drive=r"])
-            .args(["-drive", &drive("j", job.path())])
+            .args(["-drive", &drive("j", guest.job.path())])
             .args(["-device", "virtio-blk-device,drive=j"])
+            // A network of which this guest is the only member: nodescope's has one too, and Open MPI asks for it.
+            .args(["-netdev", "hubport,id=n,hubid=0"])
+            .args(["-device", "virtio-net-device,netdev=n"])
             .args(["-device", "virtio-rng-device"])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -105,32 +85,21 @@ pub fn run(image: &Path, program: &Path, arguments: &[String]) -> Result<Session
     );
     let pid = child.0.id();
     let output = child.0.stdout.take().expect("piped above");
-    let mut session = Session::default();
-    let mut open: Option<Point> = None;
-    let mut last = String::new();
+    let mut recorder = Recorder::new(&guest.wanted, start);
+    let mut console = String::new();
     for text in BufReader::new(output).split(b'\n') {
         let text = String::from_utf8_lossy(&text.map_err(Failure::Files)?).into_owned();
+        console += &text;
+        console.push('\n');
         let Some(mark) = Mark::parse(&text) else {
-            last = text;
             continue;
         };
         let Some(cpu) = of_process(pid) else {
             break;
         };
-        let now = Point::with_cpu(cpu);
-        if mark.begin {
-            if session.kernels.is_empty() {
-                session.boot = start.to(now);
-            }
-            open = Some(now);
-        } else if let Some(began) = open.take() {
-            session.kernels.insert(mark.kernel, began.to(now));
-        }
+        recorder.record(mark, Point::with_cpu(cpu), 0);
     }
-    if session.kernels.is_empty() {
-        return Err(Failure::Guest(format!(
-            "QEMU's guest ran no kernel; its last line was: {last}"
-        )));
-    }
-    Ok(session)
+    recorder
+        .finish()
+        .map_err(|problem| Failure::Guest(format!("under QEMU {problem}; its console:\n{console}")))
 }

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * Small programs of seven shapes, for measuring how fast an engine executes them: kernels LABEL:NAME:REPEATS...
+ *
+ * For each argument it announces the start and the end of the kernel by a hypercall (inert on real hardware) and by a line on
+ * standard output, which on a guest's console reaches a host that has no hypercall; then it prints the processor time
+ * that its own clock has seen. One repeat is some million instructions.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels.h"
+#include "mark.h"
+
+volatile double sink;
+
+#define ROW(name) { #name, name }
+static const struct { const char *name; void (*run)(long); } kernels[] = {
+	ROW(integer), ROW(chase), ROW(quicksort), ROW(traced),
+	ROW(daxpy_memory_sse2), ROW(daxpy_l1_sse2), ROW(dgemm_scalar_sse2), ROW(dgemm_vector_sse2),
+	ROW(daxpy_memory_avx2), ROW(daxpy_l1_avx2), ROW(dgemm_scalar_avx2), ROW(dgemm_vector_avx2),
+};
+
+int main(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		char label[32], name[32];
+		long repeats;
+		if (sscanf(argv[i], "%31[^:]:%31[^:]:%ld", label, name, &repeats) != 3)
+			return fprintf(stderr, "kernels: %s is not LABEL:NAME:REPEATS\n", argv[i]), 2;
+		size_t k = 0;
+		while (k < sizeof kernels / sizeof *kernels && strcmp(kernels[k].name, name))
+			k++;
+		if (k == sizeof kernels / sizeof *kernels)
+			return fprintf(stderr, "kernels: no kernel %s\n", name), 2;
+		/* Memory is touched and set up before the clock starts. */
+		kernels[k].run(1);
+		announce("begin", label, name);
+		double start = processor_time();
+		kernels[k].run(repeats);
+		double seconds = processor_time() - start;
+		announce("end", label, name);
+		say_time(label, name, seconds);
+	}
+	return 0;
+}

@@ -1,0 +1,324 @@
+//! Medians of many runs beside each other: the table and the line of JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+use crate::session::{Run, Session};
+use crate::time::{geometric_mean, median};
+use crate::workload::{Group, Row};
+
+/// One way to run the rows, and all its runs.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// As tables and results call it.
+    pub name: String,
+    runs: BTreeMap<String, Vec<Run>>,
+}
+
+impl Column {
+    /// Without runs.
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            runs: BTreeMap::new(),
+        }
+    }
+
+    /// Add the runs of a session.
+    pub fn add(&mut self, session: Session) {
+        for (name, run) in session {
+            self.runs.entry(name).or_default().push(run);
+        }
+    }
+
+    fn median(&self, row: &str, of: fn(&Run) -> f64) -> f64 {
+        median(self.runs.get(row).into_iter().flatten().map(of))
+    }
+
+    /// Median processor time of a row, seconds.
+    pub fn cpu(&self, row: &str) -> f64 {
+        self.median(row, |r| r.spent.cpu)
+    }
+
+    /// Median wall time of a row, seconds.
+    pub fn wall(&self, row: &str) -> f64 {
+        self.median(row, |r| r.spent.wall)
+    }
+
+    /// Median speed of a row, million instructions a second of processor time.
+    pub fn speed(&self, row: &str) -> f64 {
+        self.median(row, Run::speed)
+    }
+
+    /// Median instructions of a row, in millions.
+    pub fn instructions(&self, row: &str) -> f64 {
+        self.median(row, |r| r.instructions as f64 / 1e6)
+    }
+}
+
+/// The same rows run in different ways.
+pub struct Comparison {
+    /// Name of the measurement.
+    pub name: &'static str,
+    /// What was run.
+    pub rows: Vec<Row>,
+    /// On the host.
+    pub native: Option<Column>,
+    /// In the tool that users would take otherwise.
+    pub peer: Option<Column>,
+    /// In nodescope, the default engine last.
+    pub engines: Vec<Column>,
+}
+
+/// Ratios of an engine's row.
+#[derive(Clone, Copy, Debug)]
+struct Ratios {
+    /// Processor time for each second of the host's: a slowdown.
+    native: f64,
+    /// Processor time of the peer for each second of this engine: above 1 the engine is faster.
+    peer: f64,
+}
+
+/// A mean, and which rows count in it.
+const MEANS: [(&str, &str, &[Group]); 2] = [
+    ("all", "", &[Group::Seven, Group::Avx2, Group::Programs]),
+    ("seven, SSE2", "seven_", &[Group::Seven]),
+];
+
+impl Comparison {
+    fn ratios(&self, engine: &Column, row: &str) -> Ratios {
+        let cpu = engine.cpu(row);
+        let of = |c: &Option<Column>| c.as_ref().map_or(f64::NAN, |c| c.cpu(row));
+        Ratios {
+            native: cpu / of(&self.native),
+            peer: of(&self.peer) / cpu,
+        }
+    }
+
+    /// Rows that count in a mean of these groups.
+    fn members(&self, groups: &[Group]) -> impl Iterator<Item = &Row> {
+        self.rows.iter().filter(|r| groups.contains(&r.group))
+    }
+
+    fn means(&self, engine: &Column, groups: &[Group]) -> (Ratios, f64) {
+        let mean =
+            |f: &dyn Fn(&str) -> f64| geometric_mean(self.members(groups).map(|r| f(&r.name)));
+        let ratios = Ratios {
+            native: mean(&|r| self.ratios(engine, r).native),
+            peer: mean(&|r| self.ratios(engine, r).peer),
+        };
+        (ratios, mean(&|r| engine.speed(r)))
+    }
+
+    /// The table for people, one for each engine.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        let peer = self.peer.as_ref().map_or("no peer", |p| p.name.as_str());
+        for engine in &self.engines {
+            let _ = writeln!(
+                text,
+                "\n{}, {}: median seconds of processor time",
+                self.name, engine.name
+            );
+            let _ = writeln!(
+                text,
+                "{:<20}{:>10}{:>12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>16}",
+                "",
+                "native",
+                peer,
+                "here",
+                "(wall)",
+                "M instr",
+                "M/s",
+                "slowdown",
+                format!("x {peer}")
+            );
+            for row in &self.rows {
+                let of = |c: &Option<Column>| c.as_ref().map_or(f64::NAN, |c| c.cpu(&row.name));
+                let ratios = self.ratios(engine, &row.name);
+                let _ = writeln!(
+                    text,
+                    "{:<20}{:>10}{:>12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>16}",
+                    row.name,
+                    cell(of(&self.native), 4),
+                    cell(of(&self.peer), 3),
+                    cell(engine.cpu(&row.name), 3),
+                    cell(engine.wall(&row.name), 3),
+                    cell(engine.instructions(&row.name), 1),
+                    cell(engine.speed(&row.name), 1),
+                    cell(ratios.native, 2),
+                    cell(ratios.peer, 2),
+                );
+            }
+            for (name, _, groups) in MEANS {
+                if self.members(groups).next().is_none() {
+                    continue;
+                }
+                let (ratios, speed) = self.means(engine, groups);
+                let _ = writeln!(
+                    text,
+                    "{:<72}{:>10}{:>12}{:>16}",
+                    format!("geometric mean, {name}"),
+                    cell(speed, 1),
+                    cell(ratios.native, 2),
+                    cell(ratios.peer, 2),
+                );
+            }
+        }
+        text
+    }
+
+    /// The line for programs: means of the default engine first, then everything of every engine.
+    pub fn json(&self) -> Map<String, Value> {
+        let peer = self.peer.as_ref().map_or("peer", |p| p.name.as_str());
+        let mut object = Map::new();
+        object.insert("name".into(), self.name.into());
+        if let Some(engine) = self.engines.last() {
+            object.insert("engine".into(), engine.name.as_str().into());
+            object.extend(self.json_means(engine, peer));
+        }
+        let mut kernels = Map::new();
+        for row in &self.rows {
+            let mut values = Map::new();
+            for column in [&self.native, &self.peer].into_iter().flatten() {
+                values.insert(
+                    format!("{}_seconds", column.name),
+                    number(column.cpu(&row.name)),
+                );
+            }
+            for engine in &self.engines {
+                let ratios = self.ratios(engine, &row.name);
+                let value = json!({
+                    "seconds": number(engine.cpu(&row.name)),
+                    "wall_seconds": number(engine.wall(&row.name)),
+                    "million_instructions": number(engine.instructions(&row.name)),
+                    "million_instructions_per_second": number(engine.speed(&row.name)),
+                    "vs_native": number(ratios.native),
+                    format!("vs_{peer}"): number(ratios.peer),
+                });
+                values.insert(engine.name.clone(), value);
+            }
+            kernels.insert(row.name.clone(), values.into());
+        }
+        object.insert("kernels".into(), kernels.into());
+        let engines: Map<String, Value> = self
+            .engines
+            .iter()
+            .map(|e| (e.name.clone(), self.json_means(e, peer).into()))
+            .collect();
+        object.insert("engines".into(), engines.into());
+        object
+    }
+
+    fn json_means(&self, engine: &Column, peer: &str) -> Map<String, Value> {
+        let mut object = Map::new();
+        for (_, prefix, groups) in MEANS {
+            if self.members(groups).next().is_none() {
+                continue;
+            }
+            let (ratios, speed) = self.means(engine, groups);
+            for (what, value) in [
+                ("vs_native", ratios.native),
+                (format!("vs_{peer}").as_str(), ratios.peer),
+                ("million_instructions_per_second", speed),
+            ] {
+                object.insert(format!("{prefix}geomean_{what}"), number(value));
+            }
+        }
+        object
+    }
+}
+
+/// A number for people; a dash where nothing was measured.
+pub fn cell(value: f64, decimals: usize) -> String {
+    if value.is_finite() {
+        format!("{value:.decimals$}")
+    } else {
+        "-".into()
+    }
+}
+
+/// Four significant digits; null where nothing was measured.
+pub fn number(value: f64) -> Value {
+    if !value.is_finite() {
+        return Value::Null;
+    }
+    format!("{value:.3e}")
+        .parse::<f64>()
+        .map_or(Value::Null, Value::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Spent;
+
+    fn column(name: &str, runs: &[(&str, f64)]) -> Column {
+        let mut column = Column::new(name);
+        for (row, cpu) in runs {
+            let spent = Spent {
+                cpu: *cpu,
+                wall: f64::NAN,
+            };
+            let run = Run {
+                instructions: 6_000_000,
+                spent,
+            };
+            column.add(Session::from([((*row).to_owned(), run)]));
+        }
+        column
+    }
+
+    fn comparison() -> Comparison {
+        let row = |name: &str, group| Row {
+            name: name.into(),
+            group,
+        };
+        Comparison {
+            name: "functional",
+            rows: vec![
+                row("a", Group::Seven),
+                row("b", Group::Avx2),
+                row("c", Group::Apart),
+            ],
+            native: Some(column("native", &[("a", 1.0), ("b", 1.0), ("c", 1.0)])),
+            peer: Some(column("tcg", &[("a", 6.0), ("b", 32.0), ("c", 1.0)])),
+            engines: vec![
+                column("slow", &[("a", 12.0), ("b", 16.0), ("c", 9.0)]),
+                column(
+                    "fast",
+                    &[("a", 3.0), ("a", 2.0), ("a", 9.0), ("b", 3.0), ("c", 9.0)],
+                ),
+            ],
+        }
+    }
+
+    #[test]
+    fn medians_ratios_and_means() {
+        let json = Value::from(comparison().json());
+        assert_eq!(json["engine"], "fast");
+        assert_eq!(json["kernels"]["a"]["tcg_seconds"], 6.0);
+        let a = &json["kernels"]["a"]["fast"];
+        assert_eq!(a["seconds"], 3.0);
+        assert_eq!(a["million_instructions_per_second"], 2.0);
+        assert_eq!(a["wall_seconds"], Value::Null);
+        assert_eq!((&a["vs_native"], &a["vs_tcg"]), (&json!(3.0), &json!(2.0)));
+        // The row apart counts in no mean.
+        assert_eq!(json["geomean_vs_native"], 3.0);
+        assert_eq!(json["geomean_vs_tcg"], 4.619);
+        assert_eq!(json["seven_geomean_vs_tcg"], 2.0);
+        assert_eq!(json["engines"]["slow"]["geomean_vs_tcg"], 1.0);
+    }
+
+    #[test]
+    fn a_missing_peer_is_null_not_a_number() {
+        let mut comparison = comparison();
+        comparison.peer = None;
+        let json = Value::from(comparison.json());
+        assert_eq!(json["geomean_vs_native"], 3.0);
+        assert_eq!(json["geomean_vs_peer"], Value::Null);
+        assert!(comparison.table().contains("no peer"));
+    }
+}

@@ -1,0 +1,75 @@
+//! A guest with a job, alike for nodescope and for QEMU.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_image::{JobFile, job_disk};
+use tempfile::NamedTempFile;
+
+use crate::Failure;
+
+/// Memory of a guest in bytes.
+pub const MEMORY: u64 = 512 << 20;
+
+/// By what a guest's marks reach nodescope. QEMU has the console alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marks {
+    /// Hypercalls: exact.
+    Hypercall,
+    /// Console lines, for scripts.
+    Console,
+}
+
+/// What boots, and what it is to do.
+pub struct Guest {
+    /// Kernel.
+    pub kernel: PathBuf,
+    /// First root file system.
+    pub initramfs: PathBuf,
+    /// Root image.
+    pub root: PathBuf,
+    /// The job disk's contents.
+    pub disk: Vec<u8>,
+    /// The same in a file.
+    pub job: NamedTempFile,
+    /// Further kernel parameters.
+    pub parameters: Vec<String>,
+    /// Parts of the job that are measured.
+    pub wanted: Vec<String>,
+    /// How nodescope hears of them.
+    pub marks: Marks,
+}
+
+impl Guest {
+    /// The image in this folder with a job: a script and the files that it needs.
+    pub fn new(
+        image: &Path,
+        script: String,
+        mut files: Vec<JobFile>,
+        wanted: Vec<String>,
+        marks: Marks,
+    ) -> Result<Self, Failure> {
+        files.push(executable("run", script.into_bytes()));
+        let disk = job_disk(&files).map_err(|e| Failure::Guest(e.to_string()))?;
+        let job = NamedTempFile::new().map_err(Failure::Files)?;
+        std::fs::write(job.path(), &disk).map_err(Failure::Files)?;
+        Ok(Self {
+            kernel: image.join("vmlinux"),
+            initramfs: image.join("initramfs.cpio"),
+            root: image.join("root.img"),
+            disk,
+            job,
+            parameters: Vec::new(),
+            wanted,
+            marks,
+        })
+    }
+}
+
+/// A file that can be run.
+pub fn executable(path: &str, data: Vec<u8>) -> JobFile {
+    JobFile {
+        path: path.into(),
+        mode: 0o755,
+        data,
+    }
+}

@@ -1,0 +1,99 @@
+//! Kernels and hpcc on the host, in a peer, and in nodescope.
+
+use serde_json::{Value, json};
+
+use crate::comparison::{Column, Comparison};
+use crate::engine::{self, Attached};
+use crate::guest::Marks;
+use crate::workload::Workload;
+use crate::{Failure, Options, host, tcg};
+
+/// Native runs of each round: they are short.
+const NATIVE_RUNS: u32 = 3;
+
+/// With nothing attached, beside QEMU's TCG.
+pub fn functional(options: &Options) -> Result<Value, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, 1)?;
+    compare(options, "functional", &workload, "", Attached::Nothing)
+}
+
+/// With models attached, beside cachegrind; a quarter of the repeats in all of them.
+pub fn window(options: &Options) -> Result<Value, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, 4)?;
+    compare(options, "window", &workload, "", Attached::CachesAndNuma)
+}
+
+/// Sections of hpcc, both ways.
+pub fn hpcc(options: &Options) -> Result<Value, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let workload = Workload::hpcc(folder.path())?;
+    // The image's Open MPI starts no rank without it.
+    let launcher = "mpirun -np 1";
+    Ok(json!({
+        "name": "hpcc",
+        "functional": compare(options, "functional", &workload, launcher, Attached::Nothing)?,
+        "window": compare(options, "window", &workload, launcher, Attached::CachesAndNuma)?,
+    }))
+}
+
+fn compare(
+    options: &Options,
+    name: &'static str,
+    workload: &Workload,
+    launcher: &str,
+    attached: Attached,
+) -> Result<Value, Failure> {
+    let image = options.image()?;
+    let guest = workload.guest(&image, launcher, Marks::Hypercall)?;
+    let native = match host::find(&workload.host_program.to_string_lossy(), "hpcc") {
+        Ok(_) => true,
+        Err(reason) => {
+            eprintln!("the host's own runs are skipped: {reason}");
+            false
+        }
+    };
+    let (peer_name, version) = match attached {
+        Attached::Nothing => ("tcg", options.peer(tcg::version)),
+        Attached::CachesAndNuma => (
+            "cachegrind",
+            native
+                .then(|| options.peer(|| host::version_of("valgrind", "valgrind")))
+                .flatten(),
+        ),
+    };
+    let mut comparison = Comparison {
+        name,
+        rows: workload.rows.clone(),
+        native: native.then(|| Column::new("native")),
+        peer: version.is_some().then(|| Column::new(peer_name)),
+        engines: Vec::new(),
+    };
+    let engines = options.engines();
+    comparison
+        .engines
+        .extend(engines.iter().map(|e| Column::new(e.name())));
+    for round in 1..=options.rounds.max(1) {
+        options.say(&format!("round {round} of {}", options.rounds.max(1)));
+        if let Some(native) = &mut comparison.native {
+            for _ in 0..NATIVE_RUNS {
+                native.add(host::run(workload, &[])?);
+            }
+        }
+        if let Some(peer) = &mut comparison.peer {
+            peer.add(match attached {
+                Attached::Nothing => tcg::run(&guest)?,
+                Attached::CachesAndNuma => host::run(workload, &host::CACHEGRIND)?,
+            });
+        }
+        for (engine, column) in engines.iter().zip(&mut comparison.engines) {
+            column.add(engine::run(&guest, *engine, attached)?);
+        }
+    }
+    options.say(&comparison.table());
+    let mut line = comparison.json();
+    line.insert("peer".into(), version.into());
+    line.insert("rounds".into(), options.rounds.max(1).into());
+    Ok(line.into())
+}

@@ -1,0 +1,264 @@
+//! What is run: the kernels, or Debian's hpcc.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nodescope_image::JobFile;
+
+use crate::Failure;
+use crate::guest::{Guest, Marks, executable};
+
+/// Which mean a row counts in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// The seven shapes, built for SSE2.
+    Seven,
+    /// The builds for AVX2 and FMA.
+    Avx2,
+    /// Whole programs.
+    Programs,
+    /// In no mean.
+    Apart,
+}
+
+/// A part that is measured.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Name, as the program says it.
+    pub name: String,
+    /// Which mean it counts in.
+    pub group: Group,
+}
+
+/// Kernels with repeats that take 30 to 400 ms natively.
+const KERNELS: [(&str, Group, u32); 12] = [
+    ("integer", Group::Seven, 40),
+    ("chase", Group::Seven, 20),
+    ("daxpy_memory_sse2", Group::Seven, 20),
+    ("daxpy_l1_sse2", Group::Seven, 40),
+    ("dgemm_scalar_sse2", Group::Seven, 32),
+    ("dgemm_vector_sse2", Group::Seven, 16),
+    ("quicksort", Group::Seven, 40),
+    ("daxpy_memory_avx2", Group::Avx2, 20),
+    ("daxpy_l1_avx2", Group::Avx2, 60),
+    ("dgemm_scalar_avx2", Group::Avx2, 32),
+    ("dgemm_vector_avx2", Group::Avx2, 40),
+    // A hypercall for every few thousand instructions, as a program that calls MPI without pause makes them under the tracer.
+    ("traced", Group::Apart, 16),
+];
+
+/// Sections of hpcc that are measured.
+const SECTIONS: [&str; 3] = ["HPL", "StarSTREAM", "StarFFT"];
+/// Order of HPL's matrix and of its blocks.
+const HPL: (u32, u32) = (800, 80);
+
+/// A program, how it is run on the host, and which parts of it are measured.
+pub struct Workload {
+    /// The parts.
+    pub rows: Vec<Row>,
+    /// The program on the host.
+    pub host_program: PathBuf,
+    /// The program in the guest's `/job`.
+    guest_program: &'static str,
+    /// Its arguments.
+    pub arguments: Vec<String>,
+    /// Its environment.
+    pub environment: Vec<(&'static str, String)>,
+    /// Where it is run on the host.
+    pub folder: PathBuf,
+    files: Vec<JobFile>,
+}
+
+impl Workload {
+    /// The kernels whose names are in `only` (all if there are none), with `1 / divisor` of their repeats; compiled into
+    /// `folder`.
+    pub fn kernels(folder: &Path, only: &[String], divisor: u32) -> Result<Self, Failure> {
+        if let Some(unknown) = only.iter().find(|o| KERNELS.iter().all(|k| k.0 != *o)) {
+            let names: Vec<_> = KERNELS.iter().map(|k| k.0).collect();
+            return Err(Failure::Kernel(unknown.clone(), names.join(", ")));
+        }
+        let wide = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma");
+        if !wide {
+            eprintln!("the builds for AVX2 are skipped: this host has no AVX2 and FMA");
+        }
+        let chosen: Vec<_> = KERNELS
+            .into_iter()
+            .filter(|k| wide || !k.0.ends_with("avx2"))
+            .filter(|k| only.is_empty() || only.iter().any(|o| o == k.0))
+            .collect();
+        let program = compile_kernels(folder)?;
+        Ok(Self {
+            rows: chosen.iter().map(|(n, g, _)| row(n, *g)).collect(),
+            guest_program: "./kernels",
+            arguments: chosen
+                .iter()
+                .map(|(n, _, repeats)| format!("run:{n}:{}", (repeats / divisor).max(1)))
+                .collect(),
+            environment: Vec::new(),
+            folder: folder.into(),
+            files: vec![executable(
+                "kernels",
+                std::fs::read(&program).map_err(Failure::Files)?,
+            )],
+            host_program: program,
+        })
+    }
+
+    /// Debian's hpcc with one rank. The parts are announced by a library that is compiled into `folder` and preloaded.
+    pub fn hpcc(folder: &Path) -> Result<Self, Failure> {
+        let library = "hpcc-marks.so";
+        gcc(
+            folder,
+            &["-O2", "-shared", "-fPIC", "-o", library],
+            &["hpcc-marks.c"],
+        )?;
+        let (n, block) = HPL;
+        let input = include_str!("../../../guest-images/jobs/hpcc/hpccinf.txt")
+            .lines()
+            .enumerate()
+            .map(|(number, line)| match number {
+                5 => format!("{n} N\n"),
+                7 => format!("{block} NB\n"),
+                10 => "1 P\n".into(),
+                11 => "1 Q\n".into(),
+                _ => format!("{line}\n"),
+            })
+            .collect::<String>();
+        std::fs::write(folder.join("hpccinf.txt"), &input).map_err(Failure::Files)?;
+        let read = |name: &str| std::fs::read(folder.join(name)).map_err(Failure::Files);
+        Ok(Self {
+            rows: SECTIONS.iter().map(|n| row(n, Group::Programs)).collect(),
+            host_program: "hpcc".into(),
+            guest_program: "hpcc",
+            arguments: Vec::new(),
+            environment: vec![("LD_PRELOAD", format!("./{library}"))],
+            folder: folder.into(),
+            files: vec![
+                executable(library, read(library)?),
+                executable("hpccinf.txt", read("hpccinf.txt")?),
+            ],
+        })
+    }
+
+    /// Names of the parts.
+    pub fn names(&self) -> Vec<String> {
+        self.rows.iter().map(|r| r.name.clone()).collect()
+    }
+
+    /// A command line that runs it in a guest.
+    pub fn command_line(&self) -> String {
+        let environment: String = self
+            .environment
+            .iter()
+            .map(|(name, value)| format!("{name}={value} "))
+            .collect();
+        format!(
+            "env {environment}{} {}",
+            self.guest_program,
+            self.arguments.join(" ")
+        )
+    }
+
+    /// A guest that runs it, `launcher` before it (`mpirun …`, or nothing).
+    pub fn guest(&self, image: &Path, launcher: &str, marks: Marks) -> Result<Guest, Failure> {
+        let script = format!("#!/bin/sh\nexec {launcher} {}\n", self.command_line());
+        Guest::new(image, script, self.files.clone(), self.names(), marks)
+    }
+}
+
+fn row(name: &str, group: Group) -> Row {
+    Row {
+        name: name.into(),
+        group,
+    }
+}
+
+/// Compile the kernels to a static program: `floating.c` twice.
+fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
+    for (object, options, source) in [
+        ("main.o", &["-O2"][..], "main.c"),
+        ("integer.o", &["-O2"], "integer.c"),
+        ("sse2.o", &["-O3", "-msse2", "-mno-sse3"], "floating.c"),
+        ("avx2.o", &["-O3", "-mavx2", "-mfma"], "floating.c"),
+    ] {
+        let options = [options, &["-c", "-o", object]].concat();
+        gcc(folder, &options, &[source])?;
+    }
+    let objects = ["main.o", "integer.o", "sse2.o", "avx2.o"];
+    gcc(
+        folder,
+        &[&["-static", "-o", "kernels"][..], &objects].concat(),
+        &[],
+    )?;
+    Ok(folder.join("kernels"))
+}
+
+/// Run the compiler in a folder, with sources of this crate.
+fn gcc(folder: &Path, options: &[&str], sources: &[&str]) -> Result<(), Failure> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new("gcc")
+        .current_dir(folder)
+        .args(["-Wall", "-Wextra", "-I"])
+        .arg(here.join("../../guest-images/tracer"))
+        .args(options)
+        .args(sources.iter().map(|s| here.join("kernels").join(s)))
+        .output()
+        .map_err(|e| Failure::Compile(format!("cannot run gcc: {e}; install gcc and libc6-dev")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure::Compile(
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{Mark, What};
+
+    #[test]
+    fn every_kernel_runs_on_the_host_and_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let workload = Workload::kernels(folder.path(), &[], u32::MAX).unwrap();
+        let output = Command::new(&workload.host_program)
+            .args(&workload.arguments)
+            .output()
+            .unwrap();
+        assert!(output.status.success());
+        let text = String::from_utf8(output.stdout).unwrap();
+        let marks: Vec<Mark> = text.lines().filter_map(Mark::parse).collect();
+        assert_eq!(marks.len(), 3 * workload.rows.len());
+        for (three, row) in marks.chunks_exact(3).zip(&workload.rows) {
+            assert!(three.iter().all(|m| m.name == row.name), "{three:?}");
+            assert_eq!(three[0].what, What::Begin);
+            assert_eq!(three[1].what, What::End);
+            assert!(matches!(three[2].what, What::Time(t) if t > 0.0));
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_does_not_exist_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let refused = Workload::kernels(folder.path(), &["chess".into()], 1);
+        assert!(matches!(refused, Err(Failure::Kernel(name, _)) if name == "chess"));
+    }
+
+    #[test]
+    fn sections_of_hpcc_announce_themselves() {
+        let folder = tempfile::tempdir().unwrap();
+        let workload = Workload::hpcc(folder.path()).unwrap();
+        let input = std::fs::read_to_string(folder.path().join("hpccinf.txt")).unwrap();
+        let number = |line: usize| input.lines().nth(line).unwrap().split(' ').next().unwrap();
+        assert_eq!([number(5), number(7)], ["800", "80"]);
+        assert_eq!([number(10), number(11)], ["1", "1"]);
+        if let Err(reason) = crate::host::find("hpcc", "hpcc") {
+            println!("skipped: {reason}");
+            return;
+        }
+        let session = crate::host::run(&workload, &[]).unwrap();
+        for row in &workload.rows {
+            assert!(session[&row.name].spent.cpu > 0.0, "{row:?}");
+        }
+    }
+}
