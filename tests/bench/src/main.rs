@@ -32,11 +32,12 @@ pub enum Failure {
     /// No such kernel.
     #[error("there is no kernel {0}; there are {1}")]
     Kernel(String, String),
-    /// No image.
-    #[error(
-        "no guest image at {0}; build one with `nodescope image build`, or name its folder with --image"
-    )]
+    /// The folder that was named holds no image.
+    #[error("no guest image at {0}; leave --image out, and one is built")]
     Image(PathBuf),
+    /// No image can be built.
+    #[error("the guest image cannot be built: {0}")]
+    Build(#[from] nodescope_image::ImageError),
     /// Reading or writing.
     #[error("cannot read or write a file, or start a program: {0}")]
     Files(std::io::Error),
@@ -75,7 +76,7 @@ pub struct Options {
     /// Print the line of JSON alone.
     #[arg(long)]
     pub json: bool,
-    /// Folder of the guest image (vmlinux, initramfs.cpio, root.img).
+    /// Folder of the guest image (vmlinux, initramfs.cpio, root.img); nodescope's own by default, built if need be.
     #[arg(long)]
     image: Option<PathBuf>,
     /// Rounds of interleaved runs; medians are compared.
@@ -103,11 +104,16 @@ impl Options {
 
     /// Folder of the guest image.
     pub fn image(&self) -> Result<PathBuf, Failure> {
-        let image = self.image.clone().unwrap_or_else(default_image);
+        let Some(image) = &self.image else {
+            let cache = nodescope_image::default_cache_dir()?;
+            let say = &mut |line: &str| eprintln!("{line}");
+            let image = nodescope_image::build(&nodescope_image::ImageSpec::debian(), &cache, say)?;
+            return Ok(image.dir);
+        };
         if image.join("vmlinux").exists() {
-            Ok(image)
+            Ok(image.clone())
         } else {
-            Err(Failure::Image(image))
+            Err(Failure::Image(image.clone()))
         }
     }
 
@@ -134,14 +140,6 @@ impl Options {
             println!("{text}");
         }
     }
-}
-
-fn default_image() -> PathBuf {
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(
-        || PathBuf::from(std::env::var_os("HOME").unwrap_or_default()).join(".cache"),
-        PathBuf::from,
-    );
-    cache.join("nodescope/images/current")
 }
 
 fn main() -> ExitCode {
