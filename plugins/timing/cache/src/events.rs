@@ -215,6 +215,11 @@ impl Events {
         self.levels
     }
 
+    /// Whether events of a kind differ in latency: those with memory.
+    pub(crate) fn varies(&self, index: usize) -> bool {
+        self.kinds[index].term == Term::Memory
+    }
+
     #[inline]
     pub(crate) fn at(level: usize, event: AtLevel) -> usize {
         level * AT_LEVEL + event as usize

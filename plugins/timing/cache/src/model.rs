@@ -11,7 +11,7 @@ use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
 use crate::events::{AtLevel, Events};
 use crate::hierarchy::{CacheContents, Hierarchy};
 use crate::tags::State;
-use crate::word::Word;
+use crate::word::{Baseline, Isa, V3, Word};
 
 /// A physical address has at most 52 bits (SDM volume 3, section 4.1.4).
 const PHYSICAL_MASK: u64 = (1 << 52) - 1;
@@ -27,7 +27,7 @@ pub struct CacheModel {
 
 /// The hierarchy, in the width of words that the lines seen so far need.
 enum Caches {
-    Narrow(Hierarchy<u32>),
+    Narrow(Hierarchy<u32>, Option<V3>),
     Wide(Hierarchy<u64>),
 }
 
@@ -61,7 +61,7 @@ impl CacheModel {
             .map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
         Ok(CacheModel {
-            caches: Caches::Narrow(Hierarchy::new(config, places, memory)),
+            caches: Caches::Narrow(Hierarchy::new(config, places, memory), V3::detect()),
             filter: FilterGeometry {
                 line_shift: line_shift as u8,
                 data_slots: slots(data),
@@ -90,7 +90,7 @@ impl CacheModel {
     /// Contents of every cache, inner ones before the outer ones of the same vCPU.
     pub fn contents(&self) -> Vec<CacheContents> {
         match &self.caches {
-            Caches::Narrow(caches) => caches.contents(),
+            Caches::Narrow(caches, _) => caches.contents(),
             Caches::Wide(caches) => caches.contents(),
         }
     }
@@ -99,7 +99,7 @@ impl CacheModel {
     #[cold]
     #[inline(never)]
     fn widen(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
-        if let Caches::Narrow(caches) = &mut self.caches {
+        if let Caches::Narrow(caches, _) = &mut self.caches {
             self.caches = Caches::Wide(caches.widen());
         }
         self.reference(reference, updates)
@@ -107,7 +107,7 @@ impl CacheModel {
 
     fn ledger(&self) -> &Ledger {
         match &self.caches {
-            Caches::Narrow(caches) => &caches.ledger,
+            Caches::Narrow(caches, _) => &caches.ledger,
             Caches::Wide(caches) => &caches.ledger,
         }
     }
@@ -115,6 +115,13 @@ impl CacheModel {
     fn row(&self, key: Key, event: usize, tally: Tally) -> Statistic {
         let kind = self.events.kind(event);
         let (vcpu, context, privilege) = key;
+        // Events with memory bring their own cycles, all others cost the same each time.
+        let (latency, cycles) = if self.events.varies(event) {
+            (tally.latency(), tally.cycles)
+        } else {
+            let latency = u64::from(kind.latency);
+            (latency, tally.count * latency)
+        };
         Statistic {
             vcpu,
             context,
@@ -122,8 +129,8 @@ impl CacheModel {
             event: kind.name.clone(),
             term: kind.term,
             count: tally.count,
-            latency: tally.latency(),
-            cycles: tally.cycles,
+            latency,
+            cycles,
         }
     }
 }
@@ -139,17 +146,24 @@ impl MemoryModel for CacheModel {
     fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
         let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
         match &mut self.caches {
-            Caches::Narrow(caches) if line < caches.limit => {
-                caches.reference(reference, line, &self.first, updates)
+            Caches::Narrow(caches, _) if line >= caches.limit => self.widen(reference, updates),
+            #[cfg(target_arch = "x86_64")]
+            Caches::Narrow(caches, Some(v3)) => {
+                // SAFETY: a `V3` stands for a host with what the function is compiled for.
+                unsafe { caches.reference_v3(*v3, reference, line, &self.first, updates) }
             }
-            Caches::Narrow(_) => self.widen(reference, updates),
-            Caches::Wide(caches) => caches.reference_far(reference, line, &self.first, updates),
+            Caches::Narrow(caches, _) => {
+                caches.reference_baseline(reference, line, &self.first, updates)
+            }
+            Caches::Wide(caches) => {
+                caches.reference_baseline(reference, line, &self.first, updates)
+            }
         }
     }
 
     fn reset_statistics(&mut self) {
         match &mut self.caches {
-            Caches::Narrow(caches) => caches.ledger.clear(),
+            Caches::Narrow(caches, _) => caches.ledger.clear(),
             Caches::Wide(caches) => caches.ledger.clear(),
         }
     }
@@ -221,23 +235,37 @@ impl MemoryModel for CacheModel {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// [`Hierarchy::reference`] out of line: one copy in the way of the usual width is enough.
-    #[cold]
+    /// [`Hierarchy::reference`] with what every host has.
     #[inline(never)]
-    fn reference_far(
+    fn reference_baseline(
         &mut self,
         reference: &MemRef,
         line: u64,
         first_level: &FirstLevel,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(reference, line, first_level, updates)
+        self.reference(Baseline, reference, line, first_level, updates)
+    }
+
+    /// [`Hierarchy::reference`] with AVX2, BMI1 and BMI2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn reference_v3(
+        &mut self,
+        v3: V3,
+        reference: &MemRef,
+        line: u64,
+        first_level: &FirstLevel,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
+        self.reference(v3, reference, line, first_level, updates)
     }
 
     /// One reference to `line`, which is below `limit`.
     #[inline(always)]
-    fn reference(
+    fn reference<I: Isa>(
         &mut self,
+        isa: I,
         reference: &MemRef,
         line: u64,
         first_level: &FirstLevel,
@@ -254,7 +282,7 @@ impl<W: Word> Hierarchy<W> {
             };
         };
         let spot = node.geometry.spot(line);
-        let (state, stall) = if let Some(way) = self.tags.find(&node.geometry, spot) {
+        let (state, stall) = if let Some(way) = self.tags.find(isa, &node.geometry, spot) {
             let state = if way == 0 {
                 self.tags.state(spot.start)
             } else {
@@ -262,7 +290,7 @@ impl<W: Word> Hierarchy<W> {
                     self.displace(first, spot, reference.vcpu, updates);
                 }
                 let geometry = &self.nodes[first as usize].geometry;
-                State::of(self.tags.touch(geometry, spot, way, 0))
+                State::of(self.tags.touch(isa, geometry, spot, way, 0))
             };
             let stall = u64::from(first_level.hits[access as usize]);
             match (access, state) {
@@ -279,7 +307,7 @@ impl<W: Word> Hierarchy<W> {
             }
         } else {
             self.begin(reference);
-            let state = self.miss(first, spot, line, access, updates);
+            let state = self.miss(isa, first, spot, line, access, updates);
             (state, self.request.stall)
         };
         let held = if state == State::Modified {

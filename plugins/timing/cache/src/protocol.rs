@@ -11,7 +11,7 @@ use crate::events::{AtLevel, Between, Distance, Events};
 use crate::geometry::Spot;
 use crate::hierarchy::{CacheKind, Hierarchy, NONE, Node, Request, SHARED};
 use crate::tags::{HOLDERS, State};
-use crate::word::Word;
+use crate::word::{Baseline, Isa, Word};
 
 /// Why a line leaves a cache.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ enum Reason {
 
 impl<W: Word> Hierarchy<W> {
     /// Begin to account for a reference that the first level does not settle alone.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn begin(&mut self, reference: &MemRef) {
         self.request = Request {
             requester: self.entrances[usize::from(reference.vcpu)],
@@ -39,13 +39,14 @@ impl<W: Word> Hierarchy<W> {
     fn find(&self, node: u32, line: u64) -> (Spot, Option<usize>) {
         let geometry = &self.nodes[node as usize].geometry;
         let spot = geometry.spot(line);
-        (spot, self.tags.find(geometry, spot))
+        (spot, self.tags.find(Baseline, geometry, spot))
     }
 
     /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`.
-    #[inline(never)]
-    pub(crate) fn miss(
+    #[inline(always)]
+    pub(crate) fn miss<I: Isa>(
         &mut self,
+        isa: I,
         first: u32,
         spot: Spot,
         line: u64,
@@ -71,8 +72,8 @@ impl<W: Word> Hierarchy<W> {
                 break self.interconnect(inner, line, access, updates);
             };
             let this = &self.nodes[node as usize];
-            if let Some(way) = self.tags.find(&this.geometry, spot) {
-                break self.supply(node, inner, spot, way, line, access, updates);
+            if let Some(way) = self.tags.find(isa, &this.geometry, spot) {
+                break self.supply(isa, node, inner, spot, way, line, access, updates);
             }
             if level + 2 == self.path.len() {
                 self.prefetch_peers(this.outer, line);
@@ -85,11 +86,11 @@ impl<W: Word> Hierarchy<W> {
             let (node, spot) = self.path[level];
             let Some(&(inner, _)) = level.checked_sub(1).and_then(|inner| self.path.get(inner))
             else {
-                self.fill(node, spot, state, 0, updates);
+                self.fill(isa, node, spot, state, 0, updates);
                 break;
             };
             let inner = self.nodes[inner as usize];
-            self.fill(node, spot, state, inner.bit.into(), updates);
+            self.fill(isa, node, spot, state, inner.bit.into(), updates);
             state = match state {
                 State::Modified => State::Modified,
                 State::Exclusive if inner.kind != CacheKind::Instruction => State::Exclusive,
@@ -102,8 +103,9 @@ impl<W: Word> Hierarchy<W> {
     /// Let the cache `inner` have a line that `node` outside it holds in `way`; the answer is the state that `inner` may take.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
-    fn supply(
+    fn supply<I: Isa>(
         &mut self,
+        isa: I,
         node: u32,
         inner: u32,
         spot: Spot,
@@ -115,7 +117,7 @@ impl<W: Word> Hierarchy<W> {
         let this = &self.nodes[node as usize];
         let Node { bit, kind, .. } = self.nodes[inner as usize];
         let bit = u64::from(bit);
-        let entry = self.tags.touch(&this.geometry, spot, way, bit);
+        let entry = self.tags.touch(isa, &this.geometry, spot, way, bit);
         let state = State::of(entry);
         let others = this.without(this.geometry.holders(entry), bit);
         let at = spot.start;
@@ -373,10 +375,11 @@ impl<W: Word> Hierarchy<W> {
         Some(state)
     }
 
-    /// Put a line into a cache, replacing the least recently used line of its set, which the caches inside lose.
-    #[inline]
-    fn fill(
+    /// Put a line into a cache, replacing the least recently used line of its set.
+    #[inline(always)]
+    fn fill<I: Isa>(
         &mut self,
+        isa: I,
         node: u32,
         spot: Spot,
         state: State,
@@ -384,30 +387,39 @@ impl<W: Word> Hierarchy<W> {
         updates: &mut Vec<FilterUpdate>,
     ) {
         let this = &self.nodes[node as usize];
-        let (threads, level) = (this.threads, this.level.into());
+        let threads = this.threads;
         let last = self.tags.last(&this.geometry, spot);
-        let holders_of_last = this.geometry.holders(last);
-        if holders_of_last != 0 {
-            let victim = this.geometry.line(spot.set, last);
-            self.each_holder(node, holders_of_last, |this, inner| {
-                this.invalidate(inner, victim, Reason::Inclusion, updates);
-                true
-            });
-        }
-        // What is modified moves outwards.
-        if last != 0 && State::of(last) == State::Modified {
-            self.charge_level(level, AtLevel::Writeback);
-            let this = &self.nodes[node as usize];
-            if this.outermost() {
-                let victim = this.geometry.line(spot.set, last);
-                self.request_memory(this.socket, victim, true);
-            }
+        // Nothing depends on a clean line that no cache inside has.
+        if this.geometry.holders(last) != 0 || last != 0 && State::of(last) == State::Modified {
+            self.evict(node, spot, last, updates);
         }
         if threads {
             self.displace(node, spot, self.request.requester.vcpu, updates);
         }
         let geometry = &self.nodes[node as usize].geometry;
-        self.tags.insert(geometry, spot, state, holders);
+        self.tags.insert(isa, geometry, spot, state, holders);
+    }
+
+    /// A line is replaced: the caches inside lose it, and what is modified moves outwards.
+    #[inline(never)]
+    fn evict(&mut self, node: u32, spot: Spot, entry: u64, updates: &mut Vec<FilterUpdate>) {
+        let Node {
+            geometry,
+            level,
+            socket,
+            ..
+        } = self.nodes[node as usize];
+        let line = geometry.line(spot.set, entry);
+        self.each_holder(node, geometry.holders(entry), |this, inner| {
+            this.invalidate(inner, line, Reason::Inclusion, updates);
+            true
+        });
+        if State::of(entry) == State::Modified {
+            self.charge_level(level.into(), AtLevel::Writeback);
+            if self.nodes[node as usize].outermost() {
+                self.request_memory(socket, line, true);
+            }
+        }
     }
 
     /// Another line becomes the most recently used of a first-level set that several vCPUs share: the filters of the
@@ -522,7 +534,9 @@ impl<W: Word> Hierarchy<W> {
             local: timing.local,
             write_back,
         });
-        self.charge(event, timing.latency);
+        let latency = timing.latency.into();
+        self.ledger.charge(self.request.account, event, latency);
+        self.request.stall += latency;
     }
 
     /// Where a cache is, seen from the requester.
@@ -538,7 +552,7 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn charge_level(&mut self, level: usize, event: AtLevel) {
         let event = Events::at(level, event);
         self.charge(event, self.events.latency(event));
@@ -550,10 +564,10 @@ impl<W: Word> Hierarchy<W> {
         self.charge(event, self.events.latency(event));
     }
 
-    #[inline]
+    /// Count an event of a fixed latency; [`crate::CacheModel`] multiplies when it is asked for statistics.
+    #[inline(always)]
     fn charge(&mut self, event: usize, latency: u32) {
-        self.ledger
-            .charge(self.request.account, event, latency.into());
+        self.ledger.count(self.request.account, event);
         self.request.stall += u64::from(latency);
     }
 }

@@ -9,7 +9,7 @@ use memmap2::{Advice, MmapMut};
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Geometry, Spot};
-use crate::word::Word;
+use crate::word::{Isa, Word};
 
 /// State of a line in one cache, after MESIF.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -146,10 +146,10 @@ impl<W: Word> Tags<W> {
 
     /// Way of a line within its set.
     #[inline(always)]
-    pub(crate) fn find(&self, geometry: &Geometry, spot: Spot) -> Option<usize> {
+    pub(crate) fn find<I: Isa>(&self, isa: I, geometry: &Geometry, spot: Spot) -> Option<usize> {
         let mask = u64::MAX << geometry.tag_shift;
         let set = self.set(geometry, spot);
-        W::find(set, W::truncate(mask), W::truncate(spot.key))
+        W::find(isa, set, W::truncate(mask), W::truncate(spot.key))
     }
 
     /// The whole entry, 0 if the way is empty.
@@ -183,8 +183,9 @@ impl<W: Word> Tags<W> {
 
     /// Make the line of a way the most recently used, and a cache inside one more of its holders. Its entry before.
     #[inline(always)]
-    pub(crate) fn touch(
+    pub(crate) fn touch<I: Isa>(
         &mut self,
+        isa: I,
         geometry: &Geometry,
         spot: Spot,
         way: usize,
@@ -193,6 +194,7 @@ impl<W: Word> Tags<W> {
         let set = self.set_mut(geometry, spot);
         let entry = set[way].value();
         W::promote(
+            isa,
             set,
             way,
             W::truncate(entry | holder << Geometry::STATE_BITS),
@@ -208,10 +210,17 @@ impl<W: Word> Tags<W> {
 
     /// Put a line in the place of the least recently used one and make it the most recently used.
     #[inline(always)]
-    pub(crate) fn insert(&mut self, geometry: &Geometry, spot: Spot, state: State, holders: u64) {
+    pub(crate) fn insert<I: Isa>(
+        &mut self,
+        isa: I,
+        geometry: &Geometry,
+        spot: Spot,
+        state: State,
+        holders: u64,
+    ) {
         let entry = spot.key | holders << Geometry::STATE_BITS | state as u64;
         let last = geometry.ways as usize - 1;
-        W::promote(self.set_mut(geometry, spot), last, W::truncate(entry));
+        W::promote(isa, self.set_mut(geometry, spot), last, W::truncate(entry));
     }
 
     /// Remove the line of a way; the others keep their order.

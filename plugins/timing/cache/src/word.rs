@@ -15,10 +15,10 @@ pub(crate) trait Word: Copy + Eq + Send + 'static {
     fn value(self) -> u64;
 
     /// First way whose word equals `key` in the bits of `mask`.
-    fn find(set: &[Self], mask: Self, key: Self) -> Option<usize>;
+    fn find<I: Isa>(isa: I, set: &[Self], mask: Self, key: Self) -> Option<usize>;
 
     /// Move the words before `way` back by one, over that way's, and put `word` first.
-    fn promote(set: &mut [Self], way: usize, word: Self);
+    fn promote<I: Isa>(isa: I, set: &mut [Self], way: usize, word: Self);
 }
 
 impl Word for u64 {
@@ -35,12 +35,12 @@ impl Word for u64 {
     }
 
     #[inline]
-    fn find(set: &[u64], mask: u64, key: u64) -> Option<usize> {
+    fn find<I: Isa>(_isa: I, set: &[u64], mask: u64, key: u64) -> Option<usize> {
         find_one_by_one(set, |word| word & mask == key)
     }
 
     #[inline]
-    fn promote(set: &mut [u64], way: usize, word: u64) {
+    fn promote<I: Isa>(_isa: I, set: &mut [u64], way: usize, word: u64) {
         promote_one_by_one(&mut set[..=way], word);
     }
 }
@@ -59,20 +59,94 @@ impl Word for u32 {
     }
 
     #[inline(always)]
-    fn find(set: &[u32], mask: u32, key: u32) -> Option<usize> {
+    fn find<I: Isa>(isa: I, set: &[u32], mask: u32, key: u32) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
-        return sse2::find(set, mask, key);
+        {
+            if let Some(v3) = isa.v3() {
+                if let Ok(set) = <&[u32; 8]>::try_from(set) {
+                    return first(avx2::equal8(v3, set, mask, key));
+                }
+                if let Ok(set) = <&[u32; 16]>::try_from(set) {
+                    return first(avx2::equal16(v3, set, mask, key));
+                }
+            }
+            sse2::find(set, mask, key)
+        }
         #[cfg(not(target_arch = "x86_64"))]
-        find_one_by_one(set, |word| word & mask == key)
+        {
+            let _ = isa;
+            find_one_by_one(set, |word| word & mask == key)
+        }
     }
 
     #[inline(always)]
-    fn promote(set: &mut [u32], way: usize, word: u32) {
+    fn promote<I: Isa>(isa: I, set: &mut [u32], way: usize, word: u32) {
         #[cfg(target_arch = "x86_64")]
-        sse2::promote(set, way, word);
+        {
+            if let Some(v3) = isa.v3() {
+                if let Ok(set) = <&mut [u32; 8]>::try_from(&mut *set) {
+                    return avx2::promote8(v3, set, way, word);
+                }
+                if let Ok(set) = <&mut [u32; 16]>::try_from(&mut *set) {
+                    return avx2::promote16(v3, set, way, word);
+                }
+            }
+            sse2::promote(set, way, word);
+        }
         #[cfg(not(target_arch = "x86_64"))]
-        promote_one_by_one(&mut set[..=way], word);
+        {
+            let _ = isa;
+            promote_one_by_one(&mut set[..=way], word);
+        }
     }
+}
+
+/// Instructions of the host that code is compiled for. A value stands for a host that has them.
+pub(crate) trait Isa: Copy {
+    /// The proof that the host has AVX2, BMI1 and BMI2, where that is what `Self` stands for.
+    fn v3(self) -> Option<V3>;
+}
+
+/// What every host has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Baseline;
+
+impl Isa for Baseline {
+    #[inline(always)]
+    fn v3(self) -> Option<V3> {
+        None
+    }
+}
+
+/// AVX2, BMI1 and BMI2. Only functions compiled for them, and what is inlined there, profit.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct V3(());
+
+impl V3 {
+    /// None on other hosts.
+    pub(crate) fn detect() -> Option<V3> {
+        #[cfg(target_arch = "x86_64")]
+        let has = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("bmi1")
+            && is_x86_feature_detected!("bmi2");
+        #[cfg(not(target_arch = "x86_64"))]
+        let has = false;
+        has.then_some(V3(()))
+    }
+}
+
+impl Isa for V3 {
+    #[inline(always)]
+    fn v3(self) -> Option<V3> {
+        Some(self)
+    }
+}
+
+/// The first way of those that bits stand for.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn first(ways: u32) -> Option<usize> {
+    (ways != 0).then(|| ways.trailing_zeros() as usize)
 }
 
 fn find_one_by_one<T: Copy>(set: &[T], equal: impl Fn(T) -> bool) -> Option<usize> {
@@ -106,7 +180,7 @@ mod sse2 {
         } else {
             return find_in_many(set, mask, key);
         };
-        (equal != 0).then(|| equal.trailing_zeros() as usize)
+        super::first(equal)
     }
 
     /// Bit for each way whose word equals the key.
@@ -186,14 +260,81 @@ mod sse2 {
     }
 }
 
+/// Eight ways at a time.
+#[cfg(target_arch = "x86_64")]
+mod avx2 {
+    use std::arch::x86_64::*;
+
+    use super::V3;
+
+    /// Bit for each way whose word equals the key.
+    #[inline(always)]
+    pub(super) fn equal8(_host: V3, set: &[u32; 8], mask: u32, key: u32) -> u32 {
+        // SAFETY: a `V3` stands for a host with AVX2; the array has the 32 bytes that are read.
+        unsafe {
+            let words = _mm256_loadu_si256(set.as_ptr().cast());
+            let words = _mm256_and_si256(words, _mm256_set1_epi32(mask as i32));
+            let equal = _mm256_cmpeq_epi32(words, _mm256_set1_epi32(key as i32));
+            _mm256_movemask_ps(_mm256_castsi256_ps(equal)) as u32
+        }
+    }
+
+    /// The same for 16 ways.
+    #[inline(always)]
+    pub(super) fn equal16(host: V3, set: &[u32; 16], mask: u32, key: u32) -> u32 {
+        let (halves, _) = set.as_chunks::<8>();
+        equal8(host, &halves[0], mask, key) | (equal8(host, &halves[1], mask, key) << 8)
+    }
+
+    /// Every way up to `way` gets the word before it, the first one `word`, the others their own.
+    #[inline(always)]
+    pub(super) fn promote8(_host: V3, set: &mut [u32; 8], way: usize, word: u32) {
+        // SAFETY: a `V3` stands for a host with AVX2; the array has the 32 bytes that are read and written.
+        unsafe {
+            let own = _mm256_loadu_si256(set.as_ptr().cast());
+            let number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            // Minus one up to `way`, else zero.
+            let moves = _mm256_cmpgt_epi32(_mm256_set1_epi32(way as i32 + 1), number);
+            let new = _mm256_permutevar8x32_epi32(own, _mm256_add_epi32(number, moves));
+            let new = _mm256_blend_epi32::<1>(new, _mm256_set1_epi32(word as i32));
+            _mm256_storeu_si256(set.as_mut_ptr().cast(), new);
+        }
+    }
+
+    /// The same for 16 ways.
+    #[inline(always)]
+    pub(super) fn promote16(_host: V3, set: &mut [u32; 16], way: usize, word: u32) {
+        let (halves, _) = set.as_chunks_mut::<8>();
+        let (low, high) = (halves[0].as_mut_ptr(), halves[1].as_mut_ptr());
+        // SAFETY: a `V3` stands for a host with AVX2; either half has the 32 bytes that are read and written.
+        unsafe {
+            let own_low = _mm256_loadu_si256(low.cast());
+            let own_high = _mm256_loadu_si256(high.cast());
+            let number = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let last = _mm256_set1_epi32(way as i32 + 1);
+            let moves = _mm256_cmpgt_epi32(last, number);
+            let new = _mm256_permutevar8x32_epi32(own_low, _mm256_add_epi32(number, moves));
+            let new = _mm256_blend_epi32::<1>(new, _mm256_set1_epi32(word as i32));
+            _mm256_storeu_si256(low.cast(), new);
+            let moves = _mm256_cmpgt_epi32(last, _mm256_setr_epi32(8, 9, 10, 11, 12, 13, 14, 15));
+            let new = _mm256_permutevar8x32_epi32(own_high, _mm256_add_epi32(number, moves));
+            // Way 8 gets the word of way 7 if it moves.
+            let seventh = _mm256_permutevar8x32_epi32(own_low, _mm256_set1_epi32(7));
+            let eighth = _mm256_and_si256(moves, _mm256_setr_epi32(-1, 0, 0, 0, 0, 0, 0, 0));
+            let new = _mm256_blendv_epi8(new, seventh, eighth);
+            _mm256_storeu_si256(high.cast(), new);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Both widths and every number of ways against a list.
+    /// Both widths, every number of ways and all instructions that the host has, against a list.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
-        fn check<W: Word + std::fmt::Debug>() {
+        fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {
             let mask = W::truncate(!0xff);
             for ways in 1..=40_usize {
                 let words: Vec<u64> = (1..=ways as u64)
@@ -202,19 +343,23 @@ mod tests {
                 let set: Vec<W> = words.iter().map(|&word| W::truncate(word)).collect();
                 for way in 0..ways {
                     let key = W::truncate(words[way] & !0xff);
-                    assert_eq!(W::find(&set, mask, key), Some(way), "{ways} ways");
+                    assert_eq!(W::find(isa, &set, mask, key), Some(way), "{ways} ways");
                     let mut list = words.clone();
                     list.remove(way);
                     list.insert(0, 0x1234);
                     let mut promoted = set.clone();
-                    W::promote(&mut promoted, way, W::truncate(0x1234));
+                    W::promote(isa, &mut promoted, way, W::truncate(0x1234));
                     let promoted: Vec<u64> = promoted.iter().map(|word| word.value()).collect();
                     assert_eq!(promoted, list, "{ways} ways, way {way}");
                 }
-                assert_eq!(W::find(&set, mask, W::truncate(0xff00)), None);
+                assert_eq!(W::find(isa, &set, mask, W::truncate(0xff00)), None);
             }
         }
-        check::<u32>();
-        check::<u64>();
+        check::<u32, _>(Baseline);
+        check::<u64, _>(Baseline);
+        match V3::detect() {
+            Some(v3) => check::<u32, _>(v3),
+            None => println!("skipped for AVX2: the host has none"),
+        }
     }
 }
