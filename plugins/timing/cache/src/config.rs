@@ -218,6 +218,9 @@ pub enum CacheConfigError {
     },
 }
 
+/// Most levels of a description.
+pub(crate) const MOST_LEVELS: usize = 16;
+
 /// Most cycles that one event may cost.
 const MOST_CYCLES: u32 = 1_000_000;
 
@@ -389,7 +392,7 @@ impl CacheConfig {
         if self.levels.is_empty() {
             faults.push(CacheConfigError::NoLevel);
         }
-        if self.levels.len() > 16 {
+        if self.levels.len() > MOST_LEVELS {
             faults.push(CacheConfigError::TooManyLevels {
                 levels: self.levels.len(),
             });

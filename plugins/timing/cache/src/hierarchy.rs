@@ -94,6 +94,20 @@ impl Node {
     }
 }
 
+/// All caches by number.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Nodes(Vec<Node>);
+
+impl Nodes {
+    /// A cache. Its number comes from the constructor of [`Hierarchy`] and is not [`NONE`].
+    #[inline(always)]
+    pub(crate) fn get(&self, node: u32) -> &Node {
+        debug_assert!((node as usize) < self.0.len());
+        // SAFETY: the constructor counts what it adds; later none is added or removed, and callers leave NONE out.
+        unsafe { self.0.get_unchecked(node as usize) }
+    }
+}
+
 /// Who is next to a cache.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Neighbours {
@@ -108,14 +122,13 @@ pub(crate) struct Neighbours {
 pub(crate) struct Entrance {
     /// For data and for instructions; the latter may be [`NONE`].
     pub(crate) first: [u32; 2],
-    pub(crate) vcpu: u16,
     pub(crate) socket: u16,
     pub(crate) core: u32,
 }
 
 /// All caches of a node, their counters, and the request in progress.
 pub(crate) struct Hierarchy<W> {
-    pub(crate) nodes: Vec<Node>,
+    pub(crate) nodes: Nodes,
     /// By node.
     pub(crate) neighbours: Vec<Neighbours>,
     pub(crate) tags: Tags<W>,
@@ -128,7 +141,7 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) ledger: Ledger,
     pub(crate) memory: Box<dyn MemoryTimingModel>,
     pub(crate) request: Request,
-    /// Caches of the request from the first level outwards, and where its line would be in each.
+    /// Caches from the second level outwards that do not have the line of the request, and where it would be in each.
     pub(crate) path: Vec<(u32, Spot)>,
 }
 
@@ -136,7 +149,7 @@ pub(crate) struct Hierarchy<W> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     /// Who made it, and when.
-    pub(crate) requester: Entrance,
+    pub(crate) requester: u16,
     pub(crate) account: Account,
     pub(crate) now: u64,
     /// Cycles charged to it so far.
@@ -205,7 +218,6 @@ impl<W: Word> Hierarchy<W> {
             }
             entrances.push(Entrance {
                 first: [data, instruction],
-                vcpu: vcpu as u16,
                 socket: place.socket,
                 core: place.core.into(),
             });
@@ -234,13 +246,13 @@ impl<W: Word> Hierarchy<W> {
             limit: Self::limit(&nodes),
             tags: Tags::new(end),
             request: Request {
-                requester: entrances[0],
+                requester: 0,
                 account: Account::default(),
                 now: 0,
                 stall: 0,
             },
             path: vec![(NONE, Spot::default()); config.levels.len()],
-            nodes,
+            nodes: Nodes(nodes),
             neighbours,
             entrances,
             events,
@@ -257,7 +269,7 @@ impl<W: Word> Hierarchy<W> {
     pub(crate) fn widen<V: Word>(&mut self) -> Hierarchy<V> {
         let nothing: Box<dyn MemoryTimingModel> = Box::new(FlatMemory::default());
         Hierarchy {
-            limit: Hierarchy::<V>::limit(&self.nodes),
+            limit: Hierarchy::<V>::limit(&self.nodes.0),
             tags: self.tags.widen(),
             nodes: mem::take(&mut self.nodes),
             neighbours: mem::take(&mut self.neighbours),
@@ -275,6 +287,7 @@ impl<W: Word> Hierarchy<W> {
     /// Contents of every cache.
     pub(crate) fn contents(&self) -> Vec<CacheContents> {
         self.nodes
+            .0
             .iter()
             .map(|node| CacheContents {
                 level: node.level + 1,

@@ -9,7 +9,7 @@ use nodescope_plugin_api::{
 
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
 use crate::events::{AtLevel, Events};
-use crate::hierarchy::{CacheContents, Hierarchy};
+use crate::hierarchy::{CacheContents, Hierarchy, NONE};
 use crate::tags::State;
 use crate::word::{Baseline, Isa, V3, Word};
 
@@ -274,13 +274,14 @@ impl<W: Word> Hierarchy<W> {
         let access = reference.access;
         let side = access.side() as usize;
         let first = self.entrances[usize::from(reference.vcpu)].first[side];
-        let Some(node) = self.nodes.get(first as usize) else {
+        if first == NONE {
             // There is no instruction cache.
             return Outcome {
                 stall: 0,
                 filter: Permission::Read,
             };
-        };
+        }
+        let node = self.nodes.get(first);
         let spot = node.geometry.spot(line);
         let (state, stall) = if let Some(way) = self.tags.find(isa, &node.geometry, spot) {
             let state = if way == 0 {
@@ -289,7 +290,7 @@ impl<W: Word> Hierarchy<W> {
                 if node.threads {
                     self.displace(first, spot, reference.vcpu, updates);
                 }
-                let geometry = &self.nodes[first as usize].geometry;
+                let geometry = &self.nodes.get(first).geometry;
                 State::of(self.tags.touch(isa, geometry, spot, way, 0))
             };
             let stall = u64::from(first_level.hits[access as usize]);

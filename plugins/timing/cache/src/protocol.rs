@@ -27,7 +27,7 @@ impl<W: Word> Hierarchy<W> {
     #[inline(always)]
     pub(crate) fn begin(&mut self, reference: &MemRef) {
         self.request = Request {
-            requester: self.entrances[usize::from(reference.vcpu)],
+            requester: reference.vcpu,
             account: self.ledger.select(reference),
             now: reference.now,
             stall: 0,
@@ -37,7 +37,7 @@ impl<W: Word> Hierarchy<W> {
     /// Where a line would be in a cache, and its way if it is there.
     #[inline(always)]
     fn find(&self, node: u32, line: u64) -> (Spot, Option<usize>) {
-        let geometry = &self.nodes[node as usize].geometry;
+        let geometry = &self.nodes.get(node).geometry;
         let spot = geometry.spot(line);
         (spot, self.tags.find(Baseline, geometry, spot))
     }
@@ -53,50 +53,44 @@ impl<W: Word> Hierarchy<W> {
         access: Access,
         updates: &mut Vec<FilterUpdate>,
     ) -> State {
-        // The sets that may be needed lie far apart in the host's memory: it brings them while the nearer ones are searched.
-        self.path[0] = (first, spot);
-        let mut next = self.nodes[first as usize].outer;
-        for step in &mut self.path[1..] {
-            let node = &self.nodes[next as usize];
-            *step = (next, node.geometry.spot(line));
-            self.tags.prefetch(step.1);
-            next = node.outer;
-        }
         // From the first level outwards to the cache that has the line.
         let mut inner = first;
         let mut level = 0;
         let mut state = loop {
             self.charge_level(level, AtLevel::miss(access));
-            level += 1;
-            let Some(&(node, spot)) = self.path.get(level) else {
+            let node = self.nodes.get(inner).outer;
+            if node == NONE {
                 break self.interconnect(inner, line, access, updates);
-            };
-            let this = &self.nodes[node as usize];
+            }
+            let this = self.nodes.get(node);
+            let spot = this.geometry.spot(line);
+            if this.outermost() {
+                self.prefetch_peers(node, line);
+            }
             if let Some(way) = self.tags.find(isa, &this.geometry, spot) {
                 break self.supply(isa, node, inner, spot, way, line, access, updates);
             }
-            if level + 2 == self.path.len() {
-                self.prefetch_peers(this.outer, line);
-            }
+            self.path[level] = (node, spot);
+            level += 1;
             inner = node;
         };
         // And back, with what the cache outside permits.
         while level > 0 {
             level -= 1;
             let (node, spot) = self.path[level];
-            let Some(&(inner, _)) = level.checked_sub(1).and_then(|inner| self.path.get(inner))
-            else {
-                self.fill(isa, node, spot, state, 0, updates);
-                break;
+            let inside = match level {
+                0 => first,
+                _ => self.path[level - 1].0,
             };
-            let inner = self.nodes[inner as usize];
-            self.fill(isa, node, spot, state, inner.bit.into(), updates);
+            let &Node { bit, kind, .. } = self.nodes.get(inside);
+            self.fill(isa, node, spot, state, bit.into(), updates);
             state = match state {
                 State::Modified => State::Modified,
-                State::Exclusive if inner.kind != CacheKind::Instruction => State::Exclusive,
+                State::Exclusive if kind != CacheKind::Instruction => State::Exclusive,
                 _ => State::Shared,
             };
         }
+        self.fill(isa, first, spot, state, 0, updates);
         state
     }
 
@@ -114,8 +108,8 @@ impl<W: Word> Hierarchy<W> {
         access: Access,
         updates: &mut Vec<FilterUpdate>,
     ) -> State {
-        let this = &self.nodes[node as usize];
-        let Node { bit, kind, .. } = self.nodes[inner as usize];
+        let this = self.nodes.get(node);
+        let Node { bit, kind, .. } = *self.nodes.get(inner);
         let bit = u64::from(bit);
         let entry = self.tags.touch(isa, &this.geometry, spot, way, bit);
         let state = State::of(entry);
@@ -146,7 +140,7 @@ impl<W: Word> Hierarchy<W> {
     #[inline(always)]
     fn prefetch_peers(&self, root: u32, line: u64) {
         for &peer in self.roots.iter().filter(|&&peer| peer != root) {
-            let peer = &self.nodes[peer as usize];
+            let peer = self.nodes.get(peer);
             self.tags.prefetch(peer.geometry.spot(line));
         }
     }
@@ -169,13 +163,13 @@ impl<W: Word> Hierarchy<W> {
                 return;
             }
             self.tags.set_state(at, State::Modified);
-            next = self.nodes[node as usize].outer;
+            next = self.nodes.get(node).outer;
         }
     }
 
     /// Get permission to write a line that `node` shares with its peers, and mark it modified.
     pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<FilterUpdate>) {
-        let outer = self.nodes[node as usize].outer;
+        let outer = self.nodes.get(node).outer;
         if outer != NONE {
             let (spot, way) = self.find(outer, line);
             let Some(way) = way else {
@@ -187,9 +181,9 @@ impl<W: Word> Hierarchy<W> {
             };
             let at = spot.start + way;
             let state = self.tags.state(at);
-            let around = &self.nodes[outer as usize];
+            let around = self.nodes.get(outer);
             let holders = self.tags.holders(&around.geometry, at);
-            let others = around.without(holders, self.nodes[node as usize].bit.into());
+            let others = around.without(holders, self.nodes.get(node).bit.into());
             if state.owned() {
                 self.charge_level(around.level.into(), AtLevel::Upgrade);
                 self.modify(outer, line);
@@ -240,8 +234,8 @@ impl<W: Word> Hierarchy<W> {
             }
             true
         });
-        let bit = self.nodes[inner as usize].bit.into();
-        let geometry = &self.nodes[node as usize].geometry;
+        let bit = self.nodes.get(inner).bit.into();
+        let geometry = &self.nodes.get(node).geometry;
         self.tags.set_holders(geometry, at, bit);
     }
 
@@ -262,7 +256,7 @@ impl<W: Word> Hierarchy<W> {
                 return true;
             }
             match this.downgrade(other, line, updates) {
-                None => absent |= u64::from(this.nodes[other as usize].bit),
+                None => absent |= u64::from(this.nodes.get(other).bit),
                 Some(state) => {
                     shared = true;
                     let distance = this.distance(other);
@@ -276,7 +270,7 @@ impl<W: Word> Hierarchy<W> {
             // An owner has the line alone, so one copy found is enough.
             !shared
         });
-        let this = &self.nodes[node as usize];
+        let this = self.nodes.get(node);
         if this.exact {
             let holders = self.tags.holders(&this.geometry, at) & !absent;
             self.tags.set_holders(&this.geometry, at, holders);
@@ -314,7 +308,7 @@ impl<W: Word> Hierarchy<W> {
     ) -> Option<State> {
         let (spot, way) = self.find(node, line);
         let way = way?;
-        let this = &self.nodes[node as usize];
+        let this = self.nodes.get(node);
         let (level, outermost) = (this.level.into(), this.outermost());
         let state = self.tags.state(spot.start + way);
         let holders = self.tags.holders(&this.geometry, spot.start + way);
@@ -356,7 +350,7 @@ impl<W: Word> Hierarchy<W> {
         if !state.owned() {
             return Some(state);
         }
-        let holders = self.tags.holders(&self.nodes[node as usize].geometry, at);
+        let holders = self.tags.holders(&self.nodes.get(node).geometry, at);
         if holders != 0 {
             self.each_holder(node, holders, |this, inner| {
                 this.downgrade(inner, line, updates);
@@ -367,7 +361,7 @@ impl<W: Word> Hierarchy<W> {
             if way == 0 {
                 self.limit_filters(node, line, Permission::Read, updates);
             }
-            let this = &self.nodes[node as usize];
+            let this = self.nodes.get(node);
             if !this.outermost() {
                 self.charge_level(this.level.into(), AtLevel::Writeback);
             }
@@ -386,7 +380,7 @@ impl<W: Word> Hierarchy<W> {
         holders: u64,
         updates: &mut Vec<FilterUpdate>,
     ) {
-        let this = &self.nodes[node as usize];
+        let this = self.nodes.get(node);
         let threads = this.threads;
         let last = self.tags.last(&this.geometry, spot);
         // Nothing depends on a clean line that no cache inside has.
@@ -394,9 +388,9 @@ impl<W: Word> Hierarchy<W> {
             self.evict(node, spot, last, updates);
         }
         if threads {
-            self.displace(node, spot, self.request.requester.vcpu, updates);
+            self.displace(node, spot, self.request.requester, updates);
         }
-        let geometry = &self.nodes[node as usize].geometry;
+        let geometry = &self.nodes.get(node).geometry;
         self.tags.insert(isa, geometry, spot, state, holders);
     }
 
@@ -408,7 +402,7 @@ impl<W: Word> Hierarchy<W> {
             level,
             socket,
             ..
-        } = self.nodes[node as usize];
+        } = *self.nodes.get(node);
         let line = geometry.line(spot.set, entry);
         self.each_holder(node, geometry.holders(entry), |this, inner| {
             this.invalidate(inner, line, Reason::Inclusion, updates);
@@ -416,7 +410,7 @@ impl<W: Word> Hierarchy<W> {
         });
         if State::of(entry) == State::Modified {
             self.charge_level(level.into(), AtLevel::Writeback);
-            if self.nodes[node as usize].outermost() {
+            if self.nodes.get(node).outermost() {
                 self.request_memory(socket, line, true);
             }
         }
@@ -436,7 +430,7 @@ impl<W: Word> Hierarchy<W> {
         if first == 0 {
             return;
         }
-        let this = &self.nodes[node as usize];
+        let this = self.nodes.get(node);
         let line = this.geometry.line(spot.set, first) << self.line_shift;
         let vcpus = &self.neighbours[node as usize].vcpus;
         for &vcpu in vcpus.iter().filter(|&&vcpu| vcpu != requester) {
@@ -457,7 +451,7 @@ impl<W: Word> Hierarchy<W> {
         permission: Permission,
         updates: &mut Vec<FilterUpdate>,
     ) {
-        let side = self.nodes[node as usize].side();
+        let side = self.nodes.get(node).side();
         for &vcpu in &self.neighbours[node as usize].vcpus {
             updates.push(FilterUpdate {
                 vcpu,
@@ -503,7 +497,7 @@ impl<W: Word> Hierarchy<W> {
                     self.charge_between(Between::FromModified(distance));
                     if !write {
                         // A reader gets a clean copy, so memory is brought up to date.
-                        let Node { level, socket, .. } = self.nodes[peer as usize];
+                        let Node { level, socket, .. } = *self.nodes.get(peer);
                         self.charge_level(level.into(), AtLevel::Writeback);
                         self.request_memory(socket, line, true);
                     }
@@ -514,7 +508,8 @@ impl<W: Word> Hierarchy<W> {
             }
         }
         if !supplied {
-            self.request_memory(self.request.requester.socket, line, false);
+            let requester = &self.entrances[usize::from(self.request.requester)];
+            self.request_memory(requester.socket, line, false);
         }
         match (write, held) {
             (true, _) => State::Modified,
@@ -541,8 +536,8 @@ impl<W: Word> Hierarchy<W> {
 
     /// Where a cache is, seen from the requester.
     fn distance(&self, node: u32) -> Distance {
-        let node = &self.nodes[node as usize];
-        let requester = &self.request.requester;
+        let node = self.nodes.get(node);
+        let requester = &self.entrances[usize::from(self.request.requester)];
         if node.socket != requester.socket {
             Distance::OtherSocket
         } else if node.core == SHARED || node.core == requester.core {

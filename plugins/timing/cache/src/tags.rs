@@ -136,12 +136,27 @@ impl<W: Word> Tags<W> {
 
     #[inline(always)]
     fn set(&self, geometry: &Geometry, spot: Spot) -> &[W] {
-        &self.entries()[spot.start..][..geometry.stride as usize]
+        debug_assert!(spot.start + geometry.stride as usize <= self.length);
+        // SAFETY: a spot comes from a geometry, here always that of its cache, and the constructor of the hierarchy makes
+        // room for the sets of all; the rest as in `entries`.
+        unsafe {
+            std::slice::from_raw_parts(
+                self.first.as_ptr().add(spot.start),
+                geometry.stride as usize,
+            )
+        }
     }
 
     #[inline(always)]
     fn set_mut(&mut self, geometry: &Geometry, spot: Spot) -> &mut [W] {
-        &mut self.entries_mut()[spot.start..][..geometry.stride as usize]
+        debug_assert!(spot.start + geometry.stride as usize <= self.length);
+        // SAFETY: as above, and `self` is borrowed exclusively.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.first.as_ptr().add(spot.start),
+                geometry.stride as usize,
+            )
+        }
     }
 
     /// Way of a line within its set.
@@ -225,11 +240,7 @@ impl<W: Word> Tags<W> {
 
     /// Remove the line of a way; the others keep their order.
     pub(crate) fn remove(&mut self, geometry: &Geometry, spot: Spot, way: usize) {
-        let set = &mut self.set_mut(geometry, spot)[..geometry.ways as usize];
-        set.copy_within(way + 1.., way);
-        if let Some(last) = set.last_mut() {
-            *last = W::truncate(0);
-        }
+        W::remove(self.set_mut(geometry, spot), way);
     }
 
     /// Lines of each set that has any, most recently used first.

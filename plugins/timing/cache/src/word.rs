@@ -19,6 +19,9 @@ pub(crate) trait Word: Copy + Eq + Send + 'static {
 
     /// Move the words before `way` back by one, over that way's, and put `word` first.
     fn promote<I: Isa>(isa: I, set: &mut [Self], way: usize, word: Self);
+
+    /// Move the words after `way` forward by one, over that way's, and leave the last way empty.
+    fn remove(set: &mut [Self], way: usize);
 }
 
 impl Word for u64 {
@@ -42,6 +45,11 @@ impl Word for u64 {
     #[inline]
     fn promote<I: Isa>(_isa: I, set: &mut [u64], way: usize, word: u64) {
         promote_one_by_one(&mut set[..=way], word);
+    }
+
+    #[inline]
+    fn remove(set: &mut [u64], way: usize) {
+        remove_one_by_one(&mut set[way..], 0);
     }
 }
 
@@ -98,6 +106,14 @@ impl Word for u32 {
             let _ = isa;
             promote_one_by_one(&mut set[..=way], word);
         }
+    }
+
+    #[inline(always)]
+    fn remove(set: &mut [u32], way: usize) {
+        #[cfg(target_arch = "x86_64")]
+        sse2::remove(set, way);
+        #[cfg(not(target_arch = "x86_64"))]
+        remove_one_by_one(&mut set[way..], 0);
     }
 }
 
@@ -157,6 +173,13 @@ fn promote_one_by_one<T: Copy>(words: &mut [T], word: T) {
     let mut carried = word;
     for word in words {
         std::mem::swap(word, &mut carried);
+    }
+}
+
+fn remove_one_by_one<T: Copy>(words: &mut [T], empty: T) {
+    words.copy_within(1.., 0);
+    if let Some(last) = words.last_mut() {
+        *last = empty;
     }
 }
 
@@ -241,6 +264,42 @@ mod sse2 {
                 let new = _mm_or_si128(_mm_and_si128(stays, own), _mm_andnot_si128(stays, before));
                 store(words, new);
                 number = _mm_add_epi32(number, _mm_set1_epi32(LANES as i32));
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn remove(set: &mut [u32], way: usize) {
+        if let Ok(set) = <&mut [u32; 16]>::try_from(&mut *set) {
+            close(set, way);
+        } else if let Ok(set) = <&mut [u32; 8]>::try_from(&mut *set) {
+            close(set, way);
+        } else if let Ok(set) = <&mut [u32; 4]>::try_from(&mut *set) {
+            close(set, way);
+        } else {
+            super::remove_one_by_one(&mut set[way..], 0);
+        }
+    }
+
+    /// Every way from `way` on gets the word after it, the last one 0.
+    #[inline(always)]
+    fn close<const WAYS: usize>(set: &mut [u32; WAYS], way: usize) {
+        // SAFETY: SSE2 is part of x86-64.
+        unsafe {
+            let gone = _mm_set1_epi32(way as i32);
+            let mut carried = _mm_setzero_si128();
+            let mut number = _mm_add_epi32(
+                _mm_set_epi32(3, 2, 1, 0),
+                _mm_set1_epi32((WAYS - LANES) as i32),
+            );
+            for words in set.chunks_exact_mut(LANES).rev() {
+                let own = load(words);
+                let after = _mm_or_si128(_mm_srli_si128::<4>(own), carried);
+                carried = _mm_slli_si128::<12>(own);
+                let stays = _mm_cmplt_epi32(number, gone);
+                let new = _mm_or_si128(_mm_and_si128(stays, own), _mm_andnot_si128(stays, after));
+                store(words, new);
+                number = _mm_sub_epi32(number, _mm_set1_epi32(LANES as i32));
             }
         }
     }
@@ -331,7 +390,7 @@ mod avx2 {
 mod tests {
     use super::*;
 
-    /// Both widths, every number of ways and all instructions that the host has, against a list.
+    /// All operations: both widths, every number of ways and all instructions that the host has, against a list.
     #[test]
     fn finds_and_promotes_as_a_list_does() {
         fn check<W: Word + std::fmt::Debug, I: Isa>(isa: I) {
@@ -351,6 +410,13 @@ mod tests {
                     W::promote(isa, &mut promoted, way, W::truncate(0x1234));
                     let promoted: Vec<u64> = promoted.iter().map(|word| word.value()).collect();
                     assert_eq!(promoted, list, "{ways} ways, way {way}");
+                    let mut list = words.clone();
+                    list.remove(way);
+                    list.push(0);
+                    let mut rest = set.clone();
+                    W::remove(&mut rest, way);
+                    let rest: Vec<u64> = rest.iter().map(|word| word.value()).collect();
+                    assert_eq!(rest, list, "{ways} ways without way {way}");
                 }
                 assert_eq!(W::find(isa, &set, mask, W::truncate(0xff00)), None);
             }
