@@ -2,6 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -48,7 +49,11 @@ pub(crate) fn run(
     let stderr = writer
         .try_clone()
         .map_err(ImageError::io("make a pipe for", log))?;
+    // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk), and this
+    // process, and the shell or script that runs it, must outlive that to tell the user. If this process is interrupted,
+    // the command ends when it next writes to the pipe that nobody reads.
     let child = command
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(writer)
         .stderr(stderr)
@@ -118,6 +123,22 @@ mod tests {
         .unwrap();
         assert_eq!(seen, ["one", "two"]);
         assert!(fs::read_to_string(&log).unwrap().ends_with("one\ntwo\n"));
+    }
+
+    #[test]
+    fn a_command_that_hangs_up_its_group_leaves_this_process_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let log = dir.path().join("log");
+        let error = run(
+            Command::new("sh").args(["-c", "echo disk full; kill -HUP 0; sleep 60"]),
+            "installing",
+            &log,
+            &mut |_| {},
+        )
+        .unwrap_err()
+        .to_string();
+        assert!(error.starts_with("installing failed (signal: 1"), "{error}");
+        assert!(error.ends_with("\ndisk full"), "{error}");
     }
 
     #[test]
