@@ -44,7 +44,14 @@ pub struct Failure {
     pub exit: Exit,
     /// The message and its causes, outermost first; nothing if all has been said.
     pub chain: Vec<String>,
+    /// What went wrong after it, as a consequence or besides.
+    pub also: Option<String>,
 }
+
+/// What the system says of a full disk, whatever the language of its user.
+const FULL: &str = "No space left on device";
+/// What to do about it.
+const FULL_HELP: &str = "free space where that file lies, or use another disk: --results for results, XDG_CACHE_HOME for guest images, TMPDIR for what their build unpacks";
 
 impl Failure {
     /// A failure with a message of its own.
@@ -52,6 +59,7 @@ impl Failure {
         Failure {
             exit,
             chain: vec![message.into()],
+            also: None,
         }
     }
 
@@ -66,13 +74,24 @@ impl Failure {
             }
             next = cause.source();
         }
-        Failure { exit, chain }
+        Failure {
+            exit,
+            chain,
+            also: None,
+        }
     }
 
     /// For `map_err`: an I/O error with what was being done to which file.
     pub fn io(action: &str, path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Failure {
         let message = format!("cannot {action} {}", path.display());
         move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
+    }
+
+    /// What the user can do about it, where that is not in the message. A full disk comes through many crates and programs,
+    /// so it is known by what the system calls it.
+    fn help(&self) -> Option<&'static str> {
+        let full = |text: &String| text.contains(FULL);
+        self.chain.iter().any(full).then_some(FULL_HELP)
     }
 
     /// Tells the user, once.
@@ -86,6 +105,8 @@ impl Failure {
                 "exit_code": self.exit as u8,
                 "message": self.chain[0],
                 "causes": self.chain[1..],
+                "also": self.also,
+                "help": self.help(),
             });
             eprintln!("{line}");
             return;
@@ -93,6 +114,12 @@ impl Failure {
         eprintln!("error: {}", self.chain[0]);
         for cause in &self.chain[1..] {
             eprintln!("  caused by: {cause}");
+        }
+        if let Some(also) = &self.also {
+            eprintln!("  also: {also}");
+        }
+        if let Some(help) = self.help() {
+            eprintln!("  help: {help}");
         }
     }
 }
@@ -123,6 +150,19 @@ mod tests {
         let failure = Failure::of(Exit::Host, &error);
         assert_eq!(failure.chain.len(), 2, "{:?}", failure.chain);
         assert!(failure.chain[1].starts_with("cannot write x: No space left on device"));
+    }
+
+    #[test]
+    fn a_full_disk_comes_with_a_way_out() {
+        let full = std::io::Error::from_raw_os_error(28);
+        let failure = Failure::io("write", std::path::Path::new("/r/run.json"))(full);
+        assert!(
+            failure
+                .help()
+                .is_some_and(|help| help.contains("--results"))
+        );
+        let failure = Failure::new(Exit::Host, "cannot write /r/run.json: Permission denied");
+        assert_eq!(failure.help(), None);
     }
 
     #[test]

@@ -53,7 +53,7 @@ fn cache() -> Result<PathBuf, Failure> {
 
 fn fail(error: ImageError) -> Failure {
     let exit = match error {
-        ImageError::PackageName(_) => Exit::Study,
+        ImageError::PackageName(_) | ImageError::NoPackage { .. } => Exit::Study,
         _ => Exit::Host,
     };
     Failure::of(exit, &error)

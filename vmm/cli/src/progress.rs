@@ -84,11 +84,6 @@ impl Watcher {
         }
     }
 
-    /// Host time since the run began.
-    pub fn elapsed(&self) -> Duration {
-        self.start.elapsed()
-    }
-
     fn tell(&mut self, progress: &Progress, now: Instant) {
         let seconds = now.duration_since(self.told).as_secs_f64().max(1e-9);
         let nodes: Vec<_> = progress

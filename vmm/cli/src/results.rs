@@ -83,7 +83,11 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
     let partial = path.with_extension("partial");
     fs::write(&partial, text)
         .and_then(|()| fs::rename(&partial, path))
-        .map_err(Failure::io("write", path))
+        .map_err(|error| {
+            // On a full disk what is left of it would only be in the way.
+            let _ = fs::remove_file(&partial);
+            Failure::io("write", path)(error)
+        })
 }
 
 /// The report of results, complete or not. `core` replaces what the study says.

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::{Ending, Outcome, RunError};
@@ -53,7 +54,9 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     file.write(folder)?;
 
     let interrupted = on_interrupt()?;
+    let start = Instant::now();
     let result = nodescope_cluster::run(&config, folder, &interrupted, &mut watcher);
+    let elapsed = start.elapsed();
     watcher.end();
     let mut failure = match &result {
         Ok(outcome) => {
@@ -72,15 +75,12 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     // The run's own failure is what the user must hear; that its record could not be written comes after it.
     let told = file
         .write(folder)
-        .and_then(|()| tell(folder, &watcher, &file));
+        .and_then(|()| tell(folder, elapsed, &file));
     if let Err(second) = told {
         if failure.exit == Exit::Ok {
             return Err(second);
         }
-        failure.chain.push(format!(
-            "and there is no report: {}",
-            second.chain.join(": ")
-        ));
+        failure.also = Some(format!("there is no report: {}", second.chain.join(": ")));
     }
     match failure.exit {
         Exit::Ok => Ok(Exit::Ok),
@@ -234,13 +234,13 @@ pub fn exit_of(error: &RunError) -> Exit {
     }
 }
 
-/// Writes the report's files and prints it.
-fn tell(folder: &Path, watcher: &Watcher, file: &RunFile) -> Result<(), Failure> {
+/// Writes the report's files and prints it. `elapsed` is the run's time on this host, without the build of an image.
+fn tell(folder: &Path, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
     let report = report(folder, None)?;
     write(&folder.join(REPORT_JSON), &report.json())?;
     write(&folder.join(REPORT_HTML), &report.html())?;
     print(&report.text())?;
-    let seconds = watcher.elapsed().as_secs_f64();
+    let seconds = elapsed.as_secs_f64();
     let instructions: u64 = file.instructions.iter().sum();
     print(&format!(
         "\n{:.2} G instructions in {seconds:.1} s on this host, {:.1} M/s\nresults  {}\nreport   {}\n",

@@ -190,6 +190,46 @@ fn results_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(5));
 }
 
+/// A file system of two pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
+#[test]
+fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
+    let place = own_image(JOB);
+    let unshare = |script: &str| {
+        Command::new("unshare")
+            .args(["--map-root-user", "--mount", "sh", "-c", script])
+            .env("NODESCOPE", env!("CARGO_BIN_EXE_nodescope"))
+            .current_dir(place.path())
+            .output()
+    };
+    let mount = "mkdir -p full && mount -t tmpfs -o size=8k tmpfs full";
+    match unshare(mount) {
+        Ok(output) if output.status.success() => {}
+        other => {
+            println!("skipped: no file system can be mounted here: {other:?}");
+            return;
+        }
+    }
+    // Room for the study and for run.json; the job disk is the first file that does not fit.
+    let output = unshare(&format!(
+        "{mount}; $NODESCOPE run s.toml --results full/r; code=$?; $NODESCOPE report full/r || exit 99; exit $code"
+    ))
+    .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    for text in [
+        "error: cannot write full/r/job.disk: No space left on device (os error 28); results written so far are kept",
+        "\n  also: there is no report: cannot write full/r/run.json: No space left on device",
+        "\n  help: free space where that file lies, or use another disk: --results for results",
+    ] {
+        assert!(stderr.contains(text), "expected {text:?} in:\n{stderr}");
+    }
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        stdout.contains("the run has not ended, or was killed"),
+        "{stdout}"
+    );
+}
+
 #[test]
 fn a_good_study_is_described() {
     let place = own_image(JOB);

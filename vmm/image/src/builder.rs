@@ -116,6 +116,16 @@ pub fn build(
                 progress(&format!("  {step}"));
             }
         },
+    )
+    .map_err(
+        |error| match missing_packages(&read_text(&log).unwrap_or_default()) {
+            packages if packages.is_empty() => error,
+            packages => ImageError::NoPackage {
+                packages,
+                suite: recipe.suite.clone(),
+                log: log.clone(),
+            },
+        },
     )?;
 
     progress("making the root disk (mke2fs)");
@@ -287,6 +297,19 @@ fn package_list(spec: &ImageSpec, recipe: &Recipe) -> Vec<String> {
     packages
 }
 
+/// The packages that apt could not find or has no version of, by its messages (in English: the build sets the locale).
+fn missing_packages(log: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let unknown = line.strip_prefix("E: Unable to locate package ");
+        let empty = || {
+            let rest = line.strip_prefix("E: Package '")?;
+            rest.strip_suffix("' has no installation candidate")
+        };
+        Some(unknown.or_else(empty)?.to_owned())
+    };
+    log.lines().filter_map(name).collect()
+}
+
 fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status
@@ -335,6 +358,14 @@ mod tests {
         spec.packages = vec!["lammps".into(), "hpcc".into(), "gromacs".into()];
         let recipe = Recipe::read(&spec.recipe).unwrap();
         assert_eq!(package_list(&spec, &recipe), ["gromacs", "hpcc", "lammps"]);
+    }
+
+    #[test]
+    fn packages_that_the_archive_lacks_are_found_in_apts_words() {
+        let log = "Building dependency tree...\nE: Unable to locate package no-such-package\n\
+                   E: Package 'bcc' has no installation candidate\nE: setup failed: E: apt-get install no-such failed\n";
+        assert_eq!(missing_packages(log), ["no-such-package", "bcc"]);
+        assert!(missing_packages("E: cannot copy to root.tar\n").is_empty());
     }
 
     #[test]

@@ -46,6 +46,20 @@ pub enum ImageError {
         "`{0}` is not a Debian package name: two or more lower-case letters, digits, `+`, `-` and `.`, a letter or digit first"
     )]
     PackageName(String),
+    /// Packages that the archive does not have.
+    #[error(
+        "Debian {suite} has no package {}; correct image.packages (the log of the build: {})",
+        packages.join(", "),
+        log.display()
+    )]
+    NoPackage {
+        /// The packages, as they were asked for.
+        packages: Vec<String>,
+        /// The release that was searched.
+        suite: String,
+        /// The file that holds the build's whole output.
+        log: PathBuf,
+    },
     /// A kernel image cannot be unpacked.
     #[error("kernel image {}: {problem}", path.display())]
     Kernel {
