@@ -48,6 +48,7 @@ fn config(ram: &Ram) -> SoftConfig {
         cpuid: CpuidTable::default(),
         cpi: 1 << 16,
         seed: 1,
+        translate: nodescope_engine_soft::Translate::After(0),
     }
 }
 

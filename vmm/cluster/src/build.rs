@@ -108,6 +108,7 @@ pub fn vcpus(
             cpuid,
             cpi: config.nominal_cpi,
             seed: seed(config, node, 0x1000 + i as u64),
+            translate: nodescope_engine_soft::Translate::default(),
         })) as Box<dyn Vcpu>
     };
     Ok(tables.into_iter().enumerate().map(vcpu).collect())

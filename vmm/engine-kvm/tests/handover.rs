@@ -26,6 +26,7 @@ fn soft(ram: &Ram, cpuid: &CpuidTable) -> SoftVcpu {
         cpuid: cpuid.clone(),
         cpi: CPI_ONE,
         seed: 1,
+        translate: nodescope_engine_soft::Translate::default(),
     })
 }
 

@@ -4,6 +4,7 @@
 //! own). It is keyed by physical address and mode, so it survives changes of address spaces; a direct-mapped table from
 //! instruction pointer to block answers nearly every look-up.
 
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,6 +33,12 @@ pub struct Block {
     pub stores: u32,
     /// Floating-point operations of all operations; None where there are none.
     pub flops: Option<Box<[u32; FLOP_CLASSES]>>,
+    /// Times that it was interpreted.
+    warmth: Cell<u32>,
+    /// It cannot be translated.
+    refused: Cell<bool>,
+    /// Host code, by the linear address, mode and privilege, and attachment that it was made for.
+    natives: RefCell<Vec<(u64, u8, bool, u64)>>,
 }
 
 impl Block {
@@ -57,7 +64,40 @@ impl Block {
             len,
             generation: cells.map(|c| c.load(Ordering::Relaxed)),
             cell: cells.map(std::ptr::from_ref),
+            warmth: Cell::new(0),
+            refused: Cell::new(false),
+            natives: RefCell::default(),
         }
+    }
+
+    /// Count one more time that it is interpreted.
+    pub fn warm_up(&self) -> u32 {
+        if self.refused.get() {
+            return 0;
+        }
+        let n = self.warmth.get().saturating_add(1);
+        self.warmth.set(n);
+        n
+    }
+
+    /// It is interpreted for ever.
+    pub fn never_translate(&self) {
+        self.warmth.set(0);
+        self.refused.set(true);
+    }
+
+    /// Its host code for a linear address, if there is any.
+    pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<u64> {
+        self.natives
+            .borrow()
+            .iter()
+            .find(|n| (n.0, n.1, n.2) == (ip, key, attached))
+            .map(|n| n.3)
+    }
+
+    /// Keep its host code for a linear address.
+    pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: u64) {
+        self.natives.borrow_mut().push((ip, key, attached, code));
     }
 
     /// Whether the code is still what was decoded.
@@ -162,6 +202,8 @@ pub struct BlockCache {
     pages: [[u64; PAGE_WORDS]; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
+    /// See [`BlockCache::changes`], [`BlockCache::rewrites`] and [`BlockCache::clears`].
+    counts: [u64; 3],
 }
 
 // SAFETY: the raw pointers refer to blocks owned by the same cache and to counters kept alive by the vCPU's RAM handle; a
@@ -178,6 +220,7 @@ impl Default for BlockCache {
             epoch: [0; 2],
             pages: [[0; PAGE_WORDS]; 2],
             upper_not_global: false,
+            counts: [0; 3],
         }
     }
 }
@@ -263,8 +306,30 @@ impl BlockCache {
         self.remember(ip, key, index)
     }
 
+    /// Times that translations may have changed.
+    pub fn changes(&self) -> u64 {
+        self.counts[0]
+    }
+
+    /// Times that code was written to.
+    pub fn rewrites(&self) -> u64 {
+        self.counts[1]
+    }
+
+    /// Times that all blocks were thrown away.
+    pub fn clears(&self) -> u64 {
+        self.counts[2]
+    }
+
+    /// Code was written to.
+    pub fn forget_code(&mut self) {
+        self.counts[1] += 1;
+        self.forget_translations();
+    }
+
     /// Forget all blocks.
     pub fn clear(&mut self) {
+        self.counts[2] += 1;
         self.slots.fill(EMPTY);
         self.by_physical.clear();
         self.blocks.clear();
@@ -311,6 +376,7 @@ impl BlockCache {
     }
 
     fn bump(&mut self, half: usize) {
+        self.counts[0] += 1;
         self.pages[half].fill(0);
         self.upper_not_global &= half != 1;
         self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);

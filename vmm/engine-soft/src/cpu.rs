@@ -94,6 +94,8 @@ pub struct Cpu {
     pub random: crate::ops::random::RandomSource,
     /// Native code that carries out vector and x87 instructions.
     pub stubs: crate::ops::simd::Stubs,
+    /// Translated code.
+    pub native: crate::native::Native,
     /// Bounce buffer for vector operands that are not contiguous in host memory.
     pub scratch: Scratch,
 

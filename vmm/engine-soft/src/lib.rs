@@ -10,9 +10,10 @@ mod fetch;
 mod lower;
 mod memory;
 mod mmu;
+mod native;
 mod op;
 mod ops;
 mod run;
 pub mod vcpu;
 
-pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome};
+pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};

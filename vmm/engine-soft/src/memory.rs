@@ -35,26 +35,28 @@ unsafe impl Plain for [u8; 32] {}
 
 /// Slots of the filter for each privilege.
 const SLOTS: usize = 256;
-/// Tag that no address has: linear addresses shifted right by at least 6 leave the top bits clear.
+/// Tag that no physical line has.
 const NONE: u64 = u64::MAX;
 
+/// A page (or line) that loads and stores may touch. An access of `n` bytes at `linear` hits where
+/// `linear - read <= unit - n`: one subtraction finds both the right page and an access that leaves it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(32))]
-struct Entry {
-    /// `linear >> shift` where reads may pass.
-    read: u64,
+pub struct Entry {
+    /// First linear address of the page or line where reads may pass.
+    pub read: u64,
     /// The same for writes.
-    write: u64,
-    /// Host address minus linear address.
-    addend: u64,
+    pub write: u64,
+    /// Host address of the page or line.
+    pub host: u64,
     /// Physical line, while a model is attached.
     line: u64,
 }
 
 const EMPTY: Entry = Entry {
-    read: NONE,
-    write: NONE,
-    addend: 0,
+    read: 0,
+    write: 0,
+    host: 0,
     line: 0,
 };
 
@@ -63,15 +65,33 @@ const EMPTY: Entry = Entry {
 pub struct DataFilter {
     /// log2 of what an entry stands for: page or line.
     shift: u32,
+    /// The same in bytes.
+    unit: u64,
     /// `shift` less [`ENTRY_SHIFT`]: what is left of an address is an index in bytes.
     index_shift: u32,
     /// Slots in use, minus one, times the size of an entry.
     mask: u64,
     /// First byte of the current privilege's entries: those of user, then those of the kernel.
     base: u64,
-    entries: [Entry; 2 * SLOTS],
+    /// User's slots, then the kernel's.
+    pub entries: [Entry; 2 * SLOTS],
     /// Entries that do not survive a change of address space, one bit for each.
     local: [u64; 2 * SLOTS / 64],
+    /// The model allows one entry only.
+    single: bool,
+}
+
+/// Where entries of a [`DataFilter`] lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterLayout {
+    /// Bytes that an entry stands for.
+    pub unit: u32,
+    /// Shift of the linear address.
+    pub index_shift: u32,
+    /// Mask of the shifted address.
+    pub mask: u32,
+    /// Offset of the kernel's half.
+    pub kernel: u32,
 }
 
 /// log2 of the size of an entry.
@@ -82,11 +102,13 @@ impl Default for DataFilter {
     fn default() -> Self {
         let mut filter = Self {
             shift: 12,
+            unit: 1 << 12,
             index_shift: 0,
             mask: 0,
             base: (SLOTS << ENTRY_SHIFT) as u64,
             entries: [EMPTY; 2 * SLOTS],
             local: [0; 2 * SLOTS / 64],
+            single: false,
         };
         filter.shape(None);
         filter
@@ -96,17 +118,19 @@ impl Default for DataFilter {
 impl DataFilter {
     /// Entries stand for pages (None) or for lines of a model's first-level cache.
     pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
+        // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.
         let (shift, slots) = geometry.map_or((12, SLOTS as u32), |g| {
-            (u32::from(g.line_shift), 1 << g.data_slots)
+            (u32::from(g.line_shift), 1 << g.data_slots.max(1))
         });
         assert!(
             slots as usize <= SLOTS && shift >= ENTRY_SHIFT,
             "filter geometry has more slots or smaller lines than the engine keeps"
         );
-        self.entries.fill(EMPTY);
         self.shift = shift;
+        self.unit = 1 << shift;
         self.index_shift = shift - ENTRY_SHIFT;
         self.mask = u64::from(slots - 1) << ENTRY_SHIFT;
+        self.single = geometry.is_some_and(|g| g.data_slots == 0);
         self.flush();
     }
 
@@ -122,11 +146,47 @@ impl DataFilter {
         self.base as usize >> ENTRY_SHIFT
     }
 
+    /// The base address of an empty slot: it is not canonical, and it belongs to another slot, so that no address, not even
+    /// one that is not canonical, hits.
+    fn nowhere(&self, slot: usize) -> u64 {
+        1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << self.shift
+    }
+
+    fn empty(&self, slot: usize) -> Entry {
+        let nowhere = self.nowhere(slot);
+        Entry {
+            read: nowhere,
+            write: nowhere,
+            ..EMPTY
+        }
+    }
+
+    /// Whether an access of `len` bytes hits an entry with this base; its offset.
+    #[inline(always)]
+    fn hit(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
+        let offset = linear.wrapping_sub(base);
+        (offset <= self.unit - len as u64).then_some(offset)
+    }
+
+    /// What generated code needs to find an entry: `(linear >> index_shift & mask)` is its offset in bytes from
+    /// `entries`, to which the privilege's half is added.
+    pub fn layout(&self) -> FilterLayout {
+        FilterLayout {
+            unit: self.unit as u32,
+            index_shift: self.index_shift,
+            mask: self.mask as u32,
+            kernel: (SLOTS << ENTRY_SHIFT) as u32,
+        }
+    }
+
     /// Drop everything.
     pub fn flush(&mut self) {
         let slots = (self.mask as usize >> ENTRY_SHIFT) + 1;
-        self.entries[..slots].fill(EMPTY);
-        self.entries[SLOTS..SLOTS + slots].fill(EMPTY);
+        for slot in 0..slots {
+            let empty = self.empty(slot);
+            self.entries[slot] = empty;
+            self.entries[slot + SLOTS] = empty;
+        }
         self.local.fill(0);
     }
 
@@ -138,7 +198,12 @@ impl DataFilter {
         for (i, word) in self.local.iter_mut().enumerate() {
             let mut bits = std::mem::take(word);
             while bits != 0 {
-                self.entries[64 * i + bits.trailing_zeros() as usize] = EMPTY;
+                let slot = 64 * i + bits.trailing_zeros() as usize;
+                self.entries[slot] = Entry {
+                    read: 1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << 12,
+                    write: 1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << 12,
+                    ..EMPTY
+                };
                 bits &= bits - 1;
             }
         }
@@ -150,8 +215,9 @@ impl DataFilter {
             return self.flush();
         }
         let slot = self.slot(linear);
-        self.entries[slot] = EMPTY;
-        self.entries[slot + SLOTS] = EMPTY;
+        let empty = self.empty(slot);
+        self.entries[slot] = empty;
+        self.entries[slot + SLOTS] = empty;
     }
 
     /// Enter a page (while no model is attached).
@@ -167,8 +233,8 @@ impl DataFilter {
 
     /// Forbid writes everywhere: pages that became code must be seen.
     pub fn drop_writes(&mut self) {
-        for e in self.entries.iter_mut() {
-            e.write = NONE;
+        for slot in 0..self.entries.len() {
+            self.entries[slot].write = self.nowhere(slot);
         }
     }
 
@@ -193,18 +259,18 @@ impl DataFilter {
     /// Bytes from an address to the end of what its entry stands for.
     #[inline(always)]
     fn room(&self, linear: u64) -> usize {
-        let unit = 1_u64 << self.shift;
-        (unit - (linear & (unit - 1))) as usize
+        (self.unit - (linear & (self.unit - 1))) as usize
     }
 
     fn update(&mut self, update: &FilterUpdate) {
         let slot = self.slot(update.line);
+        let empty = self.empty(slot);
         for e in [slot, slot + SLOTS] {
             let e = &mut self.entries[e];
             if e.line == update.line {
                 match update.permission {
-                    Permission::None => *e = EMPTY,
-                    Permission::Read => e.write = NONE,
+                    Permission::None => *e = empty,
+                    Permission::Read => e.write = empty.write,
                     Permission::ReadWrite => {}
                 }
             }
@@ -213,6 +279,7 @@ impl DataFilter {
 }
 
 /// Instruction lines that need not be reported: the most recently used line of each set, by physical address.
+#[repr(C)]
 pub struct InstructionFilter {
     shift: u32,
     mask: u32,
@@ -251,6 +318,11 @@ impl InstructionFilter {
     pub fn hit(&self, line: u64) -> bool {
         self.lines[(line >> self.shift) as usize & self.mask as usize & 63] == line
     }
+    /// Where the slot of a physical line lies within the filter, for generated code.
+    pub fn slot_offset(&self, line: u64) -> usize {
+        std::mem::offset_of!(Self, lines) + 8 * ((line >> self.shift) as usize & self.mask as usize & 63)
+    }
+
     /// Remember a line.
     pub fn fill(&mut self, line: u64, permission: Permission) {
         self.lines[(line >> self.shift) as usize & self.mask as usize & 63] =
@@ -278,12 +350,11 @@ impl Cpu {
     /// Load from a linear address.
     #[inline(always)]
     pub fn load<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
-        let last = linear.wrapping_add(size_of::<T>() as u64 - 1);
         let e = self.filter.entry(linear);
-        if e.read == last >> self.filter.shift {
-            // SAFETY: the entry proves that the page (or line) of both ends is mapped guest RAM at linear + addend; any bit
-            // pattern is a valid T.
-            return Ok(unsafe { (linear.wrapping_add(e.addend) as *const T).read_unaligned() });
+        if let Some(offset) = self.filter.hit(e.read, linear, size_of::<T>()) {
+            // SAFETY: the entry proves that the page (or line) is mapped guest RAM at `host` and the access stays within; any
+            // bit pattern is a valid T.
+            return Ok(unsafe { ((e.host + offset) as *const T).read_unaligned() });
         }
         self.load_slow(linear)
     }
@@ -291,11 +362,10 @@ impl Cpu {
     /// Store to a linear address.
     #[inline(always)]
     pub fn store<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
-        let last = linear.wrapping_add(size_of::<T>() as u64 - 1);
         let e = self.filter.entry(linear);
-        if e.write == last >> self.filter.shift {
+        if let Some(offset) = self.filter.hit(e.write, linear, size_of::<T>()) {
             // SAFETY: as in `load`; the write tag proves that the page is writable, dirty and holds no decoded code.
-            unsafe { (linear.wrapping_add(e.addend) as *mut T).write_unaligned(value) };
+            unsafe { ((e.host + offset) as *mut T).write_unaligned(value) };
             return Ok(());
         }
         self.store_slow(linear, value)
@@ -305,11 +375,12 @@ impl Cpu {
     /// effect.
     #[inline(always)]
     pub fn load_rmw<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
-        let last = linear.wrapping_add(size_of::<T>() as u64 - 1);
         let e = self.filter.entry(linear);
-        if e.write == last >> self.filter.shift && e.read == e.write {
+        if let Some(offset) = self.filter.hit(e.write, linear, size_of::<T>())
+            && e.read == e.write
+        {
             // SAFETY: as in `load`.
-            return Ok(unsafe { (linear.wrapping_add(e.addend) as *const T).read_unaligned() });
+            return Ok(unsafe { ((e.host + offset) as *const T).read_unaligned() });
         }
         self.probe_write(linear, size_of::<T>())?;
         self.load_slow(linear)
@@ -405,8 +476,8 @@ impl Cpu {
     #[inline]
     pub fn read_span(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
         let e = self.filter.entry(linear);
-        if e.read == linear.wrapping_add(len as u64 - 1) >> self.filter.shift {
-            return Ok(linear.wrapping_add(e.addend) as *const u8);
+        if let Some(offset) = self.filter.hit(e.read, linear, len.max(1)) {
+            return Ok((e.host + offset) as *const u8);
         }
         self.read_span_slow(linear, len)
     }
@@ -430,8 +501,8 @@ impl Cpu {
     #[inline]
     pub fn write_span(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
         let e = self.filter.entry(linear);
-        if e.write == linear.wrapping_add(len as u64 - 1) >> self.filter.shift {
-            return Ok(linear.wrapping_add(e.addend) as *mut u8);
+        if let Some(offset) = self.filter.hit(e.write, linear, len.max(1)) {
+            return Ok((e.host + offset) as *mut u8);
         }
         self.write_span_slow(linear, len)
     }
@@ -448,24 +519,16 @@ impl Cpu {
     #[inline]
     pub fn read_window(&self, linear: u64) -> Option<(*const u8, usize)> {
         let e = self.filter.entry(linear);
-        (e.read == linear >> self.filter.shift).then(|| {
-            (
-                linear.wrapping_add(e.addend) as *const u8,
-                self.filter.room(linear),
-            )
-        })
+        let offset = self.filter.hit(e.read, linear, 1)?;
+        Some(((e.host + offset) as *const u8, self.filter.room(linear)))
     }
 
     /// The same for writes.
     #[inline]
     pub fn write_window(&self, linear: u64) -> Option<(*mut u8, usize)> {
         let e = self.filter.entry(linear);
-        (e.write == linear >> self.filter.shift).then(|| {
-            (
-                linear.wrapping_add(e.addend) as *mut u8,
-                self.filter.room(linear),
-            )
-        })
+        let offset = self.filter.hit(e.write, linear, 1)?;
+        Some(((e.host + offset) as *mut u8, self.filter.room(linear)))
     }
 
     /// Make a write to `place` (from [`Cpu::write_span`] of the same span) take effect.
@@ -563,21 +626,22 @@ impl Cpu {
             writable = false;
             if write && region.code.written(offset, len) {
                 self.end_block();
-                self.blocks.forget_translations();
+                self.blocks.forget_code();
             }
         }
         let (slot, other) = {
             let (slot, first) = (self.filter.slot(linear), self.filter.first());
             (slot + first, slot + (SLOTS - first))
         };
-        let tag = linear >> self.filter.shift;
-        let addend = (host as u64).wrapping_sub(linear);
+        let tag = linear & !(self.filter.unit - 1);
+        let unit_host = host as u64 - (linear - tag);
+        let nowhere = self.filter.nowhere(slot);
         if !self.attached {
-            let write = if writable { tag } else { NONE };
+            let write = if writable { tag } else { nowhere };
             let entry = Entry {
                 read: tag,
                 write,
-                addend,
+                host: unit_host,
                 line: 0,
             };
             self.filter.fill_page(slot, entry, page.global());
@@ -616,18 +680,23 @@ impl Cpu {
             let read = if outcome.filter >= Permission::Read {
                 tag
             } else {
-                NONE
+                nowhere
             };
             let write = if outcome.filter == Permission::ReadWrite && writable {
                 tag
             } else {
-                NONE
+                nowhere
             };
-            self.filter.entries[other] = EMPTY;
+            self.filter.entries[other] = self.filter.empty(other);
+            if self.filter.single {
+                for sibling in [slot ^ 1, other ^ 1] {
+                    self.filter.entries[sibling] = self.filter.empty(sibling);
+                }
+            }
             self.filter.entries[slot] = Entry {
                 read,
                 write,
-                addend,
+                host: unit_host,
                 line,
             };
         }

@@ -263,7 +263,7 @@ impl Cpu {
         if let Some(r) = self.ram.region(at) {
             let offset = (at - r.start) as usize;
             if r.code.written(offset, 8) {
-                self.blocks.forget_translations();
+                self.blocks.forget_code();
             }
             // SAFETY: as in `read_physical_u64`.
             unsafe { r.host.add(offset).cast::<u64>().write(value) };

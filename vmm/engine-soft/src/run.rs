@@ -8,6 +8,7 @@ use nodescope_x86::{Exception, MpState, Vector};
 
 use crate::block::Entry;
 use crate::cpu::Cpu;
+use crate::native::Budget;
 use crate::op::{Done, Flow, Op, RIP, Trap};
 
 /// What ended the inner loop.
@@ -151,6 +152,7 @@ impl Cpu {
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
         let mut instructions = instructions.min(1 << 40) as i64;
+        self.make_room();
         while budget > 0 && instructions > 0 {
             // As long as nothing stalls, both bounds are one number of instructions.
             let bound = instructions.min((budget + cpi - 1) / cpi);
@@ -162,7 +164,20 @@ impl Cpu {
                     Err(Trap) => break Err(Trap),
                 };
                 let before = self.retired;
-                let done = if ATTACHED {
+                let code = if left >= i64::from(entry.count) && !self.take_interpret_next() {
+                    self.translated(entry)
+                } else {
+                    None
+                };
+                let done = if let Some(code) = code {
+                    let budget = Budget {
+                        cycles: budget,
+                        instructions,
+                        retired,
+                        stall,
+                    };
+                    self.run_translated(code, left, budget)
+                } else if ATTACHED {
                     self.run_attached(entry, left)
                 } else {
                     self.run_block(entry, left.min(i64::from(entry.count)) as usize)
@@ -190,10 +205,15 @@ impl Cpu {
     /// the failing one after a trap).
     #[inline(always)]
     fn run_block(&mut self, entry: Entry, count: usize) -> Done {
-        let start = entry.ops;
         // SAFETY: `count` is at most the block's length.
-        self.block_end = unsafe { start.add(count) };
-        let mut op = start;
+        self.block_end = unsafe { entry.ops.add(count) };
+        self.run_operations(entry.ops, entry.ops)
+    }
+
+    /// Execute operations from `op` to `block_end`; `start` is the first of their block.
+    #[inline(always)]
+    pub fn run_operations(&mut self, start: *const Op, op: *const Op) -> Done {
+        let mut op = op;
         loop {
             self.current = op;
             // SAFETY: `op` is below `block_end`, within the block, which outlives this call: blocks are freed only when
@@ -375,7 +395,7 @@ fn executed(start: *const Op, op: *const Op) -> u64 {
     ((op as usize - start as usize) / size_of::<Op>()) as u64
 }
 
-fn count_operation(counters: &mut Counters, op: &Op) {
+pub fn count_operation(counters: &mut Counters, op: &Op) {
     counters.loads += u64::from(op.loads);
     counters.stores += u64::from(op.stores);
     counters.flops[usize::from(op.flop_class)] += u64::from(op.flops);

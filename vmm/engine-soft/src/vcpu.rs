@@ -24,6 +24,24 @@ pub struct SoftConfig {
     pub cpi: u32,
     /// Seed of RDRAND and RDSEED.
     pub seed: u64,
+    /// Which blocks are translated to host code; results are the same.
+    pub translate: Translate,
+}
+
+/// Which blocks are translated to host code; the rest is interpreted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Translate {
+    /// None.
+    Never,
+    /// Those that were interpreted this many times.
+    After(u32),
+}
+
+impl Default for Translate {
+    /// Translating costs as much as interpreting a block some tens of times.
+    fn default() -> Self {
+        Translate::After(12)
+    }
 }
 
 /// What one instruction did.
@@ -77,6 +95,7 @@ impl SoftVcpu {
             id: config.id,
             random: RandomSource { seed: config.seed },
             stubs: Default::default(),
+            native: crate::native::Native::new(config.translate),
             scratch: Scratch([0; 512]),
             platform: None,
             attached: false,

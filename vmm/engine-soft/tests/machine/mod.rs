@@ -149,6 +149,7 @@ impl Machine {
             cpuid: CpuidTable::default(),
             cpi: 1 << 16,
             seed: 1,
+            translate: nodescope_engine_soft::Translate::After(0),
         });
         Self {
             vcpu,

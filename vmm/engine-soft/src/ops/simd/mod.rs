@@ -138,6 +138,11 @@ pub fn recompute_simd_availability(cpu: &mut Cpu) {
     cpu.stubs.available = bits;
 }
 
+/// Whether SSE and AVX instructions may be used. False may mean that nobody has looked since they became available.
+pub(crate) fn vectors_available(cpu: &Cpu) -> bool {
+    cpu.stubs.available & (need::SSE | need::AVX) == need::SSE | need::AVX
+}
+
 /// Check what an instruction needs ([`need`]).
 #[inline(always)]
 fn require(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {

@@ -26,6 +26,7 @@ fn vcpu() -> SoftVcpu {
         cpuid: Default::default(),
         cpi: 1 << 16,
         seed: 1,
+        translate: crate::Translate::After(0),
     });
     let cpu = &mut vcpu.cpu;
     cpu.control.cr0 = cr0::PE | cr0::NE | cr0::MP | cr0::ET;

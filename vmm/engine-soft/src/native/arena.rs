@@ -1,0 +1,177 @@
+//! Memory for generated code and for the cells through which blocks jump to each other.
+//!
+//! One file in memory, mapped twice: a view to write and a view to execute, so that no page is ever writable and
+//! executable. Behind the executable view lies plain memory for the cells: a link is made and undone by writing a
+//! pointer there, so that code itself is never patched (a processor that executes near patched code stops for it).
+
+use std::io;
+use std::os::fd::FromRawFd;
+use std::ptr::NonNull;
+
+use thiserror::Error;
+
+/// Bytes of code that one vCPU keeps before everything is thrown away.
+pub const CODE: usize = 48 << 20;
+/// Cells that one vCPU keeps before everything is thrown away.
+pub const CELLS: usize = 1 << 19;
+
+/// The host does not give memory that can be executed.
+#[derive(Debug, Error)]
+#[error(
+    "cannot {what} memory for translated code: {source}; allow memfd_create and PROT_EXEC mappings"
+)]
+pub struct ArenaError {
+    what: &'static str,
+    source: io::Error,
+}
+
+/// Code and cells of one vCPU.
+pub struct Arena {
+    write: NonNull<u8>,
+    execute: NonNull<u8>,
+    used: usize,
+    cells: usize,
+    /// Code below this is never thrown away.
+    kept: usize,
+}
+
+// SAFETY: the mappings belong to this value alone and nothing in them depends on the thread.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    /// Reserve address space; the host provides pages as they are written.
+    pub fn new() -> Result<Self, ArenaError> {
+        let failed = |what| ArenaError {
+            what,
+            source: io::Error::last_os_error(),
+        };
+        // SAFETY: the name is a C string; the call has no other precondition.
+        let fd = unsafe { libc::memfd_create(c"nodescope-code".as_ptr(), libc::MFD_CLOEXEC) };
+        if fd < 0 {
+            return Err(failed("create"));
+        }
+        // SAFETY: `fd` was just opened and is owned by nothing else.
+        let file = unsafe { std::fs::File::from_raw_fd(fd) };
+        file.set_len(CODE as u64).map_err(|source| ArenaError {
+            what: "size",
+            source,
+        })?;
+        let map = |at: *mut libc::c_void, len, protection, flags, fd| {
+            // SAFETY: either at an address of the kernel's choice, or over a reservation made below.
+            let at = unsafe { libc::mmap(at, len, protection, flags, fd, 0) };
+            (at != libc::MAP_FAILED)
+                .then(|| NonNull::new(at.cast::<u8>()))
+                .flatten()
+        };
+        let rw = libc::PROT_READ | libc::PROT_WRITE;
+        let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
+        let whole = CODE + CELLS * 8;
+        // The cells' plain memory first, for the whole; the code's view over its beginning.
+        let execute = map(
+            std::ptr::null_mut(),
+            whole,
+            rw,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+        )
+        .ok_or_else(|| failed("reserve"))?;
+        let unmap = |at: NonNull<u8>, len| {
+            // SAFETY: mapped here with this length and not used any more.
+            unsafe { libc::munmap(at.as_ptr().cast(), len) };
+        };
+        let rx = libc::PROT_READ | libc::PROT_EXEC;
+        if map(
+            execute.as_ptr().cast(),
+            CODE,
+            rx,
+            shared | libc::MAP_FIXED,
+            fd,
+        )
+        .is_none()
+        {
+            let error = failed("map executable");
+            unmap(execute, whole);
+            return Err(error);
+        }
+        let Some(write) = map(std::ptr::null_mut(), CODE, rw, shared, fd) else {
+            let error = failed("map");
+            unmap(execute, whole);
+            return Err(error);
+        };
+        Ok(Self {
+            write,
+            execute,
+            used: 0,
+            cells: 0,
+            kept: 0,
+        })
+    }
+
+    /// Address at which the next code will run.
+    pub fn next(&self) -> u64 {
+        self.execute.as_ptr() as u64 + self.used as u64
+    }
+
+    /// Append code that was assembled for [`Arena::next`]; None where there is no room.
+    pub fn push(&mut self, code: &[u8]) -> Option<u64> {
+        if code.len() > CODE - self.used {
+            return None;
+        }
+        let at = self.next();
+        // SAFETY: the bytes `used .. used + len` lie within the writable view and are not yet in use.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                code.as_ptr(),
+                self.write.as_ptr().add(self.used),
+                code.len(),
+            );
+        }
+        self.used = (self.used + code.len()).next_multiple_of(32).min(CODE);
+        Some(at)
+    }
+
+    /// Address of the next cell to be handed out.
+    pub fn next_cell(&self) -> u64 {
+        self.execute.as_ptr() as u64 + CODE as u64 + self.cells as u64 * 8
+    }
+
+    /// Take a cell and set it; None where there are no more.
+    pub fn push_cell(&mut self, value: u64) -> Option<u64> {
+        if self.cells == CELLS {
+            return None;
+        }
+        let at = self.next_cell();
+        self.cells += 1;
+        // SAFETY: within the plain memory behind the code, aligned.
+        unsafe { (at as *mut u64).write(value) };
+        Some(at)
+    }
+
+    /// Set a cell that was taken before.
+    pub fn set_cell(&mut self, at: u64, value: u64) {
+        debug_assert!(at < self.next_cell() && at.is_multiple_of(8));
+        // SAFETY: `at` came from `push_cell`.
+        unsafe { (at as *mut u64).write(value) };
+    }
+
+    /// What was pushed so far survives [`Arena::clear`].
+    pub fn keep(&mut self) {
+        self.kept = self.used;
+    }
+
+    /// Throw away all code but what is kept, and all cells.
+    pub fn clear(&mut self) {
+        self.used = self.kept;
+        self.cells = 0;
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: both views were mapped with these lengths, and code only runs through the vCPU that owns them.
+        unsafe {
+            libc::munmap(self.write.as_ptr().cast(), CODE);
+            libc::munmap(self.execute.as_ptr().cast(), CODE + CELLS * 8);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! A thin assembler over iced-x86's encoder: straight-line code, forward and backward jumps within one piece, and jumps
+//! to fixed addresses.
+
+use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
+
+/// A place in the code, bound or not yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Label(usize);
+
+/// Conditions as the opcode numbers them (SDM vol. 2A, appendix B.1.4.7).
+pub mod cc {
+    /// Equal, zero.
+    pub const E: u8 = 4;
+    /// Not equal, not zero.
+    pub const NE: u8 = 5;
+    /// Unsigned above.
+    pub const A: u8 = 7;
+    /// Sign.
+    pub const S: u8 = 8;
+}
+
+/// Register that points to the vCPU.
+pub const CPU: Register = Register::R15;
+/// Register that holds the instructions left.
+pub const LEFT: Register = Register::R14;
+
+/// Code under construction.
+pub struct Assembler {
+    encoder: Encoder,
+    base: u64,
+    position: usize,
+    labels: Vec<Option<usize>>,
+    fixups: Vec<(usize, Label)>,
+    failed: Option<IcedError>,
+}
+
+impl Assembler {
+    /// Start a piece of code that will run at `base`.
+    pub fn new(base: u64) -> Self {
+        Self {
+            encoder: Encoder::new(64),
+            base,
+            position: 0,
+            labels: Vec::new(),
+            fixups: Vec::new(),
+            failed: None,
+        }
+    }
+
+    /// Address of the next instruction.
+    pub fn here(&self) -> u64 {
+        self.base + self.position as u64
+    }
+
+    /// The code, with all jumps resolved.
+    pub fn finish(mut self) -> Result<Vec<u8>, IcedError> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        let mut code = self.encoder.take_buffer();
+        for (at, label) in self.fixups {
+            let target = self.labels[label.0].expect("every label is bound");
+            let distance = target as i64 - (at as i64 + 4);
+            code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
+        }
+        Ok(code)
+    }
+
+    /// A new label, not yet bound.
+    pub fn label(&mut self) -> Label {
+        self.labels.push(None);
+        Label(self.labels.len() - 1)
+    }
+
+    /// Bind a label here.
+    pub fn bind(&mut self, label: Label) {
+        self.labels[label.0] = Some(self.position);
+    }
+
+    /// Append an instruction.
+    pub fn put(&mut self, instruction: &Instruction) {
+        match self.encoder.encode(instruction, self.here()) {
+            Ok(len) => self.position += len,
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    fn made(&mut self, instruction: Result<Instruction, IcedError>) {
+        match instruction {
+            Ok(instruction) => self.put(&instruction),
+            Err(error) => {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        for &b in bytes {
+            self.encoder.write_u8(b);
+        }
+        self.position += bytes.len();
+    }
+
+    fn distance(&mut self, label: Label) {
+        self.fixups.push((self.position, label));
+        self.bytes(&[0; 4]);
+    }
+
+    fn distance_to(&mut self, address: u64) {
+        let distance = address.wrapping_sub(self.here() + 4) as i64;
+        debug_assert_eq!(i64::from(distance as i32), distance);
+        self.bytes(&(distance as i32).to_le_bytes());
+    }
+
+    /// Jump.
+    pub fn jmp(&mut self, label: Label) {
+        self.bytes(&[0xe9]);
+        self.distance(label);
+    }
+
+    /// Jump if a condition (see [`cc`]) holds.
+    pub fn jcc(&mut self, condition: u8, label: Label) {
+        self.bytes(&[0x0f, 0x80 | condition]);
+        self.distance(label);
+    }
+
+    /// Jump to an address within reach.
+    pub fn jmp_to(&mut self, address: u64) {
+        self.bytes(&[0xe9]);
+        self.distance_to(address);
+    }
+
+    /// Call an address within reach.
+    pub fn call_to(&mut self, address: u64) {
+        self.bytes(&[0xe8]);
+        self.distance_to(address);
+    }
+
+    /// Jump through a pointer at an address within reach.
+    pub fn jmp_through(&mut self, cell: u64) {
+        self.bytes(&[0xff, 0x25]);
+        self.distance_to(cell);
+    }
+
+    /// One instruction of one operand in a register.
+    pub fn r(&mut self, code: Code, a: Register) {
+        self.made(Instruction::with1(code, a));
+    }
+
+    /// One instruction of two registers.
+    pub fn rr(&mut self, code: Code, a: Register, b: Register) {
+        self.made(Instruction::with2(code, a, b));
+    }
+
+    /// Register and memory.
+    pub fn rm(&mut self, code: Code, a: Register, m: MemoryOperand) {
+        self.made(Instruction::with2(code, a, m));
+    }
+
+    /// Two registers and memory.
+    pub fn rrm(&mut self, code: Code, a: Register, b: Register, m: MemoryOperand) {
+        self.made(Instruction::with3(code, a, b, m));
+    }
+
+    /// Memory and register.
+    pub fn mr(&mut self, code: Code, m: MemoryOperand, a: Register) {
+        self.made(Instruction::with2(code, m, a));
+    }
+
+    /// Register and immediate.
+    pub fn ri(&mut self, code: Code, a: Register, value: i32) {
+        self.made(Instruction::with2(code, a, value));
+    }
+
+    /// Memory and immediate.
+    pub fn mi(&mut self, code: Code, m: MemoryOperand, value: i32) {
+        self.made(Instruction::with2(code, m, value));
+    }
+
+    /// One memory operand.
+    pub fn m(&mut self, code: Code, m: MemoryOperand) {
+        self.made(Instruction::with1(code, m));
+    }
+
+    /// No operand.
+    pub fn plain(&mut self, code: Code) {
+        self.put(&Instruction::with(code));
+    }
+
+    /// A 64-bit constant in the shortest way; leaves flags alone.
+    pub fn constant(&mut self, register: Register, value: u64) {
+        if value <= u64::from(u32::MAX) {
+            let narrow = super::registers::sized(register, 4);
+            self.made(Instruction::with2(Code::Mov_r32_imm32, narrow, value as u32));
+        } else if value as i64 == i64::from(value as i32) {
+            self.ri(Code::Mov_rm64_imm32, register, value as i32);
+        } else {
+            self.made(Instruction::with2(Code::Mov_r64_imm64, register, value));
+        }
+    }
+
+    /// Load 64 bits of the vCPU.
+    pub fn load(&mut self, register: Register, field: usize) {
+        self.rm(Code::Mov_r64_rm64, register, field_of_cpu(field));
+    }
+
+    /// Store 64 bits to the vCPU.
+    pub fn store(&mut self, field: usize, register: Register) {
+        self.mr(Code::Mov_rm64_r64, field_of_cpu(field), register);
+    }
+
+    /// Copy a 64-bit register.
+    pub fn copy(&mut self, to: Register, from: Register) {
+        if to != from {
+            self.rr(Code::Mov_r64_rm64, to, from);
+        }
+    }
+}
+
+/// A field of the vCPU.
+pub fn field_of_cpu(offset: usize) -> MemoryOperand {
+    MemoryOperand::with_base_displ_size(CPU, offset as i64, 1)
+}
+
+/// A field of the vCPU, indexed by a register in bytes.
+pub fn indexed_field(offset: usize, index: Register) -> MemoryOperand {
+    MemoryOperand::with_base_index_scale_displ_size(CPU, index, 1, offset as i64, 1)
+}
+
+/// Memory at a register.
+pub fn at(base: Register) -> MemoryOperand {
+    MemoryOperand::with_base(base)
+}
+
+/// Memory at a register and a displacement.
+pub fn at_offset(base: Register, displacement: i64) -> MemoryOperand {
+    MemoryOperand::with_base_displ_size(base, displacement, 1)
+}

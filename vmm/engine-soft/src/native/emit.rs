@@ -1,0 +1,530 @@
+//! Templates: the inlined look-up, flags, the stack, and instructions that run as themselves.
+//!
+//! Flags: the guest's status flags are in the host's as long as nothing destroys them; what does (look-ups above all) is
+//! preceded by LAHF and SETO into [`super::Native::flags`], where they are at every point at which translated code may leave.
+
+use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
+
+use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field};
+use super::plan::{Itself, Memory};
+use super::registers::{HOST, STACK, sized};
+use super::runtime::{Routines, field, gpr};
+use crate::cpu::Cpu;
+use crate::memory::FilterLayout;
+
+use Register::{EAX, ECX, RAX, RCX};
+
+const ENTRIES: usize = std::mem::offset_of!(Cpu, filter)
+    + std::mem::offset_of!(crate::memory::DataFilter, entries);
+const READ: usize = std::mem::offset_of!(crate::memory::Entry, read);
+const WRITE: usize = std::mem::offset_of!(crate::memory::Entry, write);
+const HOST_ADDRESS: usize = std::mem::offset_of!(crate::memory::Entry, host);
+const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
+
+/// Out-of-line code: the interpreter carries out an operation, then the block goes on.
+struct Cold {
+    entry: Label,
+    resume: Label,
+    operation: usize,
+    /// The block goes on with the flags in the host's.
+    flags_in_host: bool,
+}
+
+/// Emits the code of one block.
+pub struct Emitter {
+    /// The code.
+    pub a: Assembler,
+    layout: FilterLayout,
+    entries: usize,
+    routines: Routines,
+    /// Address of the translation, as the routines want it.
+    translation: u64,
+    cold: Vec<Cold>,
+    /// The guest's flags are in the host's.
+    in_host: bool,
+    /// They are in [`super::Native::flags`].
+    in_memory: bool,
+}
+
+/// The guest's general register that a register belongs to.
+pub fn number(register: Register) -> usize {
+    register.full_register().number()
+}
+
+impl Emitter {
+    /// Start a block; `kernel`: at a privilege other than user.
+    pub fn new(
+        a: Assembler,
+        layout: FilterLayout,
+        kernel: bool,
+        routines: Routines,
+        translation: u64,
+    ) -> Self {
+        Self {
+            a,
+            layout,
+            entries: ENTRIES + if kernel { layout.kernel as usize } else { 0 },
+            routines,
+            translation,
+            cold: Vec::new(),
+            in_host: false,
+            in_memory: true,
+        }
+    }
+
+    /// Put the flags where they are safe. Uses RAX.
+    pub fn save_flags(&mut self) {
+        if !self.in_memory {
+            debug_assert!(self.in_host);
+            self.a.plain(Code::Lahf);
+            self.a.r(Code::Seto_rm8, Register::AL);
+            self.a.mr(
+                Code::Mov_rm16_r16,
+                field_of_cpu(field!(flags)),
+                Register::AX,
+            );
+            self.in_memory = true;
+        }
+    }
+
+    /// Bring the flags into the host's. Uses RAX.
+    pub fn need_flags(&mut self) {
+        if !self.in_host {
+            self.restore_flags();
+            self.in_host = true;
+        }
+    }
+
+    fn restore_flags(&mut self) {
+        self.a.rm(
+            Code::Movzx_r32_rm16,
+            EAX,
+            field_of_cpu(field!(flags)),
+        );
+        // Overflows where AL is 1.
+        self.a.ri(Code::Add_rm8_imm8, Register::AL, 0x7f);
+        self.a.plain(Code::Sahf);
+    }
+
+    /// Something is about to destroy the host's flags.
+    fn lose_flags(&mut self) {
+        self.save_flags();
+        self.in_host = false;
+    }
+
+    /// The host register of a guest register, loaded into `scratch` where it is kept in memory.
+    fn fetch(&mut self, guest: usize, scratch: Register) -> Register {
+        match HOST[guest] {
+            Some(host) => host,
+            None => {
+                self.a.load(scratch, gpr(guest));
+                scratch
+            }
+        }
+    }
+
+    /// Carry out an operation by the interpreter, in line.
+    pub fn interpret(&mut self, operation: usize) {
+        self.save_flags();
+        self.in_host = false;
+        self.call_interpreter(operation);
+    }
+
+    fn call_interpreter(&mut self, operation: usize) {
+        self.a.constant(RAX, self.translation);
+        self.a.constant(RCX, operation as u64);
+        self.a.call_to(self.routines.interpret);
+    }
+
+    /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.
+    pub fn miss(&mut self, operation: usize) -> Label {
+        if let Some(last) = self.cold.last()
+            && last.operation == operation
+        {
+            return last.entry;
+        }
+        let (entry, resume) = (self.a.label(), self.a.label());
+        self.cold.push(Cold {
+            entry,
+            resume,
+            operation,
+            flags_in_host: false,
+        });
+        entry
+    }
+
+    /// The operation is complete: one that missed goes on here.
+    pub fn resume(&mut self, operation: usize) {
+        let wanted = self.in_host && !self.in_memory;
+        if let Some(last) = self.cold.last_mut()
+            && last.operation == operation
+        {
+            last.flags_in_host = wanted;
+            let label = last.resume;
+            self.a.bind(label);
+            if !wanted {
+                self.in_host = false;
+            }
+        }
+    }
+
+    /// Append the out-of-line code.
+    pub fn finish_cold(&mut self) {
+        for cold in std::mem::take(&mut self.cold) {
+            self.a.bind(cold.entry);
+            self.call_interpreter(cold.operation);
+            if cold.flags_in_host {
+                self.restore_flags();
+            }
+            self.a.jmp(cold.resume);
+        }
+    }
+
+    /// The linear address of an instruction's memory operand into RAX. Uses RCX; leaves flags alone but for FS and GS.
+    fn address(&mut self, i: &Instruction) {
+        if i.memory_base() == Register::RIP {
+            self.a.constant(RAX, i.ip_rel_memory_address());
+        } else {
+            let operand = self.mapped_address(i);
+            match operand {
+                None => self.a.constant(RAX, i.memory_displacement64()),
+                Some(m) => {
+                    if m.index == Register::None && m.displacement == 0 {
+                        self.a.copy(RAX, m.base);
+                    } else {
+                        self.a.rm(Code::Lea_r64_m, RAX, m);
+                    }
+                }
+            }
+        }
+        let segment = match i.memory_segment() {
+            Register::FS => 4,
+            Register::GS => 5,
+            _ => return,
+        };
+        self.a.rm(
+            Code::Add_r64_rm64,
+            RAX,
+            field_of_cpu(SEGMENT_BASE + 8 * segment),
+        );
+    }
+
+    /// The address with host registers in it; None where it has none. Registers kept in memory are loaded to RAX and RCX.
+    fn mapped_address(&mut self, i: &Instruction) -> Option<MemoryOperand> {
+        let (base, index) = (i.memory_base(), i.memory_index());
+        if base == Register::None && index == Register::None {
+            return None;
+        }
+        let base = match base {
+            Register::None => Register::None,
+            b => self.fetch(number(b), RAX),
+        };
+        let index = match index {
+            Register::None => Register::None,
+            x => self.fetch(number(x), RCX),
+        };
+        let displacement = i.memory_displacement64() as i64;
+        let scale = if index == Register::None {
+            1
+        } else {
+            i.memory_index_scale()
+        };
+        // Without a base the encoding has a displacement of four bytes.
+        let displ_size = match (base, displacement) {
+            (Register::None, _) => 4,
+            (_, 0) => 0,
+            _ => 1,
+        };
+        Some(MemoryOperand::new(
+            base,
+            index,
+            scale,
+            displacement,
+            displ_size,
+            false,
+            Register::None,
+        ))
+    }
+
+    /// LEA.
+    pub fn lea(&mut self, i: &Instruction) {
+        let destination = i.op0_register();
+        let n = number(destination);
+        let host = HOST[n].unwrap_or(RAX);
+        if i.memory_base() == Register::RIP {
+            self.a.constant(host, i.ip_rel_memory_address());
+        } else {
+            match self.mapped_address(i) {
+                None if destination.size() == 4 => {
+                    self.a.constant(host, i.memory_displacement64() & 0xffff_ffff);
+                }
+                None => self.a.constant(host, i.memory_displacement64()),
+                Some(m) => {
+                    let code = if destination.size() == 4 {
+                        Code::Lea_r32_m
+                    } else {
+                        Code::Lea_r64_m
+                    };
+                    self.a.rm(code, sized(host, destination.size()), m);
+                }
+            }
+        }
+        if HOST[n].is_none() {
+            self.a.store(gpr(n), host);
+        }
+    }
+
+    /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
+    fn look_up(&mut self, memory: Memory, operation: usize) {
+        let miss = self.miss(operation);
+        let tag = if memory.write { WRITE } else { READ };
+        let FilterLayout {
+            unit,
+            index_shift,
+            mask,
+            ..
+        } = self.layout;
+        let a = &mut self.a;
+        a.rr(Code::Mov_r32_rm32, ECX, EAX);
+        a.ri(Code::Shr_rm32_imm8, ECX, index_shift as i32);
+        a.ri(Code::And_rm32_imm32, ECX, mask as i32);
+        a.rm(
+            Code::Sub_r64_rm64,
+            RAX,
+            indexed_field(self.entries + tag, RCX),
+        );
+        a.ri(Code::Cmp_rm64_imm32, RAX, (unit - memory.size) as i32);
+        a.jcc(cc::A, miss);
+        if memory.aligned {
+            a.ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
+            a.jcc(cc::NE, miss);
+        }
+        a.rm(
+            Code::Add_r64_rm64,
+            RAX,
+            indexed_field(self.entries + HOST_ADDRESS, RCX),
+        );
+    }
+
+    /// The host address of an instruction's memory operand, in RAX.
+    pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
+        self.lose_flags();
+        self.address(i);
+        self.look_up(memory, operation);
+    }
+
+    /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
+    pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
+        self.lose_flags();
+        if offset == 0 {
+            self.a.copy(RAX, base);
+        } else {
+            self.a.rm(Code::Lea_r64_m, RAX, at_offset(base, offset));
+        }
+        let memory = Memory {
+            write,
+            size: 8,
+            aligned: false,
+        };
+        self.look_up(memory, operation);
+    }
+
+    /// Move the guest's stack pointer; leaves flags alone.
+    pub fn move_stack(&mut self, by: i64) {
+        self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
+    }
+
+    /// Store a constant to the place in RAX. Uses RCX.
+    pub fn store_constant(&mut self, value: u64) {
+        if value as i64 == i64::from(value as i32) {
+            self.a
+                .mi(Code::Mov_rm64_imm32, at(RAX), value as i32);
+        } else {
+            self.a.constant(RCX, value);
+            self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);
+        }
+    }
+
+    /// PUSH of a register or an immediate.
+    pub fn push(&mut self, i: &Instruction, operation: usize) {
+        self.stack(STACK, -8, true, operation);
+        if i.op0_kind() == OpKind::Register {
+            let source = self.fetch(number(i.op0_register()), RCX);
+            self.a.mr(Code::Mov_rm64_r64, at(RAX), source);
+        } else {
+            self.store_constant(i.immediate(0));
+        }
+        self.move_stack(-8);
+        self.resume(operation);
+    }
+
+    /// POP of a register other than the stack pointer.
+    pub fn pop(&mut self, i: &Instruction, operation: usize) {
+        self.stack(STACK, 0, false, operation);
+        let n = number(i.op0_register());
+        match HOST[n] {
+            Some(host) => self.a.rm(Code::Mov_r64_rm64, host, at(RAX)),
+            None => {
+                self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
+                self.a.store(gpr(n), RCX);
+            }
+        }
+        self.move_stack(8);
+        self.resume(operation);
+    }
+
+    /// LEAVE.
+    pub fn leave(&mut self, operation: usize) {
+        use super::registers::FRAME;
+        self.stack(FRAME, 0, false, operation);
+        self.a.rm(Code::Lea_r64_m, STACK, at_offset(FRAME, 8));
+        self.a.rm(Code::Mov_r64_rm64, FRAME, at(RAX));
+        self.resume(operation);
+    }
+
+    /// The value of a register or memory operand (64 bits) into RCX; flags are safe afterwards.
+    pub fn value(&mut self, i: &Instruction, operation: usize) {
+        if i.op0_kind() == OpKind::Register {
+            self.save_flags();
+            self.in_host = false;
+            let n = number(i.op0_register());
+            match HOST[n] {
+                Some(host) => self.a.copy(RCX, host),
+                None => self.a.load(RCX, gpr(n)),
+            }
+        } else {
+            let memory = Memory {
+                write: false,
+                size: 8,
+                aligned: false,
+            };
+            self.operand(i, memory, operation);
+            self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
+        }
+    }
+
+    /// An instruction as itself. False: it cannot be done, and nothing was emitted.
+    pub fn itself(&mut self, p: &Itself, operation: usize) -> bool {
+        let i = &p.instruction;
+        // Which scratch registers are left for operands that are kept in memory.
+        let mut homes: Vec<(usize, Register)> = Vec::new();
+        let address = match p.memory {
+            Some(_) if p.rax || p.flags_in => {
+                if p.cl {
+                    return false;
+                }
+                Some(RCX)
+            }
+            Some(_) => Some(RAX),
+            None => None,
+        };
+        let mut free: Vec<Register> = [RCX, RAX]
+            .into_iter()
+            .filter(|r| Some(*r) != address && !(p.rax && *r == RAX) && !(p.cl && *r == RCX))
+            .collect();
+        let last = i.op_count().wrapping_sub(1);
+        for n in 0..i.op_count() {
+            if i.op_kind(n) != OpKind::Register || p.cl && n == last {
+                continue;
+            }
+            let r = i.op_register(n);
+            if !r.is_gpr() {
+                continue;
+            }
+            let guest = number(r);
+            if HOST[guest].is_none() && !homes.iter().any(|(g, _)| *g == guest) {
+                let Some(home) = free.pop() else { return false };
+                homes.push((guest, home));
+            }
+        }
+        if let Some(memory) = p.memory {
+            self.operand(i, memory, operation);
+            if address == Some(RCX) {
+                self.a.copy(RCX, RAX);
+            }
+        }
+        if p.flags_in {
+            self.need_flags();
+        }
+        if p.rax {
+            self.a.copy(RAX, HOST[0].expect("RAX has a host register"));
+        }
+        if p.cl {
+            self.a.copy(RCX, HOST[1].expect("RCX has a host register"));
+        }
+        for (guest, home) in &homes {
+            self.a.load(*home, gpr(*guest));
+        }
+        let mut moved = *i;
+        let mut stored: Option<(usize, Register)> = None;
+        let mut also: Option<(usize, Register)> = None;
+        for n in 0..i.op_count() {
+            match i.op_kind(n) {
+                OpKind::Memory => {
+                    moved.set_memory_base(address.expect("a memory operand has an address"));
+                    moved.set_memory_index(Register::None);
+                    moved.set_memory_index_scale(1);
+                    moved.set_memory_displ_size(0);
+                    moved.set_memory_displacement64(0);
+                }
+                OpKind::Register if !(p.cl && n == last) => {
+                    let r = i.op_register(n);
+                    if !r.is_gpr() {
+                        continue;
+                    }
+                    let guest = number(r);
+                    let host = match HOST[guest] {
+                        Some(host) => host,
+                        None => {
+                            let (_, home) = homes
+                                .iter()
+                                .find(|(g, _)| *g == guest)
+                                .expect("given a home above");
+                            if p.written & 1 << n != 0 {
+                                if stored.is_some_and(|(g, _)| g != guest) {
+                                    also = Some((guest, *home));
+                                } else {
+                                    stored = Some((guest, *home));
+                                }
+                            }
+                            *home
+                        }
+                    };
+                    moved.set_op_register(n, sized(host, r.size()));
+                }
+                _ => {}
+            }
+        }
+        self.a.put(&moved);
+        for (guest, home) in [stored, also].into_iter().flatten() {
+            self.a.store(gpr(guest), home);
+        }
+        if p.rax {
+            self.a.copy(HOST[0].expect("RAX has a host register"), RAX);
+        }
+        if p.flags_out {
+            self.in_host = true;
+            self.in_memory = false;
+        }
+        self.resume(operation);
+        true
+    }
+}
+
+impl Emitter {
+    /// Where the routine for indirect branches is.
+    pub fn leave_indirect(&self) -> u64 {
+        self.routines.leave_indirect
+    }
+
+    /// A branch that missed: the interpreter never comes back from it, since it ends the block.
+    pub fn resume_by_interpreter(&mut self, operation: usize) {
+        if let Some(last) = self.cold.last_mut()
+            && last.operation == operation
+        {
+            let label = last.resume;
+            self.a.bind(label);
+            self.a.plain(Code::Ud2);
+        }
+    }
+}

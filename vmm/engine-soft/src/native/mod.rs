@@ -1,0 +1,421 @@
+//! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
+//!
+//! Reading order: [`registers`] (where guest registers live), `translate` (a block), `plan` (what an instruction needs),
+//! `emit` (templates, flags, the inlined look-up), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
+//!
+//! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
+//! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
+//! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
+//! for instruction, so that budgets, interrupts and statistics fall on the same boundaries, and nothing that a study can
+//! observe depends on which of the two ran.
+//!
+//! Links: a block jumps to another of the same page through a cell that holds its address, once the run loop has found it;
+//! across pages, and for indirect branches, it looks in a table of instruction pointers that is emptied whenever a
+//! translation may have changed. Cells are emptied when code was written to.
+
+mod arena;
+mod assembler;
+mod emit;
+mod plan;
+pub mod registers;
+mod runtime;
+mod translate;
+
+use nodescope_plugin_api::FLOP_CLASSES;
+
+use crate::block::{Block, Entry};
+use crate::cpu::{Cpu, Mode};
+use crate::op::{Done, Flow, RIP};
+use crate::vcpu::Translate;
+
+use arena::Arena;
+use runtime::Routines;
+
+/// Entries of a table of instruction pointers.
+const JUMPS: usize = 1024;
+/// Bits of each field of [`Native::packed`].
+const PACKED_BITS: u32 = 21;
+/// The fetches in [`Native::packed`].
+const FETCHES: u64 = (1 << PACKED_BITS) - 1;
+/// Most instructions run before the packed counters are emptied.
+const LONGEST: i64 = 1 << 17;
+
+/// Where the code for an instruction pointer is.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Jump {
+    ip: u64,
+    code: u64,
+}
+
+/// An address that is not canonical: no indirect branch may go there, so it marks an empty entry.
+const NOWHERE: u64 = 1 << 63;
+const NO_JUMP: Jump = Jump {
+    ip: NOWHERE,
+    code: 0,
+};
+
+/// Why translated code came back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+enum Exit {
+    /// At an exit of a block, whose number is in [`Native::exit`].
+    Direct = 1,
+    /// At an indirect branch; the instruction pointer is set.
+    Indirect = 2,
+    /// At the head of a block (as `Direct`) that must be interpreted.
+    Interpret = 3,
+    /// [`Native::done`] tells.
+    Interpreted = 4,
+}
+
+/// An exit of a block.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    ip: u64,
+    /// Cell to be filled, or zero.
+    cell: u64,
+    /// What the cell holds while it is not linked.
+    stub: u64,
+}
+
+/// The host code of a block at one linear address.
+pub struct Translation {
+    block: *const Block,
+    ip: u64,
+    code: u64,
+    count: u32,
+    mode: Mode,
+    /// Index into [`Cpu::counters`].
+    privilege: usize,
+    /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each.
+    packed: u64,
+    flops: [u32; FLOP_CLASSES],
+}
+
+impl Translation {
+    fn flops(&self) -> impl Iterator<Item = (usize, u64)> {
+        self.flops
+            .iter()
+            .enumerate()
+            .filter(|(_, n)| **n > 0)
+            .map(|(class, n)| (class, u64::from(*n)))
+    }
+}
+
+/// The translator's part of a vCPU; what translated code touches comes first.
+#[repr(C)]
+pub struct Native {
+    /// Instructions left before the run loop looks at the machine again.
+    left: i64,
+    /// Loads, stores and fetches since they were last added to the vCPU's counters.
+    packed: u64,
+    /// Number of the exit taken.
+    exit: u32,
+    default_mxcsr: u32,
+    /// Status flags, as [`Native::pack_flags`] has them.
+    flags: u16,
+    /// The guest's vector registers and MXCSR are in the host's.
+    vectors_live: u8,
+    /// They may be.
+    vectors_allowed: u8,
+    /// They were before a call.
+    vectors_were_live: u8,
+    /// A place for a value across a look-up.
+    spill: u64,
+    /// By privilege (kernel, user), then hash of the instruction pointer.
+    jumps: [[Jump; JUMPS]; 2],
+
+    /// Translate at all.
+    enabled: bool,
+    /// Times that a block is interpreted first.
+    warm: u32,
+    /// `left` when translated code was entered, less what stalls took since.
+    total: i64,
+    entered_at: u64,
+    /// [`Cpu::retired`] up to which instructions are in the counters.
+    settled: u64,
+    privilege: usize,
+    /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
+    budget: Budget,
+    done: Done,
+    /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
+    partial: Option<(i64, u64)>,
+    arena: Option<Arena>,
+    routines: Routines,
+    translations: Vec<Box<Translation>>,
+    exits: Vec<Leaving>,
+    /// Exits whose cells are linked.
+    linked: Vec<u32>,
+    /// The exit that led to the block that is looked for.
+    pending: Option<u32>,
+    /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
+    interpret_next: bool,
+    /// No room is left: everything must be thrown away.
+    full: bool,
+    seen: Seen,
+    host: Host,
+}
+
+/// What the block cache's counts were when the tables here were last right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Seen {
+    changes: u64,
+    rewrites: u64,
+    clears: u64,
+}
+
+/// What the host's processor can do.
+#[derive(Clone, Copy, Debug)]
+struct Host {
+    avx: bool,
+    bmi: bool,
+}
+
+impl Host {
+    fn detect() -> Self {
+        Self {
+            avx: is_x86_feature_detected!("avx2")
+                && is_x86_feature_detected!("fma")
+                && is_x86_feature_detected!("f16c"),
+            bmi: is_x86_feature_detected!("bmi1")
+                && is_x86_feature_detected!("bmi2")
+                && is_x86_feature_detected!("lzcnt")
+                && is_x86_feature_detected!("movbe")
+                && is_x86_feature_detected!("adx"),
+        }
+    }
+}
+
+/// The run loop's bounds at a point.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Budget {
+    /// Cycles in 1/65536.
+    pub cycles: i64,
+    /// Instructions.
+    pub instructions: i64,
+    /// [`Cpu::retired`] and [`Cpu::stall`] there.
+    pub retired: u64,
+    /// See `retired`.
+    pub stall: u64,
+}
+
+// SAFETY: the pointers to blocks are used only while the same vCPU's cache holds them; a vCPU is used by one thread at a
+// time.
+unsafe impl Send for Native {}
+
+impl Native {
+    /// A translator that has translated nothing yet.
+    pub fn new(translate: Translate) -> Self {
+        Self {
+            left: 0,
+            packed: 0,
+            exit: 0,
+            default_mxcsr: 0x1f80,
+            flags: 0,
+            vectors_live: 0,
+            vectors_allowed: 0,
+            vectors_were_live: 0,
+            spill: 0,
+            jumps: [[NO_JUMP; JUMPS]; 2],
+            enabled: translate != Translate::Never,
+            warm: match translate {
+                Translate::Never => u32::MAX,
+                Translate::After(n) => n,
+            },
+            total: 0,
+            entered_at: 0,
+            settled: 0,
+            privilege: 0,
+            budget: Budget::default(),
+            done: Ok(Flow::Next),
+            partial: None,
+            arena: None,
+            routines: Routines::default(),
+            translations: Vec::new(),
+            exits: Vec::new(),
+            linked: Vec::new(),
+            pending: None,
+            interpret_next: false,
+            full: false,
+            seen: Seen::default(),
+            host: Host::detect(),
+        }
+    }
+
+    fn retired_at(&self, left: i64) -> u64 {
+        self.entered_at.wrapping_add((self.total - left) as u64)
+    }
+
+    /// Instructions left at the head of a block, after a stall: what the run loop would compute there.
+    fn left_after_stall(&self, retired: u64, stall: u64, cpi: u32) -> i64 {
+        let cpi = i64::from(cpi).max(1);
+        let stalled = (stall - self.budget.stall) as i64;
+        let cycles = self.budget.cycles - (stalled << 16);
+        let bound = if cycles <= 0 {
+            0
+        } else {
+            self.budget.instructions.min((cycles + cpi - 1) / cpi)
+        };
+        bound - retired.wrapping_sub(self.budget.retired) as i64
+    }
+
+    fn jump_index(ip: u64) -> usize {
+        (ip ^ ip >> 10) as usize & (JUMPS - 1)
+    }
+
+    /// Empty the tables of instruction pointers.
+    pub fn forget_jumps(&mut self) {
+        self.jumps = [[NO_JUMP; JUMPS]; 2];
+        self.pending = None;
+    }
+
+    fn unlink(&mut self) {
+        let Some(arena) = &mut self.arena else { return };
+        for n in self.linked.drain(..) {
+            let leaving = self.exits[n as usize];
+            arena.set_cell(leaving.cell, leaving.stub);
+        }
+        self.pending = None;
+    }
+
+    fn clear(&mut self) {
+        self.forget_jumps();
+        self.translations.clear();
+        self.exits.clear();
+        self.linked.clear();
+        if let Some(arena) = &mut self.arena {
+            arena.clear();
+        }
+    }
+}
+
+impl Cpu {
+    /// Whether vector registers may be in the host's: the guest may use SSE and AVX, and no exception is unmasked.
+    fn vectors_allowed(&self) -> bool {
+        self.native.host.avx
+            && crate::ops::simd::vectors_available(self)
+            && self.fx.mxcsr() & 0x1f80 == 0x1f80
+    }
+
+    /// Take notice of changes to the block cache.
+    fn catch_up(&mut self) {
+        let seen = Seen {
+            changes: self.blocks.changes(),
+            rewrites: self.blocks.rewrites(),
+            clears: self.blocks.clears(),
+        };
+        if seen == self.native.seen {
+            return;
+        }
+        if seen.clears != self.native.seen.clears {
+            self.native.clear();
+        } else {
+            if seen.rewrites != self.native.seen.rewrites {
+                self.native.unlink();
+            }
+            self.native.forget_jumps();
+        }
+        self.native.seen = seen;
+    }
+
+    /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
+    #[inline]
+    pub fn translated(&mut self, entry: Entry) -> Option<u64> {
+        if !self.native.enabled || self.mode != Mode::Bits64 {
+            return None;
+        }
+        self.catch_up();
+        let ip = self.gpr[RIP as usize];
+        let table = usize::from(self.cpl == 3);
+        let at = Native::jump_index(ip);
+        let jump = self.native.jumps[table][at];
+        let pending = self.native.pending.take();
+        // SAFETY: the entry was just found: its block is alive.
+        let block = unsafe { &*entry.block };
+        let code = if jump.ip == ip {
+            jump.code
+        } else {
+            let code = match block.native(ip, self.code_key, self.attached) {
+                Some(code) => code,
+                None => {
+                    if block.warm_up() <= self.native.warm {
+                        return None;
+                    }
+                    self.translate_block(block, ip)?
+                }
+            };
+            self.native.jumps[table][at] = Jump { ip, code };
+            code
+        };
+        if let Some(n) = pending
+            && block.second_page == 0
+        {
+            let leaving = self.native.exits[n as usize];
+            if leaving.cell != 0 && leaving.ip == ip {
+                let arena = self.native.arena.as_mut().expect("code lies somewhere");
+                arena.set_cell(leaving.cell, code);
+                self.native.linked.push(n);
+            }
+        }
+        Some(code)
+    }
+
+    /// Run translated code for at most `left` instructions (at least as many as the first block has).
+    pub fn run_translated(&mut self, code: u64, left: i64, budget: Budget) -> Done {
+        let limited = left.min(LONGEST);
+        self.native.budget = budget;
+        self.native.total = limited;
+        self.native.left = limited;
+        self.native.entered_at = self.retired;
+        self.native.settled = self.retired;
+        self.native.privilege = usize::from(self.cpl != 3);
+        self.native.flags = Native::pack_flags(self.rflags);
+        self.native.vectors_allowed = self.vectors_allowed().into();
+        self.native.packed = 0;
+        let enter = self.native.routines.enter;
+        // SAFETY: the routine was assembled with this signature.
+        let enter: unsafe extern "sysv64" fn(*mut Cpu, u64) -> u32 =
+            unsafe { std::mem::transmute(enter as usize) };
+        // SAFETY: `code` is the head of a translation for this vCPU's mode, privilege and instruction pointer; it keeps to
+        // this vCPU's state and the guest RAM that the filter's entries prove mapped.
+        let exit = unsafe { enter(self, code) };
+        let done = if exit == Exit::Interpreted as u32 {
+            let (count, executed) = self.native.partial.take().expect("set with this exit");
+            self.retired = self
+                .native
+                .retired_at(self.native.left + count)
+                .wrapping_add(executed);
+            self.native.done
+        } else {
+            self.set_status_flags(Native::unpack_flags(self.native.flags));
+            self.retired = self.native.retired_at(self.native.left);
+            if exit != Exit::Indirect as u32 {
+                let n = self.native.exit;
+                self.gpr[RIP as usize] = self.native.exits[n as usize].ip;
+                self.native.pending = Some(n);
+            }
+            if exit == Exit::Interpret as u32 {
+                self.native.interpret_next = true;
+            }
+            Ok(Flow::Branch)
+        };
+        if self.attached {
+            self.settle_packed(0);
+        }
+        done
+    }
+
+    /// Throw away all blocks where there is no room for more code.
+    pub fn make_room(&mut self) {
+        if std::mem::take(&mut self.native.full) {
+            self.blocks.clear();
+        }
+    }
+
+    /// Whether the next block must be interpreted though there is code for it; asking forgets it.
+    #[inline]
+    pub fn take_interpret_next(&mut self) -> bool {
+        std::mem::take(&mut self.native.interpret_next)
+    }
+}

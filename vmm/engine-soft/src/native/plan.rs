@@ -1,0 +1,558 @@
+//! What an instruction needs to run as itself: which of its operands must be moved, which flags it takes and leaves.
+//!
+//! [`plan`] answers [`Plan::Interpret`] for everything that is not known to behave on moved operands as it does in the
+//! guest: system, string, x87 and MMX instructions, conditional memory operands, gathers, divisions (which may trap).
+
+use iced_x86::{
+    Code, CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register, RflagsBits,
+};
+
+use super::Host;
+use super::registers::is_high_byte;
+
+/// The status flags as iced-x86 numbers them.
+const STATUS: u32 = RflagsBits::CF
+    | RflagsBits::PF
+    | RflagsBits::AF
+    | RflagsBits::ZF
+    | RflagsBits::SF
+    | RflagsBits::OF;
+
+/// How to carry out an instruction.
+#[derive(Clone, Debug)]
+pub enum Plan {
+    /// By the interpreter.
+    Interpret,
+    /// It does nothing that the guest can see (NOP, prefetches, fences).
+    Nothing,
+    /// As itself.
+    Itself(Box<Itself>),
+    /// LEA.
+    Address,
+    /// PUSH of a register or an immediate, 64 bits.
+    Push,
+    /// POP of a register, 64 bits.
+    Pop,
+    /// LEAVE.
+    Leave,
+    /// CALL, RET, JMP or Jcc.
+    Branch(Branch),
+}
+
+/// Branches that are translated.
+#[derive(Clone, Copy, Debug)]
+pub enum Branch {
+    /// To a constant address.
+    Direct,
+    /// To a constant address if the condition with this encoding holds.
+    Conditional(u8),
+    /// To an address in a register or in memory.
+    Indirect,
+    /// CALL of a constant address.
+    Call,
+    /// CALL of an address in a register or in memory.
+    CallIndirect,
+    /// RET; bytes released besides the address.
+    Return(u16),
+}
+
+/// A memory operand.
+#[derive(Clone, Copy, Debug)]
+pub struct Memory {
+    /// Written (and perhaps read).
+    pub write: bool,
+    /// Bytes.
+    pub size: u32,
+    /// Must be aligned to its size.
+    pub aligned: bool,
+}
+
+/// An instruction that runs as itself.
+#[derive(Clone, Debug)]
+pub struct Itself {
+    /// With explicit forms in place of those that imply RAX.
+    pub instruction: Instruction,
+    /// Its memory operand.
+    pub memory: Option<Memory>,
+    /// It reads or writes RAX without naming it.
+    pub rax: bool,
+    /// It shifts by CL.
+    pub cl: bool,
+    /// It uses vector registers.
+    pub vector: bool,
+    /// The flags must be in place before it.
+    pub flags_in: bool,
+    /// It leaves new flags.
+    pub flags_out: bool,
+    /// Operands that are written, one bit each.
+    pub written: u8,
+}
+
+fn writes(access: OpAccess) -> bool {
+    matches!(
+        access,
+        OpAccess::Write | OpAccess::CondWrite | OpAccess::ReadWrite | OpAccess::ReadCondWrite
+    )
+}
+
+/// The form that names its operand, of one that implies RAX.
+fn explicit(code: Code) -> Code {
+    use Code::*;
+    match code {
+        Add_AL_imm8 => Add_rm8_imm8,
+        Or_AL_imm8 => Or_rm8_imm8,
+        Adc_AL_imm8 => Adc_rm8_imm8,
+        Sbb_AL_imm8 => Sbb_rm8_imm8,
+        And_AL_imm8 => And_rm8_imm8,
+        Sub_AL_imm8 => Sub_rm8_imm8,
+        Xor_AL_imm8 => Xor_rm8_imm8,
+        Cmp_AL_imm8 => Cmp_rm8_imm8,
+        Test_AL_imm8 => Test_rm8_imm8,
+        Add_AX_imm16 => Add_rm16_imm16,
+        Or_AX_imm16 => Or_rm16_imm16,
+        Adc_AX_imm16 => Adc_rm16_imm16,
+        Sbb_AX_imm16 => Sbb_rm16_imm16,
+        And_AX_imm16 => And_rm16_imm16,
+        Sub_AX_imm16 => Sub_rm16_imm16,
+        Xor_AX_imm16 => Xor_rm16_imm16,
+        Cmp_AX_imm16 => Cmp_rm16_imm16,
+        Test_AX_imm16 => Test_rm16_imm16,
+        Add_EAX_imm32 => Add_rm32_imm32,
+        Or_EAX_imm32 => Or_rm32_imm32,
+        Adc_EAX_imm32 => Adc_rm32_imm32,
+        Sbb_EAX_imm32 => Sbb_rm32_imm32,
+        And_EAX_imm32 => And_rm32_imm32,
+        Sub_EAX_imm32 => Sub_rm32_imm32,
+        Xor_EAX_imm32 => Xor_rm32_imm32,
+        Cmp_EAX_imm32 => Cmp_rm32_imm32,
+        Test_EAX_imm32 => Test_rm32_imm32,
+        Add_RAX_imm32 => Add_rm64_imm32,
+        Or_RAX_imm32 => Or_rm64_imm32,
+        Adc_RAX_imm32 => Adc_rm64_imm32,
+        Sbb_RAX_imm32 => Sbb_rm64_imm32,
+        And_RAX_imm32 => And_rm64_imm32,
+        Sub_RAX_imm32 => Sub_rm64_imm32,
+        Xor_RAX_imm32 => Xor_rm64_imm32,
+        Cmp_RAX_imm32 => Cmp_rm64_imm32,
+        Test_RAX_imm32 => Test_rm64_imm32,
+        Xchg_r16_AX => Xchg_rm16_r16,
+        Xchg_r32_EAX => Xchg_rm32_r32,
+        Xchg_r64_RAX => Xchg_rm64_r64,
+        other => other,
+    }
+}
+
+/// Integer instructions of the baseline that run as themselves.
+fn is_plain_integer(m: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        m,
+        Mov | Movzx
+            | Movsx
+            | Movsxd
+            | Add
+            | Sub
+            | And
+            | Or
+            | Xor
+            | Cmp
+            | Test
+            | Adc
+            | Sbb
+            | Inc
+            | Dec
+            | Neg
+            | Not
+            | Shl
+            | Sal
+            | Shr
+            | Sar
+            | Rol
+            | Ror
+            | Rcl
+            | Rcr
+            | Shld
+            | Shrd
+            | Imul
+            | Mul
+            | Cdq
+            | Cqo
+            | Cwd
+            | Cbw
+            | Cwde
+            | Cdqe
+            | Bswap
+            | Xchg
+            | Xadd
+            | Cmpxchg
+            | Bt
+            | Bts
+            | Btr
+            | Btc
+            | Bsf
+            | Bsr
+            | Movnti
+            | Clc
+            | Stc
+            | Cmc
+            | Popcnt
+            | Crc32
+    )
+}
+
+/// Those that need an extension which [`Host::bmi`] stands for.
+fn is_extended_integer(m: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        m,
+        Tzcnt
+            | Lzcnt
+            | Andn
+            | Blsi
+            | Blsr
+            | Blsmsk
+            | Bextr
+            | Bzhi
+            | Mulx
+            | Pdep
+            | Pext
+            | Rorx
+            | Sarx
+            | Shlx
+            | Shrx
+            | Movbe
+            | Adcx
+            | Adox
+    )
+}
+
+fn is_vector_feature(f: CpuidFeature) -> bool {
+    use CpuidFeature::*;
+    matches!(
+        f,
+        SSE | SSE2
+            | SSE3
+            | SSSE3
+            | SSE4_1
+            | SSE4_2
+            | AVX
+            | AVX2
+            | FMA
+            | F16C
+            | AES
+            | PCLMULQDQ
+    )
+}
+
+/// Vector instructions with conditional or several memory operands, or that concern the vector state itself.
+fn is_odd_vector(m: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        m,
+        Ldmxcsr
+            | Stmxcsr
+            | Vldmxcsr
+            | Vstmxcsr
+            | Maskmovdqu
+            | Vmaskmovdqu
+            | Vmaskmovps
+            | Vmaskmovpd
+            | Vpmaskmovd
+            | Vpmaskmovq
+            | Vgatherdps
+            | Vgatherdpd
+            | Vgatherqps
+            | Vgatherqpd
+            | Vpgatherdd
+            | Vpgatherdq
+            | Vpgatherqd
+            | Vpgatherqq
+            | Clflush
+            | Pause
+    )
+}
+
+fn is_nothing(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    matches!(
+        i.mnemonic(),
+        Nop | Endbr64
+            | Prefetchnta
+            | Prefetcht0
+            | Prefetcht1
+            | Prefetcht2
+            | Prefetchw
+            | Lfence
+            | Sfence
+            | Mfence
+    )
+}
+
+/// Legacy SSE operands of 16 bytes must be aligned but for a few instructions (SDM vol. 2A §2.4, exception classes); VEX
+/// ones need not but for aligned and non-temporal moves.
+fn must_be_aligned(i: &Instruction, size: u32) -> bool {
+    use Mnemonic::*;
+    match i.encoding() {
+        EncodingKind::Legacy => {
+            size == 16
+                && !matches!(
+                    i.mnemonic(),
+                    Movups
+                        | Movupd
+                        | Movdqu
+                        | Lddqu
+                        | Pcmpestri
+                        | Pcmpestrm
+                        | Pcmpistri
+                        | Pcmpistrm
+                )
+        }
+        _ => matches!(
+            i.mnemonic(),
+            Vmovaps | Vmovapd | Vmovdqa | Vmovntps | Vmovntpd | Vmovntdq | Vmovntdqa
+        ),
+    }
+}
+
+fn branch(i: &Instruction) -> Option<Branch> {
+    use Mnemonic::*;
+    Some(match i.mnemonic() {
+        Jmp if i.op0_kind() == OpKind::NearBranch64 => Branch::Direct,
+        Jmp if i.code() == Code::Jmp_rm64 => Branch::Indirect,
+        Call if i.op0_kind() == OpKind::NearBranch64 => Branch::Call,
+        Call if i.code() == Code::Call_rm64 => Branch::CallIndirect,
+        Ret if i.code() == Code::Retnq => Branch::Return(0),
+        Ret if i.code() == Code::Retnq_imm16 => Branch::Return(i.immediate16()),
+        _ => {
+            if i.op0_kind() != OpKind::NearBranch64 {
+                return None;
+            }
+            Branch::Conditional(crate::ops::integer::condition::encoding(
+                i.condition_code(),
+            )?)
+        }
+    })
+}
+
+/// Whether a memory operand's address can be computed by the templates: 64-bit registers, or none.
+fn has_plain_address(i: &Instruction) -> bool {
+    let wide = |r: Register| r == Register::None || r.is_gpr64() || r == Register::RIP;
+    let (base, index) = (i.memory_base(), i.memory_index());
+    if !wide(base) || !wide(index) {
+        return false;
+    }
+    // Without registers the address size shows in the displacement alone.
+    base != Register::None || index != Register::None || i.memory_displacement64() >> 31 == 0
+        || i.memory_displacement64() >> 31 == (1 << 33) - 1
+}
+
+/// Decide how to carry out an instruction of 64-bit code.
+pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Plan {
+    if is_nothing(i) {
+        return Plan::Nothing;
+    }
+    let has_memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    if has_memory && !has_plain_address(i) {
+        return Plan::Interpret;
+    }
+    if let Some(branch) = branch(i) {
+        return Plan::Branch(branch);
+    }
+    let m = i.mnemonic();
+    let named = |n: u32| match i.op_kind(n) {
+        OpKind::Register => {
+            let r = i.op_register(n);
+            (r.is_gpr() || r.is_xmm() || r.is_ymm()) && !is_high_byte(r)
+        }
+        OpKind::Memory
+        | OpKind::Immediate8
+        | OpKind::Immediate8_2nd
+        | OpKind::Immediate16
+        | OpKind::Immediate32
+        | OpKind::Immediate64
+        | OpKind::Immediate8to16
+        | OpKind::Immediate8to32
+        | OpKind::Immediate8to64
+        | OpKind::Immediate32to64 => true,
+        _ => false,
+    };
+    if !(0..i.op_count()).all(named) {
+        return Plan::Interpret;
+    }
+    match m {
+        Mnemonic::Lea => {
+            return if i.op_register(0).size() >= 4 && i.memory_base() != Register::RIP
+                || i.op_register(0).is_gpr64()
+            {
+                Plan::Address
+            } else {
+                Plan::Interpret
+            };
+        }
+        Mnemonic::Push => {
+            return match i.code() {
+                Code::Push_r64 | Code::Pushq_imm32 | Code::Pushq_imm8 => Plan::Push,
+                _ => Plan::Interpret,
+            };
+        }
+        Mnemonic::Pop => {
+            return if i.code() == Code::Pop_r64 && i.op0_register() != Register::RSP {
+                Plan::Pop
+            } else {
+                Plan::Interpret
+            };
+        }
+        Mnemonic::Leave => {
+            return if i.code() == Code::Leaveq {
+                Plan::Leave
+            } else {
+                Plan::Interpret
+            };
+        }
+        _ => {}
+    }
+    itself(i, info, host).map_or(Plan::Interpret, |p| Plan::Itself(Box::new(p)))
+}
+
+fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Option<Itself> {
+    let m = i.mnemonic();
+    let vector = (0..i.op_count()).any(|n| {
+        i.op_kind(n) == OpKind::Register && (i.op_register(n).is_xmm() || i.op_register(n).is_ymm())
+    }) || matches!(m, Mnemonic::Vzeroupper | Mnemonic::Vzeroall);
+    let conditional = i.condition_code() != iced_x86::ConditionCode::None;
+    let known = if vector {
+        host.avx && i.cpuid_features().iter().all(|f| is_vector_feature(*f)) && !is_odd_vector(m)
+    } else {
+        is_plain_integer(m) || conditional || host.bmi && is_extended_integer(m)
+    };
+    if !known {
+        return None;
+    }
+    let mut instruction = *i;
+    instruction.set_code(explicit(i.code()));
+    // The vCPUs of a node run one at a time.
+    instruction.set_has_lock_prefix(false);
+    instruction.set_segment_prefix(Register::None);
+    use Code::*;
+    if matches!(
+        i.code(),
+        Mov_AL_moffs8
+            | Mov_AX_moffs16
+            | Mov_EAX_moffs32
+            | Mov_RAX_moffs64
+            | Mov_moffs8_AL
+            | Mov_moffs16_AX
+            | Mov_moffs32_EAX
+            | Mov_moffs64_RAX
+    ) {
+        return None;
+    }
+    let by_cl = matches!(
+        m,
+        Mnemonic::Shl
+            | Mnemonic::Sal
+            | Mnemonic::Shr
+            | Mnemonic::Sar
+            | Mnemonic::Rol
+            | Mnemonic::Ror
+            | Mnemonic::Rcl
+            | Mnemonic::Rcr
+            | Mnemonic::Shld
+            | Mnemonic::Shrd
+    ) && {
+        let last = i.op_count() - 1;
+        i.op_kind(last) == OpKind::Register && i.op_register(last) == Register::CL
+    };
+    let info = info.info(i);
+    let memory = match info.used_memory() {
+        [] => None,
+        [m] => {
+            use OpAccess::{CondRead, Read, ReadCondWrite, ReadWrite, Write};
+            let write = match m.access() {
+                Read => false,
+                CondRead if conditional => false,
+                Write | ReadWrite | ReadCondWrite => true,
+                _ => return None,
+            };
+            let size = m.memory_size().size() as u32;
+            if size == 0 || size > 32 {
+                return None;
+            }
+            Some(Memory {
+                write,
+                size,
+                aligned: must_be_aligned(i, size),
+            })
+        }
+        _ => return None,
+    };
+    // A bit string reaches beyond its operand.
+    if memory.is_some()
+        && matches!(
+            m,
+            Mnemonic::Bt | Mnemonic::Bts | Mnemonic::Btr | Mnemonic::Btc
+        )
+        && i.op_kind(1) == OpKind::Register
+    {
+        return None;
+    }
+    let mut rax = false;
+    for used in info.used_registers() {
+        let r = used.register().full_register();
+        if !r.is_gpr() {
+            continue;
+        }
+        let is_named = (0..i.op_count()).any(|n| match i.op_kind(n) {
+            OpKind::Register => i.op_register(n).full_register() == r,
+            OpKind::Memory => i.memory_base() == r || i.memory_index() == r,
+            _ => false,
+        });
+        if is_named {
+            continue;
+        }
+        match r {
+            Register::RAX => rax = true,
+            Register::RDX => {}
+            _ => return None,
+        }
+    }
+    // These name RAX, or another register, and mean it besides.
+    if matches!(
+        m,
+        Mnemonic::Cmpxchg | Mnemonic::Mul | Mnemonic::Cdq | Mnemonic::Cqo | Mnemonic::Cwd
+            | Mnemonic::Cbw | Mnemonic::Cwde | Mnemonic::Cdqe
+    ) || m == Mnemonic::Imul && i.op_count() == 1
+    {
+        rax = true;
+    }
+    let names_rax = (0..i.op_count()).any(|n| {
+        i.op_kind(n) == OpKind::Register && i.op_register(n).full_register() == Register::RAX
+    });
+    let rdx_moves = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) && by_cl;
+    if rdx_moves || rax && by_cl {
+        return None;
+    }
+    // With RAX implied and named, the named one would be another register: leave it to the interpreter.
+    if rax && names_rax {
+        return None;
+    }
+    let (read, modified) = (i.rflags_read() & STATUS, i.rflags_modified() & STATUS);
+    let flags_out = modified != 0;
+    let mut written = 0;
+    for n in 0..i.op_count() {
+        if writes(info.op_access(n)) {
+            written |= 1 << n;
+        }
+    }
+    Some(Itself {
+        instruction,
+        memory,
+        rax,
+        cl: by_cl,
+        vector,
+        flags_in: read != 0 || flags_out && (modified != STATUS || by_cl),
+        flags_out,
+        written,
+    })
+}

@@ -1,0 +1,54 @@
+//! Where guest registers live while translated code runs.
+//!
+//! Eleven of the sixteen general registers have a host register for as long as translated code runs, whatever it calls;
+//! five stay in the vCPU and are operands in memory. RAX and RCX are the translator's own: RAX because only LAHF and SETO
+//! move flags cheaply, RCX because shifts count by it. Vector registers have the number they have in the guest.
+
+use iced_x86::Register;
+
+use Register::{
+    AH, AL, AX, BH, CH, DH, EAX, R8, R8L, R9, R10, R11, R12, R13, RBP, RBX, RDI, RDX, RSI, SPL,
+};
+
+/// Host register of each guest register, by number; None for those that stay in memory. Compilers use R11 to R15 last.
+pub const HOST: [Option<Register>; 16] = [
+    Some(R11),
+    Some(R12),
+    Some(RDX),
+    Some(RBX),
+    Some(R13),
+    Some(RBP),
+    Some(RSI),
+    Some(RDI),
+    Some(R8),
+    Some(R9),
+    Some(R10),
+    None,
+    None,
+    None,
+    None,
+    None,
+];
+
+/// Host register of the guest's stack pointer.
+pub const STACK: Register = R13;
+/// Host register of the guest's frame pointer.
+pub const FRAME: Register = RBP;
+
+/// The register of `size` bytes within a 64-bit one.
+pub fn sized(full: Register, size: usize) -> Register {
+    let n = full.number() as u32;
+    match size {
+        8 => full,
+        4 => EAX + n,
+        2 => AX + n,
+        _ if n < 4 => AL + n,
+        _ if n < 8 => SPL + (n - 4),
+        _ => R8L + (n - 8),
+    }
+}
+
+/// AH, CH, DH, BH.
+pub fn is_high_byte(register: Register) -> bool {
+    matches!(register, AH | CH | DH | BH)
+}

@@ -1,0 +1,459 @@
+//! What translated code calls: routines in generated code that switch between the guest's and the host's registers, and
+//! the functions that they lead to.
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, MemoryOperand, Register};
+
+use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
+use super::registers::HOST;
+use super::{Exit, Native, Translation};
+use crate::cpu::{Cpu, Mode};
+use crate::op::{Flow, RIP, Trap};
+
+/// Offset of a field of [`Native`] within the vCPU.
+macro_rules! field {
+    ($($f:tt)+) => { std::mem::offset_of!(crate::cpu::Cpu, native) + std::mem::offset_of!(super::Native, $($f)+) };
+}
+pub(super) use field;
+
+/// Offset of a general register of the guest within the vCPU.
+pub const fn gpr(number: usize) -> usize {
+    offset_of!(Cpu, gpr) + 8 * number
+}
+
+/// MXCSR within the FXSAVE image.
+const MXCSR: usize = offset_of!(Cpu, fx) + 24;
+const VECTOR: usize = offset_of!(Cpu, vector);
+/// Rounding, flush to zero, denormals are zeros.
+const MXCSR_CONTROL: i32 = 0xe040;
+
+/// Addresses of the routines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Routines {
+    /// `extern "sysv64" fn(cpu, code) -> exit`.
+    pub enter: u64,
+    /// Leave through the exit whose number is in [`Native::exit`].
+    pub leave: u64,
+    /// The same, where the block must be interpreted.
+    pub leave_to_interpret: u64,
+    /// Leave with the next instruction's address in RCX.
+    pub leave_indirect: u64,
+    /// Call [`interpret`] with RAX = translation, ECX = operation.
+    pub interpret: u64,
+    /// Call [`fetch`] with RAX = translation.
+    pub fetch: u64,
+    /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
+    /// with ZF set then.
+    pub load_vectors: u64,
+}
+
+fn ymm(n: usize) -> Register {
+    Register::YMM0 + n as u32
+}
+
+fn xmm(n: usize) -> Register {
+    Register::XMM0 + n as u32
+}
+
+fn vector(n: usize) -> MemoryOperand {
+    field_of_cpu(VECTOR + 32 * n)
+}
+
+/// Assemble the routines for an address; returns their code and where each begins. `avx`: the host has it.
+pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
+    use Register::{
+        DL, EAX, ECX, EDX, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RSI, RSP, XMM0, XMM1,
+    };
+    let mut a = Assembler::new(base);
+    let saved = [RBX, RBP, R12, R13, R14, R15];
+
+    let load_registers = |a: &mut Assembler| {
+        for (n, host) in HOST.iter().enumerate() {
+            if let Some(host) = host {
+                a.load(*host, gpr(n));
+            }
+        }
+    };
+    let store_registers = |a: &mut Assembler| {
+        for (n, host) in HOST.iter().enumerate() {
+            if let Some(host) = host {
+                a.store(gpr(n), *host);
+            }
+        }
+    };
+
+    // Put the vector registers away; changes flags only.
+    let save_vectors = a.here();
+    if avx {
+        for n in 0..16 {
+            a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
+        }
+        a.plain(Code::VEX_Vzeroupper);
+    }
+    a.mi(
+        Code::Mov_rm8_imm8,
+        field_of_cpu(field!(vectors_live)),
+        0,
+    );
+    a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
+    a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
+    let default_control = a.label();
+    a.jcc(cc::E, default_control);
+    a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
+    a.bind(default_control);
+    a.plain(Code::Retnq);
+
+    // Take the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
+    let load_vectors = a.here();
+    if avx {
+        a.mi(
+            Code::Cmp_rm8_imm8,
+            field_of_cpu(field!(vectors_allowed)),
+            0,
+        );
+        let refused = a.label();
+        a.jcc(cc::E, refused);
+        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
+        // Where all upper halves are zero, leave them in their initial state: legacy SSE instructions wait for
+        // registers that they would otherwise overwrite while any upper half is in use.
+        let upper = |n: usize| field_of_cpu(VECTOR + 32 * n + 16);
+        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, upper(0));
+        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper(1));
+        for n in 2..16 {
+            let accumulator = xmm(n % 2);
+            a.rrm(Code::VEX_Vpor_xmm_xmm_xmmm128, accumulator, accumulator, upper(n));
+        }
+        a.put(&iced_x86::Instruction::with3(
+            Code::VEX_Vpor_xmm_xmm_xmmm128,
+            XMM0,
+            XMM0,
+            XMM1,
+        )?);
+        a.rr(Code::VEX_Vptest_xmm_xmmm128, XMM0, XMM0);
+        let narrow = a.label();
+        let loaded = a.label();
+        a.jcc(cc::E, narrow);
+        for n in 0..16 {
+            a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
+        }
+        a.jmp(loaded);
+        a.bind(narrow);
+        a.plain(Code::VEX_Vzeroupper);
+        for n in 0..16 {
+            a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
+        }
+        a.bind(loaded);
+        a.mi(
+            Code::Mov_rm8_imm8,
+            field_of_cpu(field!(vectors_live)),
+            1,
+        );
+        // Clears ZF.
+        a.ri(Code::Or_rm32_imm8, EAX, 1);
+        a.bind(refused);
+    } else {
+        a.rr(Code::Xor_r32_rm32, EAX, EAX);
+    }
+    a.plain(Code::Retnq);
+
+    // Enter: RDI is the vCPU, RSI the code.
+    let enter = a.here();
+    for r in saved {
+        a.r(Code::Push_r64, r);
+    }
+    a.ri(Code::Sub_rm64_imm8, RSP, 8);
+    a.copy(CPU, RDI);
+    a.copy(RAX, RSI);
+    a.load(LEFT, field!(left));
+    load_registers(&mut a);
+    a.r(Code::Jmp_rm64, RAX);
+
+    // Leave: EAX tells why.
+    let leave_common = a.label();
+    let leave_stored = a.label();
+    let leave_indirect = a.here();
+    a.store(gpr(RIP as usize), RCX);
+    a.ri(Code::Mov_r32_imm32, EAX, Exit::Indirect as i32);
+    a.jmp(leave_common);
+    let leave_to_interpret = a.here();
+    a.ri(Code::Mov_r32_imm32, EAX, Exit::Interpret as i32);
+    a.jmp(leave_common);
+    let leave = a.here();
+    a.ri(Code::Mov_r32_imm32, EAX, Exit::Direct as i32);
+    a.bind(leave_common);
+    store_registers(&mut a);
+    a.store(field!(left), LEFT);
+    a.bind(leave_stored);
+    a.mi(
+        Code::Cmp_rm8_imm8,
+        field_of_cpu(field!(vectors_live)),
+        0,
+    );
+    let no_vectors = a.label();
+    a.jcc(cc::E, no_vectors);
+    a.call_to(save_vectors);
+    a.bind(no_vectors);
+    a.ri(Code::Add_rm64_imm8, RSP, 8);
+    for r in saved.iter().rev() {
+        a.r(Code::Pop_r64, *r);
+    }
+    a.plain(Code::Retnq);
+
+    // Call out with the registers put away; the function's result is zero where translated code goes on.
+    let call_out = |a: &mut Assembler, function: u64| {
+        let start = a.here();
+        store_registers(a);
+        a.store(field!(left), LEFT);
+        a.ri(Code::Sub_rm64_imm8, RSP, 8);
+        a.rm(
+            Code::Movzx_r32_rm8,
+            EDX,
+            field_of_cpu(field!(vectors_live)),
+        );
+        a.mr(
+            Code::Mov_rm8_r8,
+            field_of_cpu(field!(vectors_were_live)),
+            DL,
+        );
+        a.rr(Code::Test_rm32_r32, EDX, EDX);
+        let none = a.label();
+        a.jcc(cc::E, none);
+        a.call_to(save_vectors);
+        a.bind(none);
+        a.copy(RDI, CPU);
+        a.copy(RSI, RAX);
+        a.rr(Code::Mov_r32_rm32, EDX, ECX);
+        a.constant(RAX, function);
+        a.r(Code::Call_rm64, RAX);
+        a.ri(Code::Add_rm64_imm8, RSP, 8);
+        a.rr(Code::Test_rm32_r32, EAX, EAX);
+        let go_on = a.label();
+        a.jcc(cc::E, go_on);
+        // Drop the return address into the block.
+        a.ri(Code::Add_rm64_imm8, RSP, 8);
+        a.jmp(leave_stored);
+        a.bind(go_on);
+        a.mi(
+            Code::Cmp_rm8_imm8,
+            field_of_cpu(field!(vectors_were_live)),
+            0,
+        );
+        let still_none = a.label();
+        a.jcc(cc::E, still_none);
+        a.call_to(load_vectors);
+        a.bind(still_none);
+        a.load(LEFT, field!(left));
+        load_registers(a);
+        a.plain(Code::Retnq);
+        start
+    };
+    let interpret = call_out(&mut a, self::interpret as *const () as u64);
+    let fetch = call_out(&mut a, self::fetch as *const () as u64);
+    let routines = Routines {
+        enter,
+        leave,
+        leave_to_interpret,
+        leave_indirect,
+        interpret,
+        fetch,
+        load_vectors,
+    };
+    Ok((a.finish()?, routines))
+}
+
+impl Native {
+    /// The status flags as translated code keeps them: OF in bit 0, SF ZF AF PF CF in bits 15:8 (what SETO AL and LAHF
+    /// leave in AX).
+    pub fn pack_flags(rflags: u64) -> u16 {
+        (rflags as u16 & 0xd5) << 8 | (rflags >> 11 & 1) as u16
+    }
+
+    /// The status flags in their places in RFLAGS.
+    pub fn unpack_flags(packed: u16) -> u64 {
+        u64::from(packed >> 8 & 0xd5) | u64::from(packed & 1) << 11
+    }
+}
+
+/// Carry out one operation of a block by its interpreter function: what the translator does not do itself, and whatever
+/// the filter does not answer. Zero: translated code goes on behind it.
+///
+/// # Safety
+/// Called by translated code alone, with the vCPU it runs on and a translation that lives as long as its code.
+unsafe extern "sysv64" fn interpret(cpu: *mut Cpu, translation: *const Translation, k: u32) -> u32 {
+    // SAFETY: `enter` was given an exclusive reference, which nothing uses while translated code runs.
+    let cpu = unsafe { &mut *cpu };
+    // SAFETY: see above.
+    let translation = unsafe { &*translation };
+    cpu.interpret_one(translation, k as usize)
+}
+
+/// Report the lines that a block fetches, where not all of them hit.
+///
+/// # Safety
+/// As for [`interpret`].
+unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) -> u32 {
+    // SAFETY: as in `interpret`.
+    let cpu = unsafe { &mut *cpu };
+    // SAFETY: as in `interpret`.
+    let translation = unsafe { &*translation };
+    cpu.fetch_translated(translation);
+    0
+}
+
+impl Cpu {
+    /// Bring the vCPU's own fields up to date: what the interpreter expects at an operation of this block. `counted`: the
+    /// block has passed its head.
+    fn arrive(&mut self, translation: &Translation, counted: bool) {
+        self.gpr[RIP as usize] = translation.ip;
+        self.set_status_flags(Native::unpack_flags(self.native.flags));
+        let head = self.native.left + i64::from(translation.count);
+        self.retired = self.native.retired_at(head);
+        if self.attached {
+            self.settle_counters(translation, counted);
+        }
+    }
+
+    /// Move what was counted since the last time from the translator's own counters to the vCPU's, without the running
+    /// block.
+    fn settle_counters(&mut self, translation: &Translation, counted: bool) {
+        // The lines of the running block are fetched: they belong to what ran before.
+        let own = if counted {
+            translation.packed & !super::FETCHES
+        } else {
+            0
+        };
+        self.settle_packed(own);
+        if counted {
+            let counters = &mut self.counters[translation.privilege];
+            for (class, n) in translation.flops() {
+                counters.flops[class] -= n;
+            }
+        }
+    }
+
+    /// The same for loads, stores, fetches and instructions; `keep` stays where it is.
+    pub(super) fn settle_packed(&mut self, keep: u64) {
+        let packed = self.native.packed - keep;
+        self.native.packed = keep;
+        let counters = &mut self.counters[self.native.privilege];
+        let field = |n: u32| packed >> (super::PACKED_BITS * n) & ((1 << super::PACKED_BITS) - 1);
+        counters.fetches += field(0);
+        counters.stores += field(1);
+        counters.loads += field(2);
+        let retired = self.retired;
+        counters.instructions = counters
+            .instructions
+            .wrapping_add(retired.wrapping_sub(self.native.settled));
+        self.native.settled = retired;
+    }
+
+    fn fetch_translated(&mut self, translation: &Translation) {
+        self.arrive(translation, false);
+        // SAFETY: a translation does not outlive its block.
+        let block = unsafe { &*translation.block };
+        let fetches = self.counters[translation.privilege].fetches;
+        let stall = self.stall;
+        self.fetch_lines(block, block.len);
+        // Translated code counts them itself.
+        self.counters[translation.privilege].fetches = fetches;
+        if self.stall != stall {
+            self.shorten_budget(translation);
+        }
+    }
+
+    /// A stall used up part of the budget.
+    fn shorten_budget(&mut self, translation: &Translation) {
+        let count = i64::from(translation.count);
+        let left = self
+            .native
+            .left_after_stall(self.retired, self.stall, self.cpi)
+            - count;
+        if left < self.native.left {
+            self.native.total -= self.native.left - left;
+            self.native.left = left;
+        }
+    }
+
+    fn interpret_one(&mut self, translation: &Translation, k: usize) -> u32 {
+        self.arrive(translation, true);
+        // SAFETY: a translation does not outlive its block.
+        let block = unsafe { &*translation.block };
+        let op = &block.ops[k];
+        // The handler goes on by itself up to the block's end: end it behind this operation.
+        // SAFETY: at most one past the last operation.
+        self.block_end = unsafe { block.ops.as_ptr().add(k + 1) };
+        self.current = op;
+        let stall = self.stall;
+        let long = self.stall - self.model_stall;
+        let changes = self.blocks.changes();
+        let head = self.retired;
+        let done = (op.handler)(self, op);
+        // An unfinished REP instruction takes itself back.
+        let taken_back = self.retired.wrapping_sub(head);
+        self.retired = head;
+        if self.attached {
+            self.counters[translation.privilege].long_cycles += self.stall - self.model_stall - long;
+        }
+        let may_go_on = matches!(done, Ok(Flow::Next)) && !self.block_end.is_null();
+        if may_go_on && self.blocks.changes() == changes && self.vectors_as_before() {
+            self.native.flags = Native::pack_flags(self.rflags);
+            if self.attached {
+                let counters = &mut self.counters[translation.privilege];
+                for (class, n) in translation.flops() {
+                    counters.flops[class] += n;
+                }
+            }
+            if self.stall != stall {
+                self.shorten_budget(translation);
+            }
+            return 0;
+        }
+        // The block ends here, or the interpreter finishes it.
+        let (done, executed) = match done {
+            Ok(Flow::Next) if may_go_on && k + 1 < block.ops.len() => {
+                let long = self.stall - self.model_stall;
+                let start = self.retired;
+                self.block_end = block.ops.as_ptr_range().end;
+                let done = self.run_operations(block.ops.as_ptr(), &block.ops[k + 1]);
+                let executed = self.retired.wrapping_sub(start);
+                self.retired = start;
+                if self.attached {
+                    self.counters[translation.privilege].long_cycles +=
+                        self.stall - self.model_stall - long;
+                }
+                (done, executed)
+            }
+            Ok(Flow::Next) => {
+                let ip = self.next_ip(op);
+                self.set_ip(ip);
+                (Ok(Flow::Next), (k as u64 + 1).wrapping_add(taken_back))
+            }
+            Ok(flow) => (Ok(flow), (k as u64 + 1).wrapping_add(taken_back)),
+            Err(Trap) => {
+                self.name_stack_fault(op);
+                let ip = self.ip(op);
+                self.set_ip(ip);
+                (Err(Trap), (k as u64).wrapping_add(taken_back))
+            }
+        };
+        debug_assert_eq!(translation.mode, Mode::Bits64);
+        if self.attached {
+            self.native.packed = 0;
+            let counters = &mut self.counters[translation.privilege];
+            for op in &block.ops[..executed as usize] {
+                crate::run::count_operation(counters, op);
+            }
+        }
+        self.native.done = done;
+        self.native.partial = Some((i64::from(translation.count), executed));
+        Exit::Interpreted as u32
+    }
+
+    /// Whether the vector registers may still be used as when translated code gave them up.
+    fn vectors_as_before(&mut self) -> bool {
+        let allowed = self.vectors_allowed();
+        self.native.vectors_allowed = allowed.into();
+        allowed || self.native.vectors_were_live == 0
+    }
+}

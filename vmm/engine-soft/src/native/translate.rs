@@ -1,0 +1,457 @@
+//! A block of guest code into host code.
+
+use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
+
+use super::assembler::{Assembler, LEFT, at, cc, field_of_cpu, indexed_field};
+use super::emit::Emitter;
+use super::plan::{Branch, Plan, plan};
+use super::registers::STACK;
+use super::runtime::{field, routines};
+use super::{Arena, JUMPS, Jump, Leaving, Native, PACKED_BITS, Translation};
+use crate::block::Block;
+use crate::cpu::Cpu;
+
+use Register::{EAX, ECX, RAX, RCX};
+
+const JUMP_IP: usize = std::mem::offset_of!(Jump, ip);
+const JUMP_CODE: usize = std::mem::offset_of!(Jump, code);
+const FLOPS: usize = std::mem::offset_of!(nodescope_plugin_api::Counters, flops);
+
+/// A direct exit whose out-of-line part is still to be emitted.
+struct Pending {
+    stub: super::assembler::Label,
+    leaving: u32,
+}
+
+impl Cpu {
+    /// Translate a block at its linear address; None where there is no room, or the host gives no executable memory.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<u64> {
+        if !block.is_current() || !self.prepare_arena() {
+            return None;
+        }
+        let Some(instructions) = self.instructions_of(block, ip) else {
+            block.never_translate();
+            return None;
+        };
+        if self.attached && block.second_page != 0 {
+            // Its lines lie in two pages; it is one instruction.
+            block.never_translate();
+            return None;
+        }
+        let first_exit = self.native.exits.len();
+        let code = self.emit_block(block, ip, &instructions);
+        if code.is_none() {
+            // Exits of a block without code are never reached.
+            self.native.exits.truncate(first_exit);
+        }
+        code
+    }
+
+    fn prepare_arena(&mut self) -> bool {
+        if self.native.arena.is_some() {
+            return true;
+        }
+        let made = Arena::new().map_err(|e| e.to_string()).and_then(|mut arena| {
+            let (code, routines) = routines(arena.next(), self.native.host.avx)
+                .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
+                arena.push(&code).ok_or("no room for the translator's routines")?;
+            arena.keep();
+            Ok((arena, routines))
+        });
+        match made {
+            Ok((arena, routines)) => {
+                self.native.arena = Some(arena);
+                self.native.routines = routines;
+                true
+            }
+            Err(error) => {
+                // Results are the same; only the speed differs.
+                tracing::warn!("interpreting, since {error}");
+                self.native.enabled = false;
+                false
+            }
+        }
+    }
+
+    /// Decode the block's bytes again.
+    fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
+        let mut bytes = vec![0_u8; block.len as usize];
+        let in_first = (block.len as usize).min(4096 - (block.physical & 0xfff) as usize);
+        self.copy_physical(block.physical, &mut bytes[..in_first])?;
+        self.copy_physical(block.second_page, &mut bytes[in_first..])?;
+        let mut decoder = Decoder::with_ip(64, &bytes, ip, DecoderOptions::NONE);
+        let instructions: Vec<_> = block.ops.iter().map(|_| decoder.decode()).collect();
+        let agree = instructions
+            .iter()
+            .zip(block.ops.iter())
+            .all(|(i, op)| i.len() == usize::from(op.len) && !i.is_invalid());
+        agree.then_some(instructions)
+    }
+
+    fn copy_physical(&self, from: u64, to: &mut [u8]) -> Option<()> {
+        if to.is_empty() {
+            return Some(());
+        }
+        let region = self.ram.region(from)?;
+        let offset = (from - region.start) as usize;
+        if offset + to.len() > region.len as usize {
+            return None;
+        }
+        // SAFETY: within the region, which the host has mapped.
+        unsafe {
+            std::ptr::copy_nonoverlapping(region.host.add(offset), to.as_mut_ptr(), to.len());
+        }
+        Some(())
+    }
+
+    fn emit_block(&mut self, block: &Block, ip: u64, instructions: &[Instruction]) -> Option<u64> {
+        let kernel = self.cpl != 3;
+        let lines: Vec<u64> = if self.attached {
+            let shift = self.fetch_filter.shift();
+            let last = block.physical + u64::from(block.len.max(1)) - 1;
+            (block.physical >> shift..=last >> shift)
+                .map(|l| l << shift)
+                .collect()
+        } else {
+            Vec::new()
+        };
+        let fetches = lines.len() as u64;
+        let packed = if self.attached {
+            fetches
+                | u64::from(block.stores) << PACKED_BITS
+                | u64::from(block.loads) << (2 * PACKED_BITS)
+        } else {
+            0
+        };
+        let mut translation = Box::new(Translation {
+            block,
+            ip,
+            code: 0,
+            count: block.ops.len() as u32,
+            mode: self.mode,
+            privilege: usize::from(kernel),
+            packed,
+            flops: match &block.flops {
+                Some(flops) if self.attached => **flops,
+                _ => Default::default(),
+            },
+        });
+        let base = self.native.arena.as_ref()?.next();
+        let mut factory = InstructionInfoFactory::new();
+        let host = self.native.host;
+        let unknown = crate::ops::system::unknown as *const ();
+        let plans: Vec<Plan> = instructions
+            .iter()
+            .zip(block.ops.iter())
+            .map(|(i, op)| {
+                if std::ptr::eq(op.handler as *const (), unknown) {
+                    Plan::Interpret
+                } else {
+                    plan(i, &mut factory, host)
+                }
+            })
+            .collect();
+        let vectors = plans
+            .iter()
+            .any(|p| matches!(p, Plan::Itself(p) if p.vector));
+
+        let mut exits = Exits {
+            pending: Vec::new(),
+            page: (block.second_page == 0).then_some(ip >> 12),
+            table: field!(jumps) + usize::from(!kernel) * JUMPS * size_of::<Jump>(),
+        };
+        let routines = self.native.routines;
+        let mut e = Emitter::new(
+            Assembler::new(base),
+            self.filter.layout(),
+            kernel,
+            routines,
+            &raw const *translation as u64,
+        );
+        let budget = e.a.label();
+        let load_vectors = e.a.label();
+        let vectors_loaded = e.a.label();
+        let fetch = e.a.label();
+        let fetched = e.a.label();
+        if vectors {
+            e.a.mi(
+                Code::Cmp_rm8_imm8,
+                field_of_cpu(field!(vectors_live)),
+                0,
+            );
+            e.a.jcc(cc::E, load_vectors);
+            e.a.bind(vectors_loaded);
+        }
+        let count = translation.count as i32;
+        e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
+        e.a.jcc(cc::S, budget);
+        if self.attached {
+            for line in &lines {
+                let slot = self.fetch_filter.slot_offset(*line)
+                    + std::mem::offset_of!(Cpu, fetch_filter);
+                if *line <= i32::MAX as u64 {
+                    e.a
+                        .mi(Code::Cmp_rm64_imm32, field_of_cpu(slot), *line as i32);
+                } else {
+                    e.a.constant(RAX, *line);
+                    e.a.rm(Code::Cmp_r64_rm64, RAX, field_of_cpu(slot));
+                }
+                e.a.jcc(cc::NE, fetch);
+            }
+            e.a.bind(fetched);
+            e.a.constant(RAX, packed);
+            e.a.mr(
+                Code::Add_rm64_r64,
+                field_of_cpu(field!(packed)),
+                RAX,
+            );
+            let counters = std::mem::offset_of!(Cpu, counters)
+                + translation.privilege * size_of::<nodescope_plugin_api::Counters>();
+            for (class, n) in translation.flops() {
+                e.a.mi(
+                    Code::Add_rm64_imm32,
+                    field_of_cpu(counters + FLOPS + 8 * class),
+                    n as i32,
+                );
+            }
+        }
+        let mut ended = false;
+        for (k, (i, p)) in instructions.iter().zip(&plans).enumerate() {
+            match p {
+                Plan::Interpret => e.interpret(k),
+                Plan::Nothing => {}
+                Plan::Itself(p) => {
+                    if !e.itself(p, k) {
+                        e.interpret(k);
+                    }
+                }
+                Plan::Address => e.lea(i),
+                Plan::Push => e.push(i, k),
+                Plan::Pop => e.pop(i, k),
+                Plan::Leave => e.leave(k),
+                Plan::Branch(b) => {
+                    ended = true;
+                    self.branch(&mut e, &mut exits, i, *b, k)?;
+                }
+            }
+        }
+        if !ended {
+            e.save_flags();
+            let next = ip.wrapping_add(u64::from(block.len));
+            self.leave_to(&mut e, &mut exits, next)?;
+        }
+        // Out of line.
+        e.finish_cold();
+        let own = self.native.exits.len() as u32;
+        self.native.exits.push(Leaving {
+            ip,
+            cell: 0,
+            stub: 0,
+        });
+        e.a.bind(budget);
+        e.a.ri(Code::Add_rm64_imm8, LEFT, count);
+        e.a.mi(
+            Code::Mov_rm32_imm32,
+            field_of_cpu(field!(exit)),
+            own as i32,
+        );
+        e.a.jmp_to(routines.leave);
+        e.a.bind(load_vectors);
+        if vectors {
+            e.a.mi(
+                Code::Mov_rm32_imm32,
+                field_of_cpu(field!(exit)),
+                own as i32,
+            );
+            e.a.call_to(routines.load_vectors);
+            e.a.jcc(cc::NE, vectors_loaded);
+            e.a.jmp_to(routines.leave_to_interpret);
+        } else {
+            e.a.bind(vectors_loaded);
+        }
+        e.a.bind(fetch);
+        if self.attached {
+            e.a.constant(RAX, &raw const *translation as u64);
+            e.a.call_to(routines.fetch);
+            e.a.jmp(fetched);
+        } else {
+            e.a.bind(fetched);
+        }
+        for pending in exits.pending {
+            e.a.bind(pending.stub);
+            let leaving = &mut self.native.exits[pending.leaving as usize];
+            leaving.stub = e.a.here();
+            if leaving.cell != 0 {
+                self.native
+                    .arena
+                    .as_mut()?
+                    .set_cell(leaving.cell, leaving.stub);
+            }
+            e.a.mi(
+                Code::Mov_rm32_imm32,
+                field_of_cpu(field!(exit)),
+                pending.leaving as i32,
+            );
+            e.a.jmp_to(routines.leave);
+        }
+        let bytes = match e.a.finish() {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                tracing::error!(ip, %error, "a block could not be encoded and is interpreted");
+                debug_assert!(false, "{error}");
+                block.never_translate();
+                return None;
+            }
+        };
+        let Some(code) = self.native.arena.as_mut()?.push(&bytes) else {
+            self.native.full = true;
+            return None;
+        };
+        translation.code = code;
+        block.add_native(ip, self.code_key, self.attached, code);
+        self.native.translations.push(translation);
+        Some(code)
+    }
+
+    /// Leave the block for a constant address; flags are safe.
+    fn leave_to(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<()> {
+        let leaving = self.native.exits.len() as u32;
+        let stub = e.a.label();
+        let mut cell = 0;
+        if exits.page == Some(target >> 12) {
+            // The stub's address is set when it is known.
+            cell = match self.native.arena.as_mut()?.push_cell(0) {
+                Some(cell) => cell,
+                None => {
+                    self.native.full = true;
+                    return None;
+                }
+            };
+            e.a.jmp_through(cell);
+        } else {
+            let slot = exits.table + Native::jump_index(target) * size_of::<Jump>();
+            e.a.constant(RCX, target);
+            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + JUMP_IP));
+            e.a.jcc(cc::NE, stub);
+            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + JUMP_CODE));
+        }
+        self.native.exits.push(Leaving {
+            ip: target,
+            cell,
+            stub: 0,
+        });
+        exits.pending.push(Pending { stub, leaving });
+        Some(())
+    }
+
+    fn branch(
+        &mut self,
+        e: &mut Emitter,
+        exits: &mut Exits,
+        i: &Instruction,
+        branch: Branch,
+        k: usize,
+    ) -> Option<()> {
+        let fall_through = i.next_ip();
+        match branch {
+            Branch::Direct => {
+                e.save_flags();
+                self.leave_to(e, exits, i.near_branch_target())?;
+            }
+            Branch::Conditional(condition) => {
+                e.save_flags();
+                e.need_flags();
+                let taken = e.a.label();
+                e.a.jcc(condition, taken);
+                self.leave_to(e, exits, fall_through)?;
+                e.a.bind(taken);
+                self.leave_to(e, exits, i.near_branch_target())?;
+            }
+            Branch::Call => {
+                e.stack(STACK, -8, true, k);
+                e.store_constant(fall_through);
+                e.move_stack(-8);
+                self.leave_to(e, exits, i.near_branch_target())?;
+                e.resume_by_interpreter(k);
+            }
+            Branch::Indirect => {
+                e.value(i, k);
+                e.jump(exits.table, 0, k);
+                e.resume_by_interpreter(k);
+            }
+            Branch::CallIndirect => {
+                e.value(i, k);
+                e.check_canonical(k);
+                e.a.store(field!(spill), RCX);
+                e.stack(STACK, -8, true, k);
+                e.store_constant(fall_through);
+                e.a.load(RCX, field!(spill));
+                e.jump(exits.table, -8, k);
+                e.resume_by_interpreter(k);
+            }
+            Branch::Return(released) => {
+                e.stack(STACK, 0, false, k);
+                e.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
+                e.jump(exits.table, 8 + i64::from(released), k);
+                e.resume_by_interpreter(k);
+            }
+        }
+        Some(())
+    }
+}
+
+/// Where a block goes.
+struct Exits {
+    pending: Vec<Pending>,
+    /// The page within which it may be linked.
+    page: Option<u64>,
+    /// Its privilege's table of instruction pointers.
+    table: usize,
+}
+
+impl Emitter {
+    /// Leave for the interpreter where RCX is not canonical (48 bits). Uses RAX and flags.
+    fn check_canonical(&mut self, operation: usize) {
+        let miss = self.miss(operation);
+        self.a.copy(RAX, RCX);
+        self.a.ri(Code::Shl_rm64_imm8, RAX, 16);
+        self.a.ri(Code::Sar_rm64_imm8, RAX, 16);
+        self.a.rr(Code::Cmp_r64_rm64, RAX, RCX);
+        self.a.jcc(cc::NE, miss);
+    }
+
+    /// Jump to the instruction pointer in RCX, after moving the stack pointer. Uses RAX and flags.
+    fn jump(&mut self, table: usize, stack: i64, operation: usize) {
+        let elsewhere = self.a.label();
+        self.a.rr(Code::Mov_r32_rm32, EAX, ECX);
+        self.a.ri(Code::Shr_rm32_imm8, EAX, 10);
+        self.a.rr(Code::Xor_r32_rm32, EAX, ECX);
+        self.a
+            .ri(Code::And_rm32_imm32, EAX, (JUMPS - 1) as i32);
+        self.a.ri(
+            Code::Shl_rm32_imm8,
+            EAX,
+            size_of::<Jump>().trailing_zeros() as i32,
+        );
+        self.a.rm(
+            Code::Cmp_r64_rm64,
+            RCX,
+            indexed_field(table + JUMP_IP, RAX),
+        );
+        self.a.jcc(cc::NE, elsewhere);
+        if stack != 0 {
+            self.move_stack(stack);
+        }
+        self.a
+            .m(Code::Jmp_rm64, indexed_field(table + JUMP_CODE, RAX));
+        self.a.bind(elsewhere);
+        self.check_canonical(operation);
+        if stack != 0 {
+            self.move_stack(stack);
+        }
+        let leave = self.leave_indirect();
+        self.a.jmp_to(leave);
+    }
+}
