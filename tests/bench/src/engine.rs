@@ -20,16 +20,19 @@ use crate::time::Point;
 pub enum Engine {
     /// Decoded blocks, instruction by instruction.
     Interpreter,
+    /// Warm blocks as host code.
+    Translator,
 }
 
 impl Engine {
     /// All of them, the default last: its figures are the ones that results begin with.
-    pub const ALL: [Engine; 1] = [Engine::Interpreter];
+    pub const ALL: [Engine; 2] = [Engine::Interpreter, Engine::Translator];
 
     /// As tables and results call it.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Interpreter => "interpreter",
+            Engine::Translator => "translator",
         }
     }
 }
@@ -60,10 +63,6 @@ const PATIENCE: u64 = 120;
 
 /// `nodes` of such guests with `sockets` sockets each, on one host thread.
 pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> ClusterConfig {
-    match engine {
-        // The only one there is.
-        Engine::Interpreter => {}
-    }
     ClusterConfig {
         name: "bench".into(),
         study_id: "0".into(),
@@ -72,6 +71,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         topology: NodeTopology::uniform(sockets.into(), 1, 1, MEMORY / u64::from(sockets)),
         cpuid: Default::default(),
         nominal_cpi: 1 << 16,
+        translate: engine == Engine::Translator,
         kernel: guest.kernel.clone(),
         initramfs: guest.initramfs.clone(),
         root: guest.root.clone(),

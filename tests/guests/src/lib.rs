@@ -112,6 +112,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         topology: node,
         cpuid: Default::default(),
         nominal_cpi: 65536,
+        translate: true,
         kernel: image.vmlinux.clone(),
         initramfs: image.initramfs.clone(),
         root: image.root.clone(),

@@ -54,6 +54,9 @@ pub struct Run {
     /// Host threads on which nodes run, in place of the study's; never affects the result.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub host_threads: Option<u64>,
+    /// Interpret guest code in place of translating it: slower, with the same results.
+    #[arg(long)]
+    pub interpret: bool,
     /// Replace results that are already there.
     #[arg(long)]
     pub force: bool,

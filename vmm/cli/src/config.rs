@@ -43,6 +43,7 @@ pub fn cluster(
         topology: study.topology.clone(),
         cpuid: study.cpuid.clone(),
         nominal_cpi: study.core_cpi.per_65536(),
+        translate: true,
         kernel: files.kernel,
         initramfs: files.initramfs,
         root: files.root,

@@ -29,7 +29,8 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     prepare(folder, args.force)?;
     let threads = args.host_threads.map(|threads| threads as usize);
     let mut watcher = Watcher::new(format, study.nodes);
-    let config = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
+    let mut config = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
+    config.translate = !args.interpret;
 
     let mut file = RunFile {
         version: RunFile::VERSION,

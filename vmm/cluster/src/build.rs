@@ -10,7 +10,7 @@ use nodescope_devices::virtio::block::{Block, BlockTiming, Disk, Image};
 use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
 use nodescope_devices::virtio::rng::Rng;
 use nodescope_engine::Vcpu;
-use nodescope_engine_soft::{SoftConfig, SoftVcpu};
+use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkError, Switch};
 use nodescope_hypercall::NodeIdentity;
 use nodescope_image::NodeCommandLine;
@@ -108,7 +108,11 @@ pub fn vcpus(
             cpuid,
             cpi: config.nominal_cpi,
             seed: seed(config, node, 0x1000 + i as u64),
-            translate: nodescope_engine_soft::Translate::default(),
+            translate: if config.translate {
+                Translate::default()
+            } else {
+                Translate::Never
+            },
         })) as Box<dyn Vcpu>
     };
     Ok(tables.into_iter().enumerate().map(vcpu).collect())

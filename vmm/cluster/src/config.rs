@@ -24,6 +24,8 @@ pub struct ClusterConfig {
     pub cpuid: CpuidOptions,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.
     pub nominal_cpi: u32,
+    /// Translate guest code to host code; false interprets all of it, with the same results.
+    pub translate: bool,
     /// Kernel.
     pub kernel: PathBuf,
     /// Initramfs.

@@ -184,6 +184,17 @@ impl Hasher for AddressHasher {
     }
 }
 
+/// What happened to a [`BlockCache`], for those who keep what they found in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times that translations of the lower / upper half of the address space may have changed.
+    pub changes: [u64; 2],
+    /// Times that code was written to.
+    pub rewrites: u64,
+    /// Times that all blocks were thrown away.
+    pub clears: u64,
+}
+
 /// All blocks of a vCPU.
 ///
 /// A slot whose tag holds is valid without another look: the tag goes stale when a translation or any code may have
@@ -202,8 +213,8 @@ pub struct BlockCache {
     pages: [[u64; PAGE_WORDS]; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
-    /// See [`BlockCache::changes`], [`BlockCache::rewrites`] and [`BlockCache::clears`].
-    counts: [u64; 3],
+    /// See [`BlockCache::counts`].
+    counts: Counts,
 }
 
 // SAFETY: the raw pointers refer to blocks owned by the same cache and to counters kept alive by the vCPU's RAM handle; a
@@ -220,7 +231,7 @@ impl Default for BlockCache {
             epoch: [0; 2],
             pages: [[0; PAGE_WORDS]; 2],
             upper_not_global: false,
-            counts: [0; 3],
+            counts: Counts::default(),
         }
     }
 }
@@ -306,30 +317,20 @@ impl BlockCache {
         self.remember(ip, key, index)
     }
 
-    /// Times that translations may have changed.
-    pub fn changes(&self) -> u64 {
-        self.counts[0]
-    }
-
-    /// Times that code was written to.
-    pub fn rewrites(&self) -> u64 {
-        self.counts[1]
-    }
-
-    /// Times that all blocks were thrown away.
-    pub fn clears(&self) -> u64 {
-        self.counts[2]
+    /// What has happened to the cache so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Code was written to.
     pub fn forget_code(&mut self) {
-        self.counts[1] += 1;
+        self.counts.rewrites += 1;
         self.forget_translations();
     }
 
     /// Forget all blocks.
     pub fn clear(&mut self) {
-        self.counts[2] += 1;
+        self.counts.clears += 1;
         self.slots.fill(EMPTY);
         self.by_physical.clear();
         self.blocks.clear();
@@ -376,7 +377,7 @@ impl BlockCache {
     }
 
     fn bump(&mut self, half: usize) {
-        self.counts[0] += 1;
+        self.counts.changes[half] += 1;
         self.pages[half].fill(0);
         self.upper_not_global &= half != 1;
         self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);

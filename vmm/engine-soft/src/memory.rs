@@ -320,7 +320,8 @@ impl InstructionFilter {
     }
     /// Where the slot of a physical line lies within the filter, for generated code.
     pub fn slot_offset(&self, line: u64) -> usize {
-        std::mem::offset_of!(Self, lines) + 8 * ((line >> self.shift) as usize & self.mask as usize & 63)
+        std::mem::offset_of!(Self, lines)
+            + 8 * ((line >> self.shift) as usize & self.mask as usize & 63)
     }
 
     /// Remember a line.

@@ -193,7 +193,11 @@ impl Assembler {
     pub fn constant(&mut self, register: Register, value: u64) {
         if value <= u64::from(u32::MAX) {
             let narrow = super::registers::sized(register, 4);
-            self.made(Instruction::with2(Code::Mov_r32_imm32, narrow, value as u32));
+            self.made(Instruction::with2(
+                Code::Mov_r32_imm32,
+                narrow,
+                value as u32,
+            ));
         } else if value as i64 == i64::from(value as i32) {
             self.ri(Code::Mov_rm64_imm32, register, value as i32);
         } else {

@@ -14,8 +14,8 @@ use crate::memory::FilterLayout;
 
 use Register::{EAX, ECX, RAX, RCX};
 
-const ENTRIES: usize = std::mem::offset_of!(Cpu, filter)
-    + std::mem::offset_of!(crate::memory::DataFilter, entries);
+const ENTRIES: usize =
+    std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::memory::DataFilter, entries);
 const READ: usize = std::mem::offset_of!(crate::memory::Entry, read);
 const WRITE: usize = std::mem::offset_of!(crate::memory::Entry, write);
 const HOST_ADDRESS: usize = std::mem::offset_of!(crate::memory::Entry, host);
@@ -96,11 +96,8 @@ impl Emitter {
     }
 
     fn restore_flags(&mut self) {
-        self.a.rm(
-            Code::Movzx_r32_rm16,
-            EAX,
-            field_of_cpu(field!(flags)),
-        );
+        self.a
+            .rm(Code::Movzx_r32_rm16, EAX, field_of_cpu(field!(flags)));
         // Overflows where AL is 1.
         self.a.ri(Code::Add_rm8_imm8, Register::AL, 0x7f);
         self.a.plain(Code::Sahf);
@@ -256,7 +253,8 @@ impl Emitter {
         } else {
             match self.mapped_address(i) {
                 None if destination.size() == 4 => {
-                    self.a.constant(host, i.memory_displacement64() & 0xffff_ffff);
+                    self.a
+                        .constant(host, i.memory_displacement64() & 0xffff_ffff);
                 }
                 None => self.a.constant(host, i.memory_displacement64()),
                 Some(m) => {
@@ -337,8 +335,7 @@ impl Emitter {
     /// Store a constant to the place in RAX. Uses RCX.
     pub fn store_constant(&mut self, value: u64) {
         if value as i64 == i64::from(value as i32) {
-            self.a
-                .mi(Code::Mov_rm64_imm32, at(RAX), value as i32);
+            self.a.mi(Code::Mov_rm64_imm32, at(RAX), value as i32);
         } else {
             self.a.constant(RCX, value);
             self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);

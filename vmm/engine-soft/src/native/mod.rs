@@ -23,7 +23,7 @@ mod translate;
 
 use nodescope_plugin_api::FLOP_CLASSES;
 
-use crate::block::{Block, Entry};
+use crate::block::{Block, Counts, Entry};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Done, Flow, RIP};
 use crate::vcpu::Translate;
@@ -153,16 +153,11 @@ pub struct Native {
     interpret_next: bool,
     /// No room is left: everything must be thrown away.
     full: bool,
-    seen: Seen,
+    /// What the block cache's counts were when the tables here were last right.
+    seen: Counts,
+    /// Halves of the address space that each table of instruction pointers has entries of.
+    halves: [[bool; 2]; 2],
     host: Host,
-}
-
-/// What the block cache's counts were when the tables here were last right.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Seen {
-    changes: u64,
-    rewrites: u64,
-    clears: u64,
 }
 
 /// What the host's processor can do.
@@ -238,7 +233,8 @@ impl Native {
             pending: None,
             interpret_next: false,
             full: false,
-            seen: Seen::default(),
+            seen: Counts::default(),
+            halves: [[false; 2]; 2],
             host: Host::detect(),
         }
     }
@@ -266,7 +262,24 @@ impl Native {
 
     /// Empty the tables of instruction pointers.
     pub fn forget_jumps(&mut self) {
-        self.jumps = [[NO_JUMP; JUMPS]; 2];
+        for table in 0..2 {
+            self.forget_table(table);
+        }
+        self.pending = None;
+    }
+
+    fn forget_table(&mut self, table: usize) {
+        self.jumps[table].fill(NO_JUMP);
+        self.halves[table] = [false; 2];
+    }
+
+    /// Empty the tables that have entries of a half of the address space.
+    fn forget_half(&mut self, half: usize) {
+        for table in 0..2 {
+            if self.halves[table][half] {
+                self.forget_table(table);
+            }
+        }
         self.pending = None;
     }
 
@@ -300,11 +313,7 @@ impl Cpu {
 
     /// Take notice of changes to the block cache.
     fn catch_up(&mut self) {
-        let seen = Seen {
-            changes: self.blocks.changes(),
-            rewrites: self.blocks.rewrites(),
-            clears: self.blocks.clears(),
-        };
+        let seen = self.blocks.counts();
         if seen == self.native.seen {
             return;
         }
@@ -314,7 +323,11 @@ impl Cpu {
             if seen.rewrites != self.native.seen.rewrites {
                 self.native.unlink();
             }
-            self.native.forget_jumps();
+            for half in 0..2 {
+                if seen.changes[half] != self.native.seen.changes[half] {
+                    self.native.forget_half(half);
+                }
+            }
         }
         self.native.seen = seen;
     }
@@ -346,6 +359,7 @@ impl Cpu {
                 }
             };
             self.native.jumps[table][at] = Jump { ip, code };
+            self.native.halves[table][(ip >> 63) as usize] = true;
             code
         };
         if let Some(n) = pending

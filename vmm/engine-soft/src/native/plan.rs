@@ -231,17 +231,7 @@ fn is_vector_feature(f: CpuidFeature) -> bool {
     use CpuidFeature::*;
     matches!(
         f,
-        SSE | SSE2
-            | SSE3
-            | SSSE3
-            | SSE4_1
-            | SSE4_2
-            | AVX
-            | AVX2
-            | FMA
-            | F16C
-            | AES
-            | PCLMULQDQ
+        SSE | SSE2 | SSE3 | SSSE3 | SSE4_1 | SSE4_2 | AVX | AVX2 | FMA | F16C | AES | PCLMULQDQ
     )
 }
 
@@ -343,7 +333,9 @@ fn has_plain_address(i: &Instruction) -> bool {
         return false;
     }
     // Without registers the address size shows in the displacement alone.
-    base != Register::None || index != Register::None || i.memory_displacement64() >> 31 == 0
+    base != Register::None
+        || index != Register::None
+        || i.memory_displacement64() >> 31 == 0
         || i.memory_displacement64() >> 31 == (1 << 33) - 1
 }
 
@@ -520,8 +512,14 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
     // These name RAX, or another register, and mean it besides.
     if matches!(
         m,
-        Mnemonic::Cmpxchg | Mnemonic::Mul | Mnemonic::Cdq | Mnemonic::Cqo | Mnemonic::Cwd
-            | Mnemonic::Cbw | Mnemonic::Cwde | Mnemonic::Cdqe
+        Mnemonic::Cmpxchg
+            | Mnemonic::Mul
+            | Mnemonic::Cdq
+            | Mnemonic::Cqo
+            | Mnemonic::Cwd
+            | Mnemonic::Cbw
+            | Mnemonic::Cwde
+            | Mnemonic::Cdqe
     ) || m == Mnemonic::Imul && i.op_count() == 1
     {
         rax = true;

@@ -91,11 +91,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         }
         a.plain(Code::VEX_Vzeroupper);
     }
-    a.mi(
-        Code::Mov_rm8_imm8,
-        field_of_cpu(field!(vectors_live)),
-        0,
-    );
+    a.mi(Code::Mov_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
     a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
     a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
     let default_control = a.label();
@@ -107,11 +103,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
     // Take the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
     let load_vectors = a.here();
     if avx {
-        a.mi(
-            Code::Cmp_rm8_imm8,
-            field_of_cpu(field!(vectors_allowed)),
-            0,
-        );
+        a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_allowed)), 0);
         let refused = a.label();
         a.jcc(cc::E, refused);
         a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
@@ -122,7 +114,12 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper(1));
         for n in 2..16 {
             let accumulator = xmm(n % 2);
-            a.rrm(Code::VEX_Vpor_xmm_xmm_xmmm128, accumulator, accumulator, upper(n));
+            a.rrm(
+                Code::VEX_Vpor_xmm_xmm_xmmm128,
+                accumulator,
+                accumulator,
+                upper(n),
+            );
         }
         a.put(&iced_x86::Instruction::with3(
             Code::VEX_Vpor_xmm_xmm_xmmm128,
@@ -144,11 +141,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
             a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
         }
         a.bind(loaded);
-        a.mi(
-            Code::Mov_rm8_imm8,
-            field_of_cpu(field!(vectors_live)),
-            1,
-        );
+        a.mi(Code::Mov_rm8_imm8, field_of_cpu(field!(vectors_live)), 1);
         // Clears ZF.
         a.ri(Code::Or_rm32_imm8, EAX, 1);
         a.bind(refused);
@@ -185,11 +178,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
     store_registers(&mut a);
     a.store(field!(left), LEFT);
     a.bind(leave_stored);
-    a.mi(
-        Code::Cmp_rm8_imm8,
-        field_of_cpu(field!(vectors_live)),
-        0,
-    );
+    a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
     let no_vectors = a.label();
     a.jcc(cc::E, no_vectors);
     a.call_to(save_vectors);
@@ -206,11 +195,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         store_registers(a);
         a.store(field!(left), LEFT);
         a.ri(Code::Sub_rm64_imm8, RSP, 8);
-        a.rm(
-            Code::Movzx_r32_rm8,
-            EDX,
-            field_of_cpu(field!(vectors_live)),
-        );
+        a.rm(Code::Movzx_r32_rm8, EDX, field_of_cpu(field!(vectors_live)));
         a.mr(
             Code::Mov_rm8_r8,
             field_of_cpu(field!(vectors_were_live)),
@@ -386,17 +371,18 @@ impl Cpu {
         self.current = op;
         let stall = self.stall;
         let long = self.stall - self.model_stall;
-        let changes = self.blocks.changes();
+        let counts = self.blocks.counts();
         let head = self.retired;
         let done = (op.handler)(self, op);
         // An unfinished REP instruction takes itself back.
         let taken_back = self.retired.wrapping_sub(head);
         self.retired = head;
         if self.attached {
-            self.counters[translation.privilege].long_cycles += self.stall - self.model_stall - long;
+            self.counters[translation.privilege].long_cycles +=
+                self.stall - self.model_stall - long;
         }
         let may_go_on = matches!(done, Ok(Flow::Next)) && !self.block_end.is_null();
-        if may_go_on && self.blocks.changes() == changes && self.vectors_as_before() {
+        if may_go_on && self.blocks.counts() == counts && self.vectors_as_before() {
             self.native.flags = Native::pack_flags(self.rflags);
             if self.attached {
                 let counters = &mut self.counters[translation.privilege];

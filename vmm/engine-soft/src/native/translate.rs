@@ -53,13 +53,17 @@ impl Cpu {
         if self.native.arena.is_some() {
             return true;
         }
-        let made = Arena::new().map_err(|e| e.to_string()).and_then(|mut arena| {
-            let (code, routines) = routines(arena.next(), self.native.host.avx)
-                .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
-                arena.push(&code).ok_or("no room for the translator's routines")?;
-            arena.keep();
-            Ok((arena, routines))
-        });
+        let made = Arena::new()
+            .map_err(|e| e.to_string())
+            .and_then(|mut arena| {
+                let (code, routines) = routines(arena.next(), self.native.host.avx)
+                    .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
+                arena
+                    .push(&code)
+                    .ok_or("no room for the translator's routines")?;
+                arena.keep();
+                Ok((arena, routines))
+            });
         match made {
             Ok((arena, routines)) => {
                 self.native.arena = Some(arena);
@@ -176,11 +180,7 @@ impl Cpu {
         let fetch = e.a.label();
         let fetched = e.a.label();
         if vectors {
-            e.a.mi(
-                Code::Cmp_rm8_imm8,
-                field_of_cpu(field!(vectors_live)),
-                0,
-            );
+            e.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
             e.a.jcc(cc::E, load_vectors);
             e.a.bind(vectors_loaded);
         }
@@ -189,11 +189,10 @@ impl Cpu {
         e.a.jcc(cc::S, budget);
         if self.attached {
             for line in &lines {
-                let slot = self.fetch_filter.slot_offset(*line)
-                    + std::mem::offset_of!(Cpu, fetch_filter);
+                let slot =
+                    self.fetch_filter.slot_offset(*line) + std::mem::offset_of!(Cpu, fetch_filter);
                 if *line <= i32::MAX as u64 {
-                    e.a
-                        .mi(Code::Cmp_rm64_imm32, field_of_cpu(slot), *line as i32);
+                    e.a.mi(Code::Cmp_rm64_imm32, field_of_cpu(slot), *line as i32);
                 } else {
                     e.a.constant(RAX, *line);
                     e.a.rm(Code::Cmp_r64_rm64, RAX, field_of_cpu(slot));
@@ -202,11 +201,7 @@ impl Cpu {
             }
             e.a.bind(fetched);
             e.a.constant(RAX, packed);
-            e.a.mr(
-                Code::Add_rm64_r64,
-                field_of_cpu(field!(packed)),
-                RAX,
-            );
+            e.a.mr(Code::Add_rm64_r64, field_of_cpu(field!(packed)), RAX);
             let counters = std::mem::offset_of!(Cpu, counters)
                 + translation.privilege * size_of::<nodescope_plugin_api::Counters>();
             for (class, n) in translation.flops() {
@@ -252,19 +247,11 @@ impl Cpu {
         });
         e.a.bind(budget);
         e.a.ri(Code::Add_rm64_imm8, LEFT, count);
-        e.a.mi(
-            Code::Mov_rm32_imm32,
-            field_of_cpu(field!(exit)),
-            own as i32,
-        );
+        e.a.mi(Code::Mov_rm32_imm32, field_of_cpu(field!(exit)), own as i32);
         e.a.jmp_to(routines.leave);
         e.a.bind(load_vectors);
         if vectors {
-            e.a.mi(
-                Code::Mov_rm32_imm32,
-                field_of_cpu(field!(exit)),
-                own as i32,
-            );
+            e.a.mi(Code::Mov_rm32_imm32, field_of_cpu(field!(exit)), own as i32);
             e.a.call_to(routines.load_vectors);
             e.a.jcc(cc::NE, vectors_loaded);
             e.a.jmp_to(routines.leave_to_interpret);
@@ -428,18 +415,14 @@ impl Emitter {
         self.a.rr(Code::Mov_r32_rm32, EAX, ECX);
         self.a.ri(Code::Shr_rm32_imm8, EAX, 10);
         self.a.rr(Code::Xor_r32_rm32, EAX, ECX);
-        self.a
-            .ri(Code::And_rm32_imm32, EAX, (JUMPS - 1) as i32);
+        self.a.ri(Code::And_rm32_imm32, EAX, (JUMPS - 1) as i32);
         self.a.ri(
             Code::Shl_rm32_imm8,
             EAX,
             size_of::<Jump>().trailing_zeros() as i32,
         );
-        self.a.rm(
-            Code::Cmp_r64_rm64,
-            RCX,
-            indexed_field(table + JUMP_IP, RAX),
-        );
+        self.a
+            .rm(Code::Cmp_r64_rm64, RCX, indexed_field(table + JUMP_IP, RAX));
         self.a.jcc(cc::NE, elsewhere);
         if stack != 0 {
             self.move_stack(stack);
