@@ -143,6 +143,8 @@ pub struct Native {
     partial: Option<(i64, u64)>,
     arena: Option<Arena>,
     routines: Routines,
+    /// Boxed, since code holds their addresses while the vector grows.
+    #[expect(clippy::vec_box)]
     translations: Vec<Box<Translation>>,
     exits: Vec<Leaving>,
     /// Exits whose cells are linked.
