@@ -341,6 +341,18 @@ impl InstructionFilter {
     }
 }
 
+/// A piece of an access in RAM, translated.
+struct Place {
+    linear: u64,
+    physical: u64,
+    host: *mut u8,
+    len: usize,
+    /// Later writes to the page need no other look.
+    writable: bool,
+    /// The translation survives a CR3 write.
+    global: bool,
+}
+
 /// Where a piece of an access (within one page and one line) goes.
 enum Target {
     Host(*mut u8),
@@ -630,6 +642,72 @@ impl Cpu {
                 self.blocks.forget_code();
             }
         }
+        let global = page.global();
+        let place = Place {
+            linear,
+            physical,
+            host,
+            len,
+            writable,
+            global,
+        };
+        self.touch(&place, access, extra);
+        Ok(Target::Host(host))
+    }
+
+    /// The host address of an operand that lies within one page (and line), reported and entered in the filter as loads
+    /// and stores of the interpreter do; None, and nothing done, where that takes more than a cached translation.
+    pub fn quick_access(
+        &mut self,
+        linear: u64,
+        len: usize,
+        read: bool,
+        write: bool,
+    ) -> Option<*mut u8> {
+        if len > self.filter.room(linear) {
+            return None;
+        }
+        let page = self.cached_page(linear, if write { Intent::Write } else { Intent::Read })?;
+        if page.host.is_null() {
+            return None;
+        }
+        let physical = page.physical | linear & 0xfff;
+        let region = &self.ram.regions()[page.region as usize];
+        let has_code = region.code.has_code((physical - region.start) as usize);
+        if write && has_code {
+            return None;
+        }
+        // SAFETY: the offset lies within the page.
+        let host = unsafe { page.host.add((linear & 0xfff) as usize) };
+        let place = Place {
+            linear,
+            physical,
+            host,
+            len,
+            writable: !has_code && page.write_ready(self, self.privilege()),
+            global: page.global(),
+        };
+        if read {
+            self.touch(&place, Access::Read, false);
+        }
+        if write {
+            self.touch(&place, Access::Write, false);
+        }
+        Some(host)
+    }
+
+    /// Report an access within one page and line to an attached model, refill the filter.
+    #[inline]
+    fn touch(&mut self, place: &Place, access: Access, extra: bool) {
+        let Place {
+            linear,
+            physical,
+            host,
+            len,
+            writable,
+            global,
+        } = *place;
+        let write = access == Access::Write;
         let (slot, other) = {
             let (slot, first) = (self.filter.slot(linear), self.filter.first());
             (slot + first, slot + (SLOTS - first))
@@ -645,8 +723,8 @@ impl Cpu {
                 host: unit_host,
                 line: 0,
             };
-            self.filter.fill_page(slot, entry, page.global());
-            return Ok(Target::Host(host));
+            self.filter.fill_page(slot, entry, global);
+            return;
         }
         if extra {
             // The instruction's own count is one; each further line it touches is counted here.
@@ -701,7 +779,6 @@ impl Cpu {
                 line,
             };
         }
-        Ok(Target::Host(host))
     }
 
     /// Report a reference to the attached model and apply what it changes.

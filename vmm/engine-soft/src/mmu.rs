@@ -117,6 +117,18 @@ impl Cpu {
         }
     }
 
+    /// The translation of an address that is cached and permits an access at the current privilege; None where a walk would
+    /// be needed or a fault raised. Changes nothing.
+    #[inline]
+    pub fn cached_page(&self, linear: u64, intent: Intent) -> Option<&Page> {
+        let page = &self.tlb.pages[(linear >> 12) as usize % SLOTS];
+        (page.tag == linear >> 12
+            && (page.global || page.epoch == self.tlb.epoch)
+            && allowed(self, page, intent, self.cpl == 3)
+            && (intent != Intent::Write || page.dirty))
+            .then_some(page)
+    }
+
     /// Translate at a given privilege: descriptor tables and TSS are read as supervisor at any CPL.
     pub fn translate_at(
         &mut self,

@@ -30,6 +30,15 @@ struct Cold {
     flags_in_host: bool,
 }
 
+/// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
+struct Missed {
+    entry: Label,
+    resume: Label,
+    /// Where the interpreter must carry out the operation.
+    interpret: Label,
+    memory: Memory,
+}
+
 /// Emits the code of one block.
 pub struct Emitter {
     /// The code.
@@ -40,6 +49,9 @@ pub struct Emitter {
     /// Address of the translation, as the routines want it.
     translation: u64,
     cold: Vec<Cold>,
+    missed: Vec<Missed>,
+    /// [`super::Native::vectors_wide`] is set.
+    wide: bool,
     /// The guest's flags are in the host's.
     in_host: bool,
     /// They are in [`super::Native::flags`].
@@ -67,6 +79,8 @@ impl Emitter {
             routines,
             translation,
             cold: Vec::new(),
+            missed: Vec::new(),
+            wide: false,
             in_host: false,
             in_memory: true,
         }
@@ -167,6 +181,30 @@ impl Emitter {
 
     /// Append the out-of-line code.
     pub fn finish_cold(&mut self) {
+        for missed in std::mem::take(&mut self.missed) {
+            let memory = missed.memory;
+            self.a.bind(missed.entry);
+            // RAX is the linear address less the entry's base, RCX the entry.
+            let tag = if memory.write { WRITE } else { READ };
+            self.a.rm(
+                Code::Add_r64_rm64,
+                RAX,
+                indexed_field(self.entries + tag, RCX),
+            );
+            if memory.aligned {
+                self.a
+                    .ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
+                self.a.jcc(cc::NE, missed.interpret);
+            }
+            self.a.store(field!(linear), RAX);
+            self.a.constant(RAX, self.translation);
+            self.a
+                .constant(RCX, super::runtime::describe(memory).into());
+            self.a.call_to(self.routines.access);
+            self.a.rr(Code::Test_rm64_r64, RAX, RAX);
+            self.a.jcc(cc::E, missed.interpret);
+            self.a.jmp(missed.resume);
+        }
         for cold in std::mem::take(&mut self.cold) {
             self.a.bind(cold.entry);
             self.call_interpreter(cold.operation);
@@ -274,7 +312,12 @@ impl Emitter {
 
     /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
     fn look_up(&mut self, memory: Memory, operation: usize) {
-        let miss = self.miss(operation);
+        let interpret = self.miss(operation);
+        let miss = if memory.conditional {
+            interpret
+        } else {
+            self.a.label()
+        };
         let tag = if memory.write { WRITE } else { READ };
         let FilterLayout {
             unit,
@@ -295,13 +338,23 @@ impl Emitter {
         a.jcc(cc::A, miss);
         if memory.aligned {
             a.ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
-            a.jcc(cc::NE, miss);
+            a.jcc(cc::NE, interpret);
         }
         a.rm(
             Code::Add_r64_rm64,
             RAX,
             indexed_field(self.entries + HOST_ADDRESS, RCX),
         );
+        if !memory.conditional {
+            let resume = a.label();
+            a.bind(resume);
+            self.missed.push(Missed {
+                entry: miss,
+                resume,
+                interpret,
+                memory,
+            });
+        }
     }
 
     /// The host address of an instruction's memory operand, in RAX.
@@ -320,7 +373,9 @@ impl Emitter {
             self.a.rm(Code::Lea_r64_m, RAX, at_offset(base, offset));
         }
         let memory = Memory {
+            read: !write,
             write,
+            conditional: false,
             size: 8,
             aligned: false,
         };
@@ -391,12 +446,31 @@ impl Emitter {
             }
         } else {
             let memory = Memory {
+                read: true,
                 write: false,
+                conditional: false,
                 size: 8,
                 aligned: false,
             };
             self.operand(i, memory, operation);
             self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
+        }
+    }
+
+    /// Keep account of whether upper halves of vector registers are in use; leaves flags alone.
+    fn note_width(&mut self, i: &Instruction) {
+        use iced_x86::Mnemonic::{Vzeroall, Vzeroupper};
+        let clears = matches!(i.mnemonic(), Vzeroupper | Vzeroall);
+        let sets = !self.wide
+            && (0..i.op_count())
+                .any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_ymm());
+        if clears || sets {
+            self.wide = sets;
+            self.a.mi(
+                Code::Mov_rm8_imm8,
+                field_of_cpu(field!(vectors_wide)),
+                sets.into(),
+            );
         }
     }
 
@@ -493,6 +567,7 @@ impl Emitter {
             }
         }
         self.a.put(&moved);
+        self.note_width(i);
         for (guest, home) in [stored, also].into_iter().flatten() {
             self.a.store(gpr(guest), home);
         }

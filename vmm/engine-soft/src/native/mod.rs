@@ -121,8 +121,12 @@ pub struct Native {
     vectors_allowed: u8,
     /// They were before a call.
     vectors_were_live: u8,
+    /// Some upper half of a vector register may not be zero.
+    vectors_wide: u8,
     /// A place for a value across a look-up.
     spill: u64,
+    /// The address of an access whose look-up missed.
+    linear: u64,
     /// By privilege (kernel, user), then hash of the instruction pointer.
     jumps: [[Jump; JUMPS]; 2],
 
@@ -213,7 +217,9 @@ impl Native {
             vectors_live: 0,
             vectors_allowed: 0,
             vectors_were_live: 0,
+            vectors_wide: 0,
             spill: 0,
+            linear: 0,
             jumps: [[NO_JUMP; JUMPS]; 2],
             enabled: translate != Translate::Never,
             warm: match translate {

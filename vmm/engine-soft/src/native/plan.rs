@@ -60,8 +60,12 @@ pub enum Branch {
 /// A memory operand.
 #[derive(Clone, Copy, Debug)]
 pub struct Memory {
-    /// Written (and perhaps read).
+    /// Read.
+    pub read: bool,
+    /// Written.
     pub write: bool,
+    /// Written only if something holds: its look-up that misses is the interpreter's affair.
+    pub conditional: bool,
     /// Bytes.
     pub size: u32,
     /// Must be aligned to its size.
@@ -461,10 +465,11 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         [] => None,
         [m] => {
             use OpAccess::{CondRead, Read, ReadCondWrite, ReadWrite, Write};
-            let write = match m.access() {
-                Read => false,
-                CondRead if conditional => false,
-                Write | ReadWrite | ReadCondWrite => true,
+            let (read, write) = match m.access() {
+                Read => (true, false),
+                CondRead if conditional => (true, false),
+                Write => (false, true),
+                ReadWrite | ReadCondWrite => (true, true),
                 _ => return None,
             };
             let size = m.memory_size().size() as u32;
@@ -472,7 +477,9 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
                 return None;
             }
             Some(Memory {
+                read,
                 write,
+                conditional: m.access() == ReadCondWrite,
                 size,
                 aligned: must_be_aligned(i, size),
             })

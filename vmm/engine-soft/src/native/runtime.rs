@@ -41,6 +41,8 @@ pub struct Routines {
     pub leave_indirect: u64,
     /// Call [`interpret`] with RAX = translation, ECX = operation.
     pub interpret: u64,
+    /// Call [`access`] with RAX = translation, ECX = [`describe`]; RAX is the host address, or zero.
+    pub access: u64,
     /// Call [`fetch`] with RAX = translation.
     pub fetch: u64,
     /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
@@ -134,8 +136,10 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         for n in 0..16 {
             a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
         }
+        a.mi(Code::Mov_rm8_imm8, field_of_cpu(field!(vectors_wide)), 1);
         a.jmp(loaded);
         a.bind(narrow);
+        a.mi(Code::Mov_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
         a.plain(Code::VEX_Vzeroupper);
         for n in 0..16 {
             a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
@@ -235,7 +239,9 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
+    let access = access_routine(&mut a, avx);
     let routines = Routines {
+        access,
         enter,
         leave,
         leave_to_interpret,
@@ -245,6 +251,110 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         load_vectors,
     };
     Ok((a.finish()?, routines))
+}
+
+/// The routine that makes good a look-up that missed. It is on the way of every miss of a model's first level, so that it
+/// saves only what a function may change, and leaves the vector registers live.
+fn access_routine(a: &mut Assembler, avx: bool) -> u64 {
+    use Register::{EDX, R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
+    let start = a.here();
+    // By the calling convention a function keeps RBX, RBP and R12 to R15.
+    let changed: Vec<(usize, Register)> = HOST
+        .iter()
+        .enumerate()
+        .filter_map(|(n, host)| host.map(|host| (n, host)))
+        .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
+        .collect();
+    for (n, host) in &changed {
+        a.store(gpr(*n), *host);
+    }
+    a.store(field!(left), LEFT);
+    a.ri(Code::Sub_rm64_imm8, RSP, 8);
+    let call = |a: &mut Assembler| {
+        a.copy(RDI, CPU);
+        a.copy(RSI, RAX);
+        a.rr(Code::Mov_r32_rm32, EDX, Register::ECX);
+        a.constant(RAX, self::access as *const () as u64);
+        a.r(Code::Call_rm64, RAX);
+    };
+    let done = a.label();
+    let (no_vectors, wide) = (a.label(), a.label());
+    if avx {
+        a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
+        a.jcc(cc::E, no_vectors);
+        a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
+        a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
+        let default_control = a.label();
+        a.jcc(cc::E, default_control);
+        a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
+        a.bind(default_control);
+        a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
+        a.jcc(cc::NE, wide);
+        for n in 0..16 {
+            a.mr(Code::Movups_xmmm128_xmm, vector(n), xmm(n));
+        }
+        call(a);
+        for n in 0..16 {
+            a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
+        }
+        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
+        a.jmp(done);
+        a.bind(wide);
+        for n in 0..16 {
+            a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
+        }
+        a.plain(Code::VEX_Vzeroupper);
+        call(a);
+        for n in 0..16 {
+            a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
+        }
+        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
+        a.jmp(done);
+        a.bind(no_vectors);
+    }
+    call(a);
+    a.bind(done);
+    a.ri(Code::Add_rm64_imm8, RSP, 8);
+    a.load(LEFT, field!(left));
+    for (n, host) in &changed {
+        a.load(*host, gpr(*n));
+    }
+    a.plain(Code::Retnq);
+    start
+}
+
+/// An access in one word, for [`access`]: size, read, write.
+pub fn describe(memory: super::plan::Memory) -> u32 {
+    memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9
+}
+
+/// Make good a look-up that missed, for the address in [`Native::linear`]: the host address of the operand, or null where
+/// the interpreter must carry out the operation (nothing is done then).
+///
+/// # Safety
+/// As for [`interpret`].
+unsafe extern "sysv64" fn access(
+    cpu: *mut Cpu,
+    translation: *const Translation,
+    what: u32,
+) -> *mut u8 {
+    // SAFETY: as in `interpret`.
+    let cpu = unsafe { &mut *cpu };
+    // SAFETY: as in `interpret`.
+    let translation = unsafe { &*translation };
+    let head = cpu.native.left + i64::from(translation.count);
+    cpu.retired = cpu.native.retired_at(head);
+    let stall = cpu.stall;
+    let place = cpu.quick_access(
+        cpu.native.linear,
+        (what & 0xff) as usize,
+        what & 1 << 8 != 0,
+        what & 1 << 9 != 0,
+    );
+    if cpu.stall != stall {
+        cpu.shorten_budget(translation);
+    }
+    place.unwrap_or(std::ptr::null_mut())
 }
 
 impl Native {
