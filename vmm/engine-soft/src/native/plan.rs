@@ -319,7 +319,8 @@ fn branch(i: &Instruction) -> Option<Branch> {
         Ret if i.code() == Code::Retnq => Branch::Return(0),
         Ret if i.code() == Code::Retnq_imm16 => Branch::Return(i.immediate16()),
         _ => {
-            if i.op0_kind() != OpKind::NearBranch64 {
+            // LOOPcc has a condition, too, but counts.
+            if i.op0_kind() != OpKind::NearBranch64 || !i.is_jcc_short_or_near() {
                 return None;
             }
             Branch::Conditional(crate::ops::integer::condition::encoding(
