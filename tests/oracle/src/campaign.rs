@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use nodescope_engine_soft::Translate;
 use nodescope_memory::LayoutError;
 use thiserror::Error;
 
@@ -23,10 +24,10 @@ pub enum CampaignError {
     Memory(#[from] LayoutError),
 }
 
-/// Both sides.
+/// Both sides, the engine twice: interpreting and translating.
 pub struct Duel {
     native: Native,
-    engine: Engine,
+    engines: [Engine; 2],
     window: Vec<u8>,
 }
 
@@ -46,7 +47,10 @@ impl Duel {
         let window = window();
         Ok(Self {
             native: Native::new(&window)?,
-            engine: Engine::new(&window)?,
+            engines: [
+                Engine::new(&window, Translate::Never)?,
+                Engine::new(&window, Translate::After(0))?,
+            ],
             window,
         })
     }
@@ -80,32 +84,50 @@ impl Duel {
     pub fn run(&mut self, case: &Case) -> Verdict {
         for p in &case.patches {
             self.native.write(p.address, &p.bytes);
-            self.engine.write(p.address, &p.bytes);
+            for engine in &mut self.engines {
+                engine.write(p.address, &p.bytes);
+            }
         }
         let native = self.native.run(&case.state, &case.bytes);
-        let mut differences = match self.engine.run(&case.state, &case.bytes) {
-            Ok(engine) => compare(
-                case,
-                &native,
-                &engine,
-                [self.native.window(), self.engine.window()],
-            ),
-            Err(e) => vec![Difference {
-                what: "the engine stopped".into(),
-                expected: "an outcome".into(),
-                got: e.to_string().lines().next().unwrap_or_default().to_owned(),
-            }],
-        };
-        self.reset();
-        let set_aside = !differences.is_empty() && is_known_deviation(case, &native, &differences);
-        if set_aside {
-            differences.clear();
+        let mut differences = Vec::new();
+        let mut set_aside = false;
+        for (engine, name) in self.engines.iter_mut().zip(["interpreted", "translated"]) {
+            match engine.run(&case.state, &case.instruction, &case.bytes) {
+                Ok(outcome) => {
+                    let memory = [self.native.window(), engine.window()];
+                    differences = compare(case, &native, &outcome, memory);
+                }
+                Err(e) => {
+                    differences = vec![Difference {
+                        what: "the engine stopped".into(),
+                        expected: "an outcome".into(),
+                        got: e.to_string().lines().next().unwrap_or_default().to_owned(),
+                    }];
+                }
+            }
+            if !differences.is_empty() {
+                if is_known_deviation(case, &native, &differences) {
+                    differences.clear();
+                    set_aside = true;
+                    continue;
+                }
+                for d in &mut differences {
+                    d.what = format!("{} ({name})", d.what);
+                }
+                break;
+            }
         }
+        self.reset();
         Verdict {
             native,
             differences,
             set_aside,
         }
+    }
+
+    /// Cases that the translating engine ran as translated blocks.
+    pub fn translated(&self) -> u64 {
+        self.engines[1].translated()
     }
 
     /// Put the common contents back where they changed.
@@ -117,10 +139,10 @@ impl Duel {
             self.native.write(start, &bytes[..len]);
             self.window = bytes;
         }
-        if self.engine.window() != self.window {
-            let bytes = std::mem::take(&mut self.window);
-            self.engine.write(start, &bytes);
-            self.window = bytes;
+        for engine in &mut self.engines {
+            if engine.window() != self.window {
+                engine.write(start, &self.window);
+            }
         }
     }
 }
@@ -148,6 +170,8 @@ pub struct Tally {
     pub exceptions: u64,
     /// Cases set aside, because the engine documents the difference.
     pub set_aside: u64,
+    /// Cases that the engine ran as translated blocks as well as interpreted.
+    pub translated: u64,
     /// Cases that differ.
     pub mismatches: u64,
     /// Mismatches by instruction.
@@ -165,6 +189,7 @@ pub fn run(
 ) -> Tally {
     let mut generator = Generator::new(group, seed);
     let mut tally = Tally::default();
+    let translated = duel.translated();
     for index in indices {
         let case = generator.case(index);
         let verdict = if native_only {
@@ -183,5 +208,6 @@ pub fn run(
             report(&case, &verdict.differences, *n);
         }
     }
+    tally.translated = duel.translated() - translated;
     tally
 }

@@ -1,13 +1,15 @@
-//! Runs one instruction on the portable engine, in a small flat guest whose user pages lie where the native side has them.
+//! Runs one instruction on the portable engine, interpreted or translated, in a small flat guest whose user pages lie where the native side has them.
 
 use nodescope_engine::{
     EngineError, GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform, Vcpu,
 };
-use nodescope_engine_soft::vcpu::{SoftConfig, SoftVcpu, StepOutcome};
+use nodescope_engine_soft::vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};
 use nodescope_memory::{LayoutError, Ram};
 use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome as Answer, Privilege};
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, Segment, VcpuState, Vector};
+
+use iced_x86::{FlowControl, Instruction};
 
 use crate::layout::{CODE, CODE_LEN, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::state::{Outcome, State};
@@ -26,6 +28,9 @@ const A: u64 = 0x20;
 const D: u64 = 0x40;
 const NX: u64 = 1 << 63;
 
+/// `jmp $`
+const JUMP_TO_ITSELF: [u8; 2] = [0xeb, 0xfe];
+
 /// Cases after which the vCPU is made anew, so that decoded blocks do not pile up.
 const LIFE: u32 = 20_000;
 
@@ -39,22 +44,26 @@ pub struct Engine {
     window: *mut u8,
     last: (usize, usize),
     age: u32,
+    translate: Translate,
+    /// Instructions that were executed as part of a translated block.
+    translated: u64,
 }
 
-fn config(ram: &Ram) -> SoftConfig {
+fn config(ram: &Ram, translate: Translate) -> SoftConfig {
     SoftConfig {
         id: 0,
         ram: ram.clone(),
         cpuid: CpuidTable::default(),
         cpi: 1 << 16,
         seed: 1,
-        translate: nodescope_engine_soft::Translate::After(0),
+        translate,
     }
 }
 
 impl Engine {
-    /// A guest whose window holds these bytes.
-    pub fn new(window: &[u8]) -> Result<Self, LayoutError> {
+    /// A guest whose window holds these bytes; with `Translate::After(0)` each instruction runs as part of a translated
+    /// block.
+    pub fn new(window: &[u8], translate: Translate) -> Result<Self, LayoutError> {
         assert_eq!(window.len(), WINDOW_LEN);
         let ram = Ram::new(&[RAM])?;
         let mut next = TABLES + PAGE;
@@ -97,13 +106,15 @@ impl Engine {
             )
         };
         Ok(Self {
-            vcpu: SoftVcpu::new(config(&ram)),
+            vcpu: SoftVcpu::new(config(&ram, translate)),
             base: base_state(),
             ram,
             code,
             window: data,
             last: (0, 0),
             age: 0,
+            translate,
+            translated: 0,
         })
     }
 
@@ -124,18 +135,35 @@ impl Engine {
     }
 
     /// Run the instruction `bytes`, placed at `state.rip`.
-    pub fn run(&mut self, state: &State, bytes: &[u8]) -> Result<Outcome, EngineError> {
+    pub fn run(
+        &mut self,
+        state: &State,
+        instruction: &Instruction,
+        bytes: &[u8],
+    ) -> Result<Outcome, EngineError> {
         self.age += 1;
         if self.age == LIFE {
             self.age = 0;
-            self.vcpu = SoftVcpu::new(config(&self.ram));
+            self.vcpu = SoftVcpu::new(config(&self.ram, self.translate));
         }
         let offset = (state.rip - CODE) as usize;
-        let len = bytes.len().min(CODE_LEN - offset);
+        // The instruction, then a jump to itself: together they are a block, whose execution as a whole may be translated and
+        // ends where the instruction ends. A branch is a block of its own.
+        let ends_block = instruction.flow_control() != FlowControl::Next;
+        let mut code = [0xcc; 17];
+        code[..bytes.len()].copy_from_slice(bytes);
+        let mut len = bytes.len();
+        let mut budget = 1;
+        if self.translate != Translate::Never && !ends_block {
+            code[len..len + 2].copy_from_slice(&JUMP_TO_ITSELF);
+            len += 2;
+            budget = 2;
+        }
+        let len = len.min(CODE_LEN - offset);
         let at = |offset: usize| CODE_PHYSICAL + offset as u64;
         let (last, last_len) = self.last;
-        assert!(self.ram.write(at(last), &[0xcc; 15][..last_len]));
-        assert!(self.ram.write(at(offset), &bytes[..len]));
+        assert!(self.ram.write(at(last), &[0xcc; 17][..last_len]));
+        assert!(self.ram.write(at(offset), &code[..len]));
         self.last = (offset, len);
         let mut s = self.base.clone();
         s.general.gpr = state.gpr;
@@ -145,9 +173,10 @@ impl Engine {
         s.vector = state.vector;
         self.vcpu.restore(&s);
         let mut exception = None;
+        let translations = self.vcpu.translations();
         // A REP instruction may take several steps; until it is done the instruction pointer stays.
         for _ in 0..1000 {
-            match self.vcpu.step_undelivered(&mut Nothing)? {
+            match self.vcpu.run_undelivered(&mut Nothing, budget)? {
                 StepOutcome::Retired | StepOutcome::Halted => {}
                 StepOutcome::Exception(e) => {
                     exception = Some(e);
@@ -163,6 +192,7 @@ impl Engine {
             }
         }
         let after = self.vcpu.save();
+        self.translated += u64::from(self.vcpu.translations() > translations);
         Ok(Outcome {
             exception,
             state: State {
@@ -173,6 +203,11 @@ impl Engine {
                 vector: after.vector,
             },
         })
+    }
+
+    /// Cases in which a block was translated and run so.
+    pub fn translated(&self) -> u64 {
+        self.translated
     }
 
     /// Bytes of the code pages, for tests of the harness.

@@ -110,12 +110,13 @@ fn child(
             },
         );
         println!(
-            "{group} {} {} {} {} {}",
+            "{group} {} {} {} {} {} {}",
             tally.cases,
             tally.exceptions,
             tally.mismatches,
             tally.set_aside,
-            start.elapsed().as_micros()
+            start.elapsed().as_micros(),
+            tally.translated
         );
         for (name, n) in &tally.by_instruction {
             println!("- {name} {n}");
@@ -173,10 +174,11 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
             tally.mismatches += number(3)?;
             tally.set_aside += number(4)?;
             *time += number(5)?;
+            tally.translated += number(6)?;
         }
     }
     println!(
-        "group     instructions      cases  exceptions   set aside  mismatches   cases/s per process"
+        "group     instructions      cases  translated  exceptions   set aside  mismatches   cases/s per process"
     );
     let mut total = Tally::default();
     let mut total_time = 0;
@@ -187,9 +189,10 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
             continue;
         }
         println!(
-            "{group:<9} {:>12} {:>10} {:>11} {:>11} {:>11} {:>12.0}",
+            "{group:<9} {:>12} {:>10} {:>11} {:>11} {:>11} {:>11} {:>12.0}",
             catalogue::codes(*group).len(),
             tally.cases,
+            tally.translated,
             tally.exceptions,
             tally.set_aside,
             tally.mismatches,
@@ -197,6 +200,7 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         );
         total.cases += tally.cases;
         total.exceptions += tally.exceptions;
+        total.translated += tally.translated;
         total.set_aside += tally.set_aside;
         total.mismatches += tally.mismatches;
         total_time += time;
@@ -207,8 +211,9 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         }
     }
     println!(
-        "total: {} cases, {} exceptions, {} set aside, {} mismatches, seed {}, {:.0} cases/s per process",
+        "total: {} cases, {} run translated too, {} exceptions, {} set aside, {} mismatches, seed {}, {:.0} cases/s per process",
         total.cases,
+        total.translated,
         total.exceptions,
         total.set_aside,
         total.mismatches,

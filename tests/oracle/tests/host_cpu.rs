@@ -48,9 +48,15 @@ fn group_agrees(group: Group, count: u64) {
         "{group}: {} of {count} cases differ\n{text}",
         tally.mismatches
     );
+    // What cannot be fetched or decoded has no block to translate.
+    assert!(
+        group == Group::Invalid || tally.translated * 10 > count * 8,
+        "{group}: only {} of {count} cases ran translated",
+        tally.translated
+    );
     println!(
-        "{group}: {count} cases agree, {} with an exception",
-        tally.exceptions
+        "{group}: {count} cases agree, {} with an exception, {} translated",
+        tally.exceptions, tally.translated
     );
 }
 

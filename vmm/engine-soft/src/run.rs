@@ -298,10 +298,13 @@ impl Cpu {
         }
     }
 
-    /// Execute one instruction; the exception it raises is returned, not delivered.
-    pub fn step_undelivered(&mut self) -> Result<crate::vcpu::StepOutcome, EngineError> {
+    /// Execute this many instructions; an exception is returned, not delivered.
+    pub fn run_undelivered(
+        &mut self,
+        instructions: u64,
+    ) -> Result<crate::vcpu::StepOutcome, EngineError> {
         self.notice_code_changes();
-        let end = self.run_blocks(1 << 40, 1);
+        let end = self.run_blocks(1 << 40, instructions);
         self.synchronise_clock();
         Ok(match end {
             End::Look => crate::vcpu::StepOutcome::Retired,

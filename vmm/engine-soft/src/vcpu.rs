@@ -138,7 +138,21 @@ impl SoftVcpu {
         &mut self,
         platform: &mut dyn Platform,
     ) -> Result<StepOutcome, EngineError> {
-        self.with_platform(platform, Cpu::step_undelivered)
+        self.run_undelivered(platform, 1)
+    }
+
+    /// The same for this many instructions: ends at the first exception or HLT, and wherever the machine must be looked at.
+    pub fn run_undelivered(
+        &mut self,
+        platform: &mut dyn Platform,
+        instructions: u64,
+    ) -> Result<StepOutcome, EngineError> {
+        self.with_platform(platform, |cpu| cpu.run_undelivered(instructions))
+    }
+
+    /// Blocks that were translated since all were last thrown away.
+    pub fn translations(&self) -> usize {
+        self.cpu.native.translations()
     }
 }
 

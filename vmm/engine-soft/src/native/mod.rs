@@ -247,6 +247,11 @@ impl Native {
         }
     }
 
+    /// Blocks with code.
+    pub fn translations(&self) -> usize {
+        self.translations.len()
+    }
+
     fn retired_at(&self, left: i64) -> u64 {
         self.entered_at.wrapping_add((self.total - left) as u64)
     }
