@@ -10,8 +10,10 @@ use std::ptr::NonNull;
 
 use thiserror::Error;
 
-/// Bytes of code that one vCPU keeps before everything is thrown away.
-pub const CODE: usize = 48 << 20;
+/// Bytes of code that one vCPU keeps before everything is thrown away: in line and out of line.
+const CODE: usize = HOT + COLD;
+const HOT: usize = 20 << 20;
+const COLD: usize = 28 << 20;
 /// Cells that one vCPU keeps before everything is thrown away.
 pub const CELLS: usize = 1 << 19;
 
@@ -30,6 +32,7 @@ pub struct Arena {
     write: NonNull<u8>,
     execute: NonNull<u8>,
     used: usize,
+    cold: usize,
     cells: usize,
     /// Code below this is never thrown away.
     kept: usize,
@@ -102,6 +105,7 @@ impl Arena {
             write,
             execute,
             used: 0,
+            cold: HOT,
             cells: 0,
             kept: 0,
         })
@@ -112,21 +116,30 @@ impl Arena {
         self.execute.as_ptr() as u64 + self.used as u64
     }
 
-    /// Append code that was assembled for [`Arena::next`]; None where there is no room.
-    pub fn push(&mut self, code: &[u8]) -> Option<u64> {
-        if code.len() > CODE - self.used {
+    /// Address at which the next out-of-line code will run.
+    pub fn next_cold(&self) -> u64 {
+        self.execute.as_ptr() as u64 + self.cold as u64
+    }
+
+    /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_cold`]; None where
+    /// there is no room.
+    pub fn push(&mut self, hot: &[u8], cold: &[u8]) -> Option<u64> {
+        if hot.len() > HOT - self.used || cold.len() > CODE - self.cold {
             return None;
         }
         let at = self.next();
-        // SAFETY: the bytes `used .. used + len` lie within the writable view and are not yet in use.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                code.as_ptr(),
-                self.write.as_ptr().add(self.used),
-                code.len(),
-            );
+        for (code, to) in [(hot, self.used), (cold, self.cold)] {
+            // SAFETY: the bytes from `to` on lie within the writable view and are not yet in use.
+            unsafe {
+                std::ptr::copy_nonoverlapping(
+                    code.as_ptr(),
+                    self.write.as_ptr().add(to),
+                    code.len(),
+                );
+            }
         }
-        self.used = (self.used + code.len()).next_multiple_of(32).min(CODE);
+        self.used = (self.used + hot.len()).next_multiple_of(16).min(HOT);
+        self.cold = (self.cold + cold.len()).next_multiple_of(16).min(CODE);
         Some(at)
     }
 
@@ -162,6 +175,7 @@ impl Arena {
     /// Throw away all code but what is kept, and all cells.
     pub fn clear(&mut self) {
         self.used = self.kept;
+        self.cold = HOT;
         self.cells = 0;
     }
 }

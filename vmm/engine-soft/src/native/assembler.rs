@@ -28,6 +28,9 @@ pub const LEFT: Register = Register::R14;
 pub struct Assembler {
     encoder: Encoder,
     base: u64,
+    /// Where the out-of-line part will run, and where it begins in the stream.
+    cold_base: u64,
+    cold_from: Option<usize>,
     position: usize,
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label)>,
@@ -35,11 +38,13 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Start a piece of code that will run at `base`.
-    pub fn new(base: u64) -> Self {
+    /// Start a piece of code that will run at `base`, and at `cold_base` from [`Assembler::begin_cold`] on.
+    pub fn new(base: u64, cold_base: u64) -> Self {
         Self {
             encoder: Encoder::new(64),
             base,
+            cold_base,
+            cold_from: None,
             position: 0,
             labels: Vec::new(),
             fixups: Vec::new(),
@@ -49,21 +54,34 @@ impl Assembler {
 
     /// Address of the next instruction.
     pub fn here(&self) -> u64 {
-        self.base + self.position as u64
+        self.address(self.position)
     }
 
-    /// The code, with all jumps resolved.
-    pub fn finish(mut self) -> Result<Vec<u8>, IcedError> {
+    fn address(&self, position: usize) -> u64 {
+        match self.cold_from {
+            Some(from) if position >= from => self.cold_base + (position - from) as u64,
+            _ => self.base + position as u64,
+        }
+    }
+
+    /// What follows is out of line: kept apart, so that the code that runs often lies close together.
+    pub fn begin_cold(&mut self) {
+        self.cold_from = Some(self.position);
+    }
+
+    /// The code, with all jumps resolved: in line, then out of line.
+    pub fn finish(mut self) -> Result<(Vec<u8>, Vec<u8>), IcedError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
         let mut code = self.encoder.take_buffer();
-        for (at, label) in self.fixups {
+        for &(at, label) in &self.fixups {
             let target = self.labels[label.0].expect("every label is bound");
-            let distance = target as i64 - (at as i64 + 4);
+            let distance = self.address(target).wrapping_sub(self.address(at) + 4) as i64;
             code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
         }
-        Ok(code)
+        let cold = code.split_off(self.cold_from.unwrap_or(self.position));
+        Ok((code, cold))
     }
 
     /// A new label, not yet bound.

@@ -67,7 +67,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
     use Register::{
         DL, EAX, ECX, EDX, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RSI, RSP, XMM0, XMM1,
     };
-    let mut a = Assembler::new(base);
+    let mut a = Assembler::new(base, base);
     let saved = [RBX, RBP, R12, R13, R14, R15];
 
     let load_registers = |a: &mut Assembler| {
@@ -250,7 +250,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         fetch,
         load_vectors,
     };
-    Ok((a.finish()?, routines))
+    Ok((a.finish()?.0, routines))
 }
 
 /// The routine that makes good a look-up that missed. It is on the way of every miss of a model's first level, so that it

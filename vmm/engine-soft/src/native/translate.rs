@@ -59,7 +59,7 @@ impl Cpu {
                 let (code, routines) = routines(arena.next(), self.native.host.avx)
                     .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
                 arena
-                    .push(&code)
+                    .push(&code, &[])
                     .ok_or("no room for the translator's routines")?;
                 arena.keep();
                 Ok((arena, routines))
@@ -142,7 +142,8 @@ impl Cpu {
                 _ => Default::default(),
             },
         });
-        let base = self.native.arena.as_ref()?.next();
+        let arena = self.native.arena.as_ref()?;
+        let (base, cold_base) = (arena.next(), arena.next_cold());
         let mut factory = InstructionInfoFactory::new();
         let host = self.native.host;
         let unknown = crate::ops::system::unknown as *const ();
@@ -168,7 +169,7 @@ impl Cpu {
         };
         let routines = self.native.routines;
         let mut e = Emitter::new(
-            Assembler::new(base),
+            Assembler::new(base, cold_base),
             self.filter.layout(),
             kernel,
             routines,
@@ -237,7 +238,7 @@ impl Cpu {
             let next = ip.wrapping_add(u64::from(block.len));
             self.leave_to(&mut e, &mut exits, next)?;
         }
-        // Out of line.
+        e.a.begin_cold();
         e.finish_cold();
         let own = self.native.exits.len() as u32;
         self.native.exits.push(Leaving {
@@ -283,8 +284,8 @@ impl Cpu {
             );
             e.a.jmp_to(routines.leave);
         }
-        let bytes = match e.a.finish() {
-            Ok(bytes) => bytes,
+        let (hot, cold) = match e.a.finish() {
+            Ok(code) => code,
             Err(error) => {
                 tracing::error!(ip, %error, "a block could not be encoded and is interpreted");
                 debug_assert!(false, "{error}");
@@ -292,7 +293,7 @@ impl Cpu {
                 return None;
             }
         };
-        let Some(code) = self.native.arena.as_mut()?.push(&bytes) else {
+        let Some(code) = self.native.arena.as_mut()?.push(&hot, &cold) else {
             self.native.full = true;
             return None;
         };
