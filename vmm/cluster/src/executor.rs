@@ -11,6 +11,9 @@ use nodescope_machine::node::{Node, NodeError, NodeStatus};
 
 /// Spins before a waiting thread goes to sleep: some 100 us, longer than a quantum takes where every thread has a core.
 const SPINS: u32 = 4000;
+/// Spins before a thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
+/// is only a little late is waited for.
+const PATIENCE: u32 = 1000;
 
 struct Slot {
     node: Node,
@@ -24,8 +27,10 @@ pub struct Executor {
     quantum: AtomicU64,
     /// End of the quantum in picoseconds.
     target_ps: AtomicU64,
-    /// Next node to be taken by a thread.
-    next: AtomicUsize,
+    /// The quantum that each node has begun last.
+    begun: Vec<AtomicU64>,
+    /// Nodes that no thread has taken in this quantum.
+    waiting: AtomicUsize,
     /// Nodes that are through with the quantum.
     finished: AtomicUsize,
     stop: AtomicBool,
@@ -43,10 +48,11 @@ impl Executor {
             })
         };
         Self {
+            begun: nodes.iter().map(|_| AtomicU64::new(0)).collect(),
             slots: nodes.into_iter().map(slot).collect(),
             quantum: AtomicU64::new(0),
             target_ps: AtomicU64::new(0),
-            next: AtomicUsize::new(usize::MAX),
+            waiting: AtomicUsize::new(0),
             finished: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
             gate: Gate::default(),
@@ -84,10 +90,10 @@ impl Executor {
     ) -> R {
         let helpers = threads.clamp(1, self.len().max(1)) - 1;
         std::thread::scope(|scope| {
-            for _ in 0..helpers {
-                scope.spawn(|| self.help());
+            for thread in 1..=helpers {
+                scope.spawn(move || self.help(thread, helpers + 1));
             }
-            let result = body(&mut |target_ps| self.quantum(target_ps));
+            let result = body(&mut |target_ps| self.quantum(target_ps, helpers + 1));
             self.stop.store(true, Ordering::Release);
             self.quantum.fetch_add(1, Ordering::SeqCst);
             self.gate.open();
@@ -95,13 +101,13 @@ impl Executor {
         })
     }
 
-    fn quantum(&self, target_ps: u64) -> Result<Vec<NodeStatus>, NodeError> {
+    fn quantum(&self, target_ps: u64, threads: usize) -> Result<Vec<NodeStatus>, NodeError> {
         self.target_ps.store(target_ps, Ordering::Relaxed);
         self.finished.store(0, Ordering::Relaxed);
-        self.next.store(0, Ordering::Release);
-        self.quantum.fetch_add(1, Ordering::SeqCst);
+        self.waiting.store(self.len(), Ordering::Release);
+        let quantum = self.quantum.fetch_add(1, Ordering::SeqCst) + 1;
         self.gate.open();
-        self.take_nodes();
+        self.take_nodes(quantum, 0, threads);
         self.gate
             .wait(|| self.finished.load(Ordering::SeqCst) >= self.len());
         (0..self.len())
@@ -109,7 +115,7 @@ impl Executor {
             .collect()
     }
 
-    fn help(&self) {
+    fn help(&self, thread: usize, threads: usize) {
         let mut seen = 0;
         loop {
             self.gate
@@ -118,30 +124,41 @@ impl Executor {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            self.take_nodes();
+            self.take_nodes(seen, thread, threads);
         }
     }
 
-    fn take_nodes(&self) {
-        loop {
-            // A thread that wakes late finds no node left, or takes one of the next quantum, which has begun by then:
-            // the target is written before `next`.
-            let taken = self
-                .next
-                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |n| {
-                    (n < self.len()).then_some(n + 1)
-                });
-            let Ok(index) = taken else { return };
-            let mut slot = self.lock(index);
-            let target = slot
-                .node
-                .clock()
-                .cycles(self.target_ps.load(Ordering::Acquire));
-            slot.result = slot.node.run_until(target);
-            drop(slot);
-            if self.finished.fetch_add(1, Ordering::SeqCst) + 1 == self.len() {
-                self.gate.open();
+    /// Run this thread's own nodes, then those of threads that are late.
+    fn take_nodes(&self, quantum: u64, thread: usize, threads: usize) {
+        for index in (thread..self.len()).step_by(threads) {
+            self.take(index, quantum);
+        }
+        for _ in 0..PATIENCE {
+            if self.waiting.load(Ordering::Acquire) == 0 {
+                return;
             }
+            std::hint::spin_loop();
+        }
+        for index in 0..self.len() {
+            self.take(index, quantum);
+        }
+    }
+
+    /// Run a node through a quantum, if no thread has begun to. A thread that wakes late finds that all have.
+    fn take(&self, index: usize, quantum: u64) {
+        if self.begun[index].fetch_max(quantum, Ordering::AcqRel) >= quantum {
+            return;
+        }
+        self.waiting.fetch_sub(1, Ordering::AcqRel);
+        let mut slot = self.lock(index);
+        let target = slot
+            .node
+            .clock()
+            .cycles(self.target_ps.load(Ordering::Acquire));
+        slot.result = slot.node.run_until(target);
+        drop(slot);
+        if self.finished.fetch_add(1, Ordering::SeqCst) + 1 == self.len() {
+            self.gate.open();
         }
     }
 }
