@@ -168,6 +168,16 @@ impl DataFilter {
         (offset <= self.unit - len as u64).then_some(offset)
     }
 
+    /// The same for a span, which may be longer than what an entry stands for (FRSTOR's 108 bytes, a line of 64).
+    #[inline(always)]
+    fn hit_span(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
+        let len = len.max(1);
+        if len as u64 > self.unit {
+            return None;
+        }
+        self.hit(base, linear, len)
+    }
+
     /// What generated code needs to find an entry: `(linear >> index_shift & mask)` is its offset in bytes from
     /// `entries`, to which the privilege's half is added.
     pub fn layout(&self) -> FilterLayout {
@@ -489,7 +499,7 @@ impl Cpu {
     #[inline]
     pub fn read_span(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
         let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit(e.read, linear, len.max(1)) {
+        if let Some(offset) = self.filter.hit_span(e.read, linear, len) {
             return Ok((e.host + offset) as *const u8);
         }
         self.read_span_slow(linear, len)
@@ -514,7 +524,7 @@ impl Cpu {
     #[inline]
     pub fn write_span(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
         let e = self.filter.entry(linear);
-        if let Some(offset) = self.filter.hit(e.write, linear, len.max(1)) {
+        if let Some(offset) = self.filter.hit_span(e.write, linear, len) {
             return Ok((e.host + offset) as *mut u8);
         }
         self.write_span_slow(linear, len)
