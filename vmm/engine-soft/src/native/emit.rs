@@ -520,8 +520,10 @@ impl Emitter {
         if p.rax {
             self.a.copy(RAX, HOST[0].expect("RAX has a host register"));
         }
-        if p.cl {
-            self.a.copy(RCX, HOST[1].expect("RCX has a host register"));
+        match p.count {
+            Some(count) => self.a.constant(RCX, count.into()),
+            None if p.cl => self.a.copy(RCX, HOST[1].expect("RCX has a host register")),
+            None => {}
         }
         for (guest, home) in &homes {
             self.a.load(*home, gpr(*guest));

@@ -83,6 +83,8 @@ pub struct Itself {
     pub rax: bool,
     /// It shifts by CL.
     pub cl: bool,
+    /// A rotation by this constant, made one by CL: OF, undefined by the architecture, is not the same after both forms.
+    pub count: Option<u8>,
     /// It uses vector registers.
     pub vector: bool,
     /// The flags must be in place before it.
@@ -412,6 +414,41 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
     itself(i, info, host).map_or(Plan::Interpret, |p| Plan::Itself(Box::new(p)))
 }
 
+/// The count of a rotation by a constant other than zero and one.
+fn rotation(i: &Instruction) -> Option<u8> {
+    by_register(i.code())?;
+    let wide = match i.op0_kind() {
+        OpKind::Register => i.op0_register().is_gpr64(),
+        _ => i.memory_size().size() == 8,
+    };
+    let count = i.immediate8() & if wide { 63 } else { 31 };
+    (count > 1).then_some(count)
+}
+
+/// A rotation by CL instead of by a constant.
+fn by_register(code: Code) -> Option<Code> {
+    use Code::*;
+    Some(match code {
+        Rol_rm8_imm8 => Rol_rm8_CL,
+        Rol_rm16_imm8 => Rol_rm16_CL,
+        Rol_rm32_imm8 => Rol_rm32_CL,
+        Rol_rm64_imm8 => Rol_rm64_CL,
+        Ror_rm8_imm8 => Ror_rm8_CL,
+        Ror_rm16_imm8 => Ror_rm16_CL,
+        Ror_rm32_imm8 => Ror_rm32_CL,
+        Ror_rm64_imm8 => Ror_rm64_CL,
+        Rcl_rm8_imm8 => Rcl_rm8_CL,
+        Rcl_rm16_imm8 => Rcl_rm16_CL,
+        Rcl_rm32_imm8 => Rcl_rm32_CL,
+        Rcl_rm64_imm8 => Rcl_rm64_CL,
+        Rcr_rm8_imm8 => Rcr_rm8_CL,
+        Rcr_rm16_imm8 => Rcr_rm16_CL,
+        Rcr_rm32_imm8 => Rcr_rm32_CL,
+        Rcr_rm64_imm8 => Rcr_rm64_CL,
+        _ => return None,
+    })
+}
+
 fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Option<Itself> {
     let m = i.mnemonic();
     let vector = (0..i.op_count()).any(|n| {
@@ -431,6 +468,12 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
     // The vCPUs of a node run one at a time.
     instruction.set_has_lock_prefix(false);
     instruction.set_segment_prefix(Register::None);
+    let count = rotation(i);
+    if let Some(code) = count.and(by_register(i.code())) {
+        instruction.set_code(code);
+        instruction.set_op1_kind(OpKind::Register);
+        instruction.set_op1_register(Register::CL);
+    }
     use Code::*;
     if matches!(
         i.code(),
@@ -459,7 +502,8 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
             | Mnemonic::Shrd
     ) && {
         let last = i.op_count() - 1;
-        i.op_kind(last) == OpKind::Register && i.op_register(last) == Register::CL
+        count.is_some()
+            || i.op_kind(last) == OpKind::Register && i.op_register(last) == Register::CL
     };
     let info = info.info(i);
     let memory = match info.used_memory() {
@@ -556,6 +600,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         memory,
         rax,
         cl: by_cl,
+        count,
         vector,
         flags_in: read != 0 || flags_out && (modified != STATUS || by_cl),
         flags_out,

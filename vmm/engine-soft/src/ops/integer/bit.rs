@@ -3,6 +3,7 @@
 use iced_x86::Mnemonic;
 use nodescope_x86::bits::rflags::{CF, STATUS, ZF};
 
+use super::host;
 use super::operand::{
     Dst, Imm, Mem, Place, Shape, Source, Src, Width, by_place, by_source, by_wide,
 };
@@ -96,9 +97,16 @@ fn lower_bit<const WHAT: u8>(l: &mut Lowering<'_>) -> Option<Handler> {
 
 /// BSF and BSR. A source of zero sets ZF and leaves the destination (SDM: undefined; hardware keeps all 64 bits of it).
 fn scan<const REVERSE: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let value = S::get::<T>(cpu, op)?.to_u64();
+    let source = S::get::<T>(cpu, op)?;
+    let value = source.to_u64();
+    // Flags other than ZF are undefined: they are the host's.
+    let flags = if REVERSE {
+        host::bsr_flags(source, cpu.rflags)
+    } else {
+        host::bsf_flags(source, cpu.rflags)
+    };
+    cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
     if value == 0 {
-        cpu.rflags |= ZF;
         return Ok(Flow::Next);
     }
     let index = if REVERSE {
@@ -107,21 +115,29 @@ fn scan<const REVERSE: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Don
         value.trailing_zeros()
     };
     cpu.set_reg(op.dst, T::from_u64(index.into()));
-    cpu.rflags &= !ZF;
     Ok(Flow::Next)
 }
 
 /// LZCNT and TZCNT: CF where the source is zero, ZF where the count is.
 fn count<const LEADING: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let value = S::get::<T>(cpu, op)?.to_u64();
+    let source = S::get::<T>(cpu, op)?;
+    let value = source.to_u64();
     let zeros = if LEADING {
         value.leading_zeros() - (64 - T::BITS)
     } else {
         value.trailing_zeros().min(T::BITS)
     };
     cpu.set_reg(op.dst, T::from_u64(zeros.into()));
-    let flags = if value == 0 { CF } else { 0 } | if zeros == 0 { ZF } else { 0 };
-    cpu.rflags = cpu.rflags & !(CF | ZF) | flags;
+    // Flags other than CF and ZF are undefined: they are the host's where it has the instruction.
+    let flags = if LEADING && is_x86_feature_detected!("lzcnt") {
+        host::lzcnt_flags(source, cpu.rflags)
+    } else if !LEADING && is_x86_feature_detected!("bmi1") {
+        host::tzcnt_flags(source, cpu.rflags)
+    } else {
+        let defined = if value == 0 { CF } else { 0 } | if zeros == 0 { ZF } else { 0 };
+        cpu.rflags & !(CF | ZF) | defined
+    };
+    cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
     Ok(Flow::Next)
 }
 

@@ -1,8 +1,10 @@
-//! BMI1 and BMI2 (SDM vol. 1 §5.1.16) and CRC32. AF and PF, undefined after them, are kept.
+//! BMI1 and BMI2 (SDM vol. 1 §5.1.16) and CRC32. AF and PF (SF after BEXTR), undefined after them, are the host's where it
+//! has the instruction, else kept.
 
 use iced_x86::Mnemonic;
-use nodescope_x86::bits::rflags::{CF, OF, SF, ZF};
+use nodescope_x86::bits::rflags::{CF, OF, SF, STATUS, ZF};
 
+use super::host;
 use super::operand::{Imm, Source, Src2, Width, by_source, by_width};
 use crate::cpu::Cpu;
 use crate::lower::{Lowering, register_offset};
@@ -21,17 +23,29 @@ fn set_flags<T: Width>(cpu: &mut Cpu, value: u64, carry: bool) {
     cpu.rflags = cpu.rflags & !(CF | ZF | SF | OF) | flags;
 }
 
+/// Take over the host's flags.
+#[inline(always)]
+fn keep_flags(cpu: &mut Cpu, flags: u64) {
+    cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
+}
+
 fn andn<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let b = S::get::<T>(cpu, op)?.to_u64();
-    let value = !cpu.reg::<T>(op.src2).to_u64() & b;
+    let b = S::get::<T>(cpu, op)?;
+    let a = cpu.reg::<T>(op.src2);
+    let value = !a.to_u64() & b.to_u64();
     cpu.set_reg(op.dst, T::from_u64(value));
-    set_flags::<T>(cpu, value, false);
+    if is_x86_feature_detected!("bmi1") {
+        keep_flags(cpu, host::andn_flags(a, b, cpu.rflags));
+    } else {
+        set_flags::<T>(cpu, value, false);
+    }
     Ok(Flow::Next)
 }
 
 /// BLSR (0), BLSMSK (1), BLSI (2).
 fn lowest<const WHAT: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let a = S::get::<T>(cpu, op)?.to_u64();
+    let source = S::get::<T>(cpu, op)?;
+    let a = source.to_u64();
     let value = match WHAT {
         0 => a & a.wrapping_sub(1),
         1 => a ^ a.wrapping_sub(1),
@@ -39,32 +53,52 @@ fn lowest<const WHAT: u8, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     };
     let carry = if WHAT == 2 { a != 0 } else { a == 0 };
     cpu.set_reg(op.dst, T::from_u64(value));
-    set_flags::<T>(cpu, value, carry);
+    if is_x86_feature_detected!("bmi1") {
+        let flags = match WHAT {
+            0 => host::blsr_flags(source, cpu.rflags),
+            1 => host::blsmsk_flags(source, cpu.rflags),
+            _ => host::blsi_flags(source, cpu.rflags),
+        };
+        keep_flags(cpu, flags);
+    } else {
+        set_flags::<T>(cpu, value, carry);
+    }
     Ok(Flow::Next)
 }
 
 fn bextr<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let a = S::get::<T>(cpu, op)?.to_u64();
-    let control = cpu.reg::<u16>(op.src2);
+    let source = S::get::<T>(cpu, op)?;
+    let a = source.to_u64();
+    let whole = cpu.reg::<T>(op.src2);
+    let control = whole.to_u64() as u16;
     let (start, len) = (u32::from(control & 0xff), u32::from(control >> 8));
     let mut value = if start < T::BITS { a >> start } else { 0 };
     if len < 64 {
         value &= (1 << len) - 1;
     }
     cpu.set_reg(op.dst, T::from_u64(value));
-    // SF is undefined; it is kept.
-    let flags = if value & T::ONES == 0 { ZF } else { 0 };
-    cpu.rflags = cpu.rflags & !(CF | ZF | OF) | flags;
+    if is_x86_feature_detected!("bmi1") {
+        keep_flags(cpu, host::bextr_flags(source, whole, cpu.rflags));
+    } else {
+        let flags = if value & T::ONES == 0 { ZF } else { 0 };
+        cpu.rflags = cpu.rflags & !(CF | ZF | OF) | flags;
+    }
     Ok(Flow::Next)
 }
 
 fn bzhi<S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
-    let a = S::get::<T>(cpu, op)?.to_u64();
-    let index = u32::from(cpu.reg::<u8>(op.src2));
+    let source = S::get::<T>(cpu, op)?;
+    let a = source.to_u64();
+    let whole = cpu.reg::<T>(op.src2);
+    let index = whole.to_u64() as u32 & 0xff;
     let inside = index < T::BITS;
     let value = if inside { a & ((1 << index) - 1) } else { a };
     cpu.set_reg(op.dst, T::from_u64(value));
-    set_flags::<T>(cpu, value, !inside);
+    if is_x86_feature_detected!("bmi2") {
+        keep_flags(cpu, host::bzhi_flags(source, whole, cpu.rflags));
+    } else {
+        set_flags::<T>(cpu, value, !inside);
+    }
     Ok(Flow::Next)
 }
 

@@ -100,15 +100,23 @@ macro_rules! shift_asm {
         // SAFETY: as in `binary_carry_asm`.
         unsafe {
             asm!(
-                "bt {f:e}, 0",
+                "add al, 0x7f",
+                "sahf",
                 concat!($name, " {a:", $w, "}, cl"),
                 "pushfq",
-                "pop {f}",
-                a = inout(reg) $a, in("ecx") u32::from($count), f = inout(reg) $flags,
+                "pop rax",
+                a = inout(reg) $a, in("ecx") u32::from($count), inout("rax") packed($flags) => $flags,
                 options(pure, nomem),
             )
         }
     };
+}
+
+/// Status flags in AX as `add al, 0x7f; sahf` takes them into the host's: OF in AL, the others in AH. All are brought in
+/// where flags that the instruction leaves undefined may depend on what they were.
+#[inline(always)]
+fn packed(flags: u64) -> u64 {
+    (flags & 0xd5) << 8 | (flags >> 11 & 1)
 }
 
 macro_rules! double_shift_asm {
@@ -322,4 +330,98 @@ widening! {
 widening! {
     /// IMUL with one operand: low half, high half, flags.
     imul_wide = "imul"
+}
+
+macro_rules! bits_asm {
+    ($w:literal, $name:literal, $a:ident, $d:ident, $flags:ident) => {
+        // SAFETY: as in `binary_carry_asm`.
+        unsafe {
+            asm!(
+                "add al, 0x7f",
+                "sahf",
+                concat!($name, " {d:", $w, "}, {a:", $w, "}"),
+                "pushfq",
+                "pop rax",
+                a = in(reg) $a, d = inout(reg) $d, inout("rax") packed($flags) => $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+    ($w:literal, $name:literal, $a:ident, $b:ident, $d:ident, $flags:ident) => {
+        // SAFETY: as in `binary_carry_asm`.
+        unsafe {
+            asm!(
+                "add al, 0x7f",
+                "sahf",
+                concat!($name, " {d:", $w, "}, {a:", $w, "}, {b:", $w, "}"),
+                "pushfq",
+                "pop rax",
+                a = in(reg) $a, b = in(reg) $b, d = out(reg) $d, inout("rax") packed($flags) => $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
+macro_rules! bits {
+    ($($(#[$doc:meta])* $function:ident = $name:literal;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $function<T: Width>(a: T, mut flags: u64) -> u64 {
+            let a = a.to_u64();
+            let mut d = 0_u64;
+            match T::BITS {
+                16 => bits_asm!("x", $name, a, d, flags),
+                32 => bits_asm!("e", $name, a, d, flags),
+                _ => bits_asm!("r", $name, a, d, flags),
+            }
+            let _ = d;
+            flags
+        }
+    )*};
+}
+
+bits! {
+    /// Flags of BSF.
+    bsf_flags = "bsf";
+    /// Flags of BSR.
+    bsr_flags = "bsr";
+    /// Flags of TZCNT; the host must have BMI1.
+    tzcnt_flags = "tzcnt";
+    /// Flags of LZCNT; the host must have LZCNT.
+    lzcnt_flags = "lzcnt";
+}
+
+macro_rules! bmi {
+    ($($(#[$doc:meta])* $function:ident = $name:literal ($($b:ident)?);)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $function<T: Width>(a: T, $($b: T,)? mut flags: u64) -> u64 {
+            let a = a.to_u64();
+            $(let $b = $b.to_u64();)?
+            #[allow(unused_assignments)]
+            let mut d = 0_u64;
+            match T::BITS {
+                32 => bits_asm!("e", $name, a, $($b,)? d, flags),
+                _ => bits_asm!("r", $name, a, $($b,)? d, flags),
+            }
+            let _ = d;
+            flags
+        }
+    )*};
+}
+
+bmi! {
+    /// Flags of ANDN; the host must have BMI1, as for the next four.
+    andn_flags = "andn" (b);
+    /// Flags of BEXTR of `a` under the control word `b`.
+    bextr_flags = "bextr" (b);
+    /// Flags of BLSR.
+    blsr_flags = "blsr" ();
+    /// Flags of BLSMSK.
+    blsmsk_flags = "blsmsk" ();
+    /// Flags of BLSI.
+    blsi_flags = "blsi" ();
+    /// Flags of BZHI of `a` from the bit `b` on; the host must have BMI2.
+    bzhi_flags = "bzhi" (b);
 }
