@@ -91,11 +91,16 @@ impl Duel {
         let native = self.native.run(&case.state, &case.bytes);
         let mut differences = Vec::new();
         let mut set_aside = false;
+        let mut first = None;
         for (engine, name) in self.engines.iter_mut().zip(["interpreted", "translated"]) {
             match engine.run(&case.state, &case.instruction, &case.bytes) {
                 Ok(outcome) => {
                     let memory = [self.native.window(), engine.window()];
                     differences = compare(case, &native, &outcome, memory);
+                    if differences.is_empty() {
+                        differences = identical(first.as_ref(), &outcome);
+                    }
+                    first = Some(outcome);
                 }
                 Err(e) => {
                     differences = vec![Difference {
@@ -145,6 +150,30 @@ impl Duel {
             }
         }
     }
+}
+
+/// Translated and interpreted code must agree in everything, also where the architecture leaves it to the processor.
+fn identical(interpreted: Option<&Outcome>, translated: &Outcome) -> Vec<Difference> {
+    let Some(interpreted) = interpreted else {
+        return Vec::new();
+    };
+    let parts = |o: &Outcome| {
+        let s = &o.state;
+        (o.exception, s.gpr, s.rip, s.rflags, s.fx, s.vector)
+    };
+    if parts(interpreted) == parts(translated) {
+        return Vec::new();
+    }
+    let (a, b) = (format!("{interpreted:#x?}"), format!("{translated:#x?}"));
+    a.lines()
+        .zip(b.lines())
+        .filter(|(x, y)| x != y)
+        .map(|(x, y)| Difference {
+            what: "not as interpreted".into(),
+            expected: x.trim().into(),
+            got: y.trim().into(),
+        })
+        .collect()
 }
 
 /// Share cases among groups by their number of instructions, at least 2000 each where there are that many.
