@@ -141,7 +141,8 @@ pub fn compare(
     if a != b {
         let mut open = open_memory(case);
         if faulted
-            && (in_pieces(i) || i.memory_size().size() == 10)
+            // Some processors carry out MOVBE to memory that crosses pages piece by piece, too.
+            && (in_pieces(i) || i.memory_size().size() == 10 || i.mnemonic() == Mnemonic::Movbe)
             && let Some(at) = memory_operand(case)
         {
             // Pieces before the fault may have been written.
