@@ -149,10 +149,9 @@ impl Emitter {
 
     /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.
     pub fn miss(&mut self, operation: usize) -> Label {
-        if let Some(last) = self.cold.last()
-            && last.operation == operation
-        {
-            return last.entry;
+        let mut last = self.cold.iter().rev().take(2);
+        if let Some(cold) = last.find(|cold| cold.operation == operation) {
+            return cold.entry;
         }
         let (entry, resume) = (self.a.label(), self.a.label());
         self.cold.push(Cold {
@@ -208,6 +207,11 @@ impl Emitter {
         for cold in std::mem::take(&mut self.cold) {
             self.a.bind(cold.entry);
             self.call_interpreter(cold.operation);
+            if cold.operation & super::runtime::WILD as usize != 0 {
+                // It never comes back.
+                self.a.plain(Code::Ud2);
+                continue;
+            }
             if cold.flags_in_host {
                 self.restore_flags();
             }
@@ -448,7 +452,8 @@ impl Emitter {
             let memory = Memory {
                 read: true,
                 write: false,
-                conditional: false,
+                // What a call pushes may be the interpreter's affair, which reads the target again, and may report that again.
+                conditional: true,
                 size: 8,
                 aligned: false,
             };
@@ -593,12 +598,11 @@ impl Emitter {
 
     /// A branch that missed: the interpreter never comes back from it, since it ends the block.
     pub fn resume_by_interpreter(&mut self, operation: usize) {
-        if let Some(last) = self.cold.last_mut()
-            && last.operation == operation
-        {
-            let label = last.resume;
-            self.a.bind(label);
-            self.a.plain(Code::Ud2);
+        for cold in self.cold.iter().rev() {
+            if cold.operation == operation {
+                self.a.bind(cold.resume);
+                self.a.plain(Code::Ud2);
+            }
         }
     }
 }

@@ -323,6 +323,10 @@ fn access_routine(a: &mut Assembler, avx: bool) -> u64 {
     start
 }
 
+/// With the number of an operation, a branch: its target is not canonical, which is all that is left to be done about it. The
+/// interpreter would read the target again, and report that to a model again.
+pub const WILD: u32 = 1 << 31;
+
 /// An access in one word, for [`access`]: size, read, write.
 pub fn describe(memory: super::plan::Memory) -> u32 {
     memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9
@@ -380,7 +384,7 @@ unsafe extern "sysv64" fn interpret(cpu: *mut Cpu, translation: *const Translati
     let cpu = unsafe { &mut *cpu };
     // SAFETY: see above.
     let translation = unsafe { &*translation };
-    cpu.interpret_one(translation, k as usize)
+    cpu.interpret_one(translation, (k & !WILD) as usize, k & WILD != 0)
 }
 
 /// Report the lines that a block fetches, where not all of them hit.
@@ -470,7 +474,7 @@ impl Cpu {
         }
     }
 
-    fn interpret_one(&mut self, translation: &Translation, k: usize) -> u32 {
+    fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
         self.arrive(translation, true);
         // SAFETY: a translation does not outlive its block.
         let block = unsafe { &*translation.block };
@@ -483,7 +487,11 @@ impl Cpu {
         let long = self.stall - self.model_stall;
         let counts = self.blocks.counts();
         let head = self.retired;
-        let done = (op.handler)(self, op);
+        let done = if wild {
+            Err(self.raise(nodescope_x86::Exception::gp(0)))
+        } else {
+            (op.handler)(self, op)
+        };
         // An unfinished REP instruction takes itself back.
         let taken_back = self.retired.wrapping_sub(head);
         self.retired = head;

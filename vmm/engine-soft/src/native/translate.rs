@@ -400,9 +400,9 @@ struct Exits {
 }
 
 impl Emitter {
-    /// Leave for the interpreter where RCX is not canonical (48 bits). Uses RAX and flags.
+    /// Leave for an exception where RCX is not canonical (48 bits). Uses RAX and flags.
     fn check_canonical(&mut self, operation: usize) {
-        let miss = self.miss(operation);
+        let miss = self.miss(operation | super::runtime::WILD as usize);
         self.a.copy(RAX, RCX);
         self.a.ri(Code::Shl_rm64_imm8, RAX, 16);
         self.a.ri(Code::Sar_rm64_imm8, RAX, 16);
