@@ -3,7 +3,7 @@
 //! One instruction at a time, in a random state, is run twice: natively ([`native`]) and on the engine ([`engine`]). The
 //! states after it, the memory it could touch and the exception it raised are compared ([`compare`]). Instructions and
 //! states are drawn by [`generate`] from the instructions that [`catalogue`] lists, and any case can be made again from
-//! its group, seed and index.
+//! its group, seed and index. Whole programs are run by the engine's interpreter and translator side by side in [`lockstep`].
 
 pub mod campaign;
 pub mod catalogue;
@@ -11,6 +11,7 @@ pub mod compare;
 pub mod engine;
 pub mod generate;
 pub mod layout;
+pub mod lockstep;
 pub mod native;
 pub mod random;
 pub mod report;

@@ -1,12 +1,13 @@
 //! `difftest`: compare the portable engine with the host's CPU.
 
 use std::process::{Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 use nodescope_oracle::campaign::{self, CampaignError, Duel, Tally};
 use nodescope_oracle::catalogue::{self, Group};
 use nodescope_oracle::generate::{CaseId, Generator};
+use nodescope_oracle::lockstep::{self, Kind};
 use nodescope_oracle::report;
 
 /// Compare the portable engine with the host's CPU, instruction by instruction, on random instructions and states.
@@ -38,6 +39,12 @@ struct Options {
     /// List the instructions of the groups instead.
     #[arg(long)]
     list: bool,
+    /// Instead: the interpreter and the translator side by side on random programs, for so many seconds from --seed on.
+    #[arg(long, value_name = "SECONDS")]
+    lockstep: Option<u64>,
+    /// The same on random bytes as code.
+    #[arg(long, value_name = "SECONDS")]
+    fuzz: Option<u64>,
     /// Used between processes: run shard K of N.
     #[arg(long, hide = true, value_name = "K/N")]
     shard: Option<String>,
@@ -71,6 +78,25 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     }
     if let Some(id) = options.replay {
         return Ok(replay(id)?);
+    }
+    for (seconds, kind) in [
+        (options.lockstep, Kind::Blocks),
+        (options.fuzz, Kind::Bytes),
+    ] {
+        if let Some(seconds) = seconds {
+            let time = Some(Duration::from_secs(seconds));
+            return match lockstep::run(kind, options.seed, u64::MAX, time) {
+                Ok(tally) => {
+                    println!("no difference from seed {} on: {tally:?}", options.seed);
+                    Ok(true)
+                }
+                Err(failure) if matches!(*failure, lockstep::Failure::Differ { .. }) => {
+                    println!("{failure}");
+                    Ok(false)
+                }
+                Err(failure) => Err(failure),
+            };
+        }
     }
     let plan = campaign::plan(&groups, options.count);
     if let Some(shard) = &options.shard {

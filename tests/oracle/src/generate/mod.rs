@@ -2,7 +2,7 @@
 
 mod aim;
 mod encode;
-mod registers;
+pub(crate) mod registers;
 
 use iced_x86::{Code, Instruction, OpAccess};
 

@@ -1,0 +1,367 @@
+//! The guest's memory and its kernel.
+//!
+//! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] aim at them. All RAM is mapped
+//! for the kernel once more in the upper half. Exceptions go on at the next multiple of [`STRIDE`] behind the failing
+//! instruction, where [`super::program`] has put code.
+
+use iced_x86::IcedError;
+use iced_x86::code_asm::*;
+use nodescope_memory::{LayoutError, Ram};
+use nodescope_x86::state::seg;
+use nodescope_x86::{CpuidTable, DescriptorTable, Segment, VcpuState};
+
+use crate::layout::{CODE, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
+
+/// Bytes of RAM.
+pub const RAM: u64 = 2 << 20;
+/// Bytes of RAM that the guest uses.
+pub const USED: usize = 0x2_8000;
+/// Code: four pages.
+pub const CODE_LEN: usize = 4 * PAGE as usize;
+/// The same memory as [`CODE`] at another address.
+pub const ALIAS: u64 = CODE + 0x10_0000;
+/// A page that is a device's.
+pub const DEVICE: u64 = 0x5000_0000;
+/// Distance of the places where programs go on after an exception.
+pub const STRIDE: u64 = 128;
+
+/// Guest-physical addresses.
+const TABLES: u64 = 0x1000;
+const IDT: u64 = 0x1_0000;
+const GDT: u64 = 0x1_1000;
+const TSS: u64 = 0x1_1800;
+const KERNEL_CODE: u64 = 0x1_2000;
+const KERNEL_DATA: u64 = 0x1_3000;
+const KERNEL_STACK: u64 = 0x1_6000;
+/// Where [`CODE`] lies.
+pub const CODE_PHYSICAL: u64 = 0x1_8000;
+const WINDOW_PHYSICAL: u64 = 0x2_0000;
+const DEVICE_PHYSICAL: u64 = 0xd000_0000;
+/// Other memory for a page of code or data lies behind the four pages.
+const OTHER: u64 = 0x4000;
+/// Where the kernel sees RAM.
+const KERNEL: u64 = 0xffff_8000_0000_0000;
+
+const P: u64 = 1;
+const W: u64 = 2;
+const U: u64 = 4;
+const A: u64 = 0x20;
+const D: u64 = 0x40;
+const G: u64 = 0x100;
+const NX: u64 = 1 << 63;
+
+/// Selectors.
+const KERNEL_CS: u16 = 8;
+const KERNEL_SS: u16 = 0x10;
+const USER_SS: u16 = 0x23;
+const USER_CS: u16 = 0x2b;
+
+/// Vectors of the interrupts that devices raise: one that does nothing and one that sets CR0.TS.
+pub const INTERRUPTS: [u8; 2] = [0x40, 0x41];
+/// System calls that do something.
+pub const SERVICES: u64 = 8;
+
+/// What RAM holds at power-on.
+pub struct Image {
+    /// [`USED`] bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Image {
+    /// Tables and kernel; `window` are the contents of the data pages.
+    ///
+    /// # Errors
+    /// The assembler's.
+    pub fn new(window: &[u8]) -> Result<Self, IcedError> {
+        let mut image = Self {
+            bytes: vec![0; USED],
+        };
+        let mut next = TABLES + PAGE;
+        for at in (0..USED as u64).step_by(PAGE as usize) {
+            image.map(&mut next, KERNEL + at, at | P | W | A | D | G);
+        }
+        let mut entries = [0; 8];
+        for k in 0..CODE_LEN as u64 / PAGE {
+            let physical = CODE_PHYSICAL + k * PAGE;
+            entries[k as usize] =
+                image.map(&mut next, CODE + k * PAGE, physical | P | W | U | A | D);
+            image.map(&mut next, ALIAS + k * PAGE, physical | P | U | A | D);
+        }
+        for k in 0..WINDOW_LEN as u64 / PAGE {
+            let write = if k < WRITABLE_LEN as u64 / PAGE { W } else { 0 };
+            let bits = P | U | NX | write | if k == 1 { 0 } else { A | D };
+            entries[4 + k as usize] = image.map(
+                &mut next,
+                WINDOW + k * PAGE,
+                (WINDOW_PHYSICAL + k * PAGE) | bits,
+            );
+        }
+        image.map(&mut next, DEVICE, DEVICE_PHYSICAL | P | W | U | NX);
+        assert!(next <= IDT);
+        let (code, vectors, system_call) = kernel(&entries)?;
+        image.put(KERNEL_CODE, &code);
+        for (v, target) in vectors.iter().enumerate() {
+            let user: u64 = if v == 3 || v == 0x80 { 3 << 45 } else { 0 };
+            let low = target & 0xffff
+                | u64::from(KERNEL_CS) << 16
+                | 1 << 32
+                | 0x8e00 << 32
+                | user
+                | (target >> 16 & 0xffff) << 48;
+            image.put(IDT + 16 * v as u64, &low.to_le_bytes());
+            image.put(IDT + 16 * v as u64 + 8, &(target >> 32).to_le_bytes());
+        }
+        let descriptors: [u64; 6] = [
+            0,
+            0x00af_9b00_0000_ffff,
+            0x00cf_9300_0000_ffff,
+            0x00cf_fb00_0000_ffff,
+            0x00cf_f300_0000_ffff,
+            0x00af_fb00_0000_ffff,
+        ];
+        for (k, d) in descriptors.iter().enumerate() {
+            image.put(GDT + 8 * k as u64, &d.to_le_bytes());
+        }
+        image.put(TSS + 4, &(KERNEL + KERNEL_STACK).to_le_bytes());
+        image.put(TSS + 0x24, &(KERNEL + KERNEL_STACK).to_le_bytes());
+        image.put(KERNEL_DATA + DEFAULT_MXCSR, &0x1f80_u32.to_le_bytes());
+        image.put(KERNEL_DATA + SYSTEM_CALL, &system_call.to_le_bytes());
+        image.put(WINDOW_PHYSICAL, window);
+        image.put(WINDOW_PHYSICAL + OTHER, &window[..2 * PAGE as usize]);
+        Ok(image)
+    }
+
+    /// Put bytes at a guest-physical address.
+    pub fn put(&mut self, physical: u64, bytes: &[u8]) {
+        self.bytes[physical as usize..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    fn word(&self, physical: u64) -> u64 {
+        let mut b = [0; 8];
+        b.copy_from_slice(&self.bytes[physical as usize..][..8]);
+        u64::from_le_bytes(b)
+    }
+
+    /// Map a page; the physical address of its table entry.
+    fn map(&mut self, next: &mut u64, linear: u64, entry: u64) -> u64 {
+        let mut table = TABLES;
+        for shift in [39, 30, 21] {
+            let at = table + (linear >> shift & 511) * 8;
+            if self.word(at) == 0 {
+                self.put(at, &(*next | P | W | U | A).to_le_bytes());
+                *next += PAGE;
+            }
+            table = self.word(at) & 0x000f_ffff_ffff_f000;
+        }
+        let at = table + (linear >> 12 & 511) * 8;
+        self.put(at, &entry.to_le_bytes());
+        at
+    }
+
+    /// The state at the start of [`CODE`], in the kernel or in a user program.
+    pub fn state(&self, user: bool) -> VcpuState {
+        let mut s = VcpuState::reset();
+        let segment = |selector, attributes| Segment {
+            selector,
+            base: 0,
+            limit: u32::MAX,
+            attributes,
+            unusable: false,
+        };
+        let (code, data) = if user {
+            (segment(USER_CS, 0xa0fb), segment(USER_SS, 0xc0f3))
+        } else {
+            (segment(KERNEL_CS, 0xa09b), segment(KERNEL_SS, 0xc093))
+        };
+        s.segments.data = [data; 6];
+        s.segments.data[seg::CS] = code;
+        s.segments.data[seg::GS].base = GS_BASE;
+        s.segments.tr = Segment {
+            selector: 0x30,
+            base: KERNEL + TSS,
+            limit: 0x67,
+            attributes: 0x8b,
+            unusable: false,
+        };
+        s.segments.gdt = DescriptorTable {
+            base: KERNEL + GDT,
+            limit: 6 * 8 - 1,
+        };
+        s.segments.idt = DescriptorTable {
+            base: KERNEL + IDT,
+            limit: 0xfff,
+        };
+        // PE, MP, ET, NE, WP, AM, PG.
+        s.control.cr0 = 0x8005_0033;
+        s.control.cr3 = TABLES;
+        // PAE, PGE, OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE.
+        s.control.cr4 = 0x0005_06a0;
+        // SCE, LME, LMA, NXE.
+        s.control.efer = 0xd01;
+        s.control.xcr0 = 7;
+        s.msrs.star = 0x18 << 48 | u64::from(KERNEL_CS) << 32;
+        s.msrs.lstar = self.word(KERNEL_DATA + SYSTEM_CALL);
+        // TF, IF, DF, NT, AC.
+        s.msrs.sfmask = 0x4_4700;
+        s.general.rip = CODE;
+        s
+    }
+}
+
+/// RAM that holds zeros.
+///
+/// # Errors
+/// The host's.
+pub fn ram() -> Result<Ram, LayoutError> {
+    Ram::new(&[RAM])
+}
+
+/// What CPUID answers.
+pub fn cpuid() -> CpuidTable {
+    CpuidTable::default()
+}
+
+/// Offsets in the kernel's data: counts of exceptions by vector come first.
+const DEFAULT_MXCSR: u64 = 0x900;
+const SYSTEM_CALL: u64 = 0x908;
+
+/// The kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
+/// the pages of code and of data.
+fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
+    let mut a = CodeAssembler::new(64)?;
+    let mut common = a.create_label();
+    let mut labels = Vec::new();
+    for v in 0..=255_i32 {
+        let mut l = a.create_label();
+        a.set_label(&mut l)?;
+        if !matches!(v, 8 | 10..=14 | 17) {
+            a.push(0)?;
+        }
+        a.push(v)?;
+        a.jmp(common)?;
+        labels.push(l);
+    }
+    a.set_label(&mut common)?;
+    a.push(rax)?;
+    a.push(rcx)?;
+    // Two registers, vector, error, RIP at 32, CS, RFLAGS at 48.
+    let (mut done, mut simd, mut x87, mut step, mut device) = (
+        a.create_label(),
+        a.create_label(),
+        a.create_label(),
+        a.create_label(),
+        a.create_label(),
+    );
+    let (mut skip, mut next, mut switch) = (a.create_label(), a.create_label(), a.create_label());
+    a.mov(rcx, KERNEL + KERNEL_DATA)?;
+    a.mov(rax, qword_ptr(rsp + 16))?;
+    a.inc(qword_ptr(rcx + rax * 8))?;
+    a.cmp(eax, 7)?;
+    a.je(device)?;
+    a.cmp(eax, 16)?;
+    a.je(x87)?;
+    a.cmp(eax, 19)?;
+    a.je(simd)?;
+    a.cmp(eax, 1)?;
+    a.je(step)?;
+    a.cmp(eax, i32::from(INTERRUPTS[1]))?;
+    a.je(switch)?;
+    a.cmp(eax, 3)?;
+    a.je(done)?;
+    a.cmp(eax, 32)?;
+    a.jae(done)?;
+    a.set_label(&mut skip)?;
+    a.mov(rax, qword_ptr(rsp + 32))?;
+    for base in [CODE, ALIAS] {
+        a.lea(rcx, qword_ptr(rax - base as i32))?;
+        a.cmp(rcx, (CODE_LEN as u64 - STRIDE) as i32)?;
+        a.jb(next)?;
+    }
+    a.mov(eax, (CODE - 1) as i32)?;
+    a.set_label(&mut next)?;
+    a.or(rax, (STRIDE - 1) as i32)?;
+    a.inc(rax)?;
+    a.mov(qword_ptr(rsp + 32), rax)?;
+    a.set_label(&mut done)?;
+    a.pop(rcx)?;
+    a.pop(rax)?;
+    a.add(rsp, 16)?;
+    a.iretq()?;
+    a.set_label(&mut device)?;
+    a.clts()?;
+    a.jmp(done)?;
+    a.set_label(&mut x87)?;
+    a.fnclex()?;
+    a.jmp(skip)?;
+    a.set_label(&mut simd)?;
+    a.ldmxcsr(dword_ptr(rcx + DEFAULT_MXCSR as i32))?;
+    a.jmp(skip)?;
+    a.set_label(&mut step)?;
+    a.and(dword_ptr(rsp + 48), !0x100)?;
+    a.jmp(done)?;
+    a.set_label(&mut switch)?;
+    a.mov(rcx, cr0)?;
+    a.or(rcx, 8)?;
+    a.mov(cr0, rcx)?;
+    a.jmp(done)?;
+
+    let mut system_call = a.create_label();
+    a.set_label(&mut system_call)?;
+    let mut back = a.create_label();
+    let mut services: Vec<_> = (0..SERVICES).map(|_| a.create_label()).collect();
+    a.and(eax, (SERVICES - 1) as i32)?;
+    for (k, l) in services.iter().enumerate() {
+        a.cmp(eax, k as i32)?;
+        a.je(*l)?;
+    }
+    for (k, l) in services.iter_mut().enumerate() {
+        a.set_label(l)?;
+        match k {
+            // Other memory for a page of data, of code, with and without saying so.
+            1 => toggle(&mut a, entries[4], OTHER as i32, Some(WINDOW))?,
+            2 => toggle(&mut a, entries[1], OTHER as i32, Some(CODE + PAGE))?,
+            3 => toggle(&mut a, entries[5], W as i32, Some(WINDOW + PAGE))?,
+            4 => {
+                toggle(&mut a, entries[6], P as i32, None)?;
+                a.mov(rax, cr3)?;
+                a.mov(cr3, rax)?;
+            }
+            5 => {
+                a.mov(rax, cr0)?;
+                a.or(rax, 8)?;
+                a.mov(cr0, rax)?;
+            }
+            6 => {
+                a.mov(rax, cr3)?;
+                a.mov(cr3, rax)?;
+            }
+            7 => toggle(&mut a, entries[1], OTHER as i32, None)?,
+            _ => {}
+        }
+        a.jmp(back)?;
+    }
+    a.set_label(&mut back)?;
+    a.sysretq()?;
+
+    let options = iced_x86::BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS;
+    let result = a.assemble_options(KERNEL + KERNEL_CODE, options)?;
+    let vectors = labels
+        .iter()
+        .map(|l| result.label_ip(l))
+        .collect::<Result<Vec<_>, _>>()?;
+    let system_call = result.label_ip(&system_call)?;
+    let code = result.inner.code_buffer;
+    assert!(code.len() <= PAGE as usize);
+    Ok((code, vectors, system_call))
+}
+
+/// Change a bit of a table entry.
+fn toggle(a: &mut CodeAssembler, entry: u64, bit: i32, page: Option<u64>) -> Result<(), IcedError> {
+    a.mov(rax, KERNEL + entry)?;
+    a.xor(qword_ptr(rax), bit)?;
+    if let Some(page) = page {
+        a.mov(eax, page as u32)?;
+        a.invlpg(byte_ptr(rax))?;
+    }
+    Ok(())
+}

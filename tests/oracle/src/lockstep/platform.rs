@@ -1,0 +1,190 @@
+//! A machine that answers at random, the same to both, and writes down everything that it is asked.
+
+use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
+use nodescope_plugin_api::{
+    Access, Context, Counters, FilterUpdate, MemRef, Outcome, Permission, Privilege, Side,
+};
+
+use super::guest::INTERRUPTS;
+use crate::random::Random;
+
+/// Something that the machine saw.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A reference and its answer.
+    Reference(MemRef, Outcome),
+    /// Counters handed over.
+    Account(Context, Privilege, Counters),
+    /// The address space was asked for.
+    Context(u64),
+    /// A port, a device's memory or an MSR: what, the time, where, the value.
+    Device(&'static str, u64, u64, Vec<u8>),
+    /// An interrupt was taken.
+    Interrupt(u64, u8),
+    /// Attention was asked for, and given or not.
+    Attention(bool),
+    /// The magic CPUID.
+    Hypercall(Hypercall),
+}
+
+/// The machine.
+pub struct Machine {
+    /// What happened since it was last taken.
+    pub log: Vec<Event>,
+    model: Random,
+    devices: Random,
+    timer: Random,
+    due: u64,
+    period: u64,
+    lines: [u64; 16],
+    line_shift: u8,
+}
+
+impl Machine {
+    /// A machine; `period`: mean cycles between interrupts, zero for none.
+    pub fn new(seed: u64, period: u64) -> Self {
+        let mut timer = Random::new(seed ^ 3);
+        let due = if period == 0 {
+            u64::MAX
+        } else {
+            timer.below(2 * period)
+        };
+        Self {
+            log: Vec::new(),
+            model: Random::new(seed ^ 1),
+            devices: Random::new(seed ^ 2),
+            timer,
+            due,
+            period,
+            lines: [0; 16],
+            line_shift: 6,
+        }
+    }
+
+    /// log2 of the model's line.
+    pub fn set_line_shift(&mut self, shift: u8) {
+        self.line_shift = shift;
+    }
+
+    /// Time of the next interrupt.
+    pub fn due(&self) -> u64 {
+        self.due
+    }
+
+    fn device(&mut self, what: &'static str, now: u64, at: u64, data: &[u8]) {
+        self.log.push(Event::Device(what, now, at, data.to_vec()));
+    }
+
+    fn answer(&mut self, what: &'static str, now: u64, at: u64, data: &mut [u8]) {
+        data.fill(self.devices.next() as u8);
+        self.device(what, now, at, data);
+    }
+
+    /// A change to the filter that another vCPU might have caused.
+    pub fn update(&mut self) -> FilterUpdate {
+        FilterUpdate {
+            vcpu: 0,
+            side: self
+                .model
+                .pick(&[Side::Data, Side::Data, Side::Instruction]),
+            line: self.model.pick(&self.lines),
+            permission: self.model.pick(&[Permission::None, Permission::Read]),
+        }
+    }
+}
+
+impl Platform for Machine {
+    fn port_read(&mut self, _: u16, now: u64, port: u16, data: &mut [u8]) {
+        self.answer("port read", now, port.into(), data);
+    }
+    fn port_write(&mut self, _: u16, now: u64, port: u16, data: &[u8]) {
+        self.device("port write", now, port.into(), data);
+    }
+    fn mmio_read(&mut self, _: u16, now: u64, physical: u64, data: &mut [u8]) {
+        self.answer("read", now, physical, data);
+    }
+    fn mmio_write(&mut self, _: u16, now: u64, physical: u64, data: &[u8]) {
+        self.device("write", now, physical, data);
+    }
+    fn msr_read(&mut self, _: u16, now: u64, msr: u32) -> Result<u64, MsrFault> {
+        self.device("RDMSR", now, msr.into(), &[]);
+        Err(MsrFault)
+    }
+    fn msr_write(&mut self, _: u16, now: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
+        self.device("WRMSR", now, msr.into(), &value.to_le_bytes());
+        Err(MsrFault)
+    }
+    fn tsc_offset_changed(&mut self, _: u16, now: u64, offset: u64) {
+        self.device("TSC", now, offset, &[]);
+    }
+    fn task_priority(&mut self, _: u16) -> u8 {
+        0
+    }
+    fn set_task_priority(&mut self, _: u16, now: u64, priority: u8) {
+        self.device("CR8", now, 0, &[priority]);
+    }
+    fn interrupt_pending(&mut self, _: u16, now: u64) -> bool {
+        self.due <= now
+    }
+    fn acknowledge(&mut self, _: u16, now: u64) -> Option<u8> {
+        if self.due > now {
+            return None;
+        }
+        self.due = now + 1 + self.timer.below(2 * self.period);
+        // Now and then it has gone away.
+        if self.timer.chance(50) {
+            return None;
+        }
+        let vector = self.timer.pick(&INTERRUPTS);
+        self.log.push(Event::Interrupt(now, vector));
+        Some(vector)
+    }
+    fn next_event(&mut self, _: u16) -> u64 {
+        self.due
+    }
+    fn attention(&mut self) -> bool {
+        let wanted = self.devices.chance(200);
+        self.log.push(Event::Attention(wanted));
+        wanted
+    }
+    fn hypercall(&mut self, call: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
+        self.log.push(Event::Hypercall(*call));
+        HypercallAnswer {
+            eax: self.devices.next() as u32,
+            ..Default::default()
+        }
+    }
+    fn context(&mut self, _: u16, cr3: u64) -> Context {
+        self.log.push(Event::Context(cr3));
+        Context((cr3 >> 12) as u32 & 7 | u32::from(self.devices.chance(300)) << 3)
+    }
+    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+        let r = &mut self.model;
+        let line = reference.physical >> self.line_shift << self.line_shift;
+        self.lines[r.below(16) as usize] = line;
+        let stall = match r.below(16) {
+            0..=9 => 0,
+            10..=14 => r.below(200) as u32,
+            _ => r.below(5000) as u32,
+        };
+        let filter = match r.below(8) {
+            0 => Permission::None,
+            1 | 2 => Permission::Read,
+            _ if reference.access == Access::Fetch => Permission::Read,
+            _ => Permission::ReadWrite,
+        };
+        if r.chance(100) {
+            // The seam's promise: of other lines than the one that is answered.
+            let update = self.update();
+            if update.line != line {
+                updates.push(update);
+            }
+        }
+        let outcome = Outcome { stall, filter };
+        self.log.push(Event::Reference(*reference, outcome));
+        outcome
+    }
+    fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
+        self.log.push(Event::Account(context, privilege, *counters));
+    }
+}

@@ -1,0 +1,310 @@
+//! Random programs: pieces of straight-line code from [`crate::generate`], joined by branches, or random bytes.
+
+use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
+
+use super::guest::{ALIAS, CODE_LEN, DEVICE, STRIDE};
+use crate::catalogue::Group;
+use crate::generate::Generator;
+use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
+use crate::random::Random;
+
+/// Places where pieces may start.
+const PLACES: u64 = CODE_LEN as u64 / STRIDE;
+
+/// How often each group is drawn.
+const WEIGHTS: [(Group, u64); 10] = [
+    (Group::Integer, 40),
+    (Group::Bmi, 6),
+    (Group::String, 6),
+    (Group::X87, 8),
+    (Group::Mmx, 4),
+    (Group::Sse, 15),
+    (Group::Avx, 14),
+    (Group::Fma, 4),
+    (Group::State, 2),
+    (Group::Invalid, 1),
+];
+
+/// Writes programs.
+pub struct Writer {
+    generators: Vec<(Generator, u64)>,
+    info: InstructionInfoFactory,
+}
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self {
+            generators: WEIGHTS
+                .iter()
+                .filter(|(g, _)| g.missing().is_empty())
+                .map(|&(g, weight)| (Generator::new(g, 1), weight))
+                .collect(),
+            info: InstructionInfoFactory::new(),
+        }
+    }
+}
+
+/// `mov r64, imm64`
+fn load(code: &mut Vec<u8>, register: usize, value: u64) {
+    code.extend([0x48 | (register >> 3) as u8, 0xb8 | register as u8 & 7]);
+    code.extend(value.to_le_bytes());
+}
+
+/// ModRM and displacement of an absolute address; `reg` is the register or the opcode's extension.
+fn absolute(code: &mut Vec<u8>, reg: u8, address: u64) {
+    code.extend([0x04 | (reg & 7) << 3, 0x25]);
+    code.extend((address as u32).to_le_bytes());
+}
+
+impl Writer {
+    /// Random bytes, some of them random instructions with a bit changed here and there.
+    pub fn bytes(&mut self, r: &mut Random) -> Vec<u8> {
+        let mut code = Vec::with_capacity(CODE_LEN + 64);
+        while code.len() < PAGE as usize {
+            match r.below(8) {
+                0 => code.extend(r.next().to_le_bytes()),
+                1 => code.extend(&r.next().to_le_bytes()[..r.below(4) as usize]),
+                // A branch to somewhere near.
+                2 => code.extend([0x70 | r.next() as u8 & 15, r.next() as u8]),
+                _ => {
+                    let start = code.len();
+                    let at = CODE + start as u64;
+                    self.instruction(&mut code, at, r, 300);
+                    if r.chance(150) && code.len() > start {
+                        let k = start + r.below((code.len() - start) as u64) as usize;
+                        code[k] ^= 1 << r.below(8);
+                    }
+                }
+            }
+        }
+        // The same in all pages, a few bytes apart: drawing instructions takes longer than running them.
+        while code.len() < CODE_LEN {
+            code.extend_from_within(..PAGE as usize - 5);
+        }
+        code.truncate(CODE_LEN);
+        code
+    }
+
+    /// Pieces that jump to each other.
+    pub fn blocks(&mut self, r: &mut Random) -> Vec<u8> {
+        let mut code = vec![r.pick(&[0x90, 0x90, 0xcc]); CODE_LEN];
+        let count = 4 + r.below(32);
+        let mut starts = vec![CODE];
+        for _ in 0..count {
+            let mut at = CODE + r.below(PLACES) * STRIDE;
+            if r.chance(150) {
+                // Across the end of a page.
+                at = (at & !(PAGE - 1)) + PAGE - 1 - r.below(60);
+            }
+            starts.push(at);
+        }
+        for k in 0..starts.len() {
+            let room = CODE + CODE_LEN as u64 - starts[k];
+            let mut piece = self.piece(starts[k], &starts, r);
+            piece.truncate(room as usize);
+            let offset = (starts[k] - CODE) as usize;
+            code[offset..offset + piece.len()].copy_from_slice(&piece);
+        }
+        code
+    }
+
+    fn piece(&mut self, start: u64, starts: &[u64], r: &mut Random) -> Vec<u8> {
+        let mut code = Vec::new();
+        let length = r.pick(&[0, 1, 2, 3, 5, 8, 14]);
+        for _ in 0..length {
+            let at = start + code.len() as u64;
+            match r.below(40) {
+                // Code that changes: near, anywhere, another piece.
+                0 | 1 => {
+                    let target = match r.below(4) {
+                        0 => at + 8 + r.below(24),
+                        1 => CODE + r.below(CODE_LEN as u64 - 8),
+                        2 => r.pick(starts) + r.below(40),
+                        _ => (at | (PAGE - 1)) + 1 + r.below(8),
+                    };
+                    if r.chance(500) {
+                        code.extend([0xc6]);
+                        absolute(&mut code, 0, target);
+                        code.push(r.next() as u8);
+                    } else {
+                        load(&mut code, 0, r.next());
+                        code.extend([0x89]);
+                        absolute(&mut code, 0, target);
+                    }
+                }
+                // An immediate that the instruction before changes.
+                2 => {
+                    code.extend([0xc6]);
+                    absolute(&mut code, 0, at + 9);
+                    code.push(r.next() as u8);
+                    code.extend([0xb8, 0, 0, 0, 0]);
+                }
+                3 => {
+                    let opcode = r.pick(&[0x8b, 0x89, 0x03, 0x01, 0x87]);
+                    code.push(opcode);
+                    absolute(&mut code, r.next() as u8, DEVICE + r.below(64));
+                }
+                4 | 5 => {
+                    load(&mut code, 0, r.next());
+                    code.extend(r.pick(&[[0x0f, 0x05], [0xcd, 0x80]]));
+                }
+                // The stack, where it is of use.
+                6..=8 => {
+                    let top = WINDOW + WRITABLE_LEN as u64 - 8 * r.below(600);
+                    load(&mut code, 4, top);
+                    for _ in 0..r.below(4) {
+                        code.push(r.pick(&[0x50, 0x58]) | r.next() as u8 & 7);
+                    }
+                }
+                // PUSHF, POPF, CLI, STI, HLT, PAUSE, RDTSC, LAHF, CLD, STD.
+                9 => code.extend::<&[u8]>(r.pick(&[
+                    &[0x9c],
+                    &[0x9d],
+                    &[0xfa],
+                    &[0xfb],
+                    &[0xf4],
+                    &[0xf3, 0x90],
+                    &[0x0f, 0x31],
+                    &[0x9f],
+                    &[0xfc],
+                    &[0xfd],
+                ])),
+                10 => {
+                    // A byte of code is read.
+                    code.push(0x8b);
+                    absolute(&mut code, r.next() as u8, r.pick(starts));
+                }
+                _ => self.instruction(&mut code, at, r, 800),
+            }
+        }
+        self.end(&mut code, start, starts, r);
+        code
+    }
+
+    fn end(&mut self, code: &mut Vec<u8>, start: u64, starts: &[u64], r: &mut Random) {
+        let mut target = r.pick(starts);
+        if r.chance(60) {
+            target += ALIAS - CODE;
+        }
+        let relative = |code: &mut Vec<u8>, target: u64| {
+            let next = start + code.len() as u64 + 4;
+            code.extend((target.wrapping_sub(next) as u32).to_le_bytes());
+        };
+        let slot = WINDOW + 8 * r.below(64);
+        match r.below(20) {
+            0..=3 => {
+                code.extend([0x0f, 0x80 | r.next() as u8 & 15]);
+                relative(code, target);
+                if r.chance(500) {
+                    code.push(0xe9);
+                    relative(code, r.pick(starts));
+                }
+            }
+            4 | 5 => {
+                code.push(0xe9);
+                relative(code, target);
+            }
+            6 | 7 => {
+                load(code, 4, WINDOW + 0x2000 + 8 * r.below(300));
+                code.push(0xe8);
+                relative(code, target);
+            }
+            8 | 9 => {
+                // A return, sometimes to nowhere.
+                if r.chance(800) {
+                    load(code, 4, WINDOW + 0x2000 + 8 * r.below(300));
+                    load(code, 1, if r.chance(950) { target } else { r.next() });
+                    code.push(0x51);
+                }
+                code.extend::<&[u8]>(r.pick(&[&[0xc3], &[0xc2, 16, 0]]));
+            }
+            10 | 11 => {
+                let register = r.pick(&[0, 1, 3, 6, 8, 13]);
+                load(
+                    code,
+                    register,
+                    if r.chance(950) { target } else { r.next() },
+                );
+                if register >= 8 {
+                    code.push(0x41);
+                }
+                code.extend([0xff, r.pick(&[0xe0, 0xd0]) | register as u8 & 7]);
+            }
+            12 | 13 => {
+                load(code, 0, target);
+                code.extend([0x48, 0x89]);
+                absolute(code, 0, slot);
+                code.push(0xff);
+                absolute(code, r.pick(&[4, 2]), slot);
+            }
+            // A loop by a counter in memory, or in a register that the loop may change.
+            14 | 15 => {
+                code.extend([0xff]);
+                absolute(code, 1, slot);
+                code.extend([0x0f, 0x85]);
+                relative(code, start);
+            }
+            16 => {
+                code.extend([0xff, 0xc9, 0x0f, 0x85]);
+                relative(code, start);
+            }
+            17 => code.extend([r.pick(&[0xe0, 0xe1, 0xe2, 0xe3]), r.next() as u8]),
+            // On to whatever lies behind.
+            _ => {}
+        }
+    }
+
+    /// A random instruction, with the registers of its addresses loaded in `aimed` of 1000 cases.
+    fn instruction(&mut self, code: &mut Vec<u8>, at: u64, r: &mut Random, aimed: u64) {
+        let all: u64 = self.generators.iter().map(|(_, w)| w).sum();
+        let mut n = r.below(all);
+        let Some((generator, _)) = self.generators.iter_mut().find(|(_, weight)| {
+            let here = n < *weight;
+            n = n.wrapping_sub(*weight);
+            here
+        }) else {
+            return;
+        };
+        let case = generator.case(r.next() >> 20);
+        let i = &case.instruction;
+        let start = code.len();
+        if !i.is_invalid() {
+            for register in addressing(i, &mut self.info) {
+                if r.chance(aimed) {
+                    load(code, register, case.state.gpr[register]);
+                }
+            }
+            if i.is_ip_rel_memory_operand() {
+                let mut encoder = Encoder::new(64);
+                let ip = at + (code.len() - start) as u64;
+                if encoder.encode(i, ip).is_ok() {
+                    code.extend(encoder.take_buffer());
+                }
+                return;
+            }
+        }
+        code.extend(&case.bytes);
+    }
+}
+
+/// General registers of which the instruction makes addresses, the stack pointer and a string's count included.
+fn addressing(i: &Instruction, info: &mut InstructionInfoFactory) -> Vec<usize> {
+    let mut registers = Vec::new();
+    let mut add = |r: Register| {
+        let full = r.full_register();
+        if full.is_gpr() && !registers.contains(&full.number()) {
+            registers.push(full.number());
+        }
+    };
+    for m in info.info(i).used_memory() {
+        add(m.base());
+        add(m.index());
+    }
+    if (i.has_rep_prefix() || i.has_repne_prefix()) && i.is_string_instruction() {
+        add(Register::RCX);
+    }
+    if (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) && i.is_stack_instruction() {
+        add(Register::RSP);
+    }
+    registers
+}

@@ -1,0 +1,495 @@
+//! Runs programs on both and compares.
+
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
+use nodescope_engine::{EngineError, Exit, Limit, Vcpu};
+use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
+use nodescope_memory::{LayoutError, Ram};
+use nodescope_plugin_api::FilterGeometry;
+use nodescope_x86::VcpuState;
+use thiserror::Error;
+
+use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image};
+use super::platform::{Event, Machine};
+use super::program::Writer;
+use crate::catalogue::Group;
+use crate::generate::{registers, window};
+use crate::layout::CODE;
+use crate::random::Random;
+
+/// Programs that one pair of vCPUs runs, one after the other.
+const PROGRAMS: u64 = 8;
+/// Instructions of a program.
+const LENGTH: u64 = 4000;
+/// Slices of a program at most.
+const SLICES: u64 = 300;
+
+/// What programs are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Pieces of code that jump to each other.
+    Blocks,
+    /// Random bytes.
+    Bytes,
+}
+
+/// What was run.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Seeds.
+    pub seeds: u64,
+    /// Programs.
+    pub programs: u64,
+    /// Slices, after each of which all was compared.
+    pub slices: u64,
+    /// Instructions that each side retired.
+    pub instructions: u64,
+    /// Events in the logs.
+    pub events: u64,
+    /// Blocks translated.
+    pub translations: u64,
+    /// Programs that ended because the engine does not know something.
+    pub unknown: u64,
+}
+
+/// Why the comparison ended.
+#[derive(Debug, Error)]
+pub enum Failure {
+    /// The guest's memory.
+    #[error(transparent)]
+    Memory(#[from] LayoutError),
+    /// The guest's kernel.
+    #[error(transparent)]
+    Kernel(#[from] IcedError),
+    /// The two differ.
+    #[error("{kind:?}, seed {seed}, program {program}, slice {slice}: {what}")]
+    Differ {
+        /// What programs were made of.
+        kind: Kind,
+        /// Seed of the pair's programs.
+        seed: u64,
+        /// Which of them.
+        program: u64,
+        /// Which slice of it.
+        slice: u64,
+        /// What differs, and the last instructions.
+        what: String,
+    },
+}
+
+/// One of the two.
+struct Side {
+    vcpu: SoftVcpu,
+    ram: Ram,
+    machine: Machine,
+}
+
+impl Side {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the first region starts at address zero and is larger; it is written only while the vCPU runs or by
+        // `Ram::write`, neither of which happens while `self` is borrowed.
+        unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host, guest::USED) }
+    }
+
+    /// Make memory what it is in `image`.
+    fn reset(&self, image: &[u8]) {
+        for (k, page) in image.chunks(4096).enumerate() {
+            if self.bytes()[k * 4096..][..page.len()] != *page {
+                assert!(self.ram.write(k as u64 * 4096, page));
+            }
+        }
+    }
+}
+
+/// Compare on the seeds `from..`, until there were `count` of them or the time is over.
+///
+/// # Errors
+/// The first difference, with the instructions that led to it.
+pub fn run(
+    kind: Kind,
+    from: u64,
+    count: u64,
+    time: Option<Duration>,
+) -> Result<Tally, Box<Failure>> {
+    let start = Instant::now();
+    let mut tally = Tally::default();
+    let mut writer = Writer::default();
+    let window = window();
+    let base = Image::new(&window).map_err(|e| Box::new(e.into()))?;
+    for seed in from..from.saturating_add(count) {
+        if time.is_some_and(|t| start.elapsed() >= t) {
+            break;
+        }
+        tally.seeds += 1;
+        let mut pair = Pair::new(kind, seed).map_err(|e| Box::new(e.into()))?;
+        let Err(place) = pair.run(&mut writer, &base, &mut tally, None) else {
+            continue;
+        };
+        let what = narrow(kind, seed, &mut writer, &base, &place);
+        return Err(Box::new(Failure::Differ {
+            kind,
+            seed,
+            program: place.program,
+            slice: place.slice,
+            what,
+        }));
+    }
+    Ok(tally)
+}
+
+/// Where a difference was found.
+struct Place {
+    program: u64,
+    slice: u64,
+    /// Instructions retired before the slice and after it.
+    instructions: (u64, u64),
+    what: String,
+}
+
+/// Cut a slice after some instructions, and stop there.
+#[derive(Clone, Copy)]
+struct Cut {
+    program: u64,
+    slice: u64,
+    instructions: u64,
+}
+
+/// Find the first instruction after which there is a difference.
+fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Place) -> String {
+    let mut trail: Vec<String> = Vec::new();
+    let (from, to) = place.instructions;
+    for instructions in from + 1..=to.min(from + 3000) {
+        let Ok(mut pair) = Pair::new(kind, seed) else {
+            break;
+        };
+        let cut = Cut {
+            program: place.program,
+            slice: place.slice,
+            instructions,
+        };
+        let mut tally = Tally::default();
+        if let Err(found) = pair.run(writer, base, &mut tally, Some(cut)) {
+            let first = trail.len().saturating_sub(24);
+            return format!(
+                "{}after {} of {} instructions of the slice, configuration {}; the last ones agreed upon:\n{}",
+                found.what,
+                instructions - from,
+                to - from,
+                pair.configuration,
+                trail[first..].concat()
+            );
+        }
+        trail.push(describe(&pair.sides[0]));
+    }
+    format!(
+        "{} (agrees when the slice is cut)\n{}",
+        place.what,
+        trail[trail.len().saturating_sub(24)..].concat()
+    )
+}
+
+/// The instruction at the instruction pointer.
+fn describe(side: &Side) -> String {
+    let s = side.vcpu.save();
+    let ip = s.general.rip;
+    let offset = ip.wrapping_sub(CODE) & !0x10_0000;
+    let physical = if offset < CODE_LEN as u64 {
+        CODE_PHYSICAL + offset
+    } else if ip >> 63 != 0 {
+        ip & 0xff_ffff
+    } else {
+        return format!("  {ip:#x}\n");
+    };
+    let mut bytes = [0; 15];
+    side.ram.read(physical, &mut bytes);
+    let mut decoder = Decoder::with_ip(64, &bytes, ip, DecoderOptions::NONE);
+    let i = decoder.decode();
+    let mut text = String::new();
+    GasFormatter::new().format(&i, &mut text);
+    format!(
+        "  {ip:#x} cpl {} flags {:#x} {:02x?} {text}\n",
+        s.segments.data[1].selector & 3,
+        s.general.rflags,
+        &bytes[..i.len().max(1)]
+    )
+}
+
+struct Pair {
+    kind: Kind,
+    random: Random,
+    sides: [Side; 2],
+    configuration: String,
+}
+
+impl Pair {
+    fn new(kind: Kind, seed: u64) -> Result<Self, LayoutError> {
+        let mut r = Random::new(seed.wrapping_mul(2) ^ u64::from(kind == Kind::Bytes));
+        let cpi = match r.below(8) {
+            0..=2 => 1 << 16,
+            3 => 0,
+            4 => 1,
+            5 => 1 << 15,
+            6 => 0x1_8000,
+            _ => r.below(4 << 16) as u32,
+        };
+        let period = r.pick(&[0, 0, 20, 200, 2000]);
+        let machines = r.next();
+        let side = |translate| {
+            let ram = guest::ram()?;
+            Ok(Side {
+                vcpu: SoftVcpu::new(SoftConfig {
+                    id: 0,
+                    ram: ram.clone(),
+                    cpuid: guest::cpuid(),
+                    cpi,
+                    seed: 1,
+                    translate,
+                }),
+                ram,
+                machine: Machine::new(machines, period),
+            })
+        };
+        // Warm blocks are translated in the middle of things.
+        let after = r.pick(&[0, 0, 0, 1, 5]);
+        Ok(Self {
+            kind,
+            random: r,
+            sides: [side(Translate::Never)?, side(Translate::After(after))?],
+            configuration: format!("cpi {cpi}/65536, interrupts {period}, after {after}"),
+        })
+    }
+
+    fn run(
+        &mut self,
+        writer: &mut Writer,
+        base: &Image,
+        tally: &mut Tally,
+        cut: Option<Cut>,
+    ) -> Result<(), Place> {
+        for program in 0..PROGRAMS {
+            let r = &mut self.random;
+            let code = match self.kind {
+                Kind::Blocks => writer.blocks(r),
+                Kind::Bytes => writer.bytes(r),
+            };
+            let mut image = base.bytes.clone();
+            image[CODE_PHYSICAL as usize..][..CODE_LEN].copy_from_slice(&code);
+            // The other memory for the second page of code.
+            let other = CODE_PHYSICAL as usize + 0x5000;
+            let second = code[4096..8192].to_vec();
+            image[other..other + 4096].copy_from_slice(&second);
+            for byte in 0..r.below(40) {
+                let _ = byte;
+                image[other + r.below(4096) as usize] = r.next() as u8;
+            }
+            let state = self.start(base);
+            for side in &mut self.sides {
+                side.reset(&image);
+                side.machine.log.clear();
+                let mut state = state.clone();
+                state.time = side.vcpu.save().time;
+                side.vcpu.restore(&state);
+            }
+            tally.programs += 1;
+            let stop = cut.filter(|c| c.program == program);
+            self.program(program, tally, stop)?;
+            if stop.is_some() {
+                return Ok(());
+            }
+        }
+        tally.translations += self.sides[1].vcpu.translations() as u64;
+        Ok(())
+    }
+
+    fn start(&mut self, base: &Image) -> VcpuState {
+        let r = &mut self.random;
+        let mut state = base.state(r.chance(650));
+        let user = registers::random(Group::Sse, CODE, r);
+        state.general.gpr = user.gpr;
+        state.general.rflags = user.rflags | r.pick(&[0, 0, 0x4_0000]);
+        state.fx = user.fx;
+        state.vector = user.vector;
+        if r.chance(700) {
+            state.fx.set_mxcsr(0x1f80 | (r.below(4) as u32 * 0x2000));
+        }
+        if r.chance(100) {
+            state.control.cr0 |= 8;
+        }
+        // Without AVX, without SSE.
+        match r.below(20) {
+            0 => state.control.cr4 &= !(1 << 18),
+            1 => state.control.cr4 &= !(1 << 9),
+            2 => state.control.xcr0 = 3,
+            _ => {}
+        }
+        self.attach();
+        state
+    }
+
+    /// Attach a model, or detach.
+    fn attach(&mut self) {
+        let r = &mut self.random;
+        let geometry = r.chance(600).then(|| {
+            let line_shift = 5 + r.below(3) as u8;
+            FilterGeometry {
+                line_shift,
+                data_slots: r.below(13 - u64::from(line_shift)) as u8,
+                instruction_slots: r.below((13 - u64::from(line_shift)).min(7)) as u8,
+            }
+        });
+        for side in &mut self.sides {
+            side.vcpu.flush_counters(&mut side.machine);
+            side.vcpu.attach(geometry);
+            if let Some(g) = geometry {
+                side.machine.set_line_shift(g.line_shift);
+            }
+        }
+    }
+
+    fn program(&mut self, program: u64, tally: &mut Tally, cut: Option<Cut>) -> Result<(), Place> {
+        let began = self.sides[0].vcpu.instructions();
+        for slice in 0..SLICES {
+            tally.slices += 1;
+            self.disturb();
+            let (now, instructions) = {
+                let v = &self.sides[0].vcpu;
+                (v.cycles(), v.instructions())
+            };
+            let r = &mut self.random;
+            let most = r.pick(&[3, 30, 300, 3000]);
+            let mut limit = Limit::instructions(instructions + 1 + r.below(most));
+            if r.chance(500) {
+                limit.cycles = now + 1 + r.below(4 * most);
+            }
+            let stop = cut.filter(|c| c.slice == slice);
+            if let Some(cut) = stop {
+                limit.instructions = limit.instructions.min(cut.instructions);
+            }
+            let [a, b] = &mut self.sides;
+            let outcomes = [a, b].map(|side| side.vcpu.run(&mut side.machine, limit));
+            if let Some(what) = self.difference(&outcomes) {
+                return Err(Place {
+                    program,
+                    slice,
+                    instructions: (instructions, limit.instructions),
+                    what,
+                });
+            }
+            for side in &mut self.sides {
+                tally.events += side.machine.log.len() as u64;
+                side.machine.log.clear();
+            }
+            let after = self.sides[0].vcpu.instructions();
+            tally.instructions += after - instructions;
+            if stop.is_some() {
+                return Ok(());
+            }
+            match &outcomes[0] {
+                Ok(Exit::Limit | Exit::Attention) => {}
+                Ok(Exit::Halted) => {
+                    let due = self.sides[0].machine.due();
+                    if due == u64::MAX || self.sides[0].vcpu.save().general.rflags & 0x200 == 0 {
+                        return Ok(());
+                    }
+                    for side in &mut self.sides {
+                        side.vcpu.advance_to(due);
+                    }
+                }
+                Ok(Exit::Shutdown) => return Ok(()),
+                Err(_) => {
+                    tally.unknown += 1;
+                    return Ok(());
+                }
+            }
+            if after - began > LENGTH {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// What happens between slices: devices write memory, other vCPUs take lines away, windows open and close.
+    fn disturb(&mut self) {
+        let r = &mut self.random;
+        if r.chance(60) {
+            let physical = CODE_PHYSICAL + r.below(guest::USED as u64 - 64 - CODE_PHYSICAL);
+            let bytes = r.next().to_le_bytes();
+            for side in &self.sides {
+                assert!(side.ram.write(physical, &bytes));
+            }
+        }
+        if r.chance(100) {
+            for side in &mut self.sides {
+                let update = side.machine.update();
+                side.vcpu.update_filter(&[update]);
+            }
+        }
+        if self.random.chance(100) {
+            for side in &mut self.sides {
+                side.vcpu.flush_counters(&mut side.machine);
+            }
+        }
+        if self.random.chance(20) {
+            self.attach();
+        }
+    }
+
+    fn difference(&self, outcomes: &[Result<Exit, EngineError>; 2]) -> Option<String> {
+        let mut text = String::new();
+        match outcomes {
+            [Ok(a), Ok(b)] if a == b => {}
+            [
+                Err(EngineError::Unsupported(a)),
+                Err(EngineError::Unsupported(b)),
+            ] if a.what == b.what && a.bytes == b.bytes && a.state == b.state => {}
+            [a, b] => {
+                let _ = writeln!(text, "\n  ended by {a:?}\n  and      {b:?}");
+            }
+        }
+        let [a, b] = &self.sides;
+        let (s, t) = (a.vcpu.save(), b.vcpu.save());
+        if s != t {
+            for (x, y) in format!("{s:#x?}").lines().zip(format!("{t:#x?}").lines()) {
+                if x != y {
+                    let _ = writeln!(
+                        text,
+                        "\n  interpreted {}, translated {}",
+                        x.trim(),
+                        y.trim()
+                    );
+                }
+            }
+            let _ = writeln!(
+                text,
+                "  at {:#x} and {:#x}, instructions {} and {}",
+                s.general.rip, t.general.rip, s.time.instructions, t.time.instructions
+            );
+        }
+        if a.machine.log != b.machine.log {
+            let (x, y) = (&a.machine.log, &b.machine.log);
+            let at = x.iter().zip(y).take_while(|(x, y)| x == y).count();
+            let event = |log: &[Event]| log.get(at).map_or("nothing".into(), |e| format!("{e:?}"));
+            let _ = writeln!(
+                text,
+                "\n  event {at} of {} and {}\n    interpreted {}\n    translated  {}",
+                x.len(),
+                y.len(),
+                event(x),
+                event(y)
+            );
+        }
+        if a.bytes() != b.bytes() {
+            let at = a.bytes().iter().zip(b.bytes()).position(|(x, y)| x != y);
+            let at = at.unwrap_or_default();
+            let _ = writeln!(
+                text,
+                "\n  memory at {at:#x}: interpreted {:02x?}, translated {:02x?}",
+                &a.bytes()[at..(at + 16).min(guest::USED)],
+                &b.bytes()[at..(at + 16).min(guest::USED)]
+            );
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}

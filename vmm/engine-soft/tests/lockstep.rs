@@ -1,0 +1,31 @@
+//! The translator against the interpreter: random programs give the same state, memory, log and time. More by
+//! `NODESCOPE_LOCKSTEP_SEEDS` (seeds of each kind) or `scripts/difftest --lockstep` and `--fuzz`.
+
+use nodescope_oracle::lockstep::{Kind, run};
+
+fn agree(kind: Kind, seeds: u64) {
+    let seeds = match std::env::var("NODESCOPE_LOCKSTEP_SEEDS") {
+        Ok(n) => n.parse().expect("a number of seeds"),
+        Err(_) => seeds,
+    };
+    match run(kind, 1, seeds, None) {
+        Ok(tally) => {
+            println!("{kind:?}: {tally:?}");
+            assert_eq!(tally.seeds, seeds);
+            // It was the translator that ran.
+            assert!(tally.translations > 5 * seeds, "{tally:?}");
+            assert!(tally.events > tally.programs, "{tally:?}");
+        }
+        Err(failure) => panic!("{failure}"),
+    }
+}
+
+#[test]
+fn programs_of_blocks_agree() {
+    agree(Kind::Blocks, 40);
+}
+
+#[test]
+fn random_bytes_agree() {
+    agree(Kind::Bytes, 30);
+}
