@@ -1,4 +1,4 @@
-//! The same study gives the same bytes: twice on one host thread, and on two.
+//! The same study gives the same bytes: twice on one host thread, and on two, and interpreted and translated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -126,20 +126,95 @@ fn the_same_study_gives_the_same_bytes() {
     }
     for (threads, other, others, _) in &results[1..] {
         let compared = format!("1 and {threads} host threads");
-        assert_eq!(
-            bytes.keys().collect::<Vec<_>>(),
-            others.keys().collect::<Vec<_>>(),
-            "{compared}"
-        );
-        for (name, content) in bytes {
-            let same = content == &others[name];
-            let at = content.iter().zip(&others[name]).position(|(a, b)| a != b);
-            assert!(same, "{name} differs at byte {at:?}: {compared}");
-        }
-        assert_eq!(first.outcome.instructions, other.outcome.instructions);
-        assert_eq!(first.outcome.virtual_ps, other.outcome.virtual_ps);
-        assert_eq!(first.outcome.network, other.outcome.network);
+        same((first, bytes), (other, others), &compared);
     }
+}
+
+/// Two runs have the same results, file by file.
+fn same(
+    (first, bytes): (&Finished, &BTreeMap<String, Vec<u8>>),
+    (other, others): (&Finished, &BTreeMap<String, Vec<u8>>),
+    compared: &str,
+) {
+    assert_eq!(
+        bytes.keys().collect::<Vec<_>>(),
+        others.keys().collect::<Vec<_>>(),
+        "{compared}"
+    );
+    for (name, content) in bytes {
+        let same = content == &others[name];
+        let at = content.iter().zip(&others[name]).position(|(a, b)| a != b);
+        assert!(same, "{name} differs at byte {at:?}: {compared}");
+    }
+    assert_eq!(first.outcome.instructions, other.outcome.instructions);
+    assert_eq!(first.outcome.virtual_ps, other.outcome.virtual_ps);
+    assert_eq!(first.outcome.network, other.outcome.network);
+}
+
+/// A whole boot with windows: one from power-on, one in the middle of the boot, one in the job.
+#[test]
+fn an_interpreted_and_a_translated_boot_give_the_same_bytes() {
+    let Some(image) = image() else { return };
+    let job = [program(
+        "run",
+        "#!/bin/sh
+set -e
+ls -lR /proc/self /etc | sort | gzip | cksum
+dmesg | tail -n 20 >dmesg-tail
+nodescope-guest put dmesg-tail dmesg-tail
+head -c 64 /dev/urandom | od -x >random
+nodescope-guest put random random
+",
+    )];
+    let node = NodeTopology::uniform(1, 2, 1, 128 << 20);
+    let mut config = cluster(image, 1, node, &job);
+    config.trace = true;
+    let window = |name: &str, open| WindowSpec {
+        name: name.into(),
+        open,
+        warm_up: 300_000,
+        measure: Measure::Instructions(3_000_000),
+        models: ModelSpec {
+            caches: Some(CacheConfig::xeon_e5_2690()),
+            memory: Some(MemorySpec::numa()),
+        },
+    };
+    config.windows = vec![
+        window("kernel", Trigger::Immediately),
+        window(
+            "boot",
+            Trigger::Time {
+                ps: 100_000_000_000,
+            },
+        ),
+        window(
+            "user",
+            Trigger::Time {
+                ps: 250_000_000_000,
+            },
+        ),
+    ];
+    // Latencies of memory alone: a model of which the filter answers nothing.
+    config.windows[2].models.caches = None;
+    let [interpreted, translated] = [false, true].map(|translate| {
+        config.translate = translate;
+        let dir = tempfile::tempdir().unwrap();
+        let finished = run_well(&config, dir.path());
+        report(&finished);
+        let files = files(dir.path());
+        (finished, files, dir)
+    });
+    for outcome in &interpreted.0.outcome.windows.outcomes {
+        assert_eq!(outcome.ending, Ending::Complete, "{outcome}");
+    }
+    for name in ["windows.json", "console-node0.log", "files/random"] {
+        assert!(interpreted.1.get(name).map_or(0, Vec::len) > 100, "{name}");
+    }
+    same(
+        (&interpreted.0, &interpreted.1),
+        (&translated.0, &translated.1),
+        "interpreted and translated",
+    );
 }
 
 #[test]
