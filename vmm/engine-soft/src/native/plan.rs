@@ -252,6 +252,11 @@ fn is_odd_vector(m: Mnemonic) -> bool {
             | Vstmxcsr
             | Maskmovdqu
             | Vmaskmovdqu
+            // RCX is a result that they do not name, and may be named in an address.
+            | Pcmpestri
+            | Pcmpistri
+            | Vpcmpestri
+            | Vpcmpistri
             | Vmaskmovps
             | Vmaskmovpd
             | Vpmaskmovd
