@@ -32,8 +32,8 @@ pub trait Shift {
 
 /// Two values and a count: SHLD, SHRD.
 pub trait DoubleShift {
-    /// Compute.
-    fn apply<T: Width>(a: T, b: T, count: u8) -> (T, u64);
+    /// Compute; `flags` are the guest's.
+    fn apply<T: Width>(a: T, b: T, count: u8, flags: u64) -> (T, u64);
 }
 
 /// Instantiate an asm block for the four widths: the operands' register names differ.
@@ -124,10 +124,12 @@ macro_rules! double_shift_asm {
         // SAFETY: as in `binary_asm`.
         unsafe {
             asm!(
+                "add al, 0x7f",
+                "sahf",
                 concat!($name, " {a:", $w, "}, {b:", $w, "}, cl"),
                 "pushfq",
-                "pop {f}",
-                a = inout(reg) $a, b = in(reg) $b, in("ecx") u32::from($count), f = lateout(reg) $flags,
+                "pop rax",
+                a = inout(reg) $a, b = in(reg) $b, in("ecx") u32::from($count), inout("rax") packed($flags) => $flags,
                 options(pure, nomem),
             )
         }
@@ -251,9 +253,8 @@ macro_rules! double_shift {
         pub struct $type;
         impl DoubleShift for $type {
             #[inline(always)]
-            fn apply<T: Width>(a: T, b: T, count: u8) -> (T, u64) {
+            fn apply<T: Width>(a: T, b: T, count: u8, mut flags: u64) -> (T, u64) {
                 let (mut a, b) = (a.to_u64(), b.to_u64());
-                let flags: u64;
                 match T::BITS {
                     16 => double_shift_asm!("x", $name, a, b, count, flags),
                     32 => double_shift_asm!("e", $name, a, b, count, flags),

@@ -31,7 +31,7 @@ fn double_shift<O: DoubleShift, D: Place, C: Source, T: Width>(cpu: &mut Cpu, op
     let count = mask::<T>(C::get(cpu, op)?);
     let b: T = cpu.reg(op.src);
     let (a, at) = D::open(cpu, op)?;
-    let (value, flags) = O::apply(a, b, count);
+    let (value, flags) = O::apply(a, b, count, cpu.rflags);
     D::close(cpu, op, at, value)?;
     if count != 0 {
         cpu.rflags = cpu.rflags & !STATUS | flags & STATUS;
