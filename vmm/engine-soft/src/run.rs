@@ -366,7 +366,8 @@ impl Cpu {
         }
         if rewrites != self.rewrites_seen {
             self.rewrites_seen = rewrites;
-            self.blocks.forget_translations();
+            // Links between translated blocks go, too.
+            self.blocks.forget_code();
         }
     }
 
