@@ -534,6 +534,8 @@ impl Emitter {
             self.a.load(*home, gpr(*guest));
         }
         let mut moved = *i;
+        // The segment's base is in the address.
+        moved.set_segment_prefix(Register::None);
         let mut stored: Option<(usize, Register)> = None;
         let mut also: Option<(usize, Register)> = None;
         for n in 0..i.op_count() {

@@ -472,7 +472,6 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
     instruction.set_code(explicit(i.code()));
     // The vCPUs of a node run one at a time.
     instruction.set_has_lock_prefix(false);
-    instruction.set_segment_prefix(Register::None);
     let count = rotation(i);
     if let Some(code) = count.and(by_register(i.code())) {
         instruction.set_code(code);
