@@ -126,18 +126,18 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_hangs_up_its_group_leaves_this_process_alone() {
+    fn a_command_that_ends_its_group_leaves_this_process_alone() {
         let dir = tempfile::tempdir().unwrap();
         let log = dir.path().join("log");
         let error = run(
-            Command::new("sh").args(["-c", "echo disk full; kill -HUP 0; sleep 60"]),
+            Command::new("sh").args(["-c", "echo disk full; kill -TERM 0; sleep 60"]),
             "installing",
             &log,
             &mut |_| {},
         )
         .unwrap_err()
         .to_string();
-        assert!(error.starts_with("installing failed (signal: 1"), "{error}");
+        assert!(error.starts_with("installing failed (signal: 15"), "{error}");
         assert!(error.ends_with("\ndisk full"), "{error}");
     }
 
