@@ -137,7 +137,10 @@ mod tests {
         )
         .unwrap_err()
         .to_string();
-        assert!(error.starts_with("installing failed (signal: 15"), "{error}");
+        assert!(
+            error.starts_with("installing failed (signal: 15"),
+            "{error}"
+        );
         assert!(error.ends_with("\ndisk full"), "{error}");
     }
 
