@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use nodescope_image::{Image, ImageError, ImageSpec};
 
 use crate::plan::{ImageSource, Study};
-use crate::problem::{HOST, Position, Problem, Problems, Severity};
-use crate::quantity::Bytes;
+use nodescope_config::problem::{HOST, Position, Problem, Problems, Severity};
+use nodescope_config::quantity::Bytes;
 
 /// Memory that nodescope needs beside the guests' own.
 const OVERHEAD: u64 = 256 << 20;

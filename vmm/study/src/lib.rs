@@ -8,13 +8,13 @@ mod host;
 mod job;
 mod load;
 mod plan;
-mod problem;
-pub mod quantity;
-mod reader;
+
+pub use nodescope_config::quantity;
+
 mod sections;
 
 pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
+pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
 pub use plan::{Engine, ImageSource, Job, Mpi, Network, Program, Study};
-pub use problem::{Position, Problem, Problems, Severity};

@@ -6,9 +6,9 @@ use std::path::Path;
 use toml::de::DeTable;
 
 use crate::plan::Study;
-use crate::problem::{Problem, Problems, Severity};
-use crate::reader::{Section, Source, position};
 use crate::sections;
+use nodescope_config::problem::{Problem, Problems, Severity};
+use nodescope_config::reader::{Section, Source, position};
 
 impl Study {
     /// Reads and checks the study in file `path`.
@@ -59,7 +59,7 @@ pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
 
 fn read(file: &Path, text: &str) -> (Result<Study, Problems>, BTreeSet<String>) {
     let (document, syntax) = DeTable::parse_recoverable(text);
-    let source = Source::new(text);
+    let source = Source::new(text, "a study");
     let root = Section::root(&source, document.get_ref());
     let study = sections::study(file, &root);
     root.finish();

@@ -11,8 +11,8 @@ use nodescope_plugin_cache::CacheConfig;
 use nodescope_window::{MemorySpec, WindowSpec};
 use serde::Serialize;
 
-use crate::problem::Position;
-use crate::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time};
+use nodescope_config::problem::Position;
+use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time};
 
 /// A study file, read and checked. Serialised, it is what decides the results apart from the contents of image and job disk. The topology's caches and distances, the cache model and the memory model come from the
 /// same lines of the file.

@@ -7,8 +7,8 @@ use nodescope_image::{ImageSpec, check_package_name};
 use super::{plain_name, resolve};
 use crate::files;
 use crate::plan::{Engine, ImageSource};
-use crate::quantity::{Cpi, Time};
-use crate::reader::Section;
+use nodescope_config::quantity::{Cpi, Time};
+use nodescope_config::reader::Section;
 
 /// `[study]`.
 pub(super) struct General {

@@ -7,7 +7,7 @@ use nodescope_machine::topology::NodeTopology;
 
 use super::resolve;
 use crate::plan::{Job, Mpi, Program};
-use crate::reader::{Item, Section};
+use nodescope_config::reader::{Item, Section};
 
 /// Names that the generated start script takes in `/job`.
 const RESERVED: [&str; 2] = ["run", "script"];

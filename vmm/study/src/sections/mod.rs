@@ -14,7 +14,7 @@ use nodescope_window::ModelSpec;
 
 pub(crate) use self::job::result_name;
 use crate::plan::Study;
-use crate::reader::Section;
+use nodescope_config::reader::Section;
 
 /// Most nodes of a cluster: the guests' addresses and the switch's MAC numbering have room for these.
 pub(crate) const MAX_NODES: u32 = 1022;

@@ -11,8 +11,8 @@ use nodescope_plugin_numa::Latencies;
 use nodescope_window::MemorySpec;
 
 use super::node::UNSET;
-use crate::quantity::{ByteRate, Bytes, Frequency, Latency};
-use crate::reader::{Item, Section};
+use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Latency};
+use nodescope_config::reader::{Item, Section};
 
 /// Cycles of a fill from the own socket, DDR3 of the reference clusters.
 const LOCAL: u32 = 100;

@@ -6,8 +6,8 @@ use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, Topology
 
 use super::MAX_NODES;
 use crate::plan::{Disk, Network};
-use crate::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
-use crate::reader::{Item, Section};
+use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
+use nodescope_config::reader::{Item, Section};
 
 /// Distances stand in for those that follow from the memory's latencies until these are read.
 pub(super) const UNSET: u8 = 0;

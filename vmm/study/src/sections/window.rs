@@ -7,8 +7,8 @@ use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
 
 use super::plain_name;
 use crate::plan::{Job, Mpi};
-use crate::quantity::{Instructions, Time};
-use crate::reader::{Item, Section, closest};
+use nodescope_config::quantity::{Instructions, Time};
+use nodescope_config::reader::{Item, Section, closest};
 
 const OPEN_EXAMPLE: &str = r#""immediately", "guest", { time = "2 s" }, { mpi = "MPI_Barrier", call = 3, rank = 0 } or { marker = "hpl" }"#;
 

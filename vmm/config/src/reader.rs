@@ -11,18 +11,21 @@ use toml::de::{DeTable, DeValue};
 use crate::problem::{Position, Problem, Severity};
 use crate::quantity::{Decimal, Quantity};
 
-/// The text of a study and what has been found in it.
-pub(crate) struct Source<'a> {
+/// The text of a file and what has been found in it.
+pub struct Source<'a> {
     text: &'a str,
+    what: &'static str,
     problems: RefCell<Vec<Problem>>,
     places: RefCell<BTreeMap<String, Position>>,
     known: RefCell<BTreeSet<String>>,
 }
 
 impl<'a> Source<'a> {
-    pub(crate) fn new(text: &'a str) -> Source<'a> {
+    /// A text of which nothing has been read; `what` says in messages what it is, such as "a study".
+    pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
+            what,
             problems: RefCell::default(),
             places: RefCell::default(),
             known: RefCell::default(),
@@ -30,11 +33,12 @@ impl<'a> Source<'a> {
     }
 
     /// Line and column of a byte offset. Every offset lies in the text or at its end, which counts as its last line.
-    pub(crate) fn position(&self, offset: usize) -> Position {
+    pub fn position(&self, offset: usize) -> Position {
         position(self.text.as_bytes(), offset)
     }
 
-    pub(crate) fn problem(&self, span: &Range<usize>, field: &str, message: impl Into<String>) {
+    /// A problem of `field` at a place of the text.
+    pub fn problem(&self, span: &Range<usize>, field: &str, message: impl Into<String>) {
         self.problems.borrow_mut().push(Problem {
             severity: Severity::Error,
             position: Some(self.position(span.start)),
@@ -44,7 +48,7 @@ impl<'a> Source<'a> {
     }
 
     /// A problem of a field, at its place if the file sets it, else at the nearest table around it that is there.
-    pub(crate) fn problem_of(&self, field: &str, message: impl Into<String>) {
+    pub fn problem_of(&self, field: &str, message: impl Into<String>) {
         let places = self.places.borrow();
         let mut around = field;
         let position = loop {
@@ -64,11 +68,13 @@ impl<'a> Source<'a> {
         });
     }
 
-    pub(crate) fn count(&self) -> usize {
+    /// Problems so far.
+    pub fn count(&self) -> usize {
         self.problems.borrow().len()
     }
 
-    pub(crate) fn finish(self) -> (Vec<Problem>, BTreeMap<String, Position>, BTreeSet<String>) {
+    /// The problems, the places of all fields, and every field that was asked for (lists of tables as `name[]`).
+    pub fn finish(self) -> (Vec<Problem>, BTreeMap<String, Position>, BTreeSet<String>) {
         (
             self.problems.into_inner(),
             self.places.into_inner(),
@@ -78,7 +84,7 @@ impl<'a> Source<'a> {
 }
 
 /// Line and column of a byte offset, clamped to the text.
-pub(crate) fn position(text: &[u8], offset: usize) -> Position {
+pub fn position(text: &[u8], offset: usize) -> Position {
     let mut offset = offset.min(text.len());
     // The end of a text whose last line is ended is on that line, not on one that does not exist.
     if offset == text.len() && text.last() == Some(&b'\n') {
@@ -96,7 +102,7 @@ pub(crate) fn position(text: &[u8], offset: usize) -> Position {
 }
 
 /// A table of the document, or the place where one is missing.
-pub(crate) struct Section<'a> {
+pub struct Section<'a> {
     source: &'a Source<'a>,
     path: String,
     /// The path with indices left out, for the list of known keys.
@@ -107,7 +113,8 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    pub(crate) fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Section<'a> {
+    /// The whole document.
+    pub fn root(source: &'a Source<'a>, table: &'a DeTable<'a>) -> Section<'a> {
         Section {
             source,
             path: String::new(),
@@ -118,28 +125,29 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub(crate) fn source(&self) -> &'a Source<'a> {
+    /// The text that this is a part of.
+    pub fn source(&self) -> &'a Source<'a> {
         self.source
     }
 
     /// Whether the file has this table.
-    pub(crate) fn present(&self) -> bool {
+    pub fn present(&self) -> bool {
         self.entries.is_some()
     }
 
     /// Whether the table has this key, whatever its value.
-    pub(crate) fn sets(&self, key: &str) -> bool {
+    pub fn sets(&self, key: &str) -> bool {
         let mut names = self.entries.into_iter().flat_map(|table| table.keys());
         names.any(|name| name.get_ref().as_ref() == key)
     }
 
     /// Full name of the table.
-    pub(crate) fn path(&self) -> &str {
+    pub fn path(&self) -> &str {
         &self.path
     }
 
     /// Full name of a key.
-    pub(crate) fn name(&self, key: &str) -> String {
+    pub fn name(&self, key: &str) -> String {
         join(&self.path, key)
     }
 
@@ -153,7 +161,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a key, if it is there.
-    pub(crate) fn item(&self, key: &'static str) -> Option<Item<'a>> {
+    pub fn item(&self, key: &'static str) -> Option<Item<'a>> {
         let known = join(&self.pattern, key);
         self.source.known.borrow_mut().insert(known.clone());
         let (_, value) = self.entry(key)?;
@@ -161,7 +169,7 @@ impl<'a> Section<'a> {
     }
 
     /// The value of a key that must be there.
-    pub(crate) fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
+    pub fn require(&self, key: &'static str, example: &str) -> Option<Item<'a>> {
         let item = self.item(key);
         if item.is_none() {
             let place = match (self.present(), self.path.as_str()) {
@@ -177,12 +185,12 @@ impl<'a> Section<'a> {
     }
 
     /// A problem of a key, at its place or, where it is not set, at the table's.
-    pub(crate) fn complain(&self, key: &str, message: impl Into<String>) {
+    pub fn complain(&self, key: &str, message: impl Into<String>) {
         self.source.problem_of(&self.name(key), message);
     }
 
     /// The table of a key; an empty one if it is not there or no table.
-    pub(crate) fn section(&self, key: &'static str) -> Section<'a> {
+    pub fn section(&self, key: &'static str) -> Section<'a> {
         let path = self.name(key);
         let mut section = Section {
             source: self.source,
@@ -213,7 +221,7 @@ impl<'a> Section<'a> {
     }
 
     /// The tables of a key written as `[[key]]`.
-    pub(crate) fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
+    pub fn sections(&self, key: &'static str) -> Vec<Section<'a>> {
         let path = self.name(key);
         let Some((name, value)) = self.entry(key) else {
             return Vec::new();
@@ -258,7 +266,7 @@ impl<'a> Section<'a> {
     }
 
     /// All entries of a table whose keys the user chooses.
-    pub(crate) fn free_entries(&self) -> Vec<(String, Item<'a>)> {
+    pub fn free_entries(&self) -> Vec<(String, Item<'a>)> {
         self.source
             .known
             .borrow_mut()
@@ -283,7 +291,7 @@ impl<'a> Section<'a> {
     }
 
     /// Reports the keys that nobody asked for.
-    pub(crate) fn finish(self) {
+    pub fn finish(self) {
         let asked = self.asked.borrow();
         for (name, _) in self.entries.into_iter().flat_map(|table| table.iter()) {
             let key = name.get_ref().as_ref();
@@ -291,9 +299,9 @@ impl<'a> Section<'a> {
                 continue;
             }
             let what = if self.path.is_empty() {
-                "is not a section of a study"
+                format!("is not a section of {}", self.source.what)
             } else {
-                "is not a known key"
+                "is not a known key".to_owned()
             };
             let message = match closest(key, asked.iter().copied()) {
                 Some(close) => format!("{what}; did you mean {close:?}?"),
@@ -309,10 +317,7 @@ impl<'a> Section<'a> {
 }
 
 /// The candidate that a misspelt word may mean.
-pub(crate) fn closest<'c>(
-    word: &str,
-    candidates: impl Iterator<Item = &'c str>,
-) -> Option<&'c str> {
+pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
     candidates
         .map(|candidate| {
             let distance = strsim::damerau_levenshtein(
@@ -327,7 +332,7 @@ pub(crate) fn closest<'c>(
 }
 
 /// A value of the document.
-pub(crate) struct Item<'a> {
+pub struct Item<'a> {
     source: &'a Source<'a>,
     path: String,
     pattern: String,
@@ -357,15 +362,17 @@ impl<'a> Item<'a> {
     }
 
     /// Reports a problem of this value.
-    pub(crate) fn complain(&self, message: impl Into<String>) {
+    pub fn complain(&self, message: impl Into<String>) {
         self.source.problem(&self.span, &self.path, message);
     }
 
-    pub(crate) fn is_table(&self) -> bool {
+    /// Whether it is a table.
+    pub fn is_table(&self) -> bool {
         self.value.is_table()
     }
 
-    pub(crate) fn is_list(&self) -> bool {
+    /// Whether it is a list.
+    pub fn is_list(&self) -> bool {
         self.value.is_array()
     }
 
@@ -381,7 +388,8 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub(crate) fn text(&self, example: &str) -> Option<String> {
+    /// The value as a text.
+    pub fn text(&self, example: &str) -> Option<String> {
         match self.value {
             DeValue::String(text) => Some(text.to_string()),
             other => {
@@ -396,7 +404,7 @@ impl<'a> Item<'a> {
     }
 
     /// A text that must not be empty or hold control characters.
-    pub(crate) fn line(&self, example: &str) -> Option<String> {
+    pub fn line(&self, example: &str) -> Option<String> {
         let text = self.text(example)?;
         if text.trim().is_empty() {
             self.complain(format!("is empty; write e.g. {example:?}"));
@@ -409,7 +417,8 @@ impl<'a> Item<'a> {
         Some(text)
     }
 
-    pub(crate) fn boolean(&self) -> Option<bool> {
+    /// `true` or `false`.
+    pub fn boolean(&self) -> Option<bool> {
         let value = self.value.as_bool();
         if value.is_none() {
             self.complain(format!("is {}; write true or false", self.raw()));
@@ -417,7 +426,8 @@ impl<'a> Item<'a> {
         value
     }
 
-    pub(crate) fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
+    /// A whole number in `range`.
+    pub fn integer(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (least, most) = (range.start(), range.end());
         let wanted = if *most == u64::MAX {
             format!("a whole number of at least {least}")
@@ -445,14 +455,15 @@ impl<'a> Item<'a> {
         }
     }
 
-    pub(crate) fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
+    /// A whole number in `range`, as 32 bits.
+    pub fn count(&self, range: RangeInclusive<u32>) -> Option<u32> {
         let range = u64::from(*range.start())..=u64::from(*range.end());
         self.integer(range)
             .and_then(|value| u32::try_from(value).ok())
     }
 
     /// A plain number in millionths.
-    pub(crate) fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
+    pub fn millionths(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let digits = match self.value {
             DeValue::Integer(digits) if digits.radix() == 10 => digits.as_str(),
             DeValue::Float(digits) => digits.as_str(),
@@ -472,12 +483,12 @@ impl<'a> Item<'a> {
     }
 
     /// A quantity with its unit.
-    pub(crate) fn quantity<Q: Quantity>(&self) -> Option<Q> {
+    pub fn quantity<Q: Quantity>(&self) -> Option<Q> {
         self.parsed(Q::EXAMPLE, Q::WHAT, crate::quantity::parse::<Q>)
     }
 
     /// Something that is written as a text with a unit.
-    pub(crate) fn with_unit<T: FromStr>(&self, example: &str, what: &str) -> Option<T>
+    pub fn with_unit<T: FromStr>(&self, example: &str, what: &str) -> Option<T>
     where
         T::Err: std::fmt::Display,
     {
@@ -516,7 +527,7 @@ impl<'a> Item<'a> {
     }
 
     /// One of a few words.
-    pub(crate) fn choice<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Option<T> {
+    pub fn choice<T: Copy>(&self, what: &str, choices: &[(&str, T)]) -> Option<T> {
         let words: Vec<_> = choices
             .iter()
             .map(|(word, _)| format!("{word:?}"))
@@ -540,7 +551,7 @@ impl<'a> Item<'a> {
     }
 
     /// The members of a list.
-    pub(crate) fn list(&self, example: &str) -> Vec<Item<'a>> {
+    pub fn list(&self, example: &str) -> Vec<Item<'a>> {
         let DeValue::Array(array) = self.value else {
             self.complain(format!(
                 "is {}, not a list; write e.g. {example}",
@@ -560,7 +571,7 @@ impl<'a> Item<'a> {
     }
 
     /// Texts of a list.
-    pub(crate) fn lines(&self, example: &str) -> Vec<(Item<'a>, String)> {
+    pub fn lines(&self, example: &str) -> Vec<(Item<'a>, String)> {
         self.list(&format!("[{example:?}]"))
             .into_iter()
             .filter_map(|item| item.line(example).map(|text| (item, text)))
@@ -568,7 +579,7 @@ impl<'a> Item<'a> {
     }
 
     /// The value as a table.
-    pub(crate) fn section(&self) -> Section<'a> {
+    pub fn section(&self) -> Section<'a> {
         Section {
             source: self.source,
             path: self.path.clone(),

@@ -113,4 +113,4 @@ impl fmt::Display for Problems {
 impl std::error::Error for Problems {}
 
 /// Field of problems that lie with the host alone.
-pub(crate) const HOST: &str = "host";
+pub const HOST: &str = "host";

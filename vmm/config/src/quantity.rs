@@ -95,18 +95,22 @@ fn unit_list<Q: Quantity>() -> String {
 
 /// A non-negative decimal number: `digits` / 10^`places`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Decimal {
+pub struct Decimal {
     digits: u128,
     places: u32,
 }
 
-pub(crate) enum ScaleError {
+/// Why a scaled number is none.
+pub enum ScaleError {
+    /// It is no whole number.
     Fraction,
+    /// It exceeds 64 bits.
     TooLarge,
 }
 
 impl Decimal {
-    pub(crate) fn parse(text: &str) -> Option<Decimal> {
+    /// Reads digits with at most one point among them; `None` if the text is anything else.
+    pub fn parse(text: &str) -> Option<Decimal> {
         let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
         let plain = |part: &str| {
             part.starts_with(|c: char| c.is_ascii_digit())
@@ -130,7 +134,7 @@ impl Decimal {
     }
 
     /// The number times `factor`, if that is a whole number.
-    pub(crate) fn scaled(self, factor: u128) -> Result<u64, ScaleError> {
+    pub fn scaled(self, factor: u128) -> Result<u64, ScaleError> {
         let product = self
             .digits
             .checked_mul(factor)
