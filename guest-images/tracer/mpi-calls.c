@@ -131,7 +131,7 @@ __attribute__((destructor)) static void stop(void) {
 
 static void greet(void) {
     struct nodescope_hello hello = {
-        .kind = NODESCOPE_PROCESS_MPI_RANK, .world_rank = world_rank, .world_size = world_size, .pid = getpid(), .flavour = FLAVOUR};
+        .kind = NODESCOPE_PROCESS_MPI_RANK, .world_rank = world_rank, .world_size = world_size, .pid = getpid(), .flavour = FLAVOUR, .version = NODESCOPE_ABI_VERSION};
     gethostname(hello.host, sizeof hello.host - 1);
     strncpy(hello.program, program_invocation_short_name, sizeof hello.program - 1);
     nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0);

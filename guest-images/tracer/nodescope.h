@@ -15,7 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define NODESCOPE_ABI_VERSION 1u
+#define NODESCOPE_ABI_VERSION 2u
 #define NODESCOPE_LEAF 0x4E534350u      /* "NSCP", the value in EAX */
 #define NODESCOPE_SIGNATURE 0x4E534F4Bu /* "NSOK", the answer in EAX */
 
@@ -69,7 +69,7 @@ struct nodescope_hello {
     uint32_t world_size;
     uint32_t pid;
     uint32_t flavour;
-    uint32_t reserved;
+    uint32_t version; /* NODESCOPE_ABI_VERSION */
     char host[64];    /* NUL-terminated */
     char program[64]; /* NUL-terminated, the program's short name */
 };
@@ -91,23 +91,53 @@ struct nodescope_identity {
 
 /* Functions. Numbers are for ever: append, never renumber. X(name, number) */
 #define NODESCOPE_MPI_FUNCTIONS(X)                                                                                         \
-    X(Init, 1) X(Init_thread, 2) X(Finalize, 3) X(Abort, 4)                                                                \
-    X(Send, 10) X(Bsend, 11) X(Ssend, 12) X(Rsend, 13) X(Recv, 14) X(Sendrecv, 15) X(Sendrecv_replace, 16)                 \
-    X(Probe, 17) X(Iprobe, 18) X(Mprobe, 19) X(Improbe, 20) X(Mrecv, 21)                                                   \
-    X(Isend, 30) X(Ibsend, 31) X(Issend, 32) X(Irsend, 33) X(Irecv, 34) X(Imrecv, 35)                                      \
-    X(Send_init, 40) X(Bsend_init, 41) X(Ssend_init, 42) X(Rsend_init, 43) X(Recv_init, 44) X(Start, 45) X(Startall, 46)   \
-    X(Wait, 50) X(Waitall, 51) X(Waitany, 52) X(Waitsome, 53) X(Test, 54) X(Testall, 55) X(Testany, 56) X(Testsome, 57)    \
-    X(Request_free, 58) X(Cancel, 59)                                                                                      \
-    X(Barrier, 70) X(Bcast, 71) X(Reduce, 72) X(Allreduce, 73) X(Gather, 74) X(Gatherv, 75) X(Scatter, 76)                 \
-    X(Scatterv, 77) X(Allgather, 78) X(Allgatherv, 79) X(Alltoall, 80) X(Alltoallv, 81) X(Alltoallw, 82)                   \
-    X(Reduce_scatter, 83) X(Reduce_scatter_block, 84) X(Scan, 85) X(Exscan, 86)                                            \
-    X(Ibarrier, 100) X(Ibcast, 101) X(Ireduce, 102) X(Iallreduce, 103) X(Igather, 104) X(Igatherv, 105) X(Iscatter, 106)   \
-    X(Iscatterv, 107) X(Iallgather, 108) X(Iallgatherv, 109) X(Ialltoall, 110) X(Ialltoallv, 111) X(Ialltoallw, 112)       \
-    X(Ireduce_scatter, 113) X(Ireduce_scatter_block, 114) X(Iscan, 115) X(Iexscan, 116)                                    \
-    X(Comm_dup, 150) X(Comm_split, 151) X(Comm_create, 152) X(Comm_free, 153) X(Comm_split_type, 154)                      \
-    X(Comm_create_group, 155) X(Comm_dup_with_info, 156) X(Comm_idup, 157) X(Cart_create, 158) X(Cart_sub, 159)            \
-    X(Graph_create, 160) X(Dist_graph_create, 161) X(Dist_graph_create_adjacent, 162) X(Intercomm_create, 163)             \
-    X(Intercomm_merge, 164) X(Comm_disconnect, 165)
+    X(Init, 1) X(Init_thread, 2) X(Finalize, 3) X(Abort, 4) X(Send, 10) X(Bsend, 11) X(Ssend, 12) X(Rsend, 13)             \
+    X(Recv, 14) X(Sendrecv, 15) X(Sendrecv_replace, 16) X(Probe, 17) X(Iprobe, 18) X(Mprobe, 19) X(Improbe, 20)            \
+    X(Mrecv, 21) X(Isend, 30) X(Ibsend, 31) X(Issend, 32) X(Irsend, 33) X(Irecv, 34) X(Imrecv, 35) X(Isendrecv, 36)        \
+    X(Isendrecv_replace, 37) X(Send_init, 40) X(Bsend_init, 41) X(Ssend_init, 42) X(Rsend_init, 43) X(Recv_init, 44)       \
+    X(Start, 45) X(Startall, 46) X(Psend_init, 47) X(Precv_init, 48) X(Wait, 50) X(Waitall, 51) X(Waitany, 52)             \
+    X(Waitsome, 53) X(Test, 54) X(Testall, 55) X(Testany, 56) X(Testsome, 57) X(Request_free, 58) X(Cancel, 59)            \
+    X(Request_get_status, 60) X(Pready, 61) X(Pready_range, 62) X(Pready_list, 63) X(Parrived, 64)                         \
+    X(Grequest_start, 65) X(Grequest_complete, 66) X(Barrier, 70) X(Bcast, 71) X(Reduce, 72) X(Allreduce, 73)              \
+    X(Gather, 74) X(Gatherv, 75) X(Scatter, 76) X(Scatterv, 77) X(Allgather, 78) X(Allgatherv, 79) X(Alltoall, 80)         \
+    X(Alltoallv, 81) X(Alltoallw, 82) X(Reduce_scatter, 83) X(Reduce_scatter_block, 84) X(Scan, 85) X(Exscan, 86)          \
+    X(Ibarrier, 100) X(Ibcast, 101) X(Ireduce, 102) X(Iallreduce, 103) X(Igather, 104) X(Igatherv, 105)                    \
+    X(Iscatter, 106) X(Iscatterv, 107) X(Iallgather, 108) X(Iallgatherv, 109) X(Ialltoall, 110) X(Ialltoallv, 111)         \
+    X(Ialltoallw, 112) X(Ireduce_scatter, 113) X(Ireduce_scatter_block, 114) X(Iscan, 115) X(Iexscan, 116)                 \
+    X(Barrier_init, 120) X(Bcast_init, 121) X(Reduce_init, 122) X(Allreduce_init, 123) X(Gather_init, 124)                 \
+    X(Gatherv_init, 125) X(Scatter_init, 126) X(Scatterv_init, 127) X(Allgather_init, 128) X(Allgatherv_init, 129)         \
+    X(Alltoall_init, 130) X(Alltoallv_init, 131) X(Alltoallw_init, 132) X(Reduce_scatter_init, 133)                        \
+    X(Reduce_scatter_block_init, 134) X(Scan_init, 135) X(Exscan_init, 136) X(Comm_dup, 150) X(Comm_split, 151)            \
+    X(Comm_create, 152) X(Comm_free, 153) X(Comm_split_type, 154) X(Comm_create_group, 155) X(Comm_dup_with_info, 156)     \
+    X(Comm_idup, 157) X(Cart_create, 158) X(Cart_sub, 159) X(Graph_create, 160) X(Dist_graph_create, 161)                  \
+    X(Dist_graph_create_adjacent, 162) X(Intercomm_create, 163) X(Intercomm_merge, 164) X(Comm_disconnect, 165)            \
+    X(Comm_idup_with_info, 166) X(Comm_create_from_group, 167) X(Intercomm_create_from_groups, 168) X(Comm_spawn, 180)     \
+    X(Comm_spawn_multiple, 181) X(Comm_accept, 182) X(Comm_connect, 183) X(Comm_join, 184) X(Open_port, 185)               \
+    X(Close_port, 186) X(Publish_name, 187) X(Unpublish_name, 188) X(Lookup_name, 189) X(Comm_get_parent, 190)             \
+    X(Neighbor_allgather, 200) X(Neighbor_allgatherv, 201) X(Neighbor_alltoall, 202) X(Neighbor_alltoallv, 203)            \
+    X(Neighbor_alltoallw, 204) X(Ineighbor_allgather, 205) X(Ineighbor_allgatherv, 206) X(Ineighbor_alltoall, 207)         \
+    X(Ineighbor_alltoallv, 208) X(Ineighbor_alltoallw, 209) X(Neighbor_allgather_init, 210)                                \
+    X(Neighbor_allgatherv_init, 211) X(Neighbor_alltoall_init, 212) X(Neighbor_alltoallv_init, 213)                        \
+    X(Neighbor_alltoallw_init, 214) X(Win_create, 220) X(Win_allocate, 221) X(Win_allocate_shared, 222)                    \
+    X(Win_create_dynamic, 223) X(Win_attach, 224) X(Win_detach, 225) X(Win_free, 226) X(Win_fence, 227)                    \
+    X(Win_lock, 228) X(Win_unlock, 229) X(Win_lock_all, 230) X(Win_unlock_all, 231) X(Win_flush, 232)                      \
+    X(Win_flush_all, 233) X(Win_flush_local, 234) X(Win_flush_local_all, 235) X(Win_sync, 236) X(Win_post, 237)            \
+    X(Win_start, 238) X(Win_complete, 239) X(Win_wait, 240) X(Win_test, 241) X(Win_set_info, 242) X(Put, 250)              \
+    X(Get, 251) X(Accumulate, 252) X(Get_accumulate, 253) X(Fetch_and_op, 254) X(Compare_and_swap, 255) X(Rput, 256)       \
+    X(Rget, 257) X(Raccumulate, 258) X(Rget_accumulate, 259) X(File_open, 270) X(File_close, 271) X(File_delete, 272)      \
+    X(File_set_size, 273) X(File_preallocate, 274) X(File_set_view, 275) X(File_sync, 276) X(File_seek, 277)               \
+    X(File_seek_shared, 278) X(File_set_atomicity, 279) X(File_set_info, 280) X(File_get_size, 281)                        \
+    X(File_get_position_shared, 282) X(File_read_at, 290) X(File_read_at_all, 291) X(File_read, 292)                       \
+    X(File_read_all, 293) X(File_read_shared, 294) X(File_read_ordered, 295) X(File_iread_at, 296)                         \
+    X(File_iread_at_all, 297) X(File_iread, 298) X(File_iread_all, 299) X(File_iread_shared, 300)                          \
+    X(File_read_at_all_begin, 301) X(File_read_at_all_end, 302) X(File_read_all_begin, 303) X(File_read_all_end, 304)      \
+    X(File_read_ordered_begin, 305) X(File_read_ordered_end, 306) X(File_write_at, 310) X(File_write_at_all, 311)          \
+    X(File_write, 312) X(File_write_all, 313) X(File_write_shared, 314) X(File_write_ordered, 315)                         \
+    X(File_iwrite_at, 316) X(File_iwrite_at_all, 317) X(File_iwrite, 318) X(File_iwrite_all, 319)                          \
+    X(File_iwrite_shared, 320) X(File_write_at_all_begin, 321) X(File_write_at_all_end, 322)                               \
+    X(File_write_all_begin, 323) X(File_write_all_end, 324) X(File_write_ordered_begin, 325)                               \
+    X(File_write_ordered_end, 326) X(Pack, 340) X(Unpack, 341) X(Pack_external, 342) X(Unpack_external, 343)               \
+    X(Reduce_local, 344) X(Buffer_attach, 345) X(Buffer_detach, 346)
 
 enum nodescope_mpi_function {
 #define NODESCOPE_MPI_ENUM(name, number) NODESCOPE_MPI_##name = number,
@@ -147,9 +177,10 @@ enum nodescope_mpi_function {
 /* Flags of a record. */
 #define NODESCOPE_FLAG_IN_PLACE 1u             /* MPI_IN_PLACE was given */
 #define NODESCOPE_FLAG_POLL_RUN 2u             /* `calls` consecutive polls that all found nothing */
-#define NODESCOPE_FLAG_CALL_SITE_IN_PROGRAM 4u /* call_site is relative to the main program's load address */
+#define NODESCOPE_FLAG_CALL_SITE_IN_PROGRAM 4u /* the call was made from the main program */
 #define NODESCOPE_FLAG_TAIL_DROPPED 8u         /* sections that would not fit NODESCOPE_MAX_RECORDS were left out */
 #define NODESCOPE_FLAG_INTERCOMM 16u           /* the communicator is an intercommunicator; peers are of the remote group */
+#define NODESCOPE_FLAG_LARGE_COUNT 32u         /* MPI_X_c was called; it is recorded as MPI_X */
 
 /* One MPI call. Followed by `sections` sections; `size` counts everything and is a multiple of 8. */
 struct nodescope_mpi_record {
@@ -162,7 +193,7 @@ struct nodescope_mpi_record {
     int32_t rank;   /* in MPI_COMM_WORLD, or NODESCOPE_NONE */
     int32_t result; /* the return code; 0 is MPI_SUCCESS */
     uint64_t communicator;
-    uint64_t call_site; /* return address of the call */
+    uint64_t call_site; /* return address of the call, relative to the load address of its module */
     int32_t destination;
     int32_t send_tag;
     int32_t source; /* as asked for; what was matched is in the completions */
@@ -177,7 +208,11 @@ struct nodescope_mpi_record {
     uint32_t communicator_size; /* of an intercommunicator: the remote group */
     uint32_t element_size;      /* MPI_Type_size of the element sent or, failing that, received */
     uint32_t sections;
-    uint32_t reserved;
+    uint32_t detail;      /* what only some functions have, such as the thread level provided */
+    uint64_t object;      /* window or file that the call works on; 0 none */
+    uint64_t offset;      /* explicit offset in a file, displacement at the target of an RMA operation */
+    uint64_t call_module; /* module of the call site; 0 the main program */
+    uint64_t reserved;
 };
 
 /* A section: this, then `count` elements, then zeros up to a multiple of 8. */
@@ -189,8 +224,13 @@ struct nodescope_section {
 #define NODESCOPE_SECTION_RECEIVE_BYTES 2u /* uint64_t: bytes from each */
 #define NODESCOPE_SECTION_REQUESTS 3u      /* uint64_t: serials of the requests given; 0: null or unknown */
 #define NODESCOPE_SECTION_COMPLETIONS 4u   /* struct nodescope_completion */
-#define NODESCOPE_SECTION_MEMBERS 5u       /* int32_t: world ranks of the new communicator, from its rank 0 only */
+#define NODESCOPE_SECTION_MEMBERS 5u       /* int32_t: world ranks of the new communicator, from its (each side's) rank 0 only */
 #define NODESCOPE_SECTION_PREPARED 6u      /* uint64_t: serials of the preparations that a start starts, like its requests */
+#define NODESCOPE_SECTION_DESTINATIONS 7u   /* int32_t: neighbours sent to, targets of an epoch */
+#define NODESCOPE_SECTION_SOURCES 8u        /* int32_t: neighbours received from, origins of an epoch */
+#define NODESCOPE_SECTION_REMOTE_MEMBERS 9u /* int32_t: the other side of a new intercommunicator */
+#define NODESCOPE_SECTION_NAME 10u          /* char: of a file, port, service or program */
+#define NODESCOPE_SECTION_MODULE 11u        /* char: file name of the call site's module, when it is first used */
 
 struct nodescope_completion {
     uint64_t request; /* serial, or 0 */

@@ -209,6 +209,15 @@ pub enum HypercallError {
         /// Its value.
         value: u64,
     },
+    /// Tools of another version; until version 1 they did not say, which reads as 0.
+    #[error(
+        "the guest's tools speak ABI version {}, this nodescope {ABI_VERSION}: build the guest image anew",
+        if *.version == 0 { 1 } else { *.version }
+    )]
+    OtherVersion {
+        /// The version that the guest states.
+        version: u32,
+    },
     /// A malformed record.
     #[error("hypercall MpiEvent: {0}")]
     Record(#[from] RecordError),
@@ -482,6 +491,9 @@ fn decode_hello(bytes: &[u8]) -> Result<Hello, HypercallError> {
         what,
         value: value.into(),
     };
+    if word(20) != ABI_VERSION {
+        return Err(HypercallError::OtherVersion { version: word(20) });
+    }
     Ok(Hello {
         kind: match word(0) {
             1 => ProcessKind::MpiRank,

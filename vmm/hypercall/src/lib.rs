@@ -78,8 +78,8 @@ pub use record::{Completion, MpiRecord, Peer, RecordError, Reduction, Tag};
 pub const LEAF: u32 = 0x4E53_4350;
 /// The answer in `EAX` that tells a nodescope from real hardware: `NSOK`.
 pub const SIGNATURE: u32 = 0x4E53_4F4B;
-/// What Probe answers.
-pub const ABI_VERSION: u32 = 1;
+/// What Probe answers, and what a hello must state: version 2 gave records more fields and hellos this one.
+pub const ABI_VERSION: u32 = 2;
 /// The answer in `EBX` of an engine that sees the instruction itself.
 pub const TRANSPORT_DIRECT: u32 = 1;
 /// The answer in `EBX` reserved for calls through a ring and a doorbell.

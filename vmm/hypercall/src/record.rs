@@ -12,7 +12,7 @@
 //! | 24 | i32 | the caller's rank in `MPI_COMM_WORLD`, or none |
 //! | 28 | i32 | return code |
 //! | 32 | u64 | communicator: 0 none, 1 world, 2 self, otherwise an id with the top bit set |
-//! | 40 | u64 | return address of the call |
+//! | 40 | u64 | return address of the call, relative to the load address of its module |
 //! | 48, 52 | i32 | destination and tag of what is sent |
 //! | 56, 60 | i32 | source and tag asked for in what is received |
 //! | 64 | i32 | root |
@@ -25,7 +25,11 @@
 //! | 112 | u32 | size of the communicator (of an intercommunicator: of the remote group) |
 //! | 116 | u32 | bytes of one element |
 //! | 120 | u32 | number of sections |
-//! | 124 | u32 | 0 |
+//! | 124 | u32 | detail, see [`MpiRecord::detail`] |
+//! | 128 | u64 | window or file that the call works on, 0 none |
+//! | 136 | u64 | offset: of a file transfer with an explicit one, or displacement at the target of an RMA operation |
+//! | 144 | u64 | module that the call site is in, 0 for the main program; see [`MpiRecord::call_module`] |
+//! | 152 | u64 | 0 |
 //!
 //! Ranks are ranks of `MPI_COMM_WORLD`; -1 stands for none, -2 for `MPI_PROC_NULL` (or `MPI_ROOT`), -3 for any, -4 for a process
 //! outside this world. A section is `u32 kind, u32 count`, then the elements, then zeros up to a multiple of 8:
@@ -38,6 +42,13 @@
 //! | 4 | completions: u64 serial, u64 bytes, u32 index, i32 source, i32 tag, u32 cancelled |
 //! | 5 | i32 world ranks of the members of the communicator made; only rank 0 of the new communicator sends them |
 //! | 6 | u64 serials of the preparations that a start starts, parallel to section 3 |
+//! | 7 | i32 world ranks: neighbours sent to, or targets of an RMA epoch |
+//! | 8 | i32 world ranks: neighbours received from, or origins of an RMA epoch |
+//! | 9 | i32 world ranks of the other side of an intercommunicator made; with section 5, which then has this side's |
+//! | 10 | bytes of a name: of a file, a port, a service, a program spawned |
+//! | 11 | bytes of the file name of the call site's module, when a process first names that module |
+//!
+//! Of neighbourhood collectives, sections 1 and 2 are parallel to sections 7 and 8: bytes to and from each neighbour.
 //!
 //! Bytes of collective operations count what the caller passes in and is given room for: `MPI_Bcast` sends on the root and receives
 //! elsewhere; in gathers and scatters the root's side is the sum over all ranks; `MPI_Alltoall` sums both. Arguments that are not
@@ -49,7 +60,7 @@ use crate::call::ThreadId;
 use crate::function::Function;
 
 /// Bytes of a record without its sections.
-pub const HEADER: usize = 128;
+pub const HEADER: usize = 160;
 /// Bytes of one completion.
 pub const COMPLETION: usize = 32;
 
@@ -67,6 +78,16 @@ pub mod section {
     pub const MEMBERS: u32 = 5;
     /// Preparations.
     pub const PREPARED: u32 = 6;
+    /// Neighbours sent to, targets.
+    pub const DESTINATIONS: u32 = 7;
+    /// Neighbours received from, origins.
+    pub const SOURCES: u32 = 8;
+    /// The other side of a new intercommunicator.
+    pub const REMOTE_MEMBERS: u32 = 9;
+    /// A name.
+    pub const NAME: u32 = 10;
+    /// The name of a module.
+    pub const MODULE: u32 = 11;
 }
 
 /// Ids of the communicators that every program has.
@@ -94,7 +115,9 @@ impl Flags {
     pub const TAIL_DROPPED: Flags = Flags(8);
     /// The communicator is an intercommunicator.
     pub const INTERCOMM: Flags = Flags(16);
-    const ALL: u16 = 31;
+    /// The function's form for large counts was called, such as `MPI_Send_c`.
+    pub const LARGE_COUNT: Flags = Flags(32);
+    const ALL: u16 = 63;
 
     /// Whether all bits of `other` are set.
     pub fn contains(self, other: Flags) -> bool {
@@ -232,7 +255,7 @@ impl Reduction {
 pub struct Completion {
     /// Serial of the request; 0 for a blocking call, or a request whose creation was not seen.
     pub request: u64,
-    /// Bytes received; 0 for anything but a receive or probe.
+    /// Bytes received or read; 0 for anything but a receive, a probe or a file's reading.
     pub bytes: u64,
     /// Index in the array of requests given.
     pub index: u32,
@@ -261,7 +284,8 @@ pub struct MpiRecord {
     pub result: i32,
     /// Communicator id, equal on all members and in every run of the same program; see [`communicator`].
     pub communicator: u64,
-    /// Return address of the call.
+    /// Return address of the call, relative to the load address of `call_module`. Of a call from Fortran it is in the program, not in
+    /// the MPI library's Fortran layer.
     pub call_site: u64,
     /// Where to a message is sent.
     pub destination: Peer,
@@ -289,9 +313,29 @@ pub struct MpiRecord {
     pub communicator_size: u32,
     /// Bytes of one element of the datatype.
     pub element_size: u32,
-    /// Bytes sent to each rank of the communicator; empty unless the call is a v form.
+    /// What only some functions have:
+    ///
+    /// | function | meaning |
+    /// |---|---|
+    /// | `MPI_Init`, `MPI_Init_thread` | thread level provided: 0 single, 1 funneled, 2 serialized, 3 multiple |
+    /// | `MPI_Win_lock` | 1 exclusive, 2 shared |
+    /// | `MPI_Psend_init`, `MPI_Precv_init` | partitions |
+    /// | `MPI_Pready`, `MPI_Parrived` | the partition |
+    /// | `MPI_Pready_range`, `MPI_Pready_list` | number of partitions |
+    /// | `MPI_File_open` | access: 1 read, 2 write, 3 both |
+    pub detail: u32,
+    /// Id of the window or file that the call works on, equal on all ranks that share it and in every run; 0 for none.
+    pub object: u64,
+    /// In file transfers with an explicit offset, bytes of the view's data before the transfer; in RMA operations, the target
+    /// displacement as the program gave it.
+    pub offset: u64,
+    /// The module that the call was made from: 0 for the main program, otherwise a number that depends on the module's file name alone.
+    pub call_module: u64,
+    /// Bytes sent to each rank of the communicator, of a neighbourhood collective to each of `destinations`; empty unless the call is
+    /// a v form.
     pub send_bytes_to: Vec<u64>,
-    /// Bytes received from each rank of the communicator; empty unless the call is a v form.
+    /// Bytes received from each rank of the communicator, of a neighbourhood collective from each of `sources`; empty unless the call
+    /// is a v form.
     pub receive_bytes_from: Vec<u64>,
     /// Serials of the requests given or started, 0 for null or unknown.
     pub requests: Vec<u64>,
@@ -299,8 +343,19 @@ pub struct MpiRecord {
     pub prepared: Vec<u64>,
     /// What the call completed, in the order in which MPI reported it.
     pub completions: Vec<Completion>,
-    /// World ranks of the members of the communicator made, in its rank order; only on its rank 0.
+    /// World ranks of the members of the communicator made, in its rank order; only on its rank 0. Of an intercommunicator, this side's
+    /// members, on rank 0 of either side.
     pub members: Vec<Peer>,
+    /// World ranks of the other side of the intercommunicator made, with `members`.
+    pub remote_members: Vec<Peer>,
+    /// Neighbours that a neighbourhood collective sends to, in the topology's order; targets of `MPI_Win_start`.
+    pub destinations: Vec<Peer>,
+    /// Neighbours that it receives from; origins of `MPI_Win_post`.
+    pub sources: Vec<Peer>,
+    /// Name of the file opened, of the port, of the service, or of the program spawned.
+    pub name: String,
+    /// File name of `call_module`, on the first record of a process that has this module.
+    pub module_name: String,
 }
 
 /// What is wrong with a record. Offsets are from the start of the buffer.
@@ -360,6 +415,15 @@ impl MpiRecord {
             prepared: Vec::new(),
             completions: Vec::new(),
             members: Vec::new(),
+            remote_members: Vec::new(),
+            destinations: Vec::new(),
+            sources: Vec::new(),
+            name: String::new(),
+            module_name: String::new(),
+            detail: 0,
+            object: 0,
+            offset: 0,
+            call_module: 0,
         }
     }
 
@@ -423,7 +487,13 @@ impl MpiRecord {
             out.extend(value.to_le_bytes());
         }
         let count_at = out.len() + 8;
-        u32s(out, &[self.communicator_size, self.element_size, 0, 0]);
+        u32s(
+            out,
+            &[self.communicator_size, self.element_size, 0, self.detail],
+        );
+        for value in [self.object, self.offset, self.call_module, 0] {
+            out.extend(value.to_le_bytes());
+        }
         let mut sections = 0u32;
         let mut begin = |out: &mut Vec<u8>, kind: u32, count: usize| {
             sections += u32::from(count > 0);
@@ -456,11 +526,29 @@ impl MpiRecord {
                 out.extend(value.to_le_bytes());
             }
         }
-        begin(out, section::MEMBERS, self.members.len());
-        self.members
-            .iter()
-            .for_each(|member| out.extend(member.to_wire().to_le_bytes()));
-        out.resize(start + (out.len() - start).next_multiple_of(8), 0);
+        let pad =
+            |out: &mut Vec<u8>| out.resize(start + (out.len() - start).next_multiple_of(8), 0);
+        let peers = [
+            (section::MEMBERS, &self.members),
+            (section::REMOTE_MEMBERS, &self.remote_members),
+            (section::DESTINATIONS, &self.destinations),
+            (section::SOURCES, &self.sources),
+        ];
+        for (kind, ranks) in peers {
+            begin(out, kind, ranks.len());
+            for rank in ranks {
+                out.extend(rank.to_wire().to_le_bytes());
+            }
+            pad(out);
+        }
+        for (kind, text) in [
+            (section::NAME, &self.name),
+            (section::MODULE, &self.module_name),
+        ] {
+            begin(out, kind, text.len());
+            out.extend(text.as_bytes());
+            pad(out);
+        }
         let size = (out.len() - start) as u32;
         out[start..start + 4].copy_from_slice(&size.to_le_bytes());
         out[count_at..count_at + 4].copy_from_slice(&sections.to_le_bytes());
@@ -554,9 +642,13 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
     record.communicator_size = bytes.u32().ok_or_else(short)?;
     record.element_size = bytes.u32().ok_or_else(short)?;
     let sections = bytes.u32().ok_or_else(short)?;
-    let reserved = bytes.u32().ok_or_else(short)?;
+    record.detail = bytes.u32().ok_or_else(short)?;
+    record.object = bytes.u64().ok_or_else(short)?;
+    record.offset = bytes.u64().ok_or_else(short)?;
+    record.call_module = bytes.u64().ok_or_else(short)?;
+    let reserved = bytes.u64().ok_or_else(short)?;
     if reserved != 0 {
-        return Err(unknown("reserved", reserved.into()));
+        return Err(unknown("reserved", reserved as i64));
     }
     for _ in 0..sections {
         let kind = bytes.u32().ok_or_else(short)?;
@@ -567,7 +659,11 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
             | section::REQUESTS
             | section::PREPARED => 8,
             section::COMPLETIONS => COMPLETION,
-            section::MEMBERS => 4,
+            section::MEMBERS
+            | section::REMOTE_MEMBERS
+            | section::DESTINATIONS
+            | section::SOURCES => 4,
+            section::NAME | section::MODULE => 1,
             _ => return Err(unknown("section kind", kind.into())),
         };
         // Checked against the bytes at hand before anything is allocated for it.
@@ -585,13 +681,23 @@ fn decode_one(buffer: &[u8], offset: usize) -> Result<(MpiRecord, usize), Record
             section::RECEIVE_BYTES => record.receive_bytes_from.extend(numbers()),
             section::REQUESTS => record.requests.extend(numbers()),
             section::PREPARED => record.prepared.extend(numbers()),
-            section::MEMBERS => {
+            section::MEMBERS
+            | section::REMOTE_MEMBERS
+            | section::DESTINATIONS
+            | section::SOURCES => {
+                let ranks = match kind {
+                    section::MEMBERS => &mut record.members,
+                    section::REMOTE_MEMBERS => &mut record.remote_members,
+                    section::DESTINATIONS => &mut record.destinations,
+                    _ => &mut record.sources,
+                };
                 for chunk in elements.chunks_exact(4) {
-                    record
-                        .members
-                        .push(peer(Bytes(chunk).i32().ok_or_else(short)?, "member")?);
+                    ranks.push(peer(Bytes(chunk).i32().ok_or_else(short)?, "member")?);
                 }
             }
+            // Names of files are whatever the guest likes.
+            section::NAME => record.name = String::from_utf8_lossy(elements).into_owned(),
+            section::MODULE => record.module_name = String::from_utf8_lossy(elements).into_owned(),
             _ => {
                 for chunk in elements.chunks_exact(COMPLETION) {
                     let mut chunk = Bytes(chunk);

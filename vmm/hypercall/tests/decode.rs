@@ -236,7 +236,7 @@ fn malformed_records_say_where() {
         .to_string();
     assert_eq!(
         error,
-        "record at byte 128: field function has the unknown value 9"
+        "record at byte 160: field function has the unknown value 9"
     );
     bytes[HEADER + 4] = 70;
     bytes[0] = 0xff;
@@ -244,11 +244,11 @@ fn malformed_records_say_where() {
         .expect_err("odd size")
         .to_string();
     assert_eq!(error, "record at byte 0 states the impossible size 255");
-    bytes[0] = 128;
+    bytes[0] = HEADER as u8;
     let error = MpiRecord::decode_all(&bytes[..200])
         .expect_err("cut")
         .to_string();
-    assert_eq!(error, "record at byte 128 needs 128 bytes, 72 are left");
+    assert_eq!(error, "record at byte 160 needs 160 bytes, 40 are left");
 }
 
 fn peers() -> impl Strategy<Value = Peer> {
@@ -277,13 +277,14 @@ prop_compose! {
 
 prop_compose! {
     fn records()(
-        (which, flags, sequence, pid, tid, rank) in (0..Function::ALL.len(), 0..32u16, any::<u64>(), any::<u32>(), any::<u32>(), peers()),
+        (which, flags, sequence, pid, tid, rank) in (0..Function::ALL.len(), 0..64u16, any::<u64>(), any::<u32>(), any::<u32>(), peers()),
         (result, communicator, call_site, destination, source, root) in (any::<i32>(), any::<u64>(), any::<u64>(), peers(), peers(), peers()),
         (send_tag, receive_tag, user) in (tags(), tags(), any::<bool>()),
         (numbers, communicator_size, element_size) in (any::<[u64; 5]>(), any::<u32>(), any::<u32>()),
         lists in prop::array::uniform4(prop::collection::vec(any::<u64>(), 0..5)),
         completions in prop::collection::vec(completions(), 0..4),
-        members in prop::collection::vec(peers(), 0..6),
+        groups in prop::array::uniform4(prop::collection::vec(peers(), 0..6)),
+        (detail, object, offset, call_module, name, module_name) in (any::<u32>(), any::<u64>(), any::<u64>(), any::<u64>(), ".{0,9}", ".{0,9}"),
     ) -> MpiRecord {
         let mut record = MpiRecord::new(Function::ALL[which], ThreadId { pid, tid }, rank, sequence);
         let [to, from, requests, prepared] = lists;
@@ -296,7 +297,10 @@ prop_compose! {
         [record.send_bytes, record.receive_bytes, record.request, record.calls, record.new_communicator] = numbers;
         (record.communicator_size, record.element_size) = (communicator_size, element_size);
         (record.send_bytes_to, record.receive_bytes_from, record.requests) = (to, from, requests);
-        (record.completions, record.members) = (completions, members);
+        record.completions = completions;
+        [record.members, record.remote_members, record.destinations, record.sources] = groups;
+        (record.detail, record.object, record.offset, record.call_module) = (detail, object, offset, call_module);
+        (record.name, record.module_name) = (name, module_name);
         record
     }
 }

@@ -102,6 +102,11 @@ fn constants_agree() {
         ("COMPLETIONS", section::COMPLETIONS),
         ("MEMBERS", section::MEMBERS),
         ("PREPARED", section::PREPARED),
+        ("DESTINATIONS", section::DESTINATIONS),
+        ("SOURCES", section::SOURCES),
+        ("REMOTE_MEMBERS", section::REMOTE_MEMBERS),
+        ("NAME", section::NAME),
+        ("MODULE", section::MODULE),
     ] {
         expect(&format!("NODESCOPE_SECTION_{name}"), kind.into());
     }
@@ -111,6 +116,7 @@ fn constants_agree() {
         ("CALL_SITE_IN_PROGRAM", record::Flags::CALL_SITE_IN_PROGRAM),
         ("TAIL_DROPPED", record::Flags::TAIL_DROPPED),
         ("INTERCOMM", record::Flags::INTERCOMM),
+        ("LARGE_COUNT", record::Flags::LARGE_COUNT),
     ] {
         expect(&format!("NODESCOPE_FLAG_{name}"), flag.0.into());
     }
@@ -168,12 +174,15 @@ fn layouts_agree() {
 #include "nodescope.h"
 int main(void) {
     struct { struct nodescope_mpi_record r; struct nodescope_section s; uint64_t serials[2];
-             struct nodescope_section c; struct nodescope_completion done; struct nodescope_section m; int32_t members[4]; } x;
+             struct nodescope_section c; struct nodescope_completion done; struct nodescope_section m; int32_t members[4];
+             struct nodescope_section o; int32_t remote[2]; struct nodescope_section d; int32_t destinations[2];
+             struct nodescope_section f; int32_t sources[2]; struct nodescope_section n; char name[8];
+             struct nodescope_section l; char module[16]; } x;
     memset(&x, 0, sizeof x);
     x.r = (struct nodescope_mpi_record){ .size = sizeof x, .function = NODESCOPE_MPI_Waitany, .flags = 5, .sequence = 3, .pid = 4,
         .tid = 5, .rank = 6, .result = -7, .communicator = 8, .call_site = 9, .destination = -2, .send_tag = 11, .source = -3,
         .receive_tag = -3, .root = -4, .reduction = 15, .send_bytes = 16, .receive_bytes = 17, .request = 18, .calls = 19,
-        .new_communicator = 20, .communicator_size = 21, .element_size = 22, .sections = 3 };
+        .new_communicator = 20, .communicator_size = 21, .element_size = 22, .sections = 8, .detail = 28, .object = 29, .offset = 30, .call_module = 31 };
     x.r.reduction = NODESCOPE_REDUCTION_USER;
     x.s = (struct nodescope_section){ NODESCOPE_SECTION_REQUESTS, 2 };
     x.serials[0] = 100; x.serials[1] = 0;
@@ -181,6 +190,16 @@ int main(void) {
     x.done = (struct nodescope_completion){ .request = 23, .bytes = 24, .index = 25, .source = 26, .tag = 27, .cancelled = 1 };
     x.m = (struct nodescope_section){ NODESCOPE_SECTION_MEMBERS, 3 };
     x.members[0] = 1; x.members[1] = 0; x.members[2] = -4;
+    x.o = (struct nodescope_section){ NODESCOPE_SECTION_REMOTE_MEMBERS, 1 };
+    x.remote[0] = 9;
+    x.d = (struct nodescope_section){ NODESCOPE_SECTION_DESTINATIONS, 2 };
+    x.destinations[0] = 1; x.destinations[1] = -2;
+    x.f = (struct nodescope_section){ NODESCOPE_SECTION_SOURCES, 1 };
+    x.sources[0] = 2;
+    x.n = (struct nodescope_section){ NODESCOPE_SECTION_NAME, 3 };
+    memcpy(x.name, "a.b", 3);
+    x.l = (struct nodescope_section){ NODESCOPE_SECTION_MODULE, 9 };
+    memcpy(x.module, "liba.so.1", 9);
     return fwrite(&x, sizeof x, 1, stdout) != 1;
 }
 "#;
@@ -218,6 +237,13 @@ int main(void) {
         cancelled: true,
     }];
     expected.members = vec![Peer::Rank(1), Peer::Rank(0), Peer::Outside];
+    expected.remote_members = vec![Peer::Rank(9)];
+    expected.destinations = vec![Peer::Rank(1), Peer::Null];
+    expected.sources = vec![Peer::Rank(2)];
+    expected.name = "a.b".into();
+    expected.module_name = "liba.so.1".into();
+    (expected.detail, expected.object) = (28, 29);
+    (expected.offset, expected.call_module) = (30, 31);
     assert_eq!(MpiRecord::decode_all(&bytes), Ok(vec![expected.clone()]));
     let mut encoded = Vec::new();
     expected.encode(&mut encoded);
@@ -255,7 +281,7 @@ int main(void) {{
     printf("%u %u %u %u %llx %u.%u %u %02x%02x %u %s|%.*s", id.version, id.node, id.nodes, id.vcpus, (unsigned long long)id.seed,
            id.ipv4[0], id.ipv4[3], id.prefix, id.mac[0], id.mac[5], id.text_bytes, id.name, (int)id.text_bytes, (const char *)bytes + sizeof id);
     struct nodescope_hello hello = {{ .kind = NODESCOPE_PROCESS_MPI_RANK, .world_rank = 2, .world_size = 4, .pid = 77,
-        .flavour = NODESCOPE_FLAVOUR_MPICH, .host = "host", .program = "program" }};
+        .flavour = NODESCOPE_FLAVOUR_MPICH, .version = NODESCOPE_ABI_VERSION, .host = "host", .program = "program" }};
     fwrite(&hello, sizeof hello, 1, stdout);
     return 0;
 }}
@@ -265,7 +291,7 @@ int main(void) {{
     let (text, hello) = output.split_at(output.len() - call::HELLO);
     assert_eq!(
         String::from_utf8_lossy(text),
-        "1 1 2 3 1122334455667788 10.2 24 0207 4 n1|A=b\n"
+        "2 1 2 3 1122334455667788 10.2 24 0207 4 n1|A=b\n"
     );
 
     struct Flat<'a>(&'a [u8]);

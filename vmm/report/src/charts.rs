@@ -47,6 +47,7 @@ const GROUP_COLOURS: [RGBColor; GROUPS.len()] = [
     RGBColor(0xf2, 0xb1, 0x34),
     RGBColor(0xb0, 0x3a, 0x5b),
     RGBColor(0x9a, 0xa5, 0xb1),
+    RGBColor(0x4f, 0x9d, 0x69),
 ];
 
 fn colour(name: &str, index: usize) -> RGBColor {

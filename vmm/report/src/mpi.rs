@@ -116,11 +116,12 @@ pub struct TraceSummary {
 /// Columns of the timeline.
 pub(crate) const COLUMNS: usize = 900;
 /// Kinds of MPI functions that the timeline tells apart.
-pub(crate) const GROUPS: [&str; 4] = [
-    "point to point",
+pub(crate) const GROUPS: [&str; 5] = [
+    "point to point, one-sided",
     "completion (wait, test)",
     "collective",
     "set-up",
+    "files",
 ];
 
 /// Share of each column that each rank spent in each group.
@@ -138,10 +139,24 @@ pub(crate) fn group(function: Function) -> usize {
         | Class::SendReceive
         | Class::StartSend
         | Class::StartReceive
-        | Class::Persistent => 0,
-        Class::Completion => 1,
-        Class::Collective | Class::StartCollective => 2,
-        Class::Environment | Class::Communicator => 3,
+        | Class::StartSendReceive
+        | Class::Persistent
+        | Class::Partition
+        | Class::Rma
+        | Class::StartRma => 0,
+        Class::Completion | Class::Epoch => 1,
+        Class::Collective
+        | Class::StartCollective
+        | Class::PrepareCollective
+        | Class::Neighbor
+        | Class::StartNeighbor
+        | Class::PrepareNeighbor => 2,
+        Class::Environment
+        | Class::Communicator
+        | Class::Process
+        | Class::Window
+        | Class::Local => 3,
+        Class::File | Class::FileTransfer | Class::StartFileTransfer | Class::EndFileTransfer => 4,
     }
 }
 

@@ -13,7 +13,7 @@ pub struct FunctionProfile {
     pub calls: u64,
     /// Bytes passed in.
     pub send_bytes: u64,
-    /// Bytes received as far as known: of receives what came, of collectives the room given.
+    /// Bytes received as far as known: of receives and file reads what came, of collectives and RMA operations the room given.
     pub receive_bytes: u64,
     /// Picoseconds inside.
     pub time: u64,
@@ -64,11 +64,20 @@ fn received(record: &MpiRecord) -> u64 {
     match record.function {
         Function::Probe | Function::Iprobe | Function::Mprobe | Function::Improbe => 0,
         function => match function.class() {
-            Class::Receive | Class::SendReceive | Class::Completion => record
+            Class::Receive
+            | Class::SendReceive
+            | Class::Completion
+            | Class::FileTransfer
+            | Class::EndFileTransfer => record
                 .completions
                 .iter()
                 .fold(0, |sum: u64, done| sum.saturating_add(done.bytes)),
-            Class::Collective | Class::StartCollective => record.receive_bytes,
+            Class::Collective
+            | Class::StartCollective
+            | Class::Neighbor
+            | Class::StartNeighbor
+            | Class::Rma
+            | Class::StartRma => record.receive_bytes,
             _ => 0,
         },
     }
@@ -203,9 +212,10 @@ impl MatrixBuilder {
             return;
         };
         match (record.function.class(), record.destination) {
-            (Class::Send | Class::SendReceive | Class::StartSend, Peer::Rank(to)) => {
-                self.message(from, to, record.send_bytes)
-            }
+            (
+                Class::Send | Class::SendReceive | Class::StartSend | Class::StartSendReceive,
+                Peer::Rank(to),
+            ) => self.message(from, to, record.send_bytes),
             (Class::Persistent, Peer::Rank(to)) => {
                 self.prepared
                     .insert((from, record.request), (to, record.send_bytes));

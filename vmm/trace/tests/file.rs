@@ -218,7 +218,7 @@ fn messages_name_file_version_and_offset() {
     other[8] = 9;
     assert_eq!(
         message(&other),
-        "the trace FILE has format version 9; this program reads version 1"
+        "the trace FILE has format version 9; this program reads version 2"
     );
     let first = 20 + u32::from_le_bytes([good[12], good[13], good[14], good[15]]) as usize;
     assert_eq!(
@@ -342,7 +342,7 @@ fn merged_streams_are_ordered_by_time_node_and_number() {
 
 /// The encoding that FORMAT.md describes, byte by byte: whoever changes it must raise the version.
 #[test]
-fn the_encoding_is_that_of_version_1() {
+fn the_encoding_is_that_of_version_2() {
     let mut record = MpiRecord::new(
         Function::Send,
         ThreadId { pid: 300, tid: 2 },
@@ -352,6 +352,7 @@ fn the_encoding_is_that_of_version_1() {
     (record.result, record.communicator, record.destination) = (-1, 1, Peer::Rank(0));
     (record.send_tag, record.send_bytes, record.element_size) = (Tag::Value(5), 128, 8);
     record.reduction = Reduction::User;
+    (record.detail, record.sources, record.name) = (3, vec![Peer::Null], "a.b".into());
     record.completions.push(Completion {
         index: 3,
         cancelled: true,
@@ -388,15 +389,22 @@ fn the_encoding_is_that_of_version_1() {
         .expect("one zstd frame");
     let expected: &[&[u8]] = &[
         &[1, 2, 10, 4, 1, 0],                  // node, sequence, stamp, MPI call
-        &[4, 0, 7, 0xac, 2, 2, 4, 1, 1, 1], // Send, flags, sequence, thread, rank, result, communicator
+        &[10, 0, 7, 0xac, 2, 2, 4, 1, 1, 1], // Send, flags, sequence, thread, rank, result, communicator
         &[0, 4, 0, 2, 5, 0, 0, 0, 15], // call site, destination, tag, source, tag, root, reduction
         &[0x80, 1, 0, 0, 1, 0, 0, 8],  // bytes, request, calls, new communicator, sizes
+        &[3, 0, 0, 0],                 // detail, object, offset, module
         &[0, 0, 0, 0, 1, 0, 0, 3, 0, 0, 1, 0], // lists, one completion, members
-        &[9, 4, 1, 10, 4, 1, 1, 0, 1], // entry, exit, inside, entry seen
+        &[0, 0, 1, 1, 3, b'a', b'.', b'b', 0], // remote members, destinations, sources, name, module's name
+        &[9, 4, 1, 10, 4, 1, 1, 0, 1],         // entry, exit, inside, entry seen
     ];
     assert_eq!(chunk, expected.concat());
-    assert_eq!(
-        (Function::ALL[4], Function::ALL.len()),
-        (Function::Send, 89)
-    );
+    // Functions are written as their numbers, all of which the description lists.
+    let description = include_str!("../FORMAT.md");
+    for function in Function::ALL {
+        let entry = format!("{} {}", &function.name()[4..], *function as u16);
+        let listed = description
+            .split([',', '\n'])
+            .any(|item| item.trim() == entry);
+        assert!(listed, "FORMAT.md lacks {entry}");
+    }
 }

@@ -154,7 +154,7 @@ fn the_tool_says_what_it_is_asked_to() {
     assert_eq!(
         run(&["probe"]),
         (
-            "nodescope, ABI version 1, direct transport\n".into(),
+            "nodescope, ABI version 2, direct transport\n".into(),
             vec![]
         )
     );
