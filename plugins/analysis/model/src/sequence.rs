@@ -1,0 +1,231 @@
+//! From a trace's events to a sequence of bursts and operations for each rank.
+
+mod calls;
+mod rank;
+
+use std::collections::{BTreeMap, HashMap};
+
+use nodescope_hypercall::Peer;
+use nodescope_hypercall::record::communicator;
+use nodescope_trace::{Body, Event};
+
+use crate::op::Op;
+use rank::RankState;
+
+/// Computation between two calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Burst {
+    /// Picoseconds.
+    pub time: u64,
+    /// Instructions; 0 if unknown, as when the thread changed its CPU in between.
+    pub instructions: u64,
+}
+
+/// A burst and the operation after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The computation before the operation.
+    pub burst: Burst,
+    /// The operation; its peers are world ranks.
+    pub op: Op,
+    /// How long an uninterpreted operation took, picoseconds.
+    pub opaque: Option<u64>,
+}
+
+/// What one rank does.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequence {
+    /// In order.
+    pub entries: Vec<Entry>,
+    /// What the rank's communicator numbers mean: members by their number in [`Sequences::communicators`]; `None` is the rank alone.
+    pub communicators: Vec<Option<u32>>,
+}
+
+/// What all ranks do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sequences {
+    /// By world rank.
+    pub ranks: Vec<Sequence>,
+    /// Members of communicators; 0 is the world, whose list is empty.
+    pub communicators: Vec<Vec<u32>>,
+    /// What is less exact than it could be.
+    pub notes: Vec<String>,
+    /// Where the ranks ran: the trace's node of each.
+    pub nodes: Vec<u32>,
+    /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches.
+    pub spans: Vec<u64>,
+}
+
+/// Why a trace has no model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModelError {
+    /// There is nothing to model.
+    #[error(
+        "the trace has no MPI call of any rank; was the job an MPI program, and did the tracer see it?"
+    )]
+    NoCalls,
+    /// A rank beyond the world that the program stated.
+    #[error("the trace has a call of rank {rank}, but the world has {world} ranks")]
+    RankOutside {
+        /// The rank.
+        rank: u32,
+        /// Ranks of the world.
+        world: u32,
+    },
+    /// A rank that never called.
+    #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
+    RankMissing {
+        /// The rank.
+        rank: u32,
+        /// Ranks of the world.
+        world: u32,
+    },
+}
+
+/// Most ranks that a trace may state.
+const MOST_RANKS: u32 = 1 << 20;
+
+/// Makes sequences from events, which must come in the order of the file.
+#[derive(Debug, Default)]
+pub struct SequenceBuilder {
+    ranks: BTreeMap<u32, RankState>,
+    world: u32,
+    /// By the trace's id: members, as rank 0 of the communicator told them.
+    members: HashMap<u64, Vec<u32>>,
+    /// By the trace's id: who used it, for those whose members were not told.
+    users: BTreeMap<u64, Vec<u32>>,
+    notes: Vec<String>,
+}
+
+impl SequenceBuilder {
+    /// Adds an event.
+    pub fn add(&mut self, event: &Event) {
+        match &event.body {
+            Body::Process(hello) => {
+                if hello.rank.rank().is_some() && hello.world_size <= MOST_RANKS {
+                    self.world = self.world.max(hello.world_size);
+                }
+            }
+            Body::Mpi(call) => {
+                let Peer::Rank(rank) = call.record.rank else {
+                    return;
+                };
+                if rank >= MOST_RANKS {
+                    return;
+                }
+                let record = &call.record;
+                let told: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
+                if let (true, Some(members)) = (!record.members.is_empty(), told) {
+                    self.members.insert(record.new_communicator, members);
+                }
+                for id in [record.communicator, record.new_communicator] {
+                    if id > communicator::SELF {
+                        let users = self.users.entry(id).or_default();
+                        if users.last() != Some(&rank) && !users.contains(&rank) {
+                            users.push(rank);
+                        }
+                    }
+                }
+                self.ranks
+                    .entry(rank)
+                    .or_insert_with(|| RankState::new(rank, event.node))
+                    .call(call);
+            }
+            Body::Unfinished(unfinished) => {
+                if let Peer::Rank(rank) = unfinished.rank
+                    && let Some(state) = self.ranks.get_mut(&rank)
+                {
+                    state.unfinished(unfinished);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The sequences.
+    ///
+    /// # Errors
+    ///
+    /// A trace without calls, or in which ranks are missing.
+    pub fn finish(mut self) -> Result<Sequences, ModelError> {
+        let Some((&last, _)) = self.ranks.last_key_value() else {
+            return Err(ModelError::NoCalls);
+        };
+        let world = if self.world == 0 {
+            last + 1
+        } else {
+            self.world
+        };
+        if last >= world {
+            return Err(ModelError::RankOutside { rank: last, world });
+        }
+        if let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
+            return Err(ModelError::RankMissing { rank, world });
+        }
+        let mut sequences = Sequences {
+            communicators: vec![Vec::new()],
+            ..Sequences::default()
+        };
+        // Communicators whose members nobody told consist of those who used them, in the order of the world.
+        for (id, mut users) in std::mem::take(&mut self.users) {
+            if !self.members.contains_key(&id) {
+                users.sort_unstable();
+                self.notes.push(format!(
+                    "communicator {id:#x}: its members were not told; the {} ranks that used it are taken, in the order of the world",
+                    users.len()
+                ));
+                self.members.insert(id, users);
+            }
+        }
+        let mut numbers: HashMap<u64, Option<u32>> = HashMap::new();
+        numbers.insert(communicator::WORLD, Some(0));
+        numbers.insert(communicator::SELF, None);
+        let whole: Vec<u32> = (0..world).collect();
+        let mut ids: Vec<_> = self.members.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            let members = &self.members[&id];
+            let number = sequences.communicators.len() as u32;
+            // A copy of the world is stored as such; it is another communicator nevertheless.
+            sequences.communicators.push(if *members == whole {
+                Vec::new()
+            } else {
+                members.clone()
+            });
+            numbers.insert(id, Some(number));
+        }
+        for (rank, state) in self.ranks {
+            sequences.nodes.push(state.node);
+            sequences.spans.push(state.span());
+            let mut finished = state.finish(&self.members, &mut self.notes);
+            let communicators = std::mem::take(&mut finished.communicators);
+            sequences.ranks.push(Sequence {
+                entries: finished.entries,
+                communicators: communicators
+                    .into_iter()
+                    .map(|id| numbers.get(&id).copied().flatten())
+                    .collect(),
+            });
+            debug_assert_eq!(sequences.ranks.len(), rank as usize + 1);
+        }
+        self.notes.sort();
+        self.notes.dedup();
+        sequences.notes = self.notes;
+        Ok(sequences)
+    }
+}
+
+impl Sequences {
+    /// The sequences of a trace's events, in the order of the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`SequenceBuilder::finish`].
+    pub fn from_events<'a>(
+        events: impl IntoIterator<Item = &'a Event>,
+    ) -> Result<Sequences, ModelError> {
+        let mut builder = SequenceBuilder::default();
+        events.into_iter().for_each(|event| builder.add(event));
+        builder.finish()
+    }
+}

@@ -1,0 +1,280 @@
+//! One rank's calls, as they come.
+
+use std::collections::{BTreeSet, HashMap};
+
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Function, MpiRecord, ThreadId};
+use nodescope_trace::{MpiCall, Stamp, Unfinished};
+
+use super::calls::{self, Prepared};
+use super::{Burst, Entry};
+use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
+
+/// A run of failed polls counts as work where the program computes so many times longer between its polls than in them.
+const WORK_BETWEEN_POLLS: u64 = 4;
+
+/// A request that has begun and not completed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Live {
+    pub slot: u32,
+    /// Index of the operation that began it.
+    pub entry: usize,
+    /// It is persistent: completing it keeps its preparation.
+    pub source_open: bool,
+}
+
+/// A rank's state.
+#[derive(Debug)]
+pub(super) struct RankState {
+    rank: u32,
+    pub node: u32,
+    pub entries: Vec<Entry>,
+    communicator_ids: Vec<u64>,
+    numbers: HashMap<u64, u32>,
+    first: Option<Stamp>,
+    last: Option<Stamp>,
+    /// The current burst, as far as it is known.
+    burst: Burst,
+    pub live: HashMap<u64, Live>,
+    free: BTreeSet<u32>,
+    slots: u32,
+    pub prepared: HashMap<u64, Prepared>,
+    threads: BTreeSet<ThreadId>,
+    finalized: bool,
+    pub notes: Vec<String>,
+}
+
+/// A rank's sequence, with the trace's ids of communicators.
+pub(super) struct Finished {
+    pub entries: Vec<Entry>,
+    pub communicators: Vec<u64>,
+}
+
+impl RankState {
+    pub fn new(rank: u32, node: u32) -> RankState {
+        RankState {
+            rank,
+            node,
+            entries: Vec::new(),
+            communicator_ids: vec![communicator::WORLD, communicator::SELF],
+            numbers: HashMap::from([(communicator::WORLD, 0), (communicator::SELF, 1)]),
+            first: None,
+            last: None,
+            burst: Burst::default(),
+            live: HashMap::new(),
+            free: BTreeSet::new(),
+            slots: 0,
+            prepared: HashMap::new(),
+            threads: BTreeSet::new(),
+            finalized: false,
+            notes: Vec::new(),
+        }
+    }
+
+    /// From the end of initialisation to the last thing known before the end.
+    pub fn span(&self) -> u64 {
+        match (self.first, self.last) {
+            (Some(first), Some(last)) => last.time.saturating_sub(first.time),
+            _ => 0,
+        }
+    }
+
+    /// Adds a call that ended.
+    pub fn call(&mut self, call: &MpiCall) {
+        if self.finalized {
+            return;
+        }
+        let record = &call.record;
+        self.threads.insert(record.thread);
+        if matches!(record.function, Function::Init | Function::InitThread) {
+            // What was before is no part of the program as MPI sees it.
+            self.entries.clear();
+            self.burst = Burst::default();
+            self.first = Some(call.exit);
+            self.last = Some(call.exit);
+            return;
+        }
+        let before = *self.last.get_or_insert(call.entry);
+        self.first.get_or_insert(call.entry);
+        self.work(before, call.entry);
+        self.last = Some(if call.exit.time >= before.time {
+            call.exit
+        } else {
+            before
+        });
+        if record.flags.contains(Flags::POLL_RUN) {
+            self.polls(call);
+            return;
+        }
+        if record.function == Function::Finalize {
+            self.finalized = true;
+            self.last = Some(call.entry);
+            self.push(record, Action::Nothing, None);
+            return;
+        }
+        calls::add(self, call);
+    }
+
+    /// Adds a call that had not ended when the trace did.
+    pub fn unfinished(&mut self, unfinished: &Unfinished) {
+        if let Some(before) = self.last
+            && !self.finalized
+        {
+            self.work(before, unfinished.entry);
+            self.last = Some(unfinished.entry);
+            self.notes.push(format!(
+                "rank {}: the trace ends in {}, whose arguments it does not have; the rank ends there",
+                self.rank, unfinished.function
+            ));
+        }
+    }
+
+    fn work(&mut self, from: Stamp, to: Stamp) {
+        self.burst.time += to.time.saturating_sub(from.time);
+        if from.vcpu == to.vcpu {
+            self.burst.instructions += to.instructions.saturating_sub(from.instructions);
+        }
+    }
+
+    /// A run of polls that found nothing. What the program does between polls counts only where it is more than going round: the
+    /// number of rounds follows from how long the message took.
+    fn polls(&mut self, call: &MpiCall) {
+        let total = call.exit.time.saturating_sub(call.entry.time);
+        let between = total.saturating_sub(call.time_inside);
+        if between > call.time_inside.saturating_mul(WORK_BETWEEN_POLLS) {
+            self.burst.time += between;
+            if call.entry.vcpu == call.exit.vcpu {
+                let all = (call.exit.instructions).saturating_sub(call.entry.instructions);
+                self.burst.instructions += all.saturating_sub(call.instructions_inside);
+            }
+        } else if between > 0 {
+            self.notes.push(
+                "polls that found nothing are taken as waiting, with the short work between them"
+                    .into(),
+            );
+        }
+    }
+
+    /// The number of a communicator on this rank.
+    pub fn communicator(&mut self, id: u64) -> u32 {
+        if id == communicator::NONE {
+            return 0;
+        }
+        *self.numbers.entry(id).or_insert_with(|| {
+            self.communicator_ids.push(id);
+            (self.communicator_ids.len() - 1) as u32
+        })
+    }
+
+    /// The smallest request number that is free.
+    pub fn slot(&mut self) -> u32 {
+        self.free.pop_first().unwrap_or_else(|| {
+            self.slots += 1;
+            self.slots - 1
+        })
+    }
+
+    /// Begins a request: its serial means this number until it completes.
+    pub fn begin(&mut self, serial: u64, slot: u32, source_open: bool) {
+        let entry = self.entries.len();
+        if let Some(old) = self.live.insert(
+            serial,
+            Live {
+                slot,
+                entry,
+                source_open,
+            },
+        ) {
+            self.free.insert(old.slot);
+        }
+    }
+
+    /// Ends a request, whose number is free from now on.
+    pub fn end(&mut self, serial: u64) -> Option<Live> {
+        let live = self.live.remove(&serial)?;
+        self.free.insert(live.slot);
+        Some(live)
+    }
+
+    /// Appends an operation after the current burst.
+    pub fn push(&mut self, record: &MpiRecord, action: Action, opaque: Option<u64>) {
+        let communicator = self.communicator(record.communicator);
+        self.entries.push(Entry {
+            burst: std::mem::take(&mut self.burst),
+            op: Op {
+                function: record.function,
+                site: Site {
+                    address: record.call_site,
+                    in_program: record.flags.contains(Flags::CALL_SITE_IN_PROGRAM),
+                },
+                communicator,
+                action,
+            },
+            opaque,
+        });
+    }
+
+    /// Writes what matched a receive that was begun with any source or tag.
+    pub fn matched(&mut self, live: Live, source: Option<u32>, matched_tag: Option<u32>) {
+        if !live.source_open {
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(live.entry)
+            && let Action::Receive { from, tag, .. } = &mut entry.op.action
+        {
+            if let (Source::Any, Some(rank)) = (*from, source) {
+                *from = Source::Matched(PeerRef::Absolute(rank));
+            }
+            if tag.is_none() {
+                *tag = matched_tag;
+            }
+        }
+    }
+
+    /// The sequence, with roots as ranks of their communicators.
+    pub fn finish(mut self, members: &HashMap<u64, Vec<u32>>, notes: &mut Vec<String>) -> Finished {
+        if self.threads.len() > 1 {
+            notes.push(format!(
+                "rank {} calls MPI from {} threads, which are taken as one in the order of the calls' ends",
+                self.rank,
+                self.threads.len()
+            ));
+        }
+        for entry in &mut self.entries {
+            let id = self.communicator_ids[entry.op.communicator as usize];
+            if let Action::Collective(collective) = &mut entry.op.action
+                && let Some(members) = members.get(&id)
+                && collective.kind.rooted()
+            {
+                let place = members.iter().position(|&member| member == collective.root);
+                collective.root = place.unwrap_or(0) as u32;
+            }
+            if let Action::Collective(collective) = &mut entry.op.action
+                && id == communicator::SELF
+            {
+                collective.root = 0;
+            }
+        }
+        // A program's last burst stands before its end.
+        if !self.finalized && self.burst != Burst::default() {
+            let mut end = MpiRecord::new(
+                Function::Finalize,
+                ThreadId::default(),
+                nodescope_hypercall::Peer::Rank(self.rank),
+                0,
+            );
+            end.communicator = communicator::WORLD;
+            self.push(&end, Action::Nothing, None);
+        }
+        notes.append(&mut self.notes);
+        Finished {
+            entries: self.entries,
+            communicators: self.communicator_ids,
+        }
+    }
+
+    /// Appends a collective operation.
+    pub fn push_collective(&mut self, record: &MpiRecord, collective: Collective) {
+        self.push(record, Action::Collective(Box::new(collective)), None);
+    }
+}

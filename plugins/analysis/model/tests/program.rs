@@ -1,0 +1,345 @@
+//! Folding a program loses nothing, and what a trace says arrives in the model.
+
+use nodescope_hypercall::record::communicator;
+use nodescope_hypercall::{
+    Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
+};
+use nodescope_model::{
+    Action, Burst, Collective, CollectiveKind, Entry, Mode, Op, PeerRef, Program, Sequence,
+    Sequences, Site, Source,
+};
+use nodescope_trace::{Body, Event, MpiCall, Stamp};
+use proptest::prelude::*;
+
+/// A trace of calls, each with the time at which it begins and how long it takes.
+#[derive(Default)]
+struct TraceOf {
+    events: Vec<Event>,
+}
+
+impl TraceOf {
+    fn new(world: u32) -> TraceOf {
+        let mut trace = TraceOf::default();
+        for rank in 0..world {
+            trace.push(
+                rank,
+                0,
+                Body::Process(Hello {
+                    kind: ProcessKind::MpiRank,
+                    rank: Peer::Rank(rank),
+                    world_size: world,
+                    pid: 100 + rank,
+                    flavour: Flavour::OpenMpi,
+                    host: format!("n{rank}"),
+                    program: "p".into(),
+                }),
+            );
+        }
+        trace
+    }
+
+    fn push(&mut self, node: u32, time: u64, body: Body) {
+        let stamp = Stamp {
+            time,
+            instructions: time,
+            vcpu: 0,
+        };
+        let sequence = self.events.len() as u64;
+        self.events.push(Event {
+            node,
+            sequence,
+            stamp,
+            body,
+        });
+    }
+
+    fn call(
+        &mut self,
+        rank: u32,
+        function: Function,
+        from: u64,
+        to: u64,
+        with: impl FnOnce(&mut MpiRecord),
+    ) {
+        let thread = ThreadId { pid: 1, tid: 1 };
+        let mut record = MpiRecord::new(function, thread, Peer::Rank(rank), 0);
+        record.communicator = communicator::WORLD;
+        record.communicator_size = 2;
+        with(&mut record);
+        let stamp = |time| Stamp {
+            time,
+            instructions: time,
+            vcpu: 0,
+        };
+        let call = MpiCall {
+            record,
+            entry: stamp(from),
+            exit: stamp(to),
+            time_inside: to - from,
+            instructions_inside: to - from,
+            entry_seen: true,
+        };
+        self.push(rank, to, Body::Mpi(Box::new(call)));
+    }
+
+    fn sequences(&self) -> Sequences {
+        Sequences::from_events(&self.events).unwrap()
+    }
+}
+
+fn done(request: u64, source: u32, tag: u32) -> Completion {
+    Completion {
+        request,
+        bytes: 8,
+        index: 0,
+        source: Peer::Rank(source),
+        tag: Tag::Value(tag),
+        cancelled: false,
+    }
+}
+
+#[test]
+fn requests_get_small_numbers_and_loops_fold() {
+    let mut trace = TraceOf::new(2);
+    for rank in 0..2 {
+        trace.call(rank, Function::Init, 0, 100, |_| {});
+    }
+    for turn in 0..50u64 {
+        let start = 100 + turn * 100;
+        for rank in 0..2u32 {
+            let peer = Peer::Rank(1 - rank);
+            trace.call(rank, Function::Irecv, start + 10, start + 11, |record| {
+                record.source = Peer::Any;
+                record.receive_tag = Tag::Any;
+                record.receive_bytes = 8;
+                record.request = 2 * turn + 1;
+            });
+            trace.call(rank, Function::Isend, start + 12, start + 13, |record| {
+                record.destination = peer;
+                record.send_tag = Tag::Value(5);
+                record.send_bytes = 8;
+                record.request = 2 * turn + 2;
+            });
+            trace.call(rank, Function::Waitall, start + 13, start + 100, |record| {
+                record.requests = vec![2 * turn + 1, 2 * turn + 2];
+                record.completions =
+                    vec![done(2 * turn + 1, 1 - rank, 5), done(2 * turn + 2, 0, 0)];
+            });
+        }
+    }
+    for rank in 0..2 {
+        trace.call(rank, Function::Finalize, 5107, 5200, |_| {});
+    }
+    let sequences = trace.sequences();
+    let entries = &sequences.ranks[1].entries;
+    assert_eq!(entries.len(), 151);
+    assert_eq!(
+        entries[0].op.action,
+        Action::Receive {
+            from: Source::Matched(PeerRef::Absolute(0)),
+            tag: Some(5),
+            room: 8,
+            request: Some(0),
+        }
+    );
+    assert_eq!(
+        entries[2].op.action,
+        Action::Wait {
+            requests: [0, 1].into()
+        }
+    );
+    assert_eq!(
+        (
+            entries[0].burst.time,
+            entries[1].burst.time,
+            entries[2].burst.time
+        ),
+        (10, 1, 0)
+    );
+    assert_eq!(entries[150].burst.time, 7);
+    assert_eq!(sequences.spans, [5007, 5007]);
+
+    let program = Program::new(&sequences);
+    assert_eq!(program.ranks[0].tree, program.ranks[1].tree);
+    let size = program.size();
+    assert_eq!(size.operations, 302);
+    assert_eq!(size.trees, 1);
+    // One loop, its first and last turn apart because other calls stand before and after them.
+    assert!(size.entries <= 16, "{}", program.outline(0));
+    for rank in 0..2 {
+        assert_eq!(program.unfold(rank), sequences.ranks[rank as usize]);
+    }
+}
+
+#[test]
+fn polls_before_a_message_are_waiting() {
+    let mut trace = TraceOf::new(1);
+    trace.call(0, Function::Init, 0, 100, |_| {});
+    trace.call(0, Function::Irecv, 110, 111, |record| {
+        record.source = Peer::Rank(0);
+        record.receive_tag = Tag::Value(0);
+        record.request = 1;
+    });
+    trace.call(0, Function::Test, 120, 1120, |record| {
+        record.flags = nodescope_hypercall::record::Flags::POLL_RUN;
+        record.calls = 100;
+    });
+    // 900 of the 1000 inside the polls.
+    if let Some(Event {
+        body: Body::Mpi(call),
+        ..
+    }) = trace.events.last_mut()
+    {
+        call.time_inside = 900;
+    }
+    trace.call(0, Function::Test, 1121, 1122, |record| {
+        record.completions = vec![done(1, 0, 0)];
+    });
+    let sequences = trace.sequences();
+    let entries = &sequences.ranks[0].entries;
+    assert_eq!(entries[1].burst.time, 9 + 1);
+    assert_eq!(
+        entries[1].op.action,
+        Action::Wait {
+            requests: [0].into()
+        }
+    );
+    assert!(sequences.notes[0].contains("polls"));
+}
+
+#[test]
+fn roots_are_ranks_of_their_communicator() {
+    let mut trace = TraceOf::new(2);
+    for rank in 0..2 {
+        trace.call(rank, Function::CommSplit, 10, 20, |record| {
+            record.new_communicator = 1 << 63;
+            if rank == 1 {
+                record.members = vec![Peer::Rank(1), Peer::Rank(0)];
+            }
+        });
+    }
+    for rank in 0..2 {
+        trace.call(rank, Function::Bcast, 30, 40, |record| {
+            record.communicator = 1 << 63;
+            record.root = Peer::Rank(1);
+            if rank == 1 {
+                record.send_bytes = 64;
+            } else {
+                record.receive_bytes = 64;
+            }
+        });
+    }
+    let sequences = trace.sequences();
+    for sequence in &sequences.ranks {
+        let op = &sequence.entries[1].op;
+        assert_eq!(op.communicator, 2);
+        let Action::Collective(bcast) = &op.action else {
+            panic!("{op:?}");
+        };
+        assert_eq!(
+            (bcast.kind, bcast.root, bcast.bytes),
+            (CollectiveKind::Bcast, 0, 64)
+        );
+        assert_eq!(sequence.communicators, [Some(0), None, Some(1)]);
+    }
+    assert_eq!(sequences.communicators[1], [1, 0]);
+}
+
+#[test]
+fn traces_without_all_ranks_are_refused() {
+    assert!(matches!(
+        Sequences::from_events(&[]),
+        Err(nodescope_model::ModelError::NoCalls)
+    ));
+    let mut trace = TraceOf::new(3);
+    trace.call(0, Function::Barrier, 1, 2, |_| {});
+    trace.call(2, Function::Barrier, 1, 2, |_| {});
+    let error = Sequences::from_events(&trace.events).unwrap_err();
+    assert!(
+        error.to_string().contains("no call of rank 1 of 3"),
+        "{error}"
+    );
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let peer = (0u32..4).prop_map(PeerRef::Absolute);
+    let action = prop_oneof![
+        Just(Action::Nothing),
+        (peer.clone(), 0u32..3, 0u64..3).prop_map(|(to, tag, bytes)| Action::Send {
+            to,
+            tag,
+            bytes,
+            mode: Mode::Standard,
+            request: None
+        }),
+        (peer, 0u32..3).prop_map(|(from, request)| Action::Receive {
+            from: Source::Peer(from),
+            tag: None,
+            room: 9,
+            request: Some(request)
+        }),
+        proptest::collection::vec(0u32..4, 0..3).prop_map(|requests| Action::Wait {
+            requests: requests.into()
+        }),
+        (0u64..3).prop_map(|bytes| Action::Collective(Box::new(Collective {
+            kind: CollectiveKind::Allreduce,
+            root: 0,
+            bytes,
+            send_to: Box::default(),
+            receive_from: Box::default(),
+            request: None
+        }))),
+    ];
+    (0u64..4, action).prop_map(|(site, action)| Op {
+        function: Function::Send,
+        site: Site {
+            address: site,
+            in_program: true,
+        },
+        communicator: 0,
+        action,
+    })
+}
+
+fn entry() -> impl Strategy<Value = Entry> {
+    (op(), any::<u64>(), any::<u64>(), any::<Option<u64>>()).prop_map(
+        |(op, time, instructions, opaque)| match opaque {
+            Some(_) => Entry {
+                burst: Burst { time, instructions },
+                op: Op {
+                    action: Action::Opaque,
+                    ..op
+                },
+                opaque,
+            },
+            None => Entry {
+                burst: Burst { time, instructions },
+                op,
+                opaque: None,
+            },
+        },
+    )
+}
+
+proptest! {
+    #[test]
+    fn unfolding_a_program_gives_its_sequences_back(
+        bodies in proptest::collection::vec((proptest::collection::vec(entry(), 0..6), 1usize..5), 1..5),
+        ranks in 1usize..4,
+    ) {
+        let entries: Vec<Entry> = bodies
+            .iter()
+            .flat_map(|(body, times)| std::iter::repeat_n(body, *times).flatten().cloned())
+            .collect();
+        let sequence = Sequence { entries, communicators: vec![Some(0), None] };
+        let sequences = Sequences {
+            ranks: vec![sequence; ranks.max(4)],
+            communicators: vec![Vec::new()],
+            ..Sequences::default()
+        };
+        let program = Program::new(&sequences);
+        for rank in 0..sequences.ranks.len() {
+            prop_assert_eq!(&program.unfold(rank as u32), &sequences.ranks[rank]);
+        }
+    }
+}
