@@ -254,8 +254,10 @@ fn is_odd_vector(m: Mnemonic) -> bool {
             | Vmaskmovdqu
             // RCX is a result that they do not name, and may be named in an address.
             | Pcmpestri
+            | Pcmpestri64
             | Pcmpistri
             | Vpcmpestri
+            | Vpcmpestri64
             | Vpcmpistri
             | Vmaskmovps
             | Vmaskmovpd
@@ -303,8 +305,8 @@ fn must_be_aligned(i: &Instruction, size: u32) -> bool {
                         | Movupd
                         | Movdqu
                         | Lddqu
-                        | Pcmpestri
                         | Pcmpestrm
+                        | Pcmpestrm64
                         | Pcmpistri
                         | Pcmpistrm
                 )
@@ -565,10 +567,14 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
             _ => return None,
         }
     }
-    // These name RAX, or another register, and mean it besides.
+    // These name RAX, or another register, and mean it besides; or they may name it in an address.
     if matches!(
         m,
-        Mnemonic::Cmpxchg
+        Mnemonic::Pcmpestrm
+            | Mnemonic::Pcmpestrm64
+            | Mnemonic::Vpcmpestrm
+            | Mnemonic::Vpcmpestrm64
+            | Mnemonic::Cmpxchg
             | Mnemonic::Mul
             | Mnemonic::Cdq
             | Mnemonic::Cqo
