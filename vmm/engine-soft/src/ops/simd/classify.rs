@@ -253,6 +253,15 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         return Some(handler);
     }
     let mxcsr = uses_mxcsr(i);
+    if i.mnemonic() == Mnemonic::Vcvtps2ph {
+        let handler = if memory {
+            thread(execute::half_store)
+        } else {
+            l.op.src = i.op0_register().number() as u8;
+            thread(execute::half_registers)
+        };
+        return Some(with_stub(l, mxcsr, handler));
+    }
     let handler: Handler = match (mmx, memory, write, mxcsr) {
         (false, false, _, false) => thread(execute::registers::<false>),
         (false, false, _, true) => thread(execute::registers::<true>),

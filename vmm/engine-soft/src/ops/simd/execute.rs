@@ -8,6 +8,7 @@ use nodescope_x86::Exception;
 use crate::cpu::Cpu;
 use crate::op::{Done, Flow, Op, Trap};
 
+use super::mxcsr::Tiny;
 use super::{mxcsr, require, x87};
 
 /// A stub: the vCPU, and the memory operand where there is one.
@@ -26,7 +27,34 @@ fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<()
     // got from a span of that length; it changes no register that the calling convention preserves.
     let missed = unsafe { stub(op)(cpu, memory) };
     if MXCSR && missed != 0 {
-        return mxcsr::settle(cpu, stub(op), memory);
+        return mxcsr::settle(cpu, stub(op), memory, Tiny::Flushed);
+    }
+    Ok(())
+}
+
+/// VCVTPS2PH to a register, whose number is in `src`.
+pub fn half_registers(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    call_half(cpu, op, std::ptr::null_mut(), Tiny::HalfInRegister(op.src))?;
+    Ok(Flow::Next)
+}
+
+/// VCVTPS2PH to memory.
+pub fn half_store(cpu: &mut Cpu, op: &Op) -> Done {
+    require(cpu, op.src2)?;
+    let linear = address(cpu, op)?;
+    // As in `store`.
+    let mut value = [0_u8; 16];
+    call_half(cpu, op, value.as_mut_ptr(), Tiny::HalfInMemory)?;
+    cpu.write_bytes(linear, &value[..(op.aux as usize).min(16)])?;
+    Ok(Flow::Next)
+}
+
+fn call_half(cpu: &mut Cpu, op: &Op, memory: *mut u8, tiny: Tiny) -> Result<(), Trap> {
+    // SAFETY: as in `call`; the memory operand has at most 16 bytes.
+    let missed = unsafe { stub(op)(cpu, memory) };
+    if missed != 0 {
+        return mxcsr::settle(cpu, stub(op), memory, tiny);
     }
     Ok(())
 }

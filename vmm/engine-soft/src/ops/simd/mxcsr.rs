@@ -43,10 +43,29 @@ fn load_host(value: u32) {
     };
 }
 
-/// Carry out a stub that found the host's MXCSR different from the guest's.
+/// How it shows that a result is tiny, though exact.
+#[derive(Clone, Copy)]
+pub enum Tiny {
+    /// Flushed to zero, it raises underflow.
+    Flushed,
+    /// VCVTPS2PH does not flush (SDM vol. 2C): the half-precision result in this register is subnormal.
+    HalfInRegister(u8),
+    /// The same where the result is in memory.
+    HalfInMemory,
+}
+
+/// Whether any of eight half-precision numbers is subnormal; zeros, which fill what is not used, are not.
+fn any_subnormal_half(bytes: &[u8]) -> bool {
+    bytes[..16]
+        .chunks(2)
+        .any(|half| matches!(u16::from_le_bytes([half[0], half[1]]) & 0x7fff, 1..=0x3ff))
+}
+
+/// Carry out a stub that found the host's MXCSR different from the guest's; `memory` has 16 bytes at least where `tiny`
+/// refers to it.
 #[cold]
 #[inline(never)]
-pub fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8) -> Result<(), Trap> {
+pub fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -> Result<(), Trap> {
     let guest = cpu.fx.mxcsr();
     let cpu_ptr: *mut Cpu = cpu;
     if guest & DEFAULT == DEFAULT {
@@ -73,11 +92,19 @@ pub fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8) -> Result<(), Trap> 
         cpu.fx.mxcsr() & FLAGS
     };
     let control = guest & CONTROL | DEFAULT;
+    // An unmasked underflow is raised by every tiny result, a masked one by inexact ones alone (SDM vol. 1 §4.9.1.5).
     let raised = if guest & UNDERFLOW_MASK != 0 {
         attempt(cpu, control)
+    } else if !matches!(tiny, Tiny::Flushed) {
+        let raised = attempt(cpu, control);
+        let subnormal = match tiny {
+            Tiny::HalfInRegister(n) => any_subnormal_half(&cpu.vector.0[usize::from(n)]),
+            // SAFETY: the caller's promise.
+            _ => any_subnormal_half(unsafe { std::slice::from_raw_parts(memory, 16) }),
+        };
+        raised | if subnormal { UNDERFLOW } else { 0 }
     } else {
-        // An unmasked underflow is raised by every tiny result, a masked one by inexact ones alone (SDM vol. 1
-        // §4.9.1.5). Flushing to zero raises it for every tiny result too, but spoils the result: try it first.
+        // Flushing to zero raises it for every tiny result too, but spoils the result: try it first.
         let tiny = attempt(cpu, control | FLUSH) & UNDERFLOW;
         (cpu.vector, cpu.gpr, cpu.rflags) = before;
         x87::roll_back(cpu, mmx);
