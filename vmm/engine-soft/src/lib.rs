@@ -16,4 +16,5 @@ mod ops;
 mod run;
 pub mod vcpu;
 
+pub use native::Activity;
 pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};

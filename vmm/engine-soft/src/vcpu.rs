@@ -5,9 +5,10 @@ use std::ptr::NonNull;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{Context, Counters, FilterGeometry, FilterUpdate};
-use nodescope_x86::{CpuidTable, Exception, MpState, VcpuState};
+use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
 use crate::cpu::{Cpu, Mode, Scratch};
+use crate::native::Activity;
 use crate::op::{RIP, ZERO};
 use crate::ops::random::RandomSource;
 
@@ -150,6 +151,23 @@ impl SoftVcpu {
         self.with_platform(platform, |cpu| cpu.run_undelivered(instructions))
     }
 
+    /// Replace what user code can change, and keep everything else, cached translations included. For instruction tests.
+    pub fn set_user_registers(&mut self, general: &General, fx: &FxImage, vector: &Vector256) {
+        self.cpu.set_general(general);
+        self.cpu.fx = *fx;
+        self.cpu.vector = *vector;
+    }
+
+    /// What user code can change.
+    pub fn user_registers(&self) -> (General, &FxImage, &Vector256) {
+        (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
+    }
+
+    /// How often translated code ran and called out.
+    pub fn activity(&self) -> Activity {
+        self.cpu.native.activity()
+    }
+
     /// Blocks that were translated since all were last thrown away.
     pub fn translations(&self) -> usize {
         self.cpu.native.translations()
@@ -184,10 +202,8 @@ impl Vcpu for SoftVcpu {
 
     fn restore(&mut self, state: &VcpuState) {
         let cpu = &mut self.cpu;
-        cpu.gpr[..16].copy_from_slice(&state.general.gpr);
+        cpu.set_general(&state.general);
         cpu.gpr[ZERO as usize] = 0;
-        cpu.gpr[RIP as usize] = state.general.rip;
-        cpu.rflags = state.general.rflags | 2;
         cpu.segments = state.segments;
         cpu.control = state.control;
         cpu.debug = state.debug;
@@ -231,10 +247,26 @@ impl Vcpu for SoftVcpu {
 }
 
 impl Cpu {
+    fn general(&self) -> General {
+        let mut gpr = [0; 16];
+        gpr.copy_from_slice(&self.gpr[..16]);
+        General {
+            gpr,
+            rip: self.gpr[RIP as usize],
+            rflags: self.rflags,
+        }
+    }
+
+    fn set_general(&mut self, general: &General) {
+        self.gpr[..16].copy_from_slice(&general.gpr);
+        self.gpr[RIP as usize] = general.rip;
+        self.rflags = general.rflags | 2;
+    }
+
     /// Everything, as the seam's typed elements.
     pub fn save_state(&self) -> VcpuState {
-        let mut state = VcpuState {
-            general: Default::default(),
+        let state = VcpuState {
+            general: self.general(),
             segments: self.segments,
             control: self.control,
             debug: self.debug,
@@ -244,9 +276,6 @@ impl Cpu {
             events: self.events,
             time: self.time,
         };
-        state.general.gpr.copy_from_slice(&self.gpr[..16]);
-        state.general.rip = self.gpr[RIP as usize];
-        state.general.rflags = self.rflags;
         debug_assert!(self.events.mp != MpState::Shutdown || self.exception.is_none());
         state
     }

@@ -164,6 +164,19 @@ pub struct Native {
     /// Halves of the address space that each table of instruction pointers has entries of.
     halves: [[bool; 2]; 2],
     host: Host,
+    /// What translated code did so far.
+    activity: Activity,
+}
+
+/// How often translated code ran and called out, since the vCPU was made: what runs without a call is done in line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Times that it was entered.
+    pub entries: u64,
+    /// Look-ups that missed.
+    pub misses: u64,
+    /// Operations carried out by the interpreter on its behalf.
+    pub interpreted: u64,
 }
 
 /// What the host's processor can do.
@@ -244,12 +257,18 @@ impl Native {
             seen: Counts::default(),
             halves: [[false; 2]; 2],
             host: Host::detect(),
+            activity: Activity::default(),
         }
     }
 
     /// Blocks with code.
     pub fn translations(&self) -> usize {
         self.translations.len()
+    }
+
+    /// What translated code did so far.
+    pub fn activity(&self) -> Activity {
+        self.activity
     }
 
     fn retired_at(&self, left: i64) -> u64 {
@@ -400,6 +419,7 @@ impl Cpu {
         self.native.flags = Native::pack_flags(self.rflags);
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.packed = 0;
+        self.native.activity.entries += 1;
         let enter = self.native.routines.enter;
         // SAFETY: the routine was assembled with this signature.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, u64) -> u32 =

@@ -346,6 +346,7 @@ unsafe extern "sysv64" fn access(
     let cpu = unsafe { &mut *cpu };
     // SAFETY: as in `interpret`.
     let translation = unsafe { &*translation };
+    cpu.native.activity.misses += 1;
     let head = cpu.native.left + i64::from(translation.count);
     cpu.retired = cpu.native.retired_at(head);
     let stall = cpu.stall;
@@ -475,6 +476,7 @@ impl Cpu {
     }
 
     fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
+        self.native.activity.interpreted += 1;
         self.arrive(translation, true);
         // SAFETY: a translation does not outlive its block.
         let block = unsafe { &*translation.block };
