@@ -1,16 +1,19 @@
 //! Many cases of one group, compared.
+//!
+//! Each encoding is placed and translated once and then run in several states, of which each counts as a case.
 
 use std::collections::BTreeMap;
 
-use nodescope_engine_soft::Translate;
 use nodescope_memory::LayoutError;
 use thiserror::Error;
 
 use crate::catalogue::{Group, codes};
-use crate::compare::{Difference, compare, is_known_deviation};
-use crate::engine::Engine;
-use crate::generate::{Case, Generator, window};
+use crate::compare::{Difference, compare, equal, is_known_deviation};
+use crate::engine::{Engine, Way};
+use crate::generate::{Case, CaseId, Generator, window};
+use crate::layout::{PAGE, WINDOW, WRITABLE_LEN};
 use crate::native::{Native, NativeError};
+use crate::random::Random;
 use crate::state::Outcome;
 
 /// Why cases cannot be compared.
@@ -22,12 +25,19 @@ pub enum CampaignError {
     /// The guest's memory.
     #[error(transparent)]
     Memory(#[from] LayoutError),
+    /// There is no such variant.
+    #[error("no state was found for {0}")]
+    NoCase(CaseId),
 }
 
-/// Both sides, the engine twice: interpreting and translating.
+/// Both sides, the engine in each of its ways.
 pub struct Duel {
     native: Native,
-    engines: [Engine; 2],
+    interpreter: Engine,
+    translators: [Engine; 2],
+    /// Address and bytes of the instruction that was placed last, and which translator has it.
+    placed: (u64, Vec<u8>),
+    observed: usize,
     window: Vec<u8>,
 }
 
@@ -39,6 +49,10 @@ pub struct Verdict {
     pub differences: Vec<Difference>,
     /// The difference is one that the engine documents; `differences` is empty then.
     pub set_aside: bool,
+    /// It ran as translated code, too.
+    pub translated: bool,
+    /// It did so without calling out: look-ups that it made hit in line.
+    pub in_line: bool,
 }
 
 impl Duel {
@@ -47,24 +61,29 @@ impl Duel {
         let window = window();
         Ok(Self {
             native: Native::new(&window)?,
-            engines: [
-                Engine::new(&window, Translate::Never)?,
-                Engine::new(&window, Translate::After(0))?,
+            interpreter: Engine::new(&window, Way::Interpreted)?,
+            translators: [
+                Engine::new(&window, Way::Translated)?,
+                Engine::new(&window, Way::Observed)?,
             ],
+            placed: (0, Vec::new()),
+            observed: 0,
             window,
         })
     }
 
     /// Run a case twice on the host's CPU: what differs shows a fault of the harness.
     pub fn run_native(&mut self, case: &Case) -> Verdict {
+        self.placed = (0, Vec::new());
         let mut outcomes = Vec::with_capacity(2);
         for _ in 0..2 {
             for p in &case.patches {
                 self.native.write(p.address, &p.bytes);
             }
-            let outcome = self.native.run(&case.state, &case.bytes);
+            self.native.place(case.state.rip, &case.bytes);
+            let outcome = self.native.run(&case.state);
             outcomes.push((outcome, self.native.window().to_vec()));
-            self.reset();
+            self.reset(false);
         }
         let differences = compare(
             case,
@@ -77,76 +96,127 @@ impl Duel {
             native,
             differences,
             set_aside: false,
+            translated: false,
+            in_line: false,
+        }
+    }
+
+    /// Put the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
+    /// vCPU with a memory model, the others for one without.
+    fn place(&mut self, case: &Case) {
+        let rip = case.state.rip;
+        if self.placed.0 == rip && self.placed.1 == case.bytes {
+            return;
+        }
+        self.placed = (rip, case.bytes.clone());
+        self.observed = usize::from(Random::new(case.id.index ^ case.id.seed).below(4) == 0);
+        self.native.place(rip, &case.bytes);
+        for engine in [&mut self.interpreter, &mut self.translators[self.observed]] {
+            engine.place(rip, &case.instruction, &case.bytes);
         }
     }
 
     /// Run a case on both sides.
     pub fn run(&mut self, case: &Case) -> Verdict {
+        self.place(case);
         for p in &case.patches {
             self.native.write(p.address, &p.bytes);
-            for engine in &mut self.engines {
+        }
+        let native = self.native.run(&case.state);
+        let mut verdict = Verdict {
+            native,
+            differences: Vec::new(),
+            set_aside: false,
+            translated: false,
+            in_line: false,
+        };
+        let native = &verdict.native;
+        let mut first: Option<Outcome> = None;
+        // Memory differs where the architecture leaves that open.
+        let mut excused = false;
+        for (engine, name) in [
+            (&mut self.interpreter, "interpreted"),
+            (
+                &mut self.translators[self.observed],
+                ["translated", "translated, with a model"][self.observed],
+            ),
+        ] {
+            for p in &case.patches {
                 engine.write(p.address, &p.bytes);
             }
-        }
-        let native = self.native.run(&case.state, &case.bytes);
-        let mut differences = Vec::new();
-        let mut set_aside = false;
-        let mut first = None;
-        for (engine, name) in self.engines.iter_mut().zip(["interpreted", "translated"]) {
-            match engine.run(&case.state, &case.instruction, &case.bytes) {
-                Ok(outcome) => {
+            let before = engine
+                .prepare(case.warmth, case.operand)
+                .map(|()| engine.activity());
+            let result = before.and_then(|before| Ok((before, engine.run(&case.state)?)));
+            let mut differences = match result {
+                Ok((before, outcome)) => {
+                    let after = engine.activity();
+                    let (entries, misses, interpreted) = (
+                        after.entries - before.entries,
+                        after.misses - before.misses,
+                        after.interpreted - before.interpreted,
+                    );
+                    verdict.translated |= entries > 0;
+                    verdict.in_line |= entries > 0 && misses == 0 && interpreted == 0;
                     let memory = [self.native.window(), engine.window()];
-                    differences = compare(case, &native, &outcome, memory);
+                    let mut differences = Vec::new();
+                    let same_memory = memory[0] == memory[1];
+                    excused |= !same_memory;
+                    if !same_memory || !equal(native, &outcome) {
+                        differences = compare(case, native, &outcome, memory);
+                    }
                     if differences.is_empty() {
                         differences = identical(first.as_ref(), &outcome);
                     }
                     first = Some(outcome);
+                    differences
                 }
-                Err(e) => {
-                    differences = vec![Difference {
-                        what: "the engine stopped".into(),
-                        expected: "an outcome".into(),
-                        got: e.to_string().lines().next().unwrap_or_default().to_owned(),
-                    }];
-                }
+                Err(e) => vec![Difference {
+                    what: "the engine stopped".into(),
+                    expected: "an outcome".into(),
+                    got: e.to_string().lines().next().unwrap_or_default().to_owned(),
+                }],
+            };
+            if differences.is_empty() {
+                continue;
             }
-            if !differences.is_empty() {
-                if is_known_deviation(case, &native, &differences) {
-                    differences.clear();
-                    set_aside = true;
-                    continue;
-                }
-                for d in &mut differences {
-                    d.what = format!("{} ({name})", d.what);
-                }
-                break;
+            if is_known_deviation(case, native, &differences) {
+                verdict.set_aside = true;
+                continue;
             }
+            for d in &mut differences {
+                d.what = format!("{} ({name})", d.what);
+            }
+            verdict.differences = differences;
+            break;
         }
-        self.reset();
-        Verdict {
+        let differ = verdict.set_aside || !verdict.differences.is_empty() || excused;
+        self.reset(differ);
+        verdict
+    }
+
+    /// Put the common contents back where they changed. All sides are like the native one, unless they `differ`.
+    fn reset(&mut self, differ: bool) {
+        let page = PAGE as usize;
+        let Self {
             native,
-            differences,
-            set_aside,
-        }
-    }
-
-    /// Cases that the translating engine ran as translated blocks.
-    pub fn translated(&self) -> u64 {
-        self.engines[1].translated()
-    }
-
-    /// Put the common contents back where they changed.
-    fn reset(&mut self) {
-        let start = crate::layout::WINDOW;
-        let len = crate::layout::WRITABLE_LEN;
-        if self.native.window() != self.window {
-            let bytes = std::mem::take(&mut self.window);
-            self.native.write(start, &bytes[..len]);
-            self.window = bytes;
-        }
-        for engine in &mut self.engines {
-            if engine.window() != self.window {
-                engine.write(start, &self.window);
+            interpreter,
+            translators,
+            window,
+            ..
+        } = self;
+        for (at, bytes) in (WINDOW..).step_by(page).zip(window.chunks(page)) {
+            let offset = (at - WINDOW) as usize;
+            let writable = offset < WRITABLE_LEN;
+            let changed = writable && native.window()[offset..offset + page] != *bytes;
+            if changed {
+                native.write(at, bytes);
+            }
+            if differ || changed {
+                interpreter.write(at, bytes);
+                for engine in translators.iter_mut() {
+                    engine.write(at, bytes);
+                }
             }
         }
     }
@@ -157,11 +227,14 @@ fn identical(interpreted: Option<&Outcome>, translated: &Outcome) -> Vec<Differe
     let Some(interpreted) = interpreted else {
         return Vec::new();
     };
-    let parts = |o: &Outcome| {
-        let s = &o.state;
-        (o.exception, s.gpr, s.rip, s.rflags, s.fx, s.vector)
-    };
-    if parts(interpreted) == parts(translated) {
+    let (a, b) = (&interpreted.state, &translated.state);
+    if interpreted.exception == translated.exception
+        && a.gpr == b.gpr
+        && a.rip == b.rip
+        && a.rflags == b.rflags
+        && a.fx == b.fx
+        && a.vector == b.vector
+    {
         return Vec::new();
     }
     let (a, b) = (format!("{interpreted:#x?}"), format!("{translated:#x?}"));
@@ -176,23 +249,34 @@ fn identical(interpreted: Option<&Outcome>, translated: &Outcome) -> Vec<Differe
         .collect()
 }
 
+/// States that an encoding of a group is run in, of so many wanted: an invalid one raises `#UD` in any.
+pub fn states(group: Group, wanted: u64) -> u64 {
+    if group == Group::Invalid {
+        1
+    } else {
+        wanted.max(1)
+    }
+}
+
 /// Share cases among groups by their number of instructions, at least 2000 each where there are that many.
 pub fn plan(groups: &[Group], count: u64) -> Vec<(Group, u64)> {
     let weight = |g: Group| {
         let n = codes(g).len() as u64;
-        // All instructions over again, of which one in eight tells enough.
-        if g == Group::Invalid { n / 8 } else { n }
+        // All instructions over again, each case a fault on both sides; one in thirty-two tells enough.
+        if g == Group::Invalid { n / 32 } else { n }
     };
     let all: u64 = groups.iter().map(|&g| weight(g)).sum();
     groups
         .iter()
-        .map(|&g| (g, (count * weight(g) / all).max(count.min(2000))))
+        .map(|&g| (g, (count * weight(g) / all.max(1)).max(count.min(2000))))
         .collect()
 }
 
 /// What came of a group.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
+    /// Encodings drawn.
+    pub encodings: u64,
     /// Cases compared.
     pub cases: u64,
     /// Cases in which the host raised an exception.
@@ -201,42 +285,97 @@ pub struct Tally {
     pub set_aside: u64,
     /// Cases that the engine ran as translated blocks as well as interpreted.
     pub translated: u64,
+    /// Cases that touch memory.
+    pub memory: u64,
+    /// Cases that touch memory and ran as translated code that never called out: all look-ups hit in line.
+    pub hits: u64,
     /// Cases that differ.
     pub mismatches: u64,
     /// Mismatches by instruction.
     pub by_instruction: BTreeMap<String, u64>,
 }
 
-/// Compare the cases with these indices (with `native_only` the host with itself); `report` gets each mismatch.
+impl Tally {
+    /// The numbers, for sums and for other processes.
+    pub fn numbers(&mut self) -> [&mut u64; 8] {
+        [
+            &mut self.encodings,
+            &mut self.cases,
+            &mut self.exceptions,
+            &mut self.set_aside,
+            &mut self.translated,
+            &mut self.memory,
+            &mut self.hits,
+            &mut self.mismatches,
+        ]
+    }
+
+    /// Add up.
+    pub fn add(&mut self, other: &Self) {
+        let mut other = other.clone();
+        for (to, from) in self.numbers().into_iter().zip(other.numbers()) {
+            *to += *from;
+        }
+        for (name, n) in other.by_instruction {
+            *self.by_instruction.entry(name).or_default() += n;
+        }
+    }
+}
+
+/// How cases are drawn and compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Seed of the campaign.
+    pub seed: u64,
+    /// States that each encoding is run in.
+    pub states: u64,
+    /// Compare the host with itself.
+    pub native_only: bool,
+}
+
+/// Compare the cases of the encodings with these indices; `report` gets each mismatch.
 pub fn run(
     duel: &mut Duel,
     group: Group,
-    seed: u64,
-    native_only: bool,
+    settings: Settings,
     indices: impl Iterator<Item = u64>,
     mut report: impl FnMut(&Case, &[Difference], u64),
 ) -> Tally {
-    let mut generator = Generator::new(group, seed);
+    let mut generator = Generator::new(group, settings.seed);
     let mut tally = Tally::default();
-    let translated = duel.translated();
     for index in indices {
-        let case = generator.case(index);
-        let verdict = if native_only {
-            duel.run_native(&case)
-        } else {
-            duel.run(&case)
-        };
-        tally.cases += 1;
-        tally.exceptions += u64::from(verdict.native.exception.is_some());
-        tally.set_aside += u64::from(verdict.set_aside);
-        if !verdict.differences.is_empty() {
-            tally.mismatches += 1;
-            let name = format!("{:?}", case.instruction.code());
-            let n = tally.by_instruction.entry(name).or_default();
-            *n += 1;
-            report(&case, &verdict.differences, *n);
+        let first = generator.case(index);
+        tally.encodings += 1;
+        for variant in 0..states(group, settings.states) {
+            let varied;
+            let case = if variant == 0 {
+                &first
+            } else {
+                match generator.variant(&first, variant) {
+                    Some(case) => varied = case,
+                    None => continue,
+                }
+                &varied
+            };
+            let verdict = if settings.native_only {
+                duel.run_native(case)
+            } else {
+                duel.run(case)
+            };
+            tally.cases += 1;
+            tally.exceptions += u64::from(verdict.native.exception.is_some());
+            tally.set_aside += u64::from(verdict.set_aside);
+            tally.translated += u64::from(verdict.translated);
+            tally.memory += u64::from(case.operand.is_some());
+            tally.hits += u64::from(case.operand.is_some() && verdict.in_line);
+            if !verdict.differences.is_empty() {
+                tally.mismatches += 1;
+                let name = format!("{:?}", case.instruction.code());
+                let n = tally.by_instruction.entry(name).or_default();
+                *n += 1;
+                report(case, &verdict.differences, *n);
+            }
         }
     }
-    tally.translated = duel.translated() - translated;
     tally
 }

@@ -5,6 +5,7 @@
 //! states are drawn by [`generate`] from the instructions that [`catalogue`] lists, and any case can be made again from
 //! its group, seed and index. Whole programs are run by the engine's interpreter and translator side by side in [`lockstep`].
 
+pub mod bare;
 pub mod campaign;
 pub mod catalogue;
 pub mod compare;

@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use nodescope_oracle::campaign::{self, CampaignError, Duel, Tally};
+use nodescope_oracle::campaign::{self, CampaignError, Duel, Settings, Tally};
 use nodescope_oracle::catalogue::{self, Group};
 use nodescope_oracle::generate::{CaseId, Generator};
 use nodescope_oracle::lockstep::{self, Kind};
@@ -16,8 +16,11 @@ use nodescope_oracle::report;
 #[command(name = "difftest", version)]
 struct Options {
     /// Cases over all groups, shared by number of instructions (at least 2000 a group).
-    #[arg(long, default_value_t = 100_000)]
+    #[arg(long, default_value_t = 1_000_000)]
     count: u64,
+    /// Random states that each random encoding is run in; each is a case.
+    #[arg(long, default_value_t = 16)]
+    states: u64,
     /// Seed of the campaign.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -28,7 +31,7 @@ struct Options {
     #[arg(long, default_value_t = 1)]
     jobs: u64,
     /// Repeat one case and print everything about it.
-    #[arg(long, value_name = "GROUP:SEED:INDEX")]
+    #[arg(long, value_name = "GROUP:SEED:INDEX[:VARIANT]")]
     replay: Option<CaseId>,
     /// Mismatches printed for each instruction.
     #[arg(long, default_value_t = 2)]
@@ -123,27 +126,25 @@ fn child(
             continue;
         }
         let start = Instant::now();
-        let tally = campaign::run(
+        let settings = Settings {
+            seed: options.seed,
+            states: options.states,
+            native_only: options.native_only,
+        };
+        let encodings = count.div_ceil(campaign::states(group, options.states));
+        let mut tally = campaign::run(
             &mut duel,
             group,
-            options.seed,
-            options.native_only,
-            (shard..count).step_by(shards as usize),
+            settings,
+            (shard..encodings).step_by(shards as usize),
             |case, differences, n| {
                 if n <= options.show {
                     eprintln!("{}", report::mismatch(case, differences));
                 }
             },
         );
-        println!(
-            "{group} {} {} {} {} {} {}",
-            tally.cases,
-            tally.exceptions,
-            tally.mismatches,
-            tally.set_aside,
-            start.elapsed().as_micros(),
-            tally.translated
-        );
+        let numbers = tally.numbers().map(|n| n.to_string()).join(" ");
+        println!("{group} {} {numbers}", start.elapsed().as_micros());
         for (name, n) in &tally.by_instruction {
             println!("- {name} {n}");
         }
@@ -159,6 +160,7 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         command
             .args(["--shard", &format!("{k}/{jobs}")])
             .args(["--count", &options.count.to_string()])
+            .args(["--states", &options.states.to_string()])
             .args(["--seed", &options.seed.to_string()])
             .args(["--show", &options.show.to_string()])
             .stdout(Stdio::piped());
@@ -193,18 +195,15 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
                 .iter()
                 .position(|(g, _)| *g == group)
                 .ok_or("unplanned group")?;
-            let number = |i: usize| words[i].parse::<u64>();
             let (tally, time) = &mut tallies[at];
-            tally.cases += number(1)?;
-            tally.exceptions += number(2)?;
-            tally.mismatches += number(3)?;
-            tally.set_aside += number(4)?;
-            *time += number(5)?;
-            tally.translated += number(6)?;
+            *time += words[1].parse::<u64>()?;
+            for (to, word) in tally.numbers().into_iter().zip(&words[2..]) {
+                *to += word.parse::<u64>()?;
+            }
         }
     }
     println!(
-        "group     instructions      cases  translated  exceptions   set aside  mismatches   cases/s per process"
+        "group      encodings      cases translated     memory hits in line exceptions  set aside mismatches   cases/s per process"
     );
     let mut total = Tally::default();
     let mut total_time = 0;
@@ -214,21 +213,8 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
             println!("{group:<9} skipped: this host lacks {}", missing.join(", "));
             continue;
         }
-        println!(
-            "{group:<9} {:>12} {:>10} {:>11} {:>11} {:>11} {:>11} {:>12.0}",
-            catalogue::codes(*group).len(),
-            tally.cases,
-            tally.translated,
-            tally.exceptions,
-            tally.set_aside,
-            tally.mismatches,
-            tally.cases as f64 / (*time as f64 / 1e6).max(1e-6)
-        );
-        total.cases += tally.cases;
-        total.exceptions += tally.exceptions;
-        total.translated += tally.translated;
-        total.set_aside += tally.set_aside;
-        total.mismatches += tally.mismatches;
+        line(group.name(), tally, *time);
+        total.add(tally);
         total_time += time;
         let mut worst: Vec<_> = tally.by_instruction.iter().collect();
         worst.sort_by_key(|(name, n)| (std::cmp::Reverse(**n), name.as_str()));
@@ -236,15 +222,10 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
             println!("            {n:>8}  {name}");
         }
     }
+    line("total", &total, total_time);
     println!(
-        "total: {} cases, {} run translated too, {} exceptions, {} set aside, {} mismatches, seed {}, {:.0} cases/s per process",
-        total.cases,
-        total.translated,
-        total.exceptions,
-        total.set_aside,
-        total.mismatches,
-        options.seed,
-        total.cases as f64 / (total_time as f64 / 1e6).max(1e-6)
+        "seed {}: {} cases, {} mismatches",
+        options.seed, total.cases, total.mismatches
     );
     if !failed.is_empty() {
         return Err(format!("a process ended early: {}", failed.join(", ")).into());
@@ -252,8 +233,38 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
     Ok(total.mismatches == 0)
 }
 
+/// A line of the report.
+fn line(name: &str, t: &Tally, time: u64) {
+    println!(
+        "{name:<9} {:>10} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>11.0}",
+        t.encodings,
+        t.cases,
+        t.translated,
+        t.memory,
+        t.hits,
+        t.exceptions,
+        t.set_aside,
+        t.mismatches,
+        t.cases as f64 / (time as f64 / 1e6).max(1e-6)
+    );
+}
+
 fn replay(id: CaseId) -> Result<bool, CampaignError> {
-    let case = Generator::new(id.group, id.seed).case(id.index);
+    let mut generator = Generator::new(id.group, id.seed);
+    let first = generator.case(id.index);
+    // What the filter holds depends on the variants before.
+    let mut cases: Vec<_> = (1..=id.variant)
+        .filter_map(|n| generator.variant(&first, n))
+        .collect();
+    cases.insert(0, first);
+    let case = cases.pop().ok_or(CampaignError::NoCase(id))?;
+    if case.id != id {
+        return Err(CampaignError::NoCase(id));
+    }
+    let mut duel = Duel::new()?;
+    for case in &cases {
+        duel.run(case);
+    }
     println!(
         "{id}  {}  {:?}\n  bytes {}{}",
         report::disassembly(&case),
@@ -261,7 +272,7 @@ fn replay(id: CaseId) -> Result<bool, CampaignError> {
         report::encoding(&case),
         report::state(&case)
     );
-    let verdict = Duel::new()?.run(&case);
+    let verdict = duel.run(&case);
     println!("  host's exception: {:?}", verdict.native.exception);
     if verdict.differences.is_empty() {
         println!("no difference");

@@ -21,20 +21,34 @@ const RDI: usize = 7;
 /// Room that the direct jump behind the instruction takes.
 const JUMP: u64 = 5;
 
+/// Whether the instruction's bytes may change.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// Immediates and displacements may.
+    Open,
+    /// They may not: registers and memory must do.
+    Fixed,
+}
+
 struct Aim<'a> {
     case: &'a mut Case,
     r: &'a mut Random,
+    encoding: Encoding,
     offsets: ConstantOffsets,
     /// Registers whose value is needed as it is.
     pinned: u16,
 }
 
 /// Bend a case; None where it cannot be bent.
-pub fn aim(case: &mut Case, r: &mut Random) -> Option<()> {
-    let offsets = offsets(case);
+pub fn aim(case: &mut Case, r: &mut Random, encoding: Encoding) -> Option<()> {
+    let offsets = match encoding {
+        Encoding::Open => offsets(case),
+        Encoding::Fixed => ConstantOffsets::default(),
+    };
     let mut a = Aim {
         case,
         r,
+        encoding,
         offsets,
         pinned: 0,
     };
@@ -141,6 +155,10 @@ impl Aim<'_> {
     fn set(&mut self, register: usize, value: u64) {
         self.case.state.gpr[register] = value;
         self.pinned |= 1 << register;
+    }
+
+    fn is_fixed(&self) -> bool {
+        self.encoding == Encoding::Fixed
     }
 
     fn is_free(&self, register: usize) -> bool {
@@ -264,7 +282,7 @@ impl Aim<'_> {
                 self.set(RBP, bp);
                 // Few levels, mostly.
                 let at = self.case.bytes.len() - 1;
-                if self.r.chance(800) {
+                if !self.is_fixed() && self.r.chance(800) {
                     self.case.bytes[at] &= 0xe3;
                     // The allocation stays within reach.
                     self.case.bytes[at - 1] &= 0x1f;
@@ -432,6 +450,10 @@ impl Aim<'_> {
         let (base, index) = (i.memory_base(), i.memory_index());
         let scale = u64::from(i.memory_index_scale());
         let displacement = i.memory_displacement64();
+        let constant = base.is_ip() || base == Register::None && index == Register::None;
+        if constant && self.is_fixed() {
+            return address_of(self.case);
+        }
         if base.is_ip() {
             // The decoder gives the sum of displacement and next address.
             let next = self.case.state.rip + self.case.bytes.len() as u64;
@@ -449,6 +471,17 @@ impl Aim<'_> {
         };
         if base == Register::None {
             let register = index.full_register().number();
+            if self.is_fixed() {
+                // As near as the scale allows; nothing but the stack pointer is pinned before, which is no index.
+                let value = (offset.wrapping_sub(displacement) & mask) / scale;
+                let value = if bits == 32 {
+                    value | self.r.next() << 32
+                } else {
+                    value
+                };
+                self.set(register, value);
+                return address_of(self.case);
+            }
             if self.is_free(register) {
                 let value = self.r.below(0x1_0000);
                 let value = if bits == 32 {
@@ -539,7 +572,9 @@ impl Aim<'_> {
             target
         };
         if i.memory_base() == Register::None {
-            self.displace(target)?;
+            if !self.is_fixed() {
+                self.displace(target)?;
+            }
         } else {
             let bits = if i.memory_base().size() == 4 { 32 } else { 64 };
             let displacement = i.memory_displacement64();
@@ -587,8 +622,10 @@ impl Aim<'_> {
             } else {
                 destination.wrapping_sub(next)
             };
-            self.case.bytes[at..at + size].copy_from_slice(&displacement.to_le_bytes()[..size]);
-            self.redecode()?;
+            if !self.is_fixed() {
+                self.case.bytes[at..at + size].copy_from_slice(&displacement.to_le_bytes()[..size]);
+                self.redecode()?;
+            }
             if !lands(self.case, self.i().near_branch_target()) {
                 return None;
             }
@@ -664,6 +701,7 @@ impl Aim<'_> {
             // Counts above the width leave the result of a 16-bit double shift undefined.
             Mnemonic::Shld | Mnemonic::Shrd if bytes == 2 => {
                 if i.op2_kind() == OpKind::Immediate8 {
+                    // In a variant it is so already.
                     let at = self.case.bytes.len() - 1;
                     self.case.bytes[at] &= 0xef;
                     let _ = self.redecode();
@@ -672,9 +710,13 @@ impl Aim<'_> {
                 }
             }
             Mnemonic::Pcmpestri
+            | Mnemonic::Pcmpestri64
             | Mnemonic::Pcmpestrm
+            | Mnemonic::Pcmpestrm64
             | Mnemonic::Vpcmpestri
-            | Mnemonic::Vpcmpestrm => {
+            | Mnemonic::Vpcmpestri64
+            | Mnemonic::Vpcmpestrm
+            | Mnemonic::Vpcmpestrm64 => {
                 for register in [RAX, RDX] {
                     if self.is_free(register) && self.r.chance(700) {
                         self.case.state.gpr[register] = self.r.below(41).wrapping_sub(20);

@@ -1,12 +1,19 @@
-//! Random cases: an instruction, a state and the contents of memory, all from a group, a seed and an index.
+//! Random cases: an instruction, a state and the contents of memory, all from a group, a seed, an index and the number of a
+//! variant.
+//!
+//! An index stands for an encoding at an address: every instruction of the group comes up once in as many indices as there
+//! are instructions, in an encoding that is random in all that its opcode leaves open. Each variant of it is an instance of its
+//! own: general registers, flags, floating-point control, the vector and x87 registers that the instruction names, where its
+//! operands lie and what they hold are drawn anew.
 
 mod aim;
 mod encode;
 pub(crate) mod registers;
 
-use iced_x86::{Code, Instruction, OpAccess};
+use iced_x86::{Code, Instruction, OpAccess, UsedMemory};
 
 use crate::catalogue::{self, Group};
+use crate::engine::Warmth;
 use crate::layout::{CODE, CODE_LEN, PAGE, VOID_END, VOID_START, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 use crate::random::Random;
 use crate::state::State;
@@ -29,27 +36,35 @@ pub struct CaseId {
     pub group: Group,
     /// Seed of the campaign.
     pub seed: u64,
-    /// Number of the case within the group and seed.
+    /// Number of the encoding within the group and seed.
     pub index: u64,
+    /// Number of the state that the instruction is run in.
+    pub variant: u64,
 }
 
 impl std::fmt::Display for CaseId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}:{}:{}", self.group, self.seed, self.index)
+        write!(f, "{}:{}:{}", self.group, self.seed, self.index)?;
+        if self.variant != 0 {
+            write!(f, ":{}", self.variant)?;
+        }
+        Ok(())
     }
 }
 
 impl std::str::FromStr for CaseId {
     type Err = String;
     fn from_str(s: &str) -> Result<Self, String> {
-        let wrong = || format!("'{s}' is not GROUP:SEED:INDEX, such as integer:1:4711");
+        let wrong = || format!("'{s}' is not GROUP:SEED:INDEX[:VARIANT], such as integer:1:4711:3");
         let mut parts = s.split(':');
         let mut next = || parts.next().ok_or_else(wrong);
         let (group, seed, index) = (next()?, next()?, next()?);
+        let variant = next().unwrap_or("0");
         Ok(Self {
             group: group.parse()?,
             seed: seed.parse().map_err(|_| wrong())?,
             index: index.parse().map_err(|_| wrong())?,
+            variant: variant.parse().map_err(|_| wrong())?,
         })
     }
 }
@@ -67,6 +82,10 @@ pub struct Case {
     pub state: State,
     /// Memory before, over the common contents ([`window`]).
     pub patches: Vec<Patch>,
+    /// An address that the instruction touches.
+    pub operand: Option<u64>,
+    /// What the engine's filter holds.
+    pub warmth: Warmth,
 }
 
 impl Case {
@@ -106,6 +125,8 @@ pub struct Generator {
     codes: Vec<Code>,
     info: iced_x86::InstructionInfoFactory,
     window: Vec<u8>,
+    /// Memory that the instruction drawn last uses.
+    used: Vec<UsedMemory>,
 }
 
 impl Generator {
@@ -117,6 +138,7 @@ impl Generator {
             codes: catalogue::codes(group),
             info: iced_x86::InstructionInfoFactory::new(),
             window: window(),
+            used: Vec::new(),
         }
     }
 
@@ -125,12 +147,13 @@ impl Generator {
         &self.codes
     }
 
-    /// The case with this index. Every instruction comes up once in `codes().len()` indices.
+    /// The first case with this index. Every instruction comes up once in `codes().len()` indices.
     pub fn case(&mut self, index: u64) -> Case {
         let id = CaseId {
             group: self.group,
             seed: self.seed,
             index,
+            variant: 0,
         };
         let mut random = Random::new(
             Random::new(self.seed).next() ^ Random::new(index).next() ^ self.group as u64,
@@ -173,24 +196,56 @@ impl Generator {
             instruction,
             state: registers::random(id.group, address, random),
             patches: Vec::new(),
+            operand: None,
+            warmth: warmth(random),
         };
         if !invalid {
-            aim::aim(&mut case, random)?;
+            aim::aim(&mut case, random, aim::Encoding::Open)?;
         }
-        self.is_safe(&case).then_some(case)
+        self.used.clear();
+        if !case.instruction.is_invalid() {
+            let used = self.info.info(&case.instruction).used_memory();
+            let touched = used.iter().filter(|m| m.access() != OpAccess::NoMemAccess);
+            self.used.extend(touched);
+        }
+        self.is_safe(&mut case).then_some(case)
+    }
+
+    /// The same instruction in another state; `case` is what [`Generator::case`] gave last. None where none was found in a
+    /// few attempts.
+    pub fn variant(&mut self, case: &Case, variant: u64) -> Option<Case> {
+        debug_assert_eq!(case.id.variant, 0);
+        let id = CaseId { variant, ..case.id };
+        let mut random = Random::new(
+            Random::new(id.seed).next()
+                ^ Random::new(id.index).next()
+                ^ Random::new(variant).next().rotate_left(8)
+                ^ id.group as u64,
+        );
+        for _ in 0..4 {
+            let mut varied = Case {
+                id,
+                patches: Vec::with_capacity(2),
+                operand: None,
+                warmth: warmth(&mut random),
+                ..case.clone()
+            };
+            registers::vary(&mut varied, &mut random);
+            if aim::aim(&mut varied, &mut random, aim::Encoding::Fixed).is_some()
+                && self.is_safe(&mut varied)
+            {
+                return Some(varied);
+            }
+        }
+        None
     }
 
     /// Whether all that the instruction can touch lies where both sides have the same memory.
-    fn is_safe(&mut self, case: &Case) -> bool {
-        let i = &case.instruction;
-        if i.is_invalid() {
+    fn is_safe(&mut self, case: &mut Case) -> bool {
+        if case.instruction.is_invalid() {
             return true;
         }
-        let info = self.info.info(i);
-        for m in info.used_memory() {
-            if m.access() == OpAccess::NoMemAccess {
-                continue;
-            }
+        for m in &self.used {
             let vsib = if m.vsib_size() != 0 { 8 } else { 1 };
             for element in 0..vsib {
                 let address = m.virtual_address(element, |r, element, size| {
@@ -200,9 +255,19 @@ impl Generator {
                 if !harmless(address) {
                     return false;
                 }
+                case.operand.get_or_insert(address);
             }
         }
         aim::is_safe(case, &self.window)
+    }
+}
+
+/// Mostly warm.
+fn warmth(r: &mut Random) -> Warmth {
+    match r.below(8) {
+        0 => Warmth::Cold,
+        1 => Warmth::AsItIs,
+        _ => Warmth::Warm,
     }
 }
 

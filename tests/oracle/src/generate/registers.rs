@@ -1,7 +1,9 @@
 //! Random registers.
 
+use iced_x86::{OpKind, Register};
 use nodescope_x86::{FxImage, Vector256};
 
+use super::Case;
 use crate::catalogue::Group;
 use crate::random::Random;
 use crate::state::State;
@@ -23,10 +25,7 @@ pub fn random(group: Group, rip: u64, r: &mut Random) -> State {
     for v in &mut vector.0 {
         r.fill(v);
     }
-    let mut rflags = FIXED | r.next() & STATUS;
-    if r.chance(if group == Group::String { 400 } else { 100 }) {
-        rflags |= DIRECTION;
-    }
+    let rflags = flags(group, r);
     let mut fx = FxImage::default();
     floating_point(&mut fx.0, r);
     State {
@@ -35,6 +34,55 @@ pub fn random(group: Group, rip: u64, r: &mut Random) -> State {
         rflags,
         fx,
         vector,
+    }
+}
+
+fn flags(group: Group, r: &mut Random) -> u64 {
+    let mut rflags = FIXED | r.next() & STATUS;
+    if r.chance(if group == Group::String { 400 } else { 100 }) {
+        rflags |= DIRECTION;
+    }
+    rflags
+}
+
+/// Draw anew what the case's instruction can read: general registers and flags always; of the vector registers those that it
+/// names, XMM0, which some read unnamed, and one more; all where it moves whole states. What it does not read stays.
+pub fn vary(case: &mut Case, r: &mut Random) {
+    let group = case.id.group;
+    let state = &mut case.state;
+    for g in &mut state.gpr {
+        *g = r.integer();
+    }
+    state.rflags = flags(group, r);
+    if group == Group::State {
+        for v in &mut state.vector.0 {
+            r.fill(v);
+        }
+    } else {
+        let mut drawn = 1 | 1 << r.below(16);
+        let i = &case.instruction;
+        for n in 0..i.op_count() {
+            let register = match i.op_kind(n) {
+                OpKind::Register => i.op_register(n),
+                OpKind::Memory if i.is_vsib() => i.memory_index(),
+                _ => Register::None,
+            };
+            if register.is_xmm() || register.is_ymm() {
+                drawn |= 1_u32 << (register.number() & 15);
+            }
+        }
+        for (n, v) in state.vector.0.iter_mut().enumerate() {
+            if drawn >> n & 1 != 0 {
+                r.fill(v);
+            }
+        }
+    }
+    if matches!(group, Group::X87 | Group::Mmx | Group::State) {
+        let mut fx = FxImage::default();
+        floating_point(&mut fx.0, r);
+        state.fx = fx;
+    } else {
+        state.fx.set_mxcsr(mxcsr(r));
     }
 }
 

@@ -10,6 +10,8 @@ use nodescope_memory::{LayoutError, Ram};
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, DescriptorTable, Segment, VcpuState};
 
+use crate::bare::page::{A, D, G, NX, P, U, W};
+use crate::bare::{self, PageTables};
 use crate::layout::{CODE, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 
 /// Bytes of RAM.
@@ -42,14 +44,6 @@ const OTHER: u64 = 0x4000;
 /// Where the kernel sees RAM.
 const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-const P: u64 = 1;
-const W: u64 = 2;
-const U: u64 = 4;
-const A: u64 = 0x20;
-const D: u64 = 0x40;
-const G: u64 = 0x100;
-const NX: u64 = 1 << 63;
-
 /// Selectors.
 const KERNEL_CS: u16 = 8;
 const KERNEL_SS: u16 = 0x10;
@@ -76,28 +70,25 @@ impl Image {
         let mut image = Self {
             bytes: vec![0; USED],
         };
-        let mut next = TABLES + PAGE;
+        let mut tables = PageTables::new(TABLES);
+        let memory = &mut image.bytes;
+        let mut map = |linear, entry| tables.map(memory, linear, entry);
         for at in (0..USED as u64).step_by(PAGE as usize) {
-            image.map(&mut next, KERNEL + at, at | P | W | A | D | G);
+            map(KERNEL + at, at | P | W | A | D | G);
         }
         let mut entries = [0; 8];
         for k in 0..CODE_LEN as u64 / PAGE {
             let physical = CODE_PHYSICAL + k * PAGE;
-            entries[k as usize] =
-                image.map(&mut next, CODE + k * PAGE, physical | P | W | U | A | D);
-            image.map(&mut next, ALIAS + k * PAGE, physical | P | U | A | D);
+            entries[k as usize] = map(CODE + k * PAGE, physical | P | W | U | A | D);
+            map(ALIAS + k * PAGE, physical | P | U | A | D);
         }
         for k in 0..WINDOW_LEN as u64 / PAGE {
             let write = if k < WRITABLE_LEN as u64 / PAGE { W } else { 0 };
             let bits = P | U | NX | write | if k == 1 { 0 } else { A | D };
-            entries[4 + k as usize] = image.map(
-                &mut next,
-                WINDOW + k * PAGE,
-                (WINDOW_PHYSICAL + k * PAGE) | bits,
-            );
+            entries[4 + k as usize] = map(WINDOW + k * PAGE, (WINDOW_PHYSICAL + k * PAGE) | bits);
         }
-        image.map(&mut next, DEVICE, DEVICE_PHYSICAL | P | W | U | NX);
-        assert!(next <= IDT);
+        map(DEVICE, DEVICE_PHYSICAL | P | W | U | NX);
+        assert!(tables.end() <= IDT);
         let (code, vectors, system_call) = kernel(&entries)?;
         image.put(KERNEL_CODE, &code);
         for (v, target) in vectors.iter().enumerate() {
@@ -142,39 +133,14 @@ impl Image {
         u64::from_le_bytes(b)
     }
 
-    /// Map a page; the physical address of its table entry.
-    fn map(&mut self, next: &mut u64, linear: u64, entry: u64) -> u64 {
-        let mut table = TABLES;
-        for shift in [39, 30, 21] {
-            let at = table + (linear >> shift & 511) * 8;
-            if self.word(at) == 0 {
-                self.put(at, &(*next | P | W | U | A).to_le_bytes());
-                *next += PAGE;
-            }
-            table = self.word(at) & 0x000f_ffff_ffff_f000;
-        }
-        let at = table + (linear >> 12 & 511) * 8;
-        self.put(at, &entry.to_le_bytes());
-        at
-    }
-
     /// The state at the start of [`CODE`], in the kernel or in a user program.
     pub fn state(&self, user: bool) -> VcpuState {
-        let mut s = VcpuState::reset();
-        let segment = |selector, attributes| Segment {
-            selector,
-            base: 0,
-            limit: u32::MAX,
-            attributes,
-            unusable: false,
-        };
         let (code, data) = if user {
-            (segment(USER_CS, 0xa0fb), segment(USER_SS, 0xc0f3))
+            (bare::flat(USER_CS, 0xa0fb), bare::flat(USER_SS, 0xc0f3))
         } else {
-            (segment(KERNEL_CS, 0xa09b), segment(KERNEL_SS, 0xc093))
+            (bare::flat(KERNEL_CS, 0xa09b), bare::flat(KERNEL_SS, 0xc093))
         };
-        s.segments.data = [data; 6];
-        s.segments.data[seg::CS] = code;
+        let mut s = bare::long_mode(code, data, TABLES);
         s.segments.data[seg::GS].base = GS_BASE;
         s.segments.tr = Segment {
             selector: 0x30,
@@ -191,14 +157,6 @@ impl Image {
             base: KERNEL + IDT,
             limit: 0xfff,
         };
-        // PE, MP, ET, NE, WP, AM, PG.
-        s.control.cr0 = 0x8005_0033;
-        s.control.cr3 = TABLES;
-        // PAE, PGE, OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE.
-        s.control.cr4 = 0x0005_06a0;
-        // SCE, LME, LMA, NXE.
-        s.control.efer = 0xd01;
-        s.control.xcr0 = 7;
         s.msrs.star = 0x18 << 48 | u64::from(KERNEL_CS) << 32;
         s.msrs.lstar = self.word(KERNEL_DATA + SYSTEM_CALL);
         // TF, IF, DF, NT, AC.

@@ -84,7 +84,10 @@ pub struct Native {
     _signals: signal::Handlers,
     _guard: MutexGuard<'static, ()>,
     exit: u64,
+    /// Address and bytes of what was placed last.
     last: (u64, usize),
+    /// Address behind the instruction that was placed last.
+    next: u64,
 }
 
 fn check(what: &'static str, ok: bool) -> Result<(), NativeError> {
@@ -193,6 +196,7 @@ impl Native {
             _signals: signal::Handlers::install()?,
             exit,
             last: (CODE, 0),
+            next: CODE,
         })
     }
 
@@ -210,24 +214,32 @@ impl Native {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), address as *mut u8, bytes.len()) };
     }
 
-    /// Run the instruction `bytes`, placed at `state.rip`. Where it lies at the end of the code pages, bytes may be cut.
-    pub fn run(&mut self, state: &State, bytes: &[u8]) -> Outcome {
-        let frame = FRAME as *mut Frame;
-        let offset = state.rip.wrapping_sub(CODE) as usize;
+    /// Put the instruction `bytes` at `rip`. Where it lies at the end of the code pages, bytes may be cut.
+    pub fn place(&mut self, rip: u64, bytes: &[u8]) {
+        let offset = rip.wrapping_sub(CODE) as usize;
         assert!(offset < CODE_LEN);
         let mut code = [0xcc; 32];
         code[..bytes.len()].copy_from_slice(bytes);
-        let jump = state.rip + bytes.len() as u64;
+        self.next = rip + bytes.len() as u64;
         code[bytes.len()] = 0xe9;
-        let displacement = (self.exit as i64 - (jump as i64 + 5)) as i32;
+        let displacement = (self.exit as i64 - (self.next as i64 + 5)) as i32;
         code[bytes.len() + 1..bytes.len() + 5].copy_from_slice(&displacement.to_le_bytes());
         let len = (bytes.len() + 5).min(CODE_LEN - offset);
-        // SAFETY: both ranges lie in the code pages, which are writable; the frame is mapped and nothing else refers to it
-        // while `run` borrows `self`; the entry stub follows the C calling convention and restores everything it changes.
+        // SAFETY: both ranges lie in the code pages, which are writable and which nothing else refers to.
         unsafe {
             std::ptr::write_bytes(self.last.0 as *mut u8, 0xcc, self.last.1);
-            std::ptr::copy_nonoverlapping(code.as_ptr(), state.rip as *mut u8, len);
-            self.last = (state.rip, len);
+            std::ptr::copy_nonoverlapping(code.as_ptr(), rip as *mut u8, len);
+        }
+        self.last = (rip, len);
+    }
+
+    /// Run the instruction that was placed at `state.rip`.
+    pub fn run(&mut self, state: &State) -> Outcome {
+        assert_eq!(state.rip, self.last.0);
+        let frame = FRAME as *mut Frame;
+        // SAFETY: the frame is mapped and nothing else refers to it while `run` borrows `self`; the entry stub follows the C
+        // calling convention and restores everything it changes; what was placed ends by a jump to the exit stub.
+        unsafe {
             let f = &mut *frame;
             f.gpr_in = state.gpr;
             f.rflags_in = state.rflags;
@@ -240,7 +252,7 @@ impl Native {
             f.running = 1;
             enter();
             (*frame).running = 0;
-            self.outcome(&*frame, state.rip, jump)
+            self.outcome(&*frame, state.rip, self.next)
         }
     }
 

@@ -1,13 +1,13 @@
-//! A bare 64-bit machine for instruction tests: 16 MiB of RAM mapped at its own address, a platform that answers zero.
+//! A bare 64-bit machine for instruction tests: 16 MiB of RAM mapped at its own address, no devices.
 #![allow(dead_code)]
 
 use iced_x86::code_asm::CodeAssembler;
-use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform, Vcpu};
-use nodescope_engine_soft::{SoftConfig, SoftVcpu, StepOutcome};
+use nodescope_engine::Vcpu;
+use nodescope_engine_soft::{SoftVcpu, StepOutcome, Translate};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege};
+use nodescope_oracle::bare::{self, Bare};
 use nodescope_x86::state::seg;
-use nodescope_x86::{CpuidTable, Exception, Segment, VcpuState};
+use nodescope_x86::{Exception, VcpuState};
 
 /// Where code goes.
 pub const CODE: u64 = 0x1_0000;
@@ -29,78 +29,12 @@ pub const RBP: usize = 5;
 pub const RSI: usize = 6;
 pub const RDI: usize = 7;
 
-/// A platform without devices that remembers port writes, answers port reads with a count, and has at most one interrupt.
-#[derive(Default)]
-pub struct Ports {
-    /// Vector of the interrupt that waits.
-    pub interrupt: Option<u8>,
-    pub written: Vec<(u16, Vec<u8>)>,
-    pub reads: u8,
-}
-
-impl Platform for Ports {
-    fn port_read(&mut self, _: u16, _: u64, _: u16, data: &mut [u8]) {
-        self.reads += 1;
-        data.fill(self.reads);
-    }
-    fn port_write(&mut self, _: u16, _: u64, port: u16, data: &[u8]) {
-        self.written.push((port, data.to_vec()));
-    }
-    fn mmio_read(&mut self, _: u16, _: u64, _: u64, data: &mut [u8]) {
-        data.fill(0);
-    }
-    fn mmio_write(&mut self, _: u16, _: u64, _: u64, _: &[u8]) {}
-    fn msr_read(&mut self, _: u16, _: u64, _: u32) -> Result<u64, MsrFault> {
-        Err(MsrFault)
-    }
-    fn msr_write(&mut self, _: u16, _: u64, _: u32, _: u64) -> Result<(), MsrFault> {
-        Err(MsrFault)
-    }
-    fn tsc_offset_changed(&mut self, _: u16, _: u64, _: u64) {}
-    fn task_priority(&mut self, _: u16) -> u8 {
-        0
-    }
-    fn set_task_priority(&mut self, _: u16, _: u64, _: u8) {}
-    fn interrupt_pending(&mut self, _: u16, _: u64) -> bool {
-        self.interrupt.is_some()
-    }
-    fn acknowledge(&mut self, _: u16, _: u64) -> Option<u8> {
-        self.interrupt.take()
-    }
-    fn next_event(&mut self, _: u16) -> u64 {
-        u64::MAX
-    }
-    fn attention(&mut self) -> bool {
-        false
-    }
-    fn hypercall(&mut self, _: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
-        HypercallAnswer::default()
-    }
-    fn context(&mut self, _: u16, _: u64) -> Context {
-        Context::default()
-    }
-    fn reference(&mut self, _: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
-        unreachable!("no model is attached")
-    }
-    fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
-}
-
 /// The machine.
 pub struct Machine {
     pub vcpu: SoftVcpu,
     pub ram: Ram,
-    pub ports: Ports,
+    pub ports: Bare,
     pub state: VcpuState,
-}
-
-fn segment(attributes: u16, selector: u16) -> Segment {
-    Segment {
-        selector,
-        base: 0,
-        limit: u32::MAX,
-        attributes,
-        unusable: false,
-    }
 }
 
 impl Machine {
@@ -140,21 +74,14 @@ impl Machine {
         state.general.gpr = [0; 16];
         state.general.gpr[RSP] = STACK;
         for d in &mut state.segments.data {
-            *d = segment(0xc093, 0x10);
+            *d = bare::flat(0x10, 0xc093);
         }
-        state.segments.data[seg::CS] = segment(0xa09b, 8);
-        let vcpu = SoftVcpu::new(SoftConfig {
-            id: 0,
-            ram: ram.clone(),
-            cpuid: CpuidTable::default(),
-            cpi: 1 << 16,
-            seed: 1,
-            translate: nodescope_engine_soft::Translate::After(0),
-        });
+        state.segments.data[seg::CS] = bare::flat(8, 0xa09b);
+        let vcpu = bare::vcpu(&ram, Translate::After(0));
         Self {
             vcpu,
             ram,
-            ports: Ports::default(),
+            ports: Bare::default(),
             state,
         }
     }

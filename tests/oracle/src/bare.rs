@@ -1,0 +1,177 @@
+//! What the tests' guests are made of: page tables, flat segments, a vCPU and a machine without devices.
+
+use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
+use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{
+    Access, Context, Counters, FilterUpdate, MemRef, Outcome, Permission, Privilege,
+};
+use nodescope_x86::state::seg;
+use nodescope_x86::{CpuidTable, Segment, VcpuState};
+
+/// Bits of a page table entry (SDM vol. 3A §4.5).
+pub mod page {
+    /// Present.
+    pub const P: u64 = 1;
+    /// Writable.
+    pub const W: u64 = 2;
+    /// User.
+    pub const U: u64 = 4;
+    /// Accessed.
+    pub const A: u64 = 0x20;
+    /// Dirty.
+    pub const D: u64 = 0x40;
+    /// Global.
+    pub const G: u64 = 0x100;
+    /// No execute.
+    pub const NX: u64 = 1 << 63;
+    /// Physical address.
+    pub const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+}
+
+/// Builds four-level page tables in the first bytes of memory.
+pub struct PageTables {
+    /// Guest-physical address of the topmost table.
+    root: u64,
+    /// First byte behind the tables.
+    next: u64,
+}
+
+impl PageTables {
+    /// Empty tables from a page's address on.
+    pub fn new(root: u64) -> Self {
+        Self {
+            root,
+            next: root + 4096,
+        }
+    }
+
+    /// First byte behind the tables.
+    pub fn end(&self) -> u64 {
+        self.next
+    }
+
+    /// Map a page in `memory`, which starts at physical address zero; the physical address of its table entry.
+    pub fn map(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
+        let mut table = self.root;
+        for shift in [39, 30, 21] {
+            let at = (table + (linear >> shift & 511) * 8) as usize;
+            let mut word = [0; 8];
+            word.copy_from_slice(&memory[at..at + 8]);
+            if word == [0; 8] {
+                word = (self.next | page::P | page::W | page::U | page::A).to_le_bytes();
+                memory[at..at + 8].copy_from_slice(&word);
+                self.next += 4096;
+            }
+            table = u64::from_le_bytes(word) & page::ADDRESS;
+        }
+        let at = table + (linear >> 12 & 511) * 8;
+        memory[at as usize..][..8].copy_from_slice(&entry.to_le_bytes());
+        at
+    }
+}
+
+/// A segment that starts at zero and has no end.
+pub fn flat(selector: u16, attributes: u16) -> Segment {
+    Segment {
+        selector,
+        base: 0,
+        limit: u32::MAX,
+        attributes,
+        unusable: false,
+    }
+}
+
+/// 64-bit mode under an operating system that enables what Linux enables.
+pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
+    let mut s = VcpuState::reset();
+    s.segments.data = [data; 6];
+    s.segments.data[seg::CS] = code;
+    // PE, MP, ET, NE, WP, AM, PG.
+    s.control.cr0 = 0x8005_0033;
+    s.control.cr3 = cr3;
+    // PAE, PGE, OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE.
+    s.control.cr4 = 0x0005_06a0;
+    // SCE, LME, LMA, NXE.
+    s.control.efer = 0xd01;
+    s.control.xcr0 = 7;
+    s
+}
+
+/// A vCPU whose instructions take a cycle each.
+pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
+    SoftVcpu::new(SoftConfig {
+        id: 0,
+        ram: ram.clone(),
+        cpuid: CpuidTable::default(),
+        cpi: 1 << 16,
+        seed: 1,
+        translate,
+    })
+}
+
+/// A machine without devices that remembers port writes, answers port reads with a count, and has at most one interrupt. As
+/// a memory model it has all lines at once and lets the filter answer for them.
+#[derive(Default)]
+pub struct Bare {
+    /// Vector of the interrupt that waits.
+    pub interrupt: Option<u8>,
+    /// Ports written to, and what.
+    pub written: Vec<(u16, Vec<u8>)>,
+    /// Port reads so far.
+    pub reads: u8,
+}
+
+impl Platform for Bare {
+    fn port_read(&mut self, _: u16, _: u64, _: u16, data: &mut [u8]) {
+        self.reads += 1;
+        data.fill(self.reads);
+    }
+    fn port_write(&mut self, _: u16, _: u64, port: u16, data: &[u8]) {
+        self.written.push((port, data.to_vec()));
+    }
+    fn mmio_read(&mut self, _: u16, _: u64, _: u64, data: &mut [u8]) {
+        data.fill(0);
+    }
+    fn mmio_write(&mut self, _: u16, _: u64, _: u64, _: &[u8]) {}
+    fn msr_read(&mut self, _: u16, _: u64, _: u32) -> Result<u64, MsrFault> {
+        Err(MsrFault)
+    }
+    fn msr_write(&mut self, _: u16, _: u64, _: u32, _: u64) -> Result<(), MsrFault> {
+        Err(MsrFault)
+    }
+    fn tsc_offset_changed(&mut self, _: u16, _: u64, _: u64) {}
+    fn task_priority(&mut self, _: u16) -> u8 {
+        0
+    }
+    fn set_task_priority(&mut self, _: u16, _: u64, _: u8) {}
+    fn interrupt_pending(&mut self, _: u16, _: u64) -> bool {
+        self.interrupt.is_some()
+    }
+    fn acknowledge(&mut self, _: u16, _: u64) -> Option<u8> {
+        self.interrupt.take()
+    }
+    fn next_event(&mut self, _: u16) -> u64 {
+        u64::MAX
+    }
+    fn attention(&mut self) -> bool {
+        false
+    }
+    fn hypercall(&mut self, _: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
+        HypercallAnswer::default()
+    }
+    fn context(&mut self, _: u16, _: u64) -> Context {
+        Context::default()
+    }
+    fn reference(&mut self, reference: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
+        Outcome {
+            stall: 0,
+            filter: if reference.access == Access::Fetch {
+                Permission::Read
+            } else {
+                Permission::ReadWrite
+            },
+        }
+    }
+    fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
+}
