@@ -90,6 +90,9 @@ pub struct Outcome {
     /// What the filter of the *requesting* vCPU may answer for this line from now on.
     /// It replaces what the line's slot held, also where the engine keeps an array for each privilege.
     pub filter: Permission,
+    /// Physical address of the line that left the requesting vCPU's first-level cache for this one. Needed where the
+    /// filter keeps more than one line of a set ([`FilterGeometry::data_ways`]); else it may be None.
+    pub replaced: Option<u64>,
 }
 
 /// A change to some vCPU's filter: its permission for a line becomes at most this.
@@ -105,7 +108,8 @@ pub struct FilterUpdate {
     pub permission: Permission,
 }
 
-/// Shape of the engine's filter that keeps a model exact: one slot for each set of the first-level cache (or fewer).
+/// Shape of the engine's filter that keeps a model exact: one slot for each set of the first-level cache (or fewer). A slot
+/// answers for the most recently used line, hits of which change nothing, and for others where the ways say so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FilterGeometry {
     /// log2 of the line size in bytes.
@@ -115,6 +119,12 @@ pub struct FilterGeometry {
     pub data_slots: u8,
     /// The same for the instruction filter.
     pub instruction_slots: u8,
+    /// Lines of a slot that the filter may answer for: 1 is the most recently used alone. More, namely the ways of the
+    /// cache, are allowed where a slot is exactly one set and no other vCPU uses that cache: then the model hears of the order
+    /// of hits by [`MemoryModel::used`].
+    pub data_ways: u8,
+    /// The same for the instruction filter.
+    pub instruction_ways: u8,
 }
 
 /// A timing model of the memory system of one node, as the engine drives it.
@@ -125,6 +135,10 @@ pub trait MemoryModel: Send {
     /// Account for one reference. Changes to filters of any vCPU (also the requesting one, for other lines) are pushed to
     /// `updates`; the engine applies them before that vCPU's next reference.
     fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome;
+
+    /// The filter of a vCPU has answered for these lines of one set of its first-level cache, the least recently used first:
+    /// make each in turn the most recently used. Called before the next reference to that set.
+    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]);
 
     /// Forget statistics, keep state: the end of a warm-up.
     fn reset_statistics(&mut self);

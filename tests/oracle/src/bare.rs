@@ -4,7 +4,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platf
 use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterUpdate, MemRef, Outcome, Permission, Privilege,
+    Access, Context, Counters, FilterUpdate, MemRef, Outcome, Permission, Privilege, Side,
 };
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, Segment, VcpuState};
@@ -172,6 +172,9 @@ impl Platform for Bare {
                 Permission::ReadWrite
             },
         }
+    }
+    fn used(&mut self, _: u16, _: Side, _: &[u64]) {
+        unreachable!("nothing is attached")
     }
     fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
 }

@@ -459,6 +459,8 @@ fn what_this_engine_lacks_is_refused_by_name() {
         line_shift: 6,
         data_slots: 6,
         instruction_slots: 6,
+        data_ways: 1,
+        instruction_ways: 1,
     }));
     let e = v.run(&mut p, FOREVER).unwrap_err();
     assert!(e.to_string().contains("memory references"), "{e}");

@@ -8,7 +8,7 @@ use nodescope_x86::bits::rflags;
 use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, Time, Vector256};
 
 use crate::block::BlockCache;
-use crate::memory::{DataFilter, InstructionFilter};
+use crate::filter::{DataFilter, InstructionFilter};
 use crate::mmu::PageTlb;
 use crate::op::{Op, RIP, Trap, attr};
 

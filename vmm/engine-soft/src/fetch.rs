@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess};
-use nodescope_plugin_api::{Access, MemRef};
+use nodescope_plugin_api::{Access, MemRef, Side};
 use nodescope_x86::Exception;
 
 use crate::block::{Block, Entry};
@@ -192,7 +192,10 @@ impl Cpu {
         while left > 0 {
             let line = at >> shift << shift;
             self.counters_mut().fetches += 1;
-            if !self.fetch_filter.hit(line) {
+            if !self.fetch_filter.hit(line) && !self.fetch_filter.promote(line) {
+                if let Some(order) = self.fetch_filter.tell(line) {
+                    self.tell(Side::Instruction, order.lines());
+                }
                 let reference = MemRef {
                     vcpu: self.id,
                     privilege: self.privilege(),
@@ -204,7 +207,7 @@ impl Cpu {
                     now: self.now(),
                 };
                 let outcome = self.report(&reference);
-                self.fetch_filter.fill(line, outcome.filter);
+                self.fetch_filter.enter(line, &outcome);
             }
             let step = (line + (1 << shift) - at)
                 .min(4096 - (at & 0xfff))

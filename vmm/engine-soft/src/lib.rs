@@ -7,6 +7,7 @@ mod block;
 mod cpu;
 mod deliver;
 mod fetch;
+mod filter;
 mod lower;
 mod memory;
 mod mmu;

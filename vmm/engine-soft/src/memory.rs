@@ -4,9 +4,7 @@
 //! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
 //! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
 
-use nodescope_plugin_api::{
-    Access, FilterGeometry, FilterUpdate, MemRef, Permission, Privilege, Side,
-};
+use nodescope_plugin_api::{Access, FilterUpdate, MemRef, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
@@ -32,324 +30,6 @@ unsafe impl Plain for u128 {}
 unsafe impl Plain for [u8; 10] {}
 // SAFETY: as above.
 unsafe impl Plain for [u8; 32] {}
-
-/// Slots of the filter for each privilege.
-const SLOTS: usize = 256;
-/// Tag that no physical line has.
-const NONE: u64 = u64::MAX;
-
-/// A page (or line) that loads and stores may touch. An access of `n` bytes at `linear` hits where
-/// `linear - read <= unit - n`: one subtraction finds both the right page and an access that leaves it.
-#[derive(Clone, Copy, Debug)]
-#[repr(C, align(32))]
-pub struct Entry {
-    /// First linear address of the page or line where reads may pass.
-    pub read: u64,
-    /// The same for writes.
-    pub write: u64,
-    /// Host address of the page or line.
-    pub host: u64,
-    /// Physical line, while a model is attached.
-    line: u64,
-}
-
-const EMPTY: Entry = Entry {
-    read: 0,
-    write: 0,
-    host: 0,
-    line: 0,
-};
-
-/// What loads and stores ask first.
-#[repr(C)]
-pub struct DataFilter {
-    /// log2 of what an entry stands for: page or line.
-    shift: u32,
-    /// The same in bytes.
-    unit: u64,
-    /// `shift` less [`ENTRY_SHIFT`]: what is left of an address is an index in bytes.
-    index_shift: u32,
-    /// Slots in use, minus one, times the size of an entry.
-    mask: u64,
-    /// First byte of the current privilege's entries: those of user, then those of the kernel.
-    base: u64,
-    /// User's slots, then the kernel's.
-    pub entries: [Entry; 2 * SLOTS],
-    /// Entries that do not survive a change of address space, one bit for each.
-    local: [u64; 2 * SLOTS / 64],
-    /// The model allows one entry only.
-    single: bool,
-}
-
-/// Where entries of a [`DataFilter`] lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FilterLayout {
-    /// Bytes that an entry stands for.
-    pub unit: u32,
-    /// Shift of the linear address.
-    pub index_shift: u32,
-    /// Mask of the shifted address.
-    pub mask: u32,
-    /// Offset of the kernel's half.
-    pub kernel: u32,
-}
-
-/// log2 of the size of an entry.
-const ENTRY_SHIFT: u32 = 5;
-const _: () = assert!(size_of::<Entry>() == 1 << ENTRY_SHIFT);
-
-impl Default for DataFilter {
-    fn default() -> Self {
-        let mut filter = Self {
-            shift: 12,
-            unit: 1 << 12,
-            index_shift: 0,
-            mask: 0,
-            base: (SLOTS << ENTRY_SHIFT) as u64,
-            entries: [EMPTY; 2 * SLOTS],
-            local: [0; 2 * SLOTS / 64],
-            single: false,
-        };
-        filter.shape(None);
-        filter
-    }
-}
-
-impl DataFilter {
-    /// Entries stand for pages (None) or for lines of a model's first-level cache.
-    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
-        // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.
-        let (shift, slots) = geometry.map_or((12, SLOTS as u32), |g| {
-            (u32::from(g.line_shift), 1 << g.data_slots.max(1))
-        });
-        assert!(
-            slots as usize <= SLOTS && shift >= ENTRY_SHIFT,
-            "filter geometry has more slots or smaller lines than the engine keeps"
-        );
-        self.shift = shift;
-        self.unit = 1 << shift;
-        self.index_shift = shift - ENTRY_SHIFT;
-        self.mask = u64::from(slots - 1) << ENTRY_SHIFT;
-        self.single = geometry.is_some_and(|g| g.data_slots == 0);
-        self.flush();
-    }
-
-    /// Slot of an address, without regard to privilege.
-    #[inline(always)]
-    fn slot(&self, linear: u64) -> usize {
-        (linear >> self.index_shift & self.mask) as usize >> ENTRY_SHIFT
-    }
-
-    /// The current privilege's first entry.
-    #[inline(always)]
-    fn first(&self) -> usize {
-        self.base as usize >> ENTRY_SHIFT
-    }
-
-    /// The base address of an empty slot: it is not canonical, and it belongs to another slot, so that no address, not even
-    /// one that is not canonical, hits.
-    fn nowhere(&self, slot: usize) -> u64 {
-        1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << self.shift
-    }
-
-    fn empty(&self, slot: usize) -> Entry {
-        let nowhere = self.nowhere(slot);
-        Entry {
-            read: nowhere,
-            write: nowhere,
-            ..EMPTY
-        }
-    }
-
-    /// Whether an access of `len` bytes hits an entry with this base; its offset.
-    #[inline(always)]
-    fn hit(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
-        let offset = linear.wrapping_sub(base);
-        (offset <= self.unit - len as u64).then_some(offset)
-    }
-
-    /// The same for a span, which may be longer than what an entry stands for (FRSTOR's 108 bytes, a line of 64).
-    #[inline(always)]
-    fn hit_span(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
-        let len = len.max(1);
-        if len as u64 > self.unit {
-            return None;
-        }
-        self.hit(base, linear, len)
-    }
-
-    /// What generated code needs to find an entry: `(linear >> index_shift & mask)` is its offset in bytes from
-    /// `entries`, to which the privilege's half is added.
-    pub fn layout(&self) -> FilterLayout {
-        FilterLayout {
-            unit: self.unit as u32,
-            index_shift: self.index_shift,
-            mask: self.mask as u32,
-            kernel: (SLOTS << ENTRY_SHIFT) as u32,
-        }
-    }
-
-    /// Drop everything.
-    pub fn flush(&mut self) {
-        let slots = (self.mask as usize >> ENTRY_SHIFT) + 1;
-        for slot in 0..slots {
-            let empty = self.empty(slot);
-            self.entries[slot] = empty;
-            self.entries[slot + SLOTS] = empty;
-        }
-        self.local.fill(0);
-    }
-
-    /// Drop all but global pages (page granularity only).
-    pub fn flush_local(&mut self) {
-        if self.shift != 12 {
-            return self.flush();
-        }
-        for (i, word) in self.local.iter_mut().enumerate() {
-            let mut bits = std::mem::take(word);
-            while bits != 0 {
-                let slot = 64 * i + bits.trailing_zeros() as usize;
-                self.entries[slot] = Entry {
-                    read: 1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << 12,
-                    write: 1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << 12,
-                    ..EMPTY
-                };
-                bits &= bits - 1;
-            }
-        }
-    }
-
-    /// Drop what belongs to one page.
-    pub fn flush_page(&mut self, linear: u64) {
-        if self.shift != 12 {
-            return self.flush();
-        }
-        let slot = self.slot(linear);
-        let empty = self.empty(slot);
-        self.entries[slot] = empty;
-        self.entries[slot + SLOTS] = empty;
-    }
-
-    /// Enter a page (while no model is attached).
-    fn fill_page(&mut self, slot: usize, entry: Entry, global: bool) {
-        self.entries[slot] = entry;
-        let bit = 1 << (slot % 64);
-        if global {
-            self.local[slot / 64] &= !bit;
-        } else {
-            self.local[slot / 64] |= bit;
-        }
-    }
-
-    /// Forbid writes everywhere: pages that became code must be seen.
-    pub fn drop_writes(&mut self) {
-        for slot in 0..self.entries.len() {
-            self.entries[slot].write = self.nowhere(slot);
-        }
-    }
-
-    /// Switch between the arrays of user and kernel.
-    #[inline]
-    pub fn set_privilege(&mut self, privilege: Privilege) {
-        let first = if privilege == Privilege::User {
-            0
-        } else {
-            SLOTS
-        };
-        self.base = (first << ENTRY_SHIFT) as u64;
-    }
-
-    #[inline(always)]
-    fn entry(&self, linear: u64) -> &Entry {
-        let at = (linear >> self.index_shift & self.mask) + self.base;
-        // SAFETY: `base` is the first byte of either half and `mask` less than a half's bytes and a multiple of an entry's.
-        unsafe { &*self.entries.as_ptr().byte_add(at as usize) }
-    }
-
-    /// Bytes from an address to the end of what its entry stands for.
-    #[inline(always)]
-    fn room(&self, linear: u64) -> usize {
-        (self.unit - (linear & (self.unit - 1))) as usize
-    }
-
-    fn update(&mut self, update: &FilterUpdate) {
-        let slot = self.slot(update.line);
-        let empty = self.empty(slot);
-        for e in [slot, slot + SLOTS] {
-            let e = &mut self.entries[e];
-            if e.line == update.line {
-                match update.permission {
-                    Permission::None => *e = empty,
-                    Permission::Read => e.write = empty.write,
-                    Permission::ReadWrite => {}
-                }
-            }
-        }
-    }
-}
-
-/// Instruction lines that need not be reported: the most recently used line of each set, by physical address.
-#[repr(C)]
-pub struct InstructionFilter {
-    shift: u32,
-    mask: u32,
-    lines: [u64; 64],
-}
-
-impl Default for InstructionFilter {
-    fn default() -> Self {
-        Self {
-            shift: 6,
-            mask: 0,
-            lines: [NONE; 64],
-        }
-    }
-}
-
-impl InstructionFilter {
-    /// Take a model's geometry and start empty.
-    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
-        *self = Self::default();
-        if let Some(g) = geometry {
-            assert!(
-                g.instruction_slots <= 6,
-                "filter geometry has more slots than the engine keeps"
-            );
-            self.shift = g.line_shift.into();
-            self.mask = (1 << g.instruction_slots) - 1;
-        }
-    }
-    /// log2 of the line size.
-    pub fn shift(&self) -> u32 {
-        self.shift
-    }
-    /// Whether this physical line hits.
-    #[inline]
-    pub fn hit(&self, line: u64) -> bool {
-        self.lines[(line >> self.shift) as usize & self.mask as usize & 63] == line
-    }
-    /// Where the slot of a physical line lies within the filter, for generated code.
-    pub fn slot_offset(&self, line: u64) -> usize {
-        std::mem::offset_of!(Self, lines)
-            + 8 * ((line >> self.shift) as usize & self.mask as usize & 63)
-    }
-
-    /// Remember a line.
-    pub fn fill(&mut self, line: u64, permission: Permission) {
-        self.lines[(line >> self.shift) as usize & self.mask as usize & 63] =
-            if permission == Permission::None {
-                NONE
-            } else {
-                line
-            };
-    }
-    fn update(&mut self, update: &FilterUpdate) {
-        let slot = &mut self.lines[(update.line >> self.shift) as usize & self.mask as usize & 63];
-        if *slot == update.line && update.permission == Permission::None {
-            *slot = NONE;
-        }
-    }
-}
 
 /// A piece of an access in RAM, translated.
 struct Place {
@@ -413,6 +93,10 @@ impl Cpu {
     #[inline(never)]
     fn load_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
         let len = size_of::<T>();
+        if let Some(host) = self.filter.promote(linear, len, false) {
+            // SAFETY: as in `load`: lines of the second level are as good as entries.
+            return Ok(unsafe { host.cast::<T>().read_unaligned() });
+        }
         if len <= self.filter.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Read, false)?
         {
@@ -429,6 +113,11 @@ impl Cpu {
     #[inline(never)]
     fn store_slow<T: Plain>(&mut self, linear: u64, value: T) -> Result<(), Trap> {
         let len = size_of::<T>();
+        if let Some(host) = self.filter.promote(linear, len, true) {
+            // SAFETY: as in `store`: lines of the second level are as good as entries.
+            unsafe { host.cast::<T>().write_unaligned(value) };
+            return Ok(());
+        }
         if len <= self.filter.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Write, false)?
         {
@@ -447,7 +136,7 @@ impl Cpu {
         // All pages are translated before anything is read: reading a device may have effects.
         self.check_span(linear, buf.len(), Intent::Read)?;
         let mut at = 0;
-        for_each_piece(self.filter.shift, linear, buf.len(), |piece, len| {
+        for_each_piece(self.filter.shift(), linear, buf.len(), |piece, len| {
             match self.target(piece, len, Access::Read, at > 0)? {
                 Target::Host(host) => {
                     // SAFETY: `target` returns RAM that holds `len` bytes from here.
@@ -470,7 +159,7 @@ impl Cpu {
     pub fn write_bytes(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Trap> {
         self.check_span(linear, bytes.len(), Intent::Write)?;
         let mut at = 0;
-        for_each_piece(self.filter.shift, linear, bytes.len(), |piece, len| {
+        for_each_piece(self.filter.shift(), linear, bytes.len(), |piece, len| {
             match self.target(piece, len, Access::Write, at > 0)? {
                 Target::Host(host) => {
                     // SAFETY: as in `read_bytes`.
@@ -508,6 +197,9 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn read_span_slow(&mut self, linear: u64, len: usize) -> Result<*const u8, Trap> {
+        if let Some(host) = self.filter.promote(linear, len, false) {
+            return Ok(host);
+        }
         if len <= self.filter.room(linear)
             && let Target::Host(host) = self.target(linear, len, Access::Read, false)?
         {
@@ -718,22 +410,9 @@ impl Cpu {
             global,
         } = *place;
         let write = access == Access::Write;
-        let (slot, other) = {
-            let (slot, first) = (self.filter.slot(linear), self.filter.first());
-            (slot + first, slot + (SLOTS - first))
-        };
-        let tag = linear & !(self.filter.unit - 1);
-        let unit_host = host as u64 - (linear - tag);
-        let nowhere = self.filter.nowhere(slot);
         if !self.attached {
-            let write = if writable { tag } else { nowhere };
-            let entry = Entry {
-                read: tag,
-                write,
-                host: unit_host,
-                line: 0,
-            };
-            self.filter.fill_page(slot, entry, global);
+            self.filter
+                .enter_page(linear, host as u64, writable, global);
             return;
         }
         if extra {
@@ -745,49 +424,36 @@ impl Cpu {
                 counters.loads += 1
             }
         }
-        let line = physical >> self.filter.shift << self.filter.shift;
-        let entry = self.filter.entries[slot];
+        let line = self.filter.line(physical);
         // The filter permits the access; only code on the page or a split brought it here.
-        let filtered = entry.line == line
-            && if write {
-                entry.write == tag
-            } else {
-                entry.read == tag
-            };
-        if !filtered {
-            let reference = MemRef {
-                vcpu: self.id,
-                privilege: self.privilege(),
-                access,
-                context: self.context,
-                physical,
-                linear,
-                size: len as u32,
-                now: self.now(),
-            };
-            let outcome = self.report(&reference);
-            let read = if outcome.filter >= Permission::Read {
-                tag
-            } else {
-                nowhere
-            };
-            let write = if outcome.filter == Permission::ReadWrite && writable {
-                tag
-            } else {
-                nowhere
-            };
-            self.filter.entries[other] = self.filter.empty(other);
-            if self.filter.single {
-                for sibling in [slot ^ 1, other ^ 1] {
-                    self.filter.entries[sibling] = self.filter.empty(sibling);
-                }
-            }
-            self.filter.entries[slot] = Entry {
-                read,
-                write,
-                host: unit_host,
-                line,
-            };
+        if self.filter.permits(linear, line, write)
+            || self.filter.promote(linear, len, write).is_some()
+        {
+            return;
+        }
+        if let Some(order) = self.filter.tell(line) {
+            self.tell(Side::Data, order.lines());
+        }
+        let outcome = self.report(&MemRef {
+            vcpu: self.id,
+            privilege: self.privilege(),
+            access,
+            context: self.context,
+            physical,
+            linear,
+            size: len as u32,
+            now: self.now(),
+        });
+        self.filter
+            .enter_line(linear, host as u64, line, &outcome, writable);
+    }
+
+    /// Tell the attached model the order of hits that it has not seen, before a reference to their set.
+    #[inline]
+    pub fn tell(&mut self, side: Side, lines: &[u64]) {
+        if !lines.is_empty() {
+            let id = self.id;
+            self.platform().used(id, side, lines);
         }
     }
 

@@ -1,6 +1,6 @@
 //! What a vCPU asks of the machine around it.
 
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege};
+use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege, Side};
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +92,8 @@ pub trait Platform {
     /// One memory reference that the filter could not answer. Updates of the running vCPU's own filter are pushed to
     /// `updates`; those of other vCPUs are kept by the platform until they run.
     fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome;
+    /// Hits that the running vCPU's filter has answered, for [`nodescope_plugin_api::MemoryModel::used`].
+    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]);
     /// Counters of the running vCPU since the last call, for one address space and privilege.
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters);
 }

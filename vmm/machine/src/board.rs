@@ -8,7 +8,7 @@ use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
 use nodescope_plugin_api::{
-    Context, Counters, FilterUpdate, MemRef, MemoryModel, Outcome, Permission, Privilege,
+    Context, Counters, FilterUpdate, MemRef, MemoryModel, Outcome, Permission, Privilege, Side,
 };
 
 /// A decoded hypercall with the state in which it was made.
@@ -252,6 +252,7 @@ impl Platform for Board {
             return Outcome {
                 stall: 0,
                 filter: Permission::None,
+                replaced: None,
             };
         };
         let outcome = model.reference(reference, &mut self.scratch);
@@ -263,6 +264,12 @@ impl Platform for Board {
             }
         }
         outcome
+    }
+
+    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]) {
+        if let Some(model) = self.model.as_mut() {
+            model.used(vcpu, side, lines);
+        }
     }
 
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {

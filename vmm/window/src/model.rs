@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{
     Context, Counters, FilterGeometry, FilterUpdate, MemRef, MemoryModel, MemoryTimingModel,
-    Outcome, Permission, Privilege, Statistic, VcpuPlace,
+    Outcome, Permission, Privilege, Side, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
 use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
@@ -101,6 +101,8 @@ impl MemoryModel for CountingOnly {
             line_shift: LINE.trailing_zeros() as u8,
             data_slots: 6,
             instruction_slots: 6,
+            data_ways: 1,
+            instruction_ways: 1,
         }
     }
 
@@ -108,8 +110,12 @@ impl MemoryModel for CountingOnly {
         Outcome {
             stall: 0,
             filter: Permission::ReadWrite,
+            replaced: None,
         }
     }
+
+    /// Nothing depends on order.
+    fn used(&mut self, _vcpu: u16, _side: Side, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {}
 

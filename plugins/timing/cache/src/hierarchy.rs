@@ -143,6 +143,8 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) request: Request,
     /// Caches from the second level outwards that do not have the line of the request, and where it would be in each.
     pub(crate) path: Vec<(u32, Spot)>,
+    /// The filters of data and instructions keep all lines of a set, not the most recently used alone.
+    pub(crate) whole_sets: [bool; 2],
 }
 
 /// The request in progress.
@@ -252,12 +254,21 @@ impl<W: Word> Hierarchy<W> {
                 stall: 0,
             },
             path: vec![(NONE, Spot::default()); config.levels.len()],
+            whole_sets: [false; 2],
             nodes: Nodes(nodes),
             neighbours,
             entrances,
             events,
             memory,
         }
+    }
+
+    /// Whether several vCPUs use one first-level cache of this side.
+    pub(crate) fn shares_first_level(&self, side: Side) -> bool {
+        self.nodes
+            .0
+            .iter()
+            .any(|node| node.level == 0 && node.side() == side && node.threads)
     }
 
     fn limit(nodes: &[Node]) -> u64 {
@@ -281,6 +292,7 @@ impl<W: Word> Hierarchy<W> {
             memory: mem::replace(&mut self.memory, nothing),
             request: self.request,
             path: mem::take(&mut self.path),
+            whole_sets: self.whole_sets,
         }
     }
 

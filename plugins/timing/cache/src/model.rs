@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterGeometry, FilterUpdate, Key, Ledger, MemRef, MemoryModel,
-    MemoryTimingModel, Outcome, Permission, Privilege, Statistic, Tally, Term, VcpuPlace,
+    MemoryTimingModel, Outcome, Permission, Privilege, Side, Statistic, Tally, Term, VcpuPlace,
 };
 
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
@@ -15,6 +15,9 @@ use crate::word::{Baseline, Isa, V3, Word};
 
 /// A physical address has at most 52 bits (SDM volume 3, section 4.1.4).
 const PHYSICAL_MASK: u64 = (1 << 52) - 1;
+
+/// Most ways of a set that an engine is expected to keep.
+const MOST_WAYS: u32 = 16;
 
 /// The caches of one node.
 pub struct CacheModel {
@@ -56,16 +59,35 @@ impl CacheModel {
         // Fewer slots than sets are exact too; 64 are what an engine is expected to have.
         let most = (12 - line_shift).min(6);
         let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
+        let mut hierarchy = Hierarchy::new(config, places, memory);
+        // The filter may keep whole sets where a slot is a set and no other vCPU changes their order.
+        let ways = |level: &LevelConfig, side: Side| {
+            let whole = level.sets() == 1 << slots(level) && level.ways <= MOST_WAYS;
+            let alone = !hierarchy.shares_first_level(side);
+            if whole && alone && level.line == 64 {
+                level.ways as u8
+            } else {
+                1
+            }
+        };
+        let data_ways = ways(data, Side::Data);
+        let instruction_ways = config
+            .instruction
+            .as_ref()
+            .map_or(1, |level| ways(level, Side::Instruction));
+        hierarchy.whole_sets = [data_ways > 1, instruction_ways > 1];
         let fetch_hit = config
             .instruction
             .map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
         Ok(CacheModel {
-            caches: Caches::Narrow(Hierarchy::new(config, places, memory), V3::detect()),
+            caches: Caches::Narrow(hierarchy, V3::detect()),
             filter: FilterGeometry {
                 line_shift: line_shift as u8,
                 data_slots: slots(data),
                 instruction_slots: config.instruction.as_ref().map_or(most as u8, slots),
+                data_ways,
+                instruction_ways,
             },
             events: Events::new(config),
             fetches_cached: config.instruction.is_some(),
@@ -158,6 +180,18 @@ impl MemoryModel for CacheModel {
             Caches::Wide(caches) => {
                 caches.reference_baseline(reference, line, &self.first, updates)
             }
+        }
+    }
+
+    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]) {
+        match &mut self.caches {
+            #[cfg(target_arch = "x86_64")]
+            Caches::Narrow(caches, Some(v3)) => {
+                // SAFETY: as in `reference`.
+                unsafe { caches.used_v3(*v3, vcpu, side, lines) }
+            }
+            Caches::Narrow(caches, _) => caches.used_all(Baseline, vcpu, side, lines),
+            Caches::Wide(caches) => caches.used_all(Baseline, vcpu, side, lines),
         }
     }
 
@@ -261,6 +295,21 @@ impl<W: Word> Hierarchy<W> {
         self.reference(v3, reference, line, first_level, updates)
     }
 
+    /// [`Hierarchy::used_all`] with AVX2, BMI1 and BMI2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn used_v3(&mut self, v3: V3, vcpu: u16, side: Side, lines: &[u64]) {
+        self.used_all(v3, vcpu, side, lines);
+    }
+
+    #[inline(always)]
+    fn used_all<I: Isa>(&mut self, isa: I, vcpu: u16, side: Side, lines: &[u64]) {
+        let first = self.entrances[usize::from(vcpu)].first[side as usize];
+        for line in lines {
+            self.used(isa, first, (line & PHYSICAL_MASK) >> self.line_shift);
+        }
+    }
+
     /// One reference to `line`, which is below `limit`.
     #[inline(always)]
     fn reference<I: Isa>(
@@ -279,10 +328,12 @@ impl<W: Word> Hierarchy<W> {
             return Outcome {
                 stall: 0,
                 filter: Permission::Read,
+                replaced: None,
             };
         }
         let node = self.nodes.get(first);
         let spot = node.geometry.spot(line);
+        let mut replaced = None;
         let (state, stall) = if let Some(way) = self.tags.find(isa, &node.geometry, spot) {
             let state = if way == 0 {
                 self.tags.state(spot.start)
@@ -308,7 +359,8 @@ impl<W: Word> Hierarchy<W> {
             }
         } else {
             self.begin(reference);
-            let state = self.miss(isa, first, spot, line, access, updates);
+            let (state, last) = self.miss(isa, first, spot, line, access, updates);
+            replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };
         let held = if state == State::Modified {
@@ -319,6 +371,7 @@ impl<W: Word> Hierarchy<W> {
         Outcome {
             stall: u32::try_from(stall).unwrap_or(u32::MAX),
             filter: held.min(first_level.most[side]),
+            replaced,
         }
     }
 }

@@ -42,7 +42,8 @@ impl<W: Word> Hierarchy<W> {
         (spot, self.tags.find(Baseline, geometry, spot))
     }
 
-    /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`.
+    /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`. Its state there,
+    /// and the line that had its place.
     #[inline(always)]
     pub(crate) fn miss<I: Isa>(
         &mut self,
@@ -52,7 +53,7 @@ impl<W: Word> Hierarchy<W> {
         line: u64,
         access: Access,
         updates: &mut Vec<FilterUpdate>,
-    ) -> State {
+    ) -> (State, Option<u64>) {
         // From the first level outwards to the cache that has the line.
         let mut inner = first;
         let mut level = 0;
@@ -90,8 +91,22 @@ impl<W: Word> Hierarchy<W> {
                 _ => State::Shared,
             };
         }
-        self.fill(isa, first, spot, state, 0, updates);
-        state
+        let last = self.fill(isa, first, spot, state, 0, updates);
+        let geometry = &self.nodes.get(first).geometry;
+        (state, (last != 0).then(|| geometry.line(spot.set, last)))
+    }
+
+    /// Take hits on lines of one set of a first-level cache into its order.
+    #[inline(always)]
+    pub(crate) fn used<I: Isa>(&mut self, isa: I, first: u32, line: u64) {
+        let geometry = &self.nodes.get(first).geometry;
+        let spot = geometry.spot(line);
+        match self.tags.find(isa, geometry, spot) {
+            Some(way) => {
+                self.tags.touch(isa, geometry, spot, way, 0);
+            }
+            None => debug_assert!(false, "a filter answered for a line that is not there"),
+        }
     }
 
     /// Let the cache `inner` have a line that `node` outside it holds in `way`; the answer is the state that `inner` may take.
@@ -145,20 +160,24 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
+    /// The entry of a line that a cache inside `node` holds.
+    fn included(&self, node: u32, line: u64) -> Option<usize> {
+        let (spot, way) = self.find(node, line);
+        debug_assert!(
+            way.is_some(),
+            "a cache does not include what the cache inside it holds"
+        );
+        Some(spot.start + way?)
+    }
+
     /// Mark a line that `node` owns as modified in it and in every cache outside it.
     pub(crate) fn modify(&mut self, node: u32, line: u64) {
         let mut next = node;
         while next != NONE {
             let node = next;
-            let (spot, way) = self.find(node, line);
-            let Some(way) = way else {
-                debug_assert!(
-                    false,
-                    "a cache does not include what the cache inside it holds"
-                );
+            let Some(at) = self.included(node, line) else {
                 return;
             };
-            let at = spot.start + way;
             if self.tags.state(at) == State::Modified {
                 return;
             }
@@ -171,15 +190,9 @@ impl<W: Word> Hierarchy<W> {
     pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<FilterUpdate>) {
         let outer = self.nodes.get(node).outer;
         if outer != NONE {
-            let (spot, way) = self.find(outer, line);
-            let Some(way) = way else {
-                debug_assert!(
-                    false,
-                    "a cache does not include what the cache inside it holds"
-                );
+            let Some(at) = self.included(outer, line) else {
                 return;
             };
-            let at = spot.start + way;
             let state = self.tags.state(at);
             let around = self.nodes.get(outer);
             let holders = self.tags.holders(&around.geometry, at);
@@ -319,9 +332,7 @@ impl<W: Word> Hierarchy<W> {
                 true
             });
         }
-        if way == 0 {
-            self.limit_filters(node, line, Permission::None, updates);
-        }
+        self.limit_filters(node, way, line, Permission::None, updates);
         if reason == Reason::Inclusion {
             self.charge_level(level, AtLevel::Inclusion);
         }
@@ -358,9 +369,7 @@ impl<W: Word> Hierarchy<W> {
             });
         }
         if state == State::Modified {
-            if way == 0 {
-                self.limit_filters(node, line, Permission::Read, updates);
-            }
+            self.limit_filters(node, way, line, Permission::Read, updates);
             let this = self.nodes.get(node);
             if !this.outermost() {
                 self.charge_level(this.level.into(), AtLevel::Writeback);
@@ -369,7 +378,7 @@ impl<W: Word> Hierarchy<W> {
         Some(state)
     }
 
-    /// Put a line into a cache, replacing the least recently used line of its set.
+    /// Put a line into a cache, replacing the least recently used line of its set, whose entry is the answer.
     #[inline(always)]
     fn fill<I: Isa>(
         &mut self,
@@ -379,7 +388,7 @@ impl<W: Word> Hierarchy<W> {
         state: State,
         holders: u64,
         updates: &mut Vec<FilterUpdate>,
-    ) {
+    ) -> u64 {
         let this = self.nodes.get(node);
         let threads = this.threads;
         let last = self.tags.last(&this.geometry, spot);
@@ -392,6 +401,7 @@ impl<W: Word> Hierarchy<W> {
         }
         let geometry = &self.nodes.get(node).geometry;
         self.tags.insert(isa, geometry, spot, state, holders);
+        last
     }
 
     /// A line is replaced: the caches inside lose it, and what is modified moves outwards.
@@ -443,15 +453,21 @@ impl<W: Word> Hierarchy<W> {
         }
     }
 
-    /// Bound the filters of the vCPUs of a first-level cache. Only the most recently used line of a set can be in one.
+    /// Bound the filters of the vCPUs of a first-level cache. Unless they keep whole sets, only the most recently used line of a
+    /// set can be in one.
+    #[inline]
     fn limit_filters(
         &mut self,
         node: u32,
+        way: usize,
         line: u64,
         permission: Permission,
         updates: &mut Vec<FilterUpdate>,
     ) {
         let side = self.nodes.get(node).side();
+        if way != 0 && !self.whole_sets[side as usize] {
+            return;
+        }
         for &vcpu in &self.neighbours[node as usize].vcpus {
             updates.push(FilterUpdate {
                 vcpu,

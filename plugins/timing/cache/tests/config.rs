@@ -39,13 +39,15 @@ fn reference_machines() {
 
 #[test]
 fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
-    for (size, ways, line, expected) in [
-        (32 << 10, 8, 64, 6),
-        (64 << 10, 4, 64, 6),
-        (48 << 10, 12, 64, 6),
-        (768, 2, 64, 1),
-        (64 << 10, 2, 32, 6),
-        (64 << 10, 16, 4096, 0),
+    // Whole sets where there are no more sets than slots.
+    for (size, ways, line, expected, kept) in [
+        (32 << 10, 8, 64, 6, 8),
+        (64 << 10, 4, 64, 6, 1),
+        (48 << 10, 12, 64, 6, 12),
+        (80 << 10, 20, 64, 6, 1),
+        (768, 2, 64, 1, 1),
+        (64 << 10, 2, 32, 6, 1),
+        (64 << 10, 16, 4096, 0, 1),
     ] {
         let level = LevelConfig {
             line,
@@ -67,6 +69,8 @@ fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
             line_shift,
             data_slots: expected,
             instruction_slots: (12 - line_shift).min(6),
+            data_ways: kept,
+            instruction_ways: 1,
         };
         assert_eq!(
             model.filter(),

@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{
     Context, Counters, FilterGeometry, FilterUpdate, Ledger, MemRef, MemoryModel,
-    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Statistic, Term, VcpuPlace,
+    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term, VcpuPlace,
 };
 
 use crate::{Numa, NumaConfigError};
@@ -40,6 +40,8 @@ impl MemoryModel for Uncached {
             line_shift: self.line_shift,
             data_slots: 0,
             instruction_slots: 0,
+            data_ways: 1,
+            instruction_ways: 1,
         }
     }
 
@@ -58,8 +60,12 @@ impl MemoryModel for Uncached {
         Outcome {
             stall: timing.latency,
             filter: Permission::None,
+            replaced: None,
         }
     }
+
+    /// The filter answers for nothing.
+    fn used(&mut self, _vcpu: u16, _side: Side, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {
         self.ledger.clear();

@@ -191,7 +191,9 @@ fn without_caches_every_reference_is_timed() {
         FilterGeometry {
             line_shift: 6,
             data_slots: 0,
-            instruction_slots: 0
+            instruction_slots: 0,
+            data_ways: 1,
+            instruction_ways: 1,
         }
     );
     let mut updates = Vec::new();
@@ -215,6 +217,7 @@ fn without_caches_every_reference_is_timed() {
         let expected = Outcome {
             stall: if local { 100 } else { 220 },
             filter: Permission::None,
+            replaced: None,
         };
         assert_eq!(model.reference(&reference, &mut updates), expected);
         total += u64::from(expected.stall);

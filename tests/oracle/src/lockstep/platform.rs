@@ -1,8 +1,10 @@
 //! A machine that answers at random, the same to both, and writes down everything that it is asked.
 
+use std::collections::HashMap;
+
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterUpdate, MemRef, Outcome, Permission, Privilege, Side,
+    Access, Context, Counters, FilterGeometry, FilterUpdate, MemRef, Outcome, Permission, Privilege, Side,
 };
 
 use super::guest::INTERRUPTS;
@@ -11,6 +13,8 @@ use crate::random::Random;
 /// Something that the machine saw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Hits that the model had not seen.
+    Used(Side, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
     /// Counters handed over.
@@ -38,6 +42,38 @@ pub struct Machine {
     period: u64,
     lines: [u64; 16],
     line_shift: u8,
+    cache: Cache,
+}
+
+/// Lines of a cache with LRU replacement by side and set, the most recently used first; empty where filters keep one line.
+#[derive(Default)]
+struct Cache {
+    sets: HashMap<(bool, u64), Vec<u64>>,
+    /// Sets and ways of data, of instructions.
+    shape: [(u64, usize); 2],
+}
+
+impl Cache {
+    fn set(&mut self, side: Side, line: u64) -> Option<(&mut Vec<u64>, usize)> {
+        let instruction = side == Side::Instruction;
+        let (sets, ways) = self.shape[usize::from(instruction)];
+        let key = (instruction, line >> 6 & sets.wrapping_sub(1));
+        (ways > 1).then(|| (self.sets.entry(key).or_default(), ways))
+    }
+
+    /// Use a line; the line that had to go for it.
+    fn enter(&mut self, side: Side, line: u64) -> Option<u64> {
+        let (set, ways) = self.set(side, line)?;
+        set.retain(|&l| l != line);
+        set.insert(0, line);
+        if set.len() > ways { set.pop() } else { None }
+    }
+
+    fn remove(&mut self, side: Side, line: u64) {
+        if let Some((set, _)) = self.set(side, line) {
+            set.retain(|&l| l != line);
+        }
+    }
 }
 
 impl Machine {
@@ -58,12 +94,23 @@ impl Machine {
             period,
             lines: [0; 16],
             line_shift: 6,
+            cache: Cache::default(),
         }
     }
 
-    /// log2 of the model's line.
-    pub fn set_line_shift(&mut self, shift: u8) {
-        self.line_shift = shift;
+    /// The model's shape; it starts empty.
+    pub fn attach(&mut self, geometry: &FilterGeometry) {
+        self.line_shift = geometry.line_shift;
+        self.cache = Cache {
+            sets: HashMap::new(),
+            shape: [
+                (1 << geometry.data_slots, geometry.data_ways.into()),
+                (
+                    1 << geometry.instruction_slots,
+                    geometry.instruction_ways.into(),
+                ),
+            ],
+        };
     }
 
     /// Time of the next interrupt.
@@ -82,14 +129,18 @@ impl Machine {
 
     /// A change to the filter that another vCPU might have caused.
     pub fn update(&mut self) -> FilterUpdate {
-        FilterUpdate {
+        let update = FilterUpdate {
             vcpu: 0,
             side: self
                 .model
                 .pick(&[Side::Data, Side::Data, Side::Instruction]),
             line: self.model.pick(&self.lines),
             permission: self.model.pick(&[Permission::None, Permission::Read]),
+        };
+        if update.permission == Permission::None {
+            self.cache.remove(update.side, update.line);
         }
+        update
     }
 }
 
@@ -180,9 +231,22 @@ impl Platform for Machine {
                 updates.push(update);
             }
         }
-        let outcome = Outcome { stall, filter };
+        let side = reference.access.side();
+        let outcome = Outcome {
+            stall,
+            filter,
+            replaced: self.cache.enter(side, line),
+        };
         self.log.push(Event::Reference(*reference, outcome));
         outcome
+    }
+    fn used(&mut self, _: u16, side: Side, lines: &[u64]) {
+        for &line in lines {
+            let (set, _) = self.cache.set(side, line).expect("the filter keeps sets");
+            assert!(set.contains(&line), "a hit on a line that is not there");
+            self.cache.enter(side, line);
+        }
+        self.log.push(Event::Used(side, lines.to_vec()));
     }
     fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
         self.log.push(Event::Account(context, privilege, *counters));

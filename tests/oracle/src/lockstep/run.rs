@@ -332,18 +332,20 @@ impl Pair {
     fn attach(&mut self) {
         let r = &mut self.random;
         let geometry = r.chance(600).then(|| {
-            let line_shift = 5 + r.below(3) as u8;
+            let line_shift = r.pick(&[5, 6, 6, 6, 7]);
             FilterGeometry {
                 line_shift,
                 data_slots: r.below(13 - u64::from(line_shift)) as u8,
                 instruction_slots: r.below((13 - u64::from(line_shift)).min(7)) as u8,
+                data_ways: r.pick(&[1, 2, 4, 8, 12, 16]),
+                instruction_ways: r.pick(&[1, 2, 8, 16]),
             }
         });
         for side in &mut self.sides {
             side.vcpu.flush_counters(&mut side.machine);
             side.vcpu.attach(geometry);
             if let Some(g) = geometry {
-                side.machine.set_line_shift(g.line_shift);
+                side.machine.attach(&g);
             }
         }
     }

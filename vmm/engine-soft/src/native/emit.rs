@@ -10,15 +10,15 @@ use super::plan::{Itself, Memory};
 use super::registers::{HOST, STACK, sized};
 use super::runtime::{Routines, field, gpr};
 use crate::cpu::Cpu;
-use crate::memory::FilterLayout;
+use crate::filter::FilterLayout;
 
 use Register::{EAX, ECX, RAX, RCX};
 
 const ENTRIES: usize =
-    std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::memory::DataFilter, entries);
-const READ: usize = std::mem::offset_of!(crate::memory::Entry, read);
-const WRITE: usize = std::mem::offset_of!(crate::memory::Entry, write);
-const HOST_ADDRESS: usize = std::mem::offset_of!(crate::memory::Entry, host);
+    std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::filter::DataFilter, entries);
+const READ: usize = std::mem::offset_of!(crate::filter::Entry, read);
+const WRITE: usize = std::mem::offset_of!(crate::filter::Entry, write);
+const HOST_ADDRESS: usize = std::mem::offset_of!(crate::filter::Entry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
 /// Out-of-line code: the interpreter carries out an operation, then the block goes on.
@@ -45,6 +45,7 @@ pub struct Emitter {
     pub a: Assembler,
     layout: FilterLayout,
     entries: usize,
+    kernel: bool,
     routines: Routines,
     /// Address of the translation, as the routines want it.
     translation: u64,
@@ -76,6 +77,7 @@ impl Emitter {
             a,
             layout,
             entries: ENTRIES + if kernel { layout.kernel as usize } else { 0 },
+            kernel,
             routines,
             translation,
             cold: Vec::new(),
@@ -196,6 +198,9 @@ impl Emitter {
                 self.a.jcc(cc::NE, missed.interpret);
             }
             self.a.store(field!(linear), RAX);
+            if self.layout.lane_shift != 0 {
+                self.second_level(&missed);
+            }
             self.a.constant(RAX, self.translation);
             self.a
                 .constant(RCX, super::runtime::describe(memory).into());
@@ -217,6 +222,29 @@ impl Emitter {
             }
             self.a.jmp(cold.resume);
         }
+    }
+
+    /// Try the other lines of the set, if the access stays within a line. Uses RAX and RCX.
+    fn second_level(&mut self, missed: &Missed) {
+        let Missed { memory, resume, .. } = *missed;
+        let FilterLayout {
+            unit, lane_shift, ..
+        } = self.layout;
+        let crosses = self.a.label();
+        if memory.size > 1 {
+            self.a.ri(Code::And_rm32_imm32, EAX, unit as i32 - 1);
+            self.a
+                .ri(Code::Cmp_rm32_imm32, EAX, (unit - memory.size) as i32);
+            self.a.jcc(cc::A, crosses);
+        }
+        let routine = self
+            .routines
+            .second_level
+            .data(lane_shift, self.kernel, memory.write);
+        self.a.call_to(routine);
+        self.a.rr(Code::Test_rm64_r64, RAX, RAX);
+        self.a.jcc(cc::NE, resume);
+        self.a.bind(crosses);
     }
 
     /// The linear address of an instruction's memory operand into RAX. Uses RCX; leaves flags alone but for FS and GS.

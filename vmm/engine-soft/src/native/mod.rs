@@ -19,6 +19,7 @@ mod emit;
 mod plan;
 pub mod registers;
 mod runtime;
+mod second_level;
 mod translate;
 
 use nodescope_plugin_api::FLOP_CLASSES;

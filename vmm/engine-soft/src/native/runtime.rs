@@ -7,6 +7,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::registers::HOST;
+use super::second_level::SecondLevelRoutines;
 use super::{Exit, Native, Translation};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
@@ -48,6 +49,8 @@ pub struct Routines {
     /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
     /// with ZF set then.
     pub load_vectors: u64,
+    /// Tried before `access` and `fetch`.
+    pub second_level: SecondLevelRoutines,
 }
 
 fn ymm(n: usize) -> Register {
@@ -240,6 +243,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
     let access = access_routine(&mut a, avx);
+    let second_level = super::second_level::routines(&mut a);
     let routines = Routines {
         access,
         enter,
@@ -249,6 +253,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         interpret,
         fetch,
         load_vectors,
+        second_level,
     };
     Ok((a.finish()?.0, routines))
 }

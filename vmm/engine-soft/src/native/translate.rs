@@ -188,6 +188,7 @@ impl Cpu {
         let count = translation.count as i32;
         e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
         e.a.jcc(cc::S, budget);
+        let mut lines_missed = Vec::new();
         if self.attached {
             for line in &lines {
                 let slot =
@@ -198,7 +199,10 @@ impl Cpu {
                     e.a.constant(RAX, *line);
                     e.a.rm(Code::Cmp_r64_rm64, RAX, field_of_cpu(slot));
                 }
-                e.a.jcc(cc::NE, fetch);
+                let (other, next) = (e.a.label(), e.a.label());
+                e.a.jcc(cc::NE, other);
+                e.a.bind(next);
+                lines_missed.push((*line, other, next));
             }
             e.a.bind(fetched);
             e.a.constant(RAX, packed);
@@ -258,6 +262,22 @@ impl Cpu {
             e.a.jmp_to(routines.leave_to_interpret);
         } else {
             e.a.bind(vectors_loaded);
+        }
+        for (line, other, next) in lines_missed {
+            e.a.bind(other);
+            let sets = &self.fetch_filter.sets;
+            if sets.kept() {
+                let slot =
+                    self.fetch_filter.slot_offset(line) + std::mem::offset_of!(Cpu, fetch_filter);
+                e.a.constant(RAX, line);
+                e.a.constant(RCX, 8 * sets.lanes(sets.set(line)).start as u64);
+                e.a.call_to(routines.second_level.instruction(sets.lane_shift()));
+                e.a.jcc(cc::NE, fetch);
+                e.a.store(slot, RAX);
+                e.a.jmp(next);
+            } else {
+                e.a.jmp(fetch);
+            }
         }
         e.a.bind(fetch);
         if self.attached {

@@ -1,0 +1,484 @@
+//! Pages or lines that loads and stores may touch.
+
+use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
+
+use super::sets::{LANES, Order, Sets};
+
+/// Slots of the filter for each privilege.
+const SLOTS: usize = 256;
+/// A page (or line) that loads and stores may touch. An access of `n` bytes at `linear` hits where
+/// `linear - read <= unit - n`: one subtraction finds both the right page and an access that leaves it.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(32))]
+pub struct Entry {
+    /// First linear address of the page or line where reads may pass.
+    pub read: u64,
+    /// The same for writes.
+    pub write: u64,
+    /// Host address of the page or line.
+    pub host: u64,
+    /// Physical line, while a model is attached.
+    pub line: u64,
+}
+
+const EMPTY: Entry = Entry {
+    read: 0,
+    write: 0,
+    host: 0,
+    line: 0,
+};
+
+/// What loads and stores ask first.
+#[repr(C)]
+pub struct DataFilter {
+    /// log2 of what an entry stands for: page or line.
+    shift: u32,
+    /// The same in bytes.
+    unit: u64,
+    /// `shift` less [`ENTRY_SHIFT`]: what is left of an address is an index in bytes.
+    index_shift: u32,
+    /// Slots in use, minus one, times the size of an entry.
+    mask: u64,
+    /// First byte of the current privilege's entries: those of user, then those of the kernel.
+    base: u64,
+    /// User's slots, then the kernel's.
+    pub entries: [Entry; 2 * SLOTS],
+    /// Entries that do not survive a change of address space, one bit for each.
+    local: [u64; 2 * SLOTS / 64],
+    /// The model allows one entry only.
+    single: bool,
+    /// All lines of each set.
+    pub second: SecondLevel,
+}
+
+/// What the filter holds beyond the most recently used line of each set: for each lane of [`Sets`] the linear address at
+/// which its line was last touched, by privilege.
+#[repr(C)]
+pub struct SecondLevel {
+    /// Which lines, and their order.
+    pub sets: Sets,
+    /// First linear address of a lane's line for user, for the kernel; [`NOWHERE`] where there is none.
+    pub linear: [[u64; LANES]; 2],
+    /// The rest.
+    pub lanes: [Lane; LANES],
+    /// No lane has a linear address.
+    forgotten: bool,
+}
+
+/// See [`SecondLevel`].
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Lane {
+    /// Host address of the line.
+    pub host: u64,
+    /// By privilege: 0 where writes may pass, else the size of a line: what makes of an entry's address one that never hits.
+    pub forbid: [u32; 2],
+}
+
+/// Not the first address of any line.
+const NOWHERE: u64 = 1;
+const _: () = assert!(size_of::<Lane>() == 16);
+
+impl Default for SecondLevel {
+    fn default() -> Self {
+        Self {
+            sets: Sets::default(),
+            linear: [[NOWHERE; LANES]; 2],
+            lanes: [Lane { host: 0, forbid: [0; 2] }; LANES],
+            forgotten: true,
+        }
+    }
+}
+
+impl SecondLevel {
+    /// Forget linear addresses; lines and their order stay.
+    fn forget_linear(&mut self) {
+        if !self.forgotten {
+            self.linear = [[NOWHERE; LANES]; 2];
+            self.forgotten = true;
+        }
+    }
+
+    /// A line has left the cache.
+    fn remove(&mut self, line: u64) {
+        if let Some(lane) = self.sets.remove(line) {
+            self.linear[0][lane] = NOWHERE;
+            self.linear[1][lane] = NOWHERE;
+        }
+    }
+
+    fn forget_page(&mut self, linear: u64) {
+        if self.forgotten {
+            return;
+        }
+        for tag in self.linear.as_flattened_mut() {
+            if *tag >> 12 == linear >> 12 {
+                *tag = NOWHERE;
+            }
+        }
+    }
+}
+
+/// Where entries of a [`DataFilter`] lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FilterLayout {
+    /// Bytes that an entry stands for.
+    pub unit: u32,
+    /// Shift of the linear address.
+    pub index_shift: u32,
+    /// Mask of the shifted address.
+    pub mask: u32,
+    /// Offset of the kernel's half.
+    pub kernel: u32,
+    /// log2 of the lanes of a set, 0 where only the most recently used lines are kept.
+    pub lane_shift: u32,
+}
+
+/// log2 of the size of an entry.
+const ENTRY_SHIFT: u32 = 5;
+const _: () = assert!(size_of::<Entry>() == 1 << ENTRY_SHIFT);
+
+/// The base address of an empty slot for units of `1 << shift` bytes: it is not canonical, and it belongs to another slot, so
+/// that no address, not even one that is not canonical, hits.
+fn nowhere(slot: usize, shift: u32) -> u64 {
+    1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << shift
+}
+
+fn empty(slot: usize, shift: u32) -> Entry {
+    let nowhere = nowhere(slot, shift);
+    Entry {
+        read: nowhere,
+        write: nowhere,
+        ..EMPTY
+    }
+}
+
+impl Default for DataFilter {
+    fn default() -> Self {
+        let mut filter = Self {
+            shift: 12,
+            unit: 1 << 12,
+            index_shift: 0,
+            mask: 0,
+            base: (SLOTS << ENTRY_SHIFT) as u64,
+            entries: [EMPTY; 2 * SLOTS],
+            local: [0; 2 * SLOTS / 64],
+            single: false,
+            second: SecondLevel::default(),
+        };
+        filter.shape(None);
+        filter
+    }
+}
+
+impl DataFilter {
+    /// Offset of the kernel's entries from user's, in bytes.
+    pub const KERNEL: usize = SLOTS << ENTRY_SHIFT;
+
+    /// Entries stand for pages (None) or for lines of a model's first-level cache.
+    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
+        // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.
+        let (shift, slots) = geometry.map_or((12, SLOTS as u32), |g| {
+            (u32::from(g.line_shift), 1 << g.data_slots.max(1))
+        });
+        assert!(
+            slots as usize <= SLOTS && shift >= ENTRY_SHIFT,
+            "filter geometry has more slots or smaller lines than the engine keeps"
+        );
+        self.shift = shift;
+        self.unit = 1 << shift;
+        self.index_shift = shift - ENTRY_SHIFT;
+        self.mask = u64::from(slots - 1) << ENTRY_SHIFT;
+        self.single = geometry.is_some_and(|g| g.data_slots == 0);
+        let (slots, ways) = geometry.map_or((0, 1), |g| (g.data_slots, g.data_ways));
+        self.second.sets.shape(geometry, slots, ways);
+        self.flush();
+    }
+
+    /// Slot of an address, without regard to privilege.
+    #[inline(always)]
+    fn slot(&self, linear: u64) -> usize {
+        (linear >> self.index_shift & self.mask) as usize >> ENTRY_SHIFT
+    }
+
+    /// The current privilege's first entry.
+    #[inline(always)]
+    fn first(&self) -> usize {
+        self.base as usize >> ENTRY_SHIFT
+    }
+
+    fn nowhere(&self, slot: usize) -> u64 {
+        nowhere(slot, self.shift)
+    }
+
+    fn empty(&self, slot: usize) -> Entry {
+        empty(slot, self.shift)
+    }
+
+    /// Whether an access of `len` bytes hits an entry with this base; its offset.
+    #[inline(always)]
+    pub fn hit(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
+        let offset = linear.wrapping_sub(base);
+        (offset <= self.unit - len as u64).then_some(offset)
+    }
+
+    /// The same for a span, which may be longer than what an entry stands for (FRSTOR's 108 bytes, a line of 64).
+    #[inline(always)]
+    pub fn hit_span(&self, base: u64, linear: u64, len: usize) -> Option<u64> {
+        let len = len.max(1);
+        if len as u64 > self.unit {
+            return None;
+        }
+        self.hit(base, linear, len)
+    }
+
+    /// What generated code needs to find an entry: `(linear >> index_shift & mask)` is its offset in bytes from
+    /// `entries`, to which the privilege's half is added.
+    pub fn layout(&self) -> FilterLayout {
+        FilterLayout {
+            unit: self.unit as u32,
+            index_shift: self.index_shift,
+            mask: self.mask as u32,
+            kernel: Self::KERNEL as u32,
+            lane_shift: self.second.sets.lane_shift(),
+        }
+    }
+
+    /// Drop everything.
+    pub fn flush(&mut self) {
+        let slots = (self.mask as usize >> ENTRY_SHIFT) + 1;
+        for slot in 0..slots {
+            let empty = self.empty(slot);
+            self.entries[slot] = empty;
+            self.entries[slot + SLOTS] = empty;
+        }
+        self.local.fill(0);
+        self.second.forget_linear();
+    }
+
+    /// Drop all but global pages (page granularity only).
+    pub fn flush_local(&mut self) {
+        if self.shift != 12 {
+            return self.flush();
+        }
+        for (i, word) in self.local.iter_mut().enumerate() {
+            let mut bits = std::mem::take(word);
+            while bits != 0 {
+                let slot = 64 * i + bits.trailing_zeros() as usize;
+                self.entries[slot] = empty(slot, 12);
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Drop what belongs to one page.
+    pub fn flush_page(&mut self, linear: u64) {
+        if self.shift == 12 {
+            let slot = self.slot(linear);
+            let empty = self.empty(slot);
+            self.entries[slot] = empty;
+            self.entries[slot + SLOTS] = empty;
+            return;
+        }
+        for slot in 0..=(self.mask as usize >> ENTRY_SHIFT) {
+            for half in [0, SLOTS] {
+                let entry = &self.entries[slot + half];
+                if entry.read >> 12 == linear >> 12 || entry.write >> 12 == linear >> 12 {
+                    self.entries[slot + half] = self.empty(slot);
+                }
+            }
+        }
+        self.second.forget_page(linear);
+    }
+
+    /// Forbid writes everywhere: pages that became code must be seen.
+    pub fn drop_writes(&mut self) {
+        for slot in 0..self.entries.len() {
+            self.entries[slot].write = self.nowhere(slot);
+        }
+        for lane in &mut self.second.lanes {
+            lane.forbid = [self.unit as u32; 2];
+        }
+    }
+
+    /// Switch between the arrays of user and kernel.
+    #[inline]
+    pub fn set_privilege(&mut self, privilege: Privilege) {
+        let first = if privilege == Privilege::User {
+            0
+        } else {
+            SLOTS
+        };
+        self.base = (first << ENTRY_SHIFT) as u64;
+    }
+
+    #[inline(always)]
+    pub fn entry(&self, linear: u64) -> &Entry {
+        let at = (linear >> self.index_shift & self.mask) + self.base;
+        // SAFETY: `base` is the first byte of either half and `mask` less than a half's bytes and a multiple of an entry's.
+        unsafe { &*self.entries.as_ptr().byte_add(at as usize) }
+    }
+
+    /// log2 of the bytes that an entry stands for.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Bytes from an address to the end of what its entry stands for.
+    #[inline(always)]
+    pub fn room(&self, linear: u64) -> usize {
+        (self.unit - (linear & (self.unit - 1))) as usize
+    }
+
+    /// The line of a physical address.
+    pub fn line(&self, physical: u64) -> u64 {
+        physical & !(self.unit - 1)
+    }
+
+    /// The base of an entry for an address.
+    #[inline(always)]
+    fn tag(&self, linear: u64) -> u64 {
+        linear & !(self.unit - 1)
+    }
+
+    /// Whether the entry of an address holds this physical line and permits an access.
+    pub fn permits(&self, linear: u64, line: u64, write: bool) -> bool {
+        let entry = self.entry(linear);
+        let tag = self.tag(linear);
+        entry.line == line && tag == if write { entry.write } else { entry.read }
+    }
+
+    /// Enter the page of an address (while no model is attached).
+    pub fn enter_page(&mut self, linear: u64, host: u64, writable: bool, global: bool) {
+        let slot = self.slot(linear) + self.first();
+        let tag = self.tag(linear);
+        self.entries[slot] = Entry {
+            read: tag,
+            write: if writable { tag } else { self.nowhere(slot) },
+            host: host - (linear - tag),
+            line: 0,
+        };
+        let bit = 1 << (slot % 64);
+        if global {
+            self.local[slot / 64] &= !bit;
+        } else {
+            self.local[slot / 64] |= bit;
+        }
+    }
+
+    /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page
+    /// allows it, too.
+    pub fn enter_line(&mut self, linear: u64, host: u64, line: u64, outcome: &Outcome, writable: bool) {
+        let (slot, first) = (self.slot(linear), self.first());
+        let other = slot + (SLOTS - first);
+        let slot = slot + first;
+        let tag = self.tag(linear);
+        let nowhere = self.nowhere(slot);
+        let writable = writable && outcome.filter == Permission::ReadWrite;
+        let readable = outcome.filter >= Permission::Read;
+        let host = host - (linear - tag);
+        self.entries[other] = self.empty(other);
+        if self.single {
+            for sibling in [slot ^ 1, other ^ 1] {
+                self.entries[sibling] = self.empty(sibling);
+            }
+        }
+        self.entries[slot] = Entry {
+            read: if readable { tag } else { nowhere },
+            write: if writable { tag } else { nowhere },
+            host,
+            line,
+        };
+        if !self.second.sets.kept() {
+            return;
+        }
+        if let Some(replaced) = outcome.replaced {
+            self.second.remove(replaced);
+        }
+        if !readable {
+            self.second.remove(line);
+        } else {
+            let privilege = usize::from(first != 0);
+            let lane = self.second.sets.enter(line);
+            self.second.linear[privilege][lane] = tag;
+            let entry = &mut self.second.lanes[lane];
+            // At another address of the line the other privilege may have its own translation; it is asked for anew.
+            if entry.host != host {
+                entry.host = host;
+                self.second.linear[privilege ^ 1][lane] = NOWHERE;
+            }
+            entry.forbid[privilege] = if writable { 0 } else { self.unit as u32 };
+            if outcome.filter != Permission::ReadWrite {
+                entry.forbid[privilege ^ 1] = self.unit as u32;
+            }
+            self.second.forgotten = false;
+        }
+    }
+
+    /// Serve an access of `len` bytes that missed its set's most recent line by another line of the set, which becomes the
+    /// most recent. As translated code does in [`crate::native`]. The host address.
+    #[inline]
+    pub fn promote(&mut self, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
+        if !self.second.sets.kept() || len == 0 || len > self.room(linear) {
+            return None;
+        }
+        let (slot, first) = (self.slot(linear), self.first());
+        let privilege = usize::from(first != 0);
+        let tag = self.tag(linear);
+        let lanes = self.second.sets.lanes(slot);
+        let lane = lanes.start + self.second.linear[privilege][lanes].iter().position(|&t| t == tag)?;
+        let Lane { host, forbid } = self.second.lanes[lane];
+        let forbid = forbid[privilege];
+        if write && forbid != 0 {
+            return None;
+        }
+        self.second.sets.promote(lane);
+        self.entries[slot + first] = Entry {
+            read: tag,
+            write: tag ^ u64::from(forbid),
+            host,
+            line: self.second.sets.lines[lane],
+        };
+        // This address belongs to another slot.
+        let elsewhere = tag ^ self.unit;
+        let other = &mut self.entries[slot + (SLOTS - first)];
+        other.read = elsewhere;
+        other.write = elsewhere;
+        Some((host + (linear - tag)) as *mut u8)
+    }
+
+    /// What the model must hear before a reference to this line.
+    #[inline]
+    pub fn tell(&mut self, line: u64) -> Option<Order> {
+        let sets = &mut self.second.sets;
+        sets.kept().then(|| sets.tell(sets.set(line)))
+    }
+
+    /// Lower what is permitted for a line.
+    pub fn update(&mut self, update: &FilterUpdate) {
+        let slot = self.slot(update.line);
+        let empty = self.empty(slot);
+        for e in [slot, slot + SLOTS] {
+            let e = &mut self.entries[e];
+            if e.line == update.line {
+                match update.permission {
+                    Permission::None => *e = empty,
+                    Permission::Read => e.write = empty.write,
+                    Permission::ReadWrite => {}
+                }
+            }
+        }
+        if !self.second.sets.kept() {
+            return;
+        }
+        match update.permission {
+            Permission::None => self.second.remove(update.line),
+            Permission::Read => {
+                if let Some(lane) = self.second.sets.find(update.line) {
+                    self.second.lanes[lane].forbid = [self.unit as u32; 2];
+                }
+            }
+            Permission::ReadWrite => {}
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! What loads, stores and fetches ask before anything else: may this be answered without a page walk and without a model?
+//!
+//! [`DataFilter`] has one entry for each page or, in a window, for the most recently used line of each set of the model's
+//! first-level cache; [`InstructionFilter`] has the most recently used instruction lines. Where the model allows it, both keep the
+//! other lines of each set too ([`Sets`]), so that hits anywhere in the first level stay away from the model, which is told
+//! their order before its next reference to the set.
+
+mod data;
+mod instruction;
+mod sets;
+
+pub use data::{DataFilter, Entry, FilterLayout, Lane, SecondLevel};
+pub use instruction::InstructionFilter;
+pub use sets::{LANES, Sets};

@@ -1,0 +1,223 @@
+//! The lines of each set of a first-level cache, and the order of the hits that the model has not heard of.
+
+use nodescope_plugin_api::FilterGeometry;
+
+/// Most sets that are kept.
+const SETS: usize = 64;
+/// Most lines of a set.
+const WAYS: usize = 16;
+/// Places for lines.
+pub const LANES: usize = SETS * WAYS;
+/// Line of an empty lane.
+const NONE: u64 = u64::MAX;
+
+/// A copy of what a model's first-level cache holds, made from the model's own answers: a line stays in one *lane* of its
+/// set until the model takes it away. The order within a set is a stamp that each hit beyond the most recent line renews.
+#[repr(C)]
+pub struct Sets {
+    /// Advances with every stamp.
+    pub clock: u64,
+    /// When each line last became the most recently used of its set.
+    pub stamps: [u64; LANES],
+    /// Physical lines, or [`NONE`].
+    pub lines: [u64; LANES],
+    /// The clock when the model was last told the order of a set.
+    told: [u64; SETS],
+    /// log2 of the lanes of a set; 0: nothing is kept.
+    lane_shift: u32,
+    line_shift: u32,
+    sets: usize,
+}
+
+/// What the model must hear before the next reference to a set: lines, the least recently used first.
+pub struct Order {
+    lines: [u64; WAYS],
+    len: usize,
+}
+
+impl Order {
+    /// The lines.
+    pub fn lines(&self) -> &[u64] {
+        &self.lines[..self.len]
+    }
+}
+
+impl Default for Sets {
+    fn default() -> Self {
+        Self {
+            clock: 0,
+            stamps: [0; LANES],
+            lines: [NONE; LANES],
+            told: [0; SETS],
+            lane_shift: 0,
+            line_shift: 0,
+            sets: 0,
+        }
+    }
+}
+
+impl Sets {
+    /// Start empty, for sets of `ways` lines; nothing is kept where the model allows one line for each slot only, or where
+    /// lines are not those of translated code's routines.
+    pub fn shape(&mut self, geometry: Option<FilterGeometry>, slots: u8, ways: u8) {
+        *self = Self::default();
+        let Some(geometry) = geometry else { return };
+        if ways < 2 || slots == 0 || geometry.line_shift != 6 {
+            return;
+        }
+        assert!(
+            usize::from(ways) <= WAYS && 1 << slots <= SETS,
+            "filter geometry has more lines than the engine keeps"
+        );
+        self.lane_shift = if ways <= 8 { 3 } else { 4 };
+        self.line_shift = geometry.line_shift.into();
+        self.sets = 1 << slots;
+    }
+
+    /// Whether anything is kept.
+    #[inline(always)]
+    pub fn kept(&self) -> bool {
+        self.lane_shift != 0
+    }
+
+    /// log2 of the lanes of a set.
+    pub fn lane_shift(&self) -> u32 {
+        self.lane_shift
+    }
+
+    /// The set of a line, or of any address in it.
+    #[inline(always)]
+    pub fn set(&self, line: u64) -> usize {
+        (line >> self.line_shift) as usize & (self.sets - 1)
+    }
+
+    /// First lane of a set, and how many there are.
+    #[inline(always)]
+    pub fn lanes(&self, set: usize) -> std::ops::Range<usize> {
+        let first = set << self.lane_shift;
+        first..first + (1 << self.lane_shift)
+    }
+
+    /// Lane of a physical line.
+    #[inline]
+    pub fn find(&self, line: u64) -> Option<usize> {
+        let lanes = self.lanes(self.set(line));
+        let first = lanes.start;
+        let way = self.lines[lanes].iter().position(|&l| l == line)?;
+        Some(first + way)
+    }
+
+    /// A hit: the line in this lane is now the most recently used of its set.
+    #[inline(always)]
+    pub fn promote(&mut self, lane: usize) {
+        self.clock += 1;
+        self.stamps[lane] = self.clock;
+    }
+
+    /// What the model must hear of a set; it counts as told.
+    #[inline]
+    pub fn tell(&mut self, set: usize) -> Order {
+        let mut order = Order {
+            lines: [0; WAYS],
+            len: 0,
+        };
+        let told = self.told[set];
+        let mut stamps = [0; WAYS];
+        for lane in self.lanes(set) {
+            let stamp = self.stamps[lane];
+            if stamp > told {
+                // Insertion keeps them in order; there are hardly ever more than a few.
+                let mut at = order.len;
+                while at > 0 && stamps[at - 1] > stamp {
+                    stamps[at] = stamps[at - 1];
+                    order.lines[at] = order.lines[at - 1];
+                    at -= 1;
+                }
+                stamps[at] = stamp;
+                order.lines[at] = self.lines[lane];
+                order.len += 1;
+            }
+        }
+        self.told[set] = self.clock;
+        order
+    }
+
+    /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane.
+    #[inline]
+    pub fn enter(&mut self, line: u64) -> usize {
+        let set = self.set(line);
+        let lane = self.find(line).unwrap_or_else(|| {
+            let lanes = self.lanes(set);
+            let first = lanes.start;
+            let free = self.lines[lanes].iter().position(|&l| l == NONE);
+            first + free.expect("a model tells which line it replaced")
+        });
+        self.lines[lane] = line;
+        self.promote(lane);
+        self.told[set] = self.clock;
+        lane
+    }
+
+    /// A line has left the cache. The lane it had.
+    #[inline]
+    pub fn remove(&mut self, line: u64) -> Option<usize> {
+        let lane = self.find(line)?;
+        self.lines[lane] = NONE;
+        self.stamps[lane] = 0;
+        Some(lane)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn geometry() -> FilterGeometry {
+        FilterGeometry {
+            line_shift: 6,
+            data_slots: 1,
+            instruction_slots: 0,
+            data_ways: 4,
+            instruction_ways: 1,
+        }
+    }
+
+    #[test]
+    fn the_order_of_hits_is_told_once_and_per_set() {
+        let mut sets = Sets::default();
+        sets.shape(Some(geometry()), 1, 4);
+        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128)).collect();
+        let other = sets.enter(64);
+        assert!(sets.tell(0).lines().is_empty(), "the model entered them itself");
+        for hit in [2, 0, 2, 3, 0] {
+            sets.promote(lanes[hit]);
+        }
+        sets.promote(other);
+        assert_eq!(sets.tell(0).lines(), [256, 384, 0]);
+        assert!(sets.tell(0).lines().is_empty());
+        assert_eq!(sets.tell(1).lines(), [64]);
+    }
+
+    #[test]
+    fn a_line_that_left_makes_room_and_is_not_told() {
+        let mut sets = Sets::default();
+        sets.shape(Some(geometry()), 1, 4);
+        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128)).collect();
+        sets.promote(lanes[1]);
+        sets.promote(lanes[0]);
+        assert_eq!(sets.remove(128), Some(lanes[1]));
+        assert_eq!(sets.remove(128), None);
+        assert_eq!(sets.tell(0).lines(), [0]);
+        assert_eq!(sets.enter(1024), lanes[1]);
+        assert_eq!(sets.find(1024), Some(lanes[1]));
+    }
+
+    #[test]
+    fn nothing_is_kept_where_the_model_allows_one_line() {
+        let mut sets = Sets::default();
+        sets.shape(Some(geometry()), 1, 1);
+        assert!(!sets.kept());
+        sets.shape(None, 1, 4);
+        assert!(!sets.kept());
+    }
+}

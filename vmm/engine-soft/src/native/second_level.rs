@@ -1,0 +1,170 @@
+//! Routines for look-ups that miss the most recently used line of a set: the other lines of the set are tried before
+//! anything is called. They do what [`DataFilter::promote`] and [`InstructionFilter::promote`] do.
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, MemoryOperand, Register};
+
+use super::assembler::{Assembler, CPU, Label, cc, indexed_field};
+use super::runtime::field;
+use crate::cpu::Cpu;
+use crate::filter::{DataFilter, Entry, InstructionFilter, Lane, SecondLevel, Sets};
+
+use Register::{EAX, RAX, RCX, RDX, RSI};
+
+/// Addresses of the routines.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SecondLevelRoutines {
+    /// By lanes of a set (8, 16), privilege (user, kernel) and access (read, write).
+    data: [[[u64; 2]; 2]; 2],
+    /// By lanes of a set.
+    instruction: [u64; 2],
+}
+
+impl SecondLevelRoutines {
+    /// The address of an access is in [`super::Native::linear`], RCX is the offset of its entry: RAX is the host address, or zero.
+    /// Keeps all other registers but flags.
+    pub fn data(&self, lane_shift: u32, kernel: bool, write: bool) -> u64 {
+        self.data[wide(lane_shift)][usize::from(kernel)][usize::from(write)]
+    }
+
+    /// RAX is a physical line, RCX the offset of its set's first lane: ZF is set where the line is there. Keeps all other
+    /// registers but flags.
+    pub fn instruction(&self, lane_shift: u32) -> u64 {
+        self.instruction[wide(lane_shift)]
+    }
+}
+
+fn wide(lane_shift: u32) -> usize {
+    usize::from(lane_shift == 4)
+}
+
+const LANE_SHIFTS: [u32; 2] = [3, 4];
+
+const FILTER: usize = offset_of!(Cpu, filter);
+const SECOND: usize = FILTER + offset_of!(DataFilter, second);
+const SETS: usize = SECOND + offset_of!(SecondLevel, sets);
+const LINEAR: usize = SECOND + offset_of!(SecondLevel, linear);
+const LANE: usize = SECOND + offset_of!(SecondLevel, lanes);
+const INSTRUCTION_SETS: usize =
+    offset_of!(Cpu, fetch_filter) + offset_of!(InstructionFilter, sets);
+const CLOCK: usize = offset_of!(Sets, clock);
+const STAMPS: usize = offset_of!(Sets, stamps);
+const LINES: usize = offset_of!(Sets, lines);
+
+/// log2 of an entry's size; a lane's number takes three bits of an offset.
+const ENTRY_SHIFT: u32 = size_of::<Entry>().trailing_zeros();
+/// Bytes of a line: no other size is kept.
+const LINE: i32 = 64;
+
+/// Assemble all of them.
+pub fn routines(a: &mut Assembler) -> SecondLevelRoutines {
+    let mut routines = SecondLevelRoutines::default();
+    for shift in LANE_SHIFTS {
+        for kernel in [false, true] {
+            for write in [false, true] {
+                routines.data[wide(shift)][usize::from(kernel)][usize::from(write)] =
+                    data(a, shift, kernel, write);
+            }
+        }
+        routines.instruction[wide(shift)] = instruction(a, shift);
+    }
+    routines
+}
+
+/// Find the lane whose word at `words` is what `key` holds, among those of the set whose first lane's offset `lane` is: goes on
+/// with the lane's own offset there, or at the label that is the answer.
+fn search(a: &mut Assembler, words: usize, key: Register, lane: Register, shift: u32) -> Label {
+    let found = a.label();
+    let ways = 1 << shift;
+    let hits: Vec<_> = (0..ways).map(|_| a.label()).collect();
+    for (way, hit) in hits.iter().enumerate() {
+        a.mr(Code::Cmp_rm64_r64, indexed_field(words + 8 * way, lane), key);
+        a.jcc(cc::E, if way == 0 { found } else { *hit });
+    }
+    let absent = a.label();
+    a.jmp(absent);
+    for (way, hit) in hits.iter().enumerate().skip(1) {
+        a.bind(*hit);
+        a.ri(Code::Add_rm64_imm8, lane, 8 * way as i32);
+        if way + 1 < ways {
+            a.jmp(found);
+        }
+    }
+    a.bind(found);
+    absent
+}
+
+/// Stamp the lane whose offset `lane` is. Uses `scratch`.
+fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
+    a.load(scratch, sets + CLOCK);
+    a.ri(Code::Add_rm64_imm8, scratch, 1);
+    a.store(sets + CLOCK, scratch);
+    a.mr(Code::Mov_rm64_r64, indexed_field(sets + STAMPS, lane), scratch);
+}
+
+fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
+    let privilege = usize::from(kernel);
+    let half = |kernel: bool| {
+        FILTER + offset_of!(DataFilter, entries) + if kernel { DataFilter::KERNEL } else { 0 }
+    };
+    let (own, other) = (half(kernel), half(!kernel));
+    // A lane's offset counts words of eight bytes; its host address and permissions take two.
+    let lane = |offset: usize| MemoryOperand::new(CPU, RSI, 2, (LANE + offset) as i64, 4, false, Register::None);
+    let forbid = offset_of!(Lane, forbid) + 4 * privilege;
+
+    let start = a.here();
+    a.r(Code::Push_r64, RDX);
+    a.r(Code::Push_r64, RSI);
+    a.load(RDX, field!(linear));
+    a.ri(Code::And_rm64_imm8, RDX, -LINE);
+    // The set's first lane, from the entry's offset.
+    a.copy(RSI, RCX);
+    a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - ENTRY_SHIFT) as i32);
+    let absent = search(a, LINEAR + privilege * size_of::<[u64; crate::filter::LANES]>(), RDX, RSI, shift);
+    if write {
+        a.mi(Code::Cmp_rm32_imm8, lane(forbid), 0);
+        a.jcc(cc::NE, absent);
+    }
+    stamp(a, SETS, RSI, RAX);
+    // The line becomes its set's entry.
+    let entry = |offset: usize| indexed_field(own + offset, RCX);
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, read)), RDX);
+    a.rm(Code::Mov_r64_rm64, RAX, indexed_field(SETS + LINES, RSI));
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, line)), RAX);
+    a.rm(Code::Mov_r32_rm32, EAX, lane(forbid));
+    a.rr(Code::Xor_r64_rm64, RAX, RDX);
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, write)), RAX);
+    // An address that belongs to another slot: the other privilege has no line of this set.
+    a.ri(Code::Xor_rm64_imm8, RDX, LINE);
+    for tag in [offset_of!(Entry, read), offset_of!(Entry, write)] {
+        a.mr(Code::Mov_rm64_r64, indexed_field(other + tag, RCX), RDX);
+    }
+    a.rm(Code::Mov_r64_rm64, RAX, lane(offset_of!(Lane, host)));
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, host)), RAX);
+    a.load(RDX, field!(linear));
+    a.ri(Code::And_rm32_imm8, Register::EDX, LINE - 1);
+    a.rr(Code::Add_r64_rm64, RAX, RDX);
+    let out = a.label();
+    a.jmp(out);
+    a.bind(absent);
+    a.rr(Code::Xor_r32_rm32, EAX, EAX);
+    a.bind(out);
+    a.r(Code::Pop_r64, RSI);
+    a.r(Code::Pop_r64, RDX);
+    a.plain(Code::Retnq);
+    start
+}
+
+fn instruction(a: &mut Assembler, shift: u32) -> u64 {
+    let start = a.here();
+    let absent = search(a, INSTRUCTION_SETS + LINES, RAX, RCX, shift);
+    a.r(Code::Push_r64, RDX);
+    stamp(a, INSTRUCTION_SETS, RCX, RDX);
+    a.r(Code::Pop_r64, RDX);
+    a.rr(Code::Cmp_r64_rm64, RAX, RAX);
+    // The last comparison cleared ZF where no line was equal.
+    a.bind(absent);
+    a.plain(Code::Retnq);
+    start
+}
