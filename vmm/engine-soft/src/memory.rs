@@ -86,7 +86,7 @@ impl Cpu {
             return Ok(unsafe { ((e.host + offset) as *const T).read_unaligned() });
         }
         self.probe_write(linear, size_of::<T>())?;
-        self.load_slow(linear)
+        self.load(linear)
     }
 
     #[cold]

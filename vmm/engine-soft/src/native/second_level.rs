@@ -110,7 +110,7 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     };
     let (own, other) = (half(kernel), half(!kernel));
     // A lane's offset counts words of eight bytes; its host address and permissions take two.
-    let lane = |offset: usize| MemoryOperand::new(CPU, RSI, 2, (LANE + offset) as i64, 4, false, Register::None);
+    let lane = |offset: usize| MemoryOperand::new(CPU, RSI, 2, (LANE + offset) as i64, 1, false, Register::None);
     let forbid = offset_of!(Lane, forbid) + 4 * privilege;
 
     let start = a.here();
