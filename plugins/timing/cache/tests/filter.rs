@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodescope_plugin_api::VcpuPlace;
+use nodescope_plugin_api::{MemoryModel, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheKind, State};
 use proptest::prelude::*;
 use support::Engine;
@@ -97,7 +97,7 @@ proptest! {
             prop_assert_eq!(stalls.0, stalls.1, "step {} {:?}", index, step);
         }
         prop_assert_eq!(filtered.statistics(), plain.statistics());
-        prop_assert_eq!(filtered.model.contents(), plain.model.contents());
+        prop_assert_eq!(filtered.contents(), plain.contents());
         filtered.check_equations();
     }
 
@@ -127,5 +127,20 @@ fn filter_answers_repeated_references() {
     assert_eq!(engine.count("L1D.read_hit"), 100 * 64 - 64);
     assert_eq!(engine.count("L1D.write_hit"), 100 * 64);
     assert_eq!(engine.count("L1I.hit"), 100 * 64 - 64);
+    engine.check_equations();
+}
+
+/// And for every line that the first level holds: a loop over all of it calls the model once a line.
+#[test]
+fn filter_answers_for_whole_sets() {
+    let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
+    assert_eq!(engine.model.filter().data_ways, 8);
+    for _ in 0..10 {
+        for line in 0..512 {
+            engine.read(0, line * 64);
+        }
+    }
+    assert_eq!(engine.calls, 512);
+    assert_eq!(engine.count("L1D.read_hit"), 9 * 512);
     engine.check_equations();
 }

@@ -40,7 +40,7 @@ fn check(
         plain.events(),
         "events"
     );
-    prop_assert_eq!(engine.model.contents(), plain.contents());
+    prop_assert_eq!(engine.contents(), plain.contents());
     engine.check_equations();
     Ok(())
 }

@@ -7,10 +7,10 @@ pub mod plain;
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, Key, MemRef, MemoryModel, MemoryTimingModel, Permission, Privilege,
-    Side, Statistic, Term, VcpuPlace,
+    Access, Context, Counters, Key, MemRef, MemoryModel, MemoryTimingModel, Outcome, Permission,
+    Privilege, Side, Statistic, Term, VcpuPlace,
 };
-use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
+use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheModel, FlatMemory, LevelConfig};
 
 /// One step of a trace.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,51 @@ pub struct Step {
 }
 
 /// What the filter holds in one place.
-type Slot = Option<(u64, Permission)>;
+#[derive(Clone, Default)]
+struct Slot {
+    /// Lines and permissions, the most recently used first.
+    lines: Vec<(u64, Permission)>,
+    /// Hits that the model has not heard of, the least recent first.
+    untold: Vec<u64>,
+}
+
+impl Slot {
+    fn hit(&mut self, line: u64, needed: Permission) -> bool {
+        let found = |&(held, permission): &(u64, Permission)| held == line && permission >= needed;
+        let Some(at) = self.lines.iter().position(found) else {
+            return false;
+        };
+        if at > 0 {
+            let line = self.lines.remove(at);
+            self.untold.retain(|&untold| untold != line.0);
+            self.untold.push(line.0);
+            self.lines.insert(0, line);
+        }
+        true
+    }
+
+    fn lower(&mut self, line: u64, permission: Permission) {
+        for (held, allowed) in &mut self.lines {
+            if *held == line {
+                *allowed = permission.min(*allowed);
+            }
+        }
+        self.lines
+            .retain(|&(_, permission)| permission != Permission::None);
+    }
+
+    fn enter(&mut self, line: u64, outcome: &Outcome, ways: usize) {
+        let gone = |held: u64| held == line || Some(held) == outcome.replaced;
+        self.lines.retain(|&(held, _)| !gone(held));
+        if ways == 1 {
+            self.lines.clear();
+        }
+        if outcome.filter != Permission::None {
+            self.lines.insert(0, (line, outcome.filter));
+        }
+        assert!(self.lines.len() <= ways, "a line that left was not named");
+    }
+}
 
 pub struct Engine {
     pub model: CacheModel,
@@ -54,8 +98,8 @@ impl Engine {
             .iter()
             .map(|_| {
                 [
-                    vec![None; 1 << geometry.data_slots],
-                    vec![None; 1 << geometry.instruction_slots],
+                    vec![Slot::default(); 1 << geometry.data_slots],
+                    vec![Slot::default(); 1 << geometry.instruction_slots],
                 ]
             })
             .collect();
@@ -100,13 +144,14 @@ impl Engine {
         };
         counters.instructions += 1;
         let line = step.address >> geometry.line_shift << geometry.line_shift;
-        let slots = &mut self.slots[usize::from(step.vcpu)][step.access.side() as usize];
+        let side = step.access.side();
+        let slots = &mut self.slots[usize::from(step.vcpu)][side as usize];
         let slot = (step.address >> geometry.line_shift) as usize % slots.len();
-        if self.filter
-            && slots[slot].is_some_and(|(held, permission)| held == line && permission >= needed)
-        {
+        if self.filter && slots[slot].hit(line, needed) {
             return 0;
         }
+        let untold = std::mem::take(&mut slots[slot].untold);
+        self.tell(step.vcpu, side, untold);
         let mut updates = Vec::new();
         let outcome = self.model.reference(
             &MemRef {
@@ -124,19 +169,41 @@ impl Engine {
         for update in updates {
             let slots = &mut self.slots[usize::from(update.vcpu)][update.side as usize];
             let slot = (update.line >> geometry.line_shift) as usize % slots.len();
-            if let Some((held, permission)) = &mut slots[slot]
-                && *held == update.line
-            {
-                *permission = (*permission).min(update.permission);
-            }
+            slots[slot].lower(update.line, update.permission);
         }
-        if outcome.filter != Permission::None {
-            self.slots[usize::from(step.vcpu)][step.access.side() as usize][slot] =
-                Some((line, outcome.filter));
-        }
+        let ways = match side {
+            Side::Data => geometry.data_ways,
+            Side::Instruction => geometry.instruction_ways,
+        };
+        self.slots[usize::from(step.vcpu)][side as usize][slot].enter(line, &outcome, ways.into());
         self.calls += 1;
         self.stall += u64::from(outcome.stall);
         u64::from(outcome.stall)
+    }
+
+    fn tell(&mut self, vcpu: u16, side: Side, mut lines: Vec<u64>) {
+        // A line that was taken away since is not there any more.
+        let slots = &self.slots[usize::from(vcpu)][side as usize];
+        let held = |line: &u64| {
+            let slot = (line >> self.model.filter().line_shift) as usize % slots.len();
+            slots[slot].lines.iter().any(|&(held, _)| held == *line)
+        };
+        lines.retain(held);
+        self.model.used(vcpu, side, &lines);
+    }
+
+    /// Contents of every cache, in the order that the references make.
+    pub fn contents(&mut self) -> Vec<CacheContents> {
+        for vcpu in 0..self.slots.len() {
+            for side in [Side::Data, Side::Instruction] {
+                for slot in 0..self.slots[vcpu][side as usize].len() {
+                    let untold = &mut self.slots[vcpu][side as usize][slot].untold;
+                    let untold = std::mem::take(untold);
+                    self.tell(vcpu as u16, side, untold);
+                }
+            }
+        }
+        self.model.contents()
     }
 
     pub fn go(&mut self, vcpu: u16, access: Access, address: u64) -> u64 {
