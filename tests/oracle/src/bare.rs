@@ -171,10 +171,11 @@ impl Platform for Bare {
             } else {
                 Permission::ReadWrite
             },
+            replaced: None,
         }
     }
     fn used(&mut self, _: u16, _: Side, _: &[u64]) {
-        unreachable!("nothing is attached")
+        unreachable!("the filter keeps one line of a set")
     }
     fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
 }

@@ -40,6 +40,8 @@ const GEOMETRY: FilterGeometry = FilterGeometry {
     line_shift: 6,
     data_slots: 6,
     instruction_slots: 6,
+    data_ways: 1,
+    instruction_ways: 1,
 };
 
 /// How instructions are carried out.

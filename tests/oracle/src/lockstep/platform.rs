@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterGeometry, FilterUpdate, MemRef, Outcome, Permission, Privilege, Side,
+    Access, Context, Counters, FilterGeometry, FilterUpdate, MemRef, Outcome, Permission,
+    Privilege, Side,
 };
 
 use super::guest::INTERRUPTS;

@@ -84,7 +84,10 @@ impl Default for SecondLevel {
         Self {
             sets: Sets::default(),
             linear: [[NOWHERE; LANES]; 2],
-            lanes: [Lane { host: 0, forbid: [0; 2] }; LANES],
+            lanes: [Lane {
+                host: 0,
+                forbid: [0; 2],
+            }; LANES],
             forgotten: true,
         }
     }
@@ -368,7 +371,14 @@ impl DataFilter {
 
     /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page
     /// allows it, too.
-    pub fn enter_line(&mut self, linear: u64, host: u64, line: u64, outcome: &Outcome, writable: bool) {
+    pub fn enter_line(
+        &mut self,
+        linear: u64,
+        host: u64,
+        line: u64,
+        outcome: &Outcome,
+        writable: bool,
+    ) {
         let (slot, first) = (self.slot(linear), self.first());
         let other = slot + (SLOTS - first);
         let slot = slot + first;
@@ -426,7 +436,10 @@ impl DataFilter {
         let privilege = usize::from(first != 0);
         let tag = self.tag(linear);
         let lanes = self.second.sets.lanes(slot);
-        let lane = lanes.start + self.second.linear[privilege][lanes].iter().position(|&t| t == tag)?;
+        let lane = lanes.start
+            + self.second.linear[privilege][lanes]
+                .iter()
+                .position(|&t| t == tag)?;
         let Lane { host, forbid } = self.second.lanes[lane];
         let forbid = forbid[privilege];
         if write && forbid != 0 {

@@ -188,7 +188,10 @@ mod tests {
         sets.shape(Some(geometry()), 1, 4);
         let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128)).collect();
         let other = sets.enter(64);
-        assert!(sets.tell(0).lines().is_empty(), "the model entered them itself");
+        assert!(
+            sets.tell(0).lines().is_empty(),
+            "the model entered them itself"
+        );
         for hit in [2, 0, 2, 3, 0] {
             sets.promote(lanes[hit]);
         }

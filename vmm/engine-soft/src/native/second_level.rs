@@ -46,8 +46,7 @@ const SECOND: usize = FILTER + offset_of!(DataFilter, second);
 const SETS: usize = SECOND + offset_of!(SecondLevel, sets);
 const LINEAR: usize = SECOND + offset_of!(SecondLevel, linear);
 const LANE: usize = SECOND + offset_of!(SecondLevel, lanes);
-const INSTRUCTION_SETS: usize =
-    offset_of!(Cpu, fetch_filter) + offset_of!(InstructionFilter, sets);
+const INSTRUCTION_SETS: usize = offset_of!(Cpu, fetch_filter) + offset_of!(InstructionFilter, sets);
 const CLOCK: usize = offset_of!(Sets, clock);
 const STAMPS: usize = offset_of!(Sets, stamps);
 const LINES: usize = offset_of!(Sets, lines);
@@ -79,7 +78,11 @@ fn search(a: &mut Assembler, words: usize, key: Register, lane: Register, shift:
     let ways = 1 << shift;
     let hits: Vec<_> = (0..ways).map(|_| a.label()).collect();
     for (way, hit) in hits.iter().enumerate() {
-        a.mr(Code::Cmp_rm64_r64, indexed_field(words + 8 * way, lane), key);
+        a.mr(
+            Code::Cmp_rm64_r64,
+            indexed_field(words + 8 * way, lane),
+            key,
+        );
         a.jcc(cc::E, if way == 0 { found } else { *hit });
     }
     let absent = a.label();
@@ -100,7 +103,11 @@ fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
     a.load(scratch, sets + CLOCK);
     a.ri(Code::Add_rm64_imm8, scratch, 1);
     a.store(sets + CLOCK, scratch);
-    a.mr(Code::Mov_rm64_r64, indexed_field(sets + STAMPS, lane), scratch);
+    a.mr(
+        Code::Mov_rm64_r64,
+        indexed_field(sets + STAMPS, lane),
+        scratch,
+    );
 }
 
 fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
@@ -110,7 +117,17 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     };
     let (own, other) = (half(kernel), half(!kernel));
     // A lane's offset counts words of eight bytes; its host address and permissions take two.
-    let lane = |offset: usize| MemoryOperand::new(CPU, RSI, 2, (LANE + offset) as i64, 1, false, Register::None);
+    let lane = |offset: usize| {
+        MemoryOperand::new(
+            CPU,
+            RSI,
+            2,
+            (LANE + offset) as i64,
+            1,
+            false,
+            Register::None,
+        )
+    };
     let forbid = offset_of!(Lane, forbid) + 4 * privilege;
 
     let start = a.here();
@@ -121,7 +138,13 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     // The set's first lane, from the entry's offset.
     a.copy(RSI, RCX);
     a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - ENTRY_SHIFT) as i32);
-    let absent = search(a, LINEAR + privilege * size_of::<[u64; crate::filter::LANES]>(), RDX, RSI, shift);
+    let absent = search(
+        a,
+        LINEAR + privilege * size_of::<[u64; crate::filter::LANES]>(),
+        RDX,
+        RSI,
+        shift,
+    );
     if write {
         a.mi(Code::Cmp_rm32_imm8, lane(forbid), 0);
         a.jcc(cc::NE, absent);

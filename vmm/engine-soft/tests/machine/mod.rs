@@ -5,11 +5,7 @@ use iced_x86::code_asm::CodeAssembler;
 use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SoftVcpu, StepOutcome, Translate};
 use nodescope_memory::Ram;
-<<<<<<< HEAD
 use nodescope_oracle::bare::{self, Bare};
-=======
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege, Side};
->>>>>>> 7152be5 (Keep all lines of a first-level set in the filter, so that only misses reach the model)
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, VcpuState};
 
@@ -33,68 +29,6 @@ pub const RBP: usize = 5;
 pub const RSI: usize = 6;
 pub const RDI: usize = 7;
 
-<<<<<<< HEAD
-=======
-/// A platform without devices that remembers port writes, answers port reads with a count, and has at most one interrupt.
-#[derive(Default)]
-pub struct Ports {
-    /// Vector of the interrupt that waits.
-    pub interrupt: Option<u8>,
-    pub written: Vec<(u16, Vec<u8>)>,
-    pub reads: u8,
-}
-
-impl Platform for Ports {
-    fn port_read(&mut self, _: u16, _: u64, _: u16, data: &mut [u8]) {
-        self.reads += 1;
-        data.fill(self.reads);
-    }
-    fn port_write(&mut self, _: u16, _: u64, port: u16, data: &[u8]) {
-        self.written.push((port, data.to_vec()));
-    }
-    fn mmio_read(&mut self, _: u16, _: u64, _: u64, data: &mut [u8]) {
-        data.fill(0);
-    }
-    fn mmio_write(&mut self, _: u16, _: u64, _: u64, _: &[u8]) {}
-    fn msr_read(&mut self, _: u16, _: u64, _: u32) -> Result<u64, MsrFault> {
-        Err(MsrFault)
-    }
-    fn msr_write(&mut self, _: u16, _: u64, _: u32, _: u64) -> Result<(), MsrFault> {
-        Err(MsrFault)
-    }
-    fn tsc_offset_changed(&mut self, _: u16, _: u64, _: u64) {}
-    fn task_priority(&mut self, _: u16) -> u8 {
-        0
-    }
-    fn set_task_priority(&mut self, _: u16, _: u64, _: u8) {}
-    fn interrupt_pending(&mut self, _: u16, _: u64) -> bool {
-        self.interrupt.is_some()
-    }
-    fn acknowledge(&mut self, _: u16, _: u64) -> Option<u8> {
-        self.interrupt.take()
-    }
-    fn next_event(&mut self, _: u16) -> u64 {
-        u64::MAX
-    }
-    fn attention(&mut self) -> bool {
-        false
-    }
-    fn hypercall(&mut self, _: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
-        HypercallAnswer::default()
-    }
-    fn context(&mut self, _: u16, _: u64) -> Context {
-        Context::default()
-    }
-    fn reference(&mut self, _: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
-        unreachable!("no model is attached")
-    }
-    fn used(&mut self, _: u16, _: Side, _: &[u64]) {
-        unreachable!("no model is attached")
-    }
-    fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
-}
-
->>>>>>> 7152be5 (Keep all lines of a first-level set in the filter, so that only misses reach the model)
 /// The machine.
 pub struct Machine {
     pub vcpu: SoftVcpu,
