@@ -115,7 +115,7 @@ impl Cpu {
                 limit.instructions - self.time.instructions
             };
             let before = self.retired;
-            let end = self.run_blocks(until - now, instructions);
+            let end = self.run_blocks(until - now, instructions, true);
             let stepped = trap_flag && self.retired != before;
             match end {
                 End::Look => {}
@@ -138,16 +138,21 @@ impl Cpu {
         }
     }
 
-    /// Execute blocks for a number of cycles and instructions.
-    fn run_blocks(&mut self, cycles: u64, instructions: u64) -> End {
+    /// Execute blocks for a number of cycles and instructions. `deliver`: the caller delivers interrupts.
+    fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
-            self.run_blocks_as::<true>(cycles, instructions)
+            self.run_blocks_as::<true>(cycles, instructions, deliver)
         } else {
-            self.run_blocks_as::<false>(cycles, instructions)
+            self.run_blocks_as::<false>(cycles, instructions, deliver)
         }
     }
 
-    fn run_blocks_as<const ATTACHED: bool>(&mut self, cycles: u64, instructions: u64) -> End {
+    fn run_blocks_as<const ATTACHED: bool>(
+        &mut self,
+        cycles: u64,
+        instructions: u64,
+        deliver: bool,
+    ) -> End {
         let cpi = i64::from(self.cpi).max(1);
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
@@ -175,6 +180,7 @@ impl Cpu {
                         instructions,
                         retired,
                         stall,
+                        deliver,
                     };
                     self.run_translated(code, left, budget)
                 } else if ATTACHED {
@@ -304,7 +310,7 @@ impl Cpu {
         instructions: u64,
     ) -> Result<crate::vcpu::StepOutcome, EngineError> {
         self.notice_code_changes();
-        let end = self.run_blocks(1 << 40, instructions);
+        let end = self.run_blocks(1 << 40, instructions, false);
         self.synchronise_clock();
         Ok(match end {
             End::Look => crate::vcpu::StepOutcome::Retired,

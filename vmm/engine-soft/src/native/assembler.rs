@@ -13,10 +13,16 @@ pub mod cc {
     pub const E: u8 = 4;
     /// Not equal, not zero.
     pub const NE: u8 = 5;
+    /// Unsigned above or equal.
+    pub const AE: u8 = 3;
+    /// Unsigned below or equal.
+    pub const BE: u8 = 6;
     /// Unsigned above.
     pub const A: u8 = 7;
     /// Sign.
     pub const S: u8 = 8;
+    /// Signed less or equal.
+    pub const LE: u8 = 14;
 }
 
 /// Register that points to the vCPU.

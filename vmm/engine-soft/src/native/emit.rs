@@ -45,8 +45,11 @@ pub struct Emitter {
     pub a: Assembler,
     layout: FilterLayout,
     entries: usize,
-    kernel: bool,
     routines: Routines,
+    /// Code for a privilege other than user.
+    pub kernel: bool,
+    /// Code for while a model is attached.
+    pub attached: bool,
     /// Address of the translation, as the routines want it.
     translation: u64,
     cold: Vec<Cold>,
@@ -65,11 +68,11 @@ pub fn number(register: Register) -> usize {
 }
 
 impl Emitter {
-    /// Start a block; `kernel`: at a privilege other than user.
+    /// Start a block; `kernel`: at a privilege other than user; `attached`: a model is.
     pub fn new(
         a: Assembler,
         layout: FilterLayout,
-        kernel: bool,
+        (kernel, attached): (bool, bool),
         routines: Routines,
         translation: u64,
     ) -> Self {
@@ -77,8 +80,9 @@ impl Emitter {
             a,
             layout,
             entries: ENTRIES + if kernel { layout.kernel as usize } else { 0 },
-            kernel,
             routines,
+            kernel,
+            attached,
             translation,
             cold: Vec::new(),
             missed: Vec::new(),
@@ -120,7 +124,7 @@ impl Emitter {
     }
 
     /// Something is about to destroy the host's flags.
-    fn lose_flags(&mut self) {
+    pub fn lose_flags(&mut self) {
         self.save_flags();
         self.in_host = false;
     }
@@ -481,7 +485,7 @@ impl Emitter {
                 read: true,
                 write: false,
                 // What a call pushes may be the interpreter's affair, which reads the target again, and may report that again.
-                conditional: true,
+                conditional: self.attached,
                 size: 8,
                 aligned: false,
             };

@@ -1,7 +1,7 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `plan` (what an instruction needs),
-//! `emit` (templates, flags, the inlined look-up), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
+//! `emit` (templates, flags, the inlined look-up), `system` (more templates), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
@@ -20,9 +20,12 @@ mod plan;
 pub mod registers;
 mod runtime;
 mod second_level;
+mod system;
 mod translate;
 
 use nodescope_plugin_api::FLOP_CLASSES;
+
+use nodescope_x86::bits::rflags;
 
 use crate::block::{Block, Counts, Entry};
 use crate::cpu::{Cpu, Mode};
@@ -32,8 +35,9 @@ use crate::vcpu::Translate;
 use arena::Arena;
 use runtime::Routines;
 
-/// Entries of a table of instruction pointers.
-const JUMPS: usize = 1024;
+/// Entries of a table of instruction pointers: a kernel and its processes' libraries jump to some thousands of places.
+const JUMPS: usize = 1 << JUMPS_SHIFT;
+const JUMPS_SHIFT: u32 = 13;
 /// Bits of each field of [`Native::packed`].
 const PACKED_BITS: u32 = 21;
 /// The fetches in [`Native::packed`].
@@ -68,6 +72,8 @@ enum Exit {
     Interpret = 3,
     /// [`Native::done`] tells.
     Interpreted = 4,
+    /// Not a reason to come back: an operation ended the block, and [`Native::next`] is the code that follows.
+    GoOn = 5,
 }
 
 /// An exit of a block.
@@ -128,6 +134,8 @@ pub struct Native {
     spill: u64,
     /// The address of an access whose look-up missed.
     linear: u64,
+    /// Where to go on after [`Exit::GoOn`].
+    next: u64,
     /// By privilege (kernel, user), then hash of the instruction pointer.
     jumps: [[Jump; JUMPS]; 2],
 
@@ -143,6 +151,10 @@ pub struct Native {
     privilege: usize,
     /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
     budget: Budget,
+    /// The budget ends where the next interrupt can be taken, if interrupts are enabled by then.
+    heeds_interrupts: bool,
+    /// It was made to while translated code ran: the run loop must look at the machine where it ends.
+    attend: bool,
     done: Done,
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
@@ -164,6 +176,8 @@ pub struct Native {
     seen: Counts,
     /// Halves of the address space that each table of instruction pointers has entries of.
     halves: [[bool; 2]; 2],
+    /// Entries of each table that are in use, once or more often each; so many that all are, where it is as long as the table.
+    used: [Vec<u16>; 2],
     host: Host,
     /// What translated code did so far.
     activity: Activity,
@@ -213,6 +227,8 @@ pub struct Budget {
     pub retired: u64,
     /// See `retired`.
     pub stall: u64,
+    /// Interrupts are delivered where they are due; else nobody looks for them.
+    pub deliver: bool,
 }
 
 // SAFETY: the pointers to blocks are used only while the same vCPU's cache holds them; a vCPU is used by one thread at a
@@ -234,6 +250,7 @@ impl Native {
             vectors_wide: 0,
             spill: 0,
             linear: 0,
+            next: 0,
             jumps: [[NO_JUMP; JUMPS]; 2],
             enabled: translate != Translate::Never,
             warm: match translate {
@@ -245,6 +262,8 @@ impl Native {
             settled: 0,
             privilege: 0,
             budget: Budget::default(),
+            heeds_interrupts: false,
+            attend: false,
             done: Ok(Flow::Next),
             partial: None,
             arena: None,
@@ -257,6 +276,7 @@ impl Native {
             full: false,
             seen: Counts::default(),
             halves: [[false; 2]; 2],
+            used: Default::default(),
             host: Host::detect(),
             activity: Activity::default(),
         }
@@ -290,7 +310,7 @@ impl Native {
     }
 
     fn jump_index(ip: u64) -> usize {
-        (ip ^ ip >> 10) as usize & (JUMPS - 1)
+        (ip ^ ip >> JUMPS_SHIFT) as usize & (JUMPS - 1)
     }
 
     /// Empty the tables of instruction pointers.
@@ -302,8 +322,25 @@ impl Native {
     }
 
     fn forget_table(&mut self, table: usize) {
-        self.jumps[table].fill(NO_JUMP);
+        // A process that is switched to and away from has used few of them.
+        if self.used[table].len() < JUMPS / 8 {
+            for &at in &self.used[table] {
+                self.jumps[table][usize::from(at)] = NO_JUMP;
+            }
+        } else {
+            self.jumps[table].fill(NO_JUMP);
+        }
+        self.used[table].clear();
         self.halves[table] = [false; 2];
+    }
+
+    fn add_jump(&mut self, table: usize, ip: u64, code: u64) {
+        let at = Self::jump_index(ip);
+        self.jumps[table][at] = Jump { ip, code };
+        self.halves[table][(ip >> 63) as usize] = true;
+        if self.used[table].len() < JUMPS / 8 {
+            self.used[table].push(at as u16);
+        }
     }
 
     /// Empty the tables that have entries of a half of the address space.
@@ -391,8 +428,7 @@ impl Cpu {
                     self.translate_block(block, ip)?
                 }
             };
-            self.native.jumps[table][at] = Jump { ip, code };
-            self.native.halves[table][(ip >> 63) as usize] = true;
+            self.native.add_jump(table, ip, code);
             code
         };
         if let Some(n) = pending
@@ -421,6 +457,8 @@ impl Cpu {
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.packed = 0;
         self.native.activity.entries += 1;
+        self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
+        self.native.attend = false;
         let enter = self.native.routines.enter;
         // SAFETY: the routine was assembled with this signature.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, u64) -> u32 =
@@ -451,7 +489,10 @@ impl Cpu {
         if self.attached {
             self.settle_packed(0);
         }
-        done
+        match done {
+            Ok(Flow::Next | Flow::Branch) if self.native.attend => Ok(Flow::Attend),
+            done => done,
+        }
     }
 
     /// Throw away all blocks where there is no room for more code.

@@ -1,7 +1,7 @@
 //! What an instruction needs to run as itself: which of its operands must be moved, which flags it takes and leaves.
 //!
 //! [`plan`] answers [`Plan::Interpret`] for everything that is not known to behave on moved operands as it does in the
-//! guest: system, string, x87 and MMX instructions, conditional memory operands, gathers, divisions (which may trap).
+//! guest: most system instructions, string, x87 and MMX instructions, conditional memory operands, gathers.
 
 use iced_x86::{
     Code, CpuidFeature, EncodingKind, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
@@ -36,8 +36,46 @@ pub enum Plan {
     Pop,
     /// LEAVE.
     Leave,
+    /// PUSH of memory, 64 bits.
+    PushMemory,
+    /// POP RSP.
+    PopStackPointer,
+    /// DIV or IDIV, 32 or 64 bits.
+    Divide {
+        /// IDIV.
+        signed: bool,
+    },
+    /// A system instruction with a template.
+    System(System),
     /// CALL, RET, JMP or Jcc.
     Branch(Branch),
+}
+
+/// System instructions that are translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum System {
+    /// SWAPGS.
+    SwapGs,
+    /// CLI.
+    DisableInterrupts,
+    /// STI.
+    EnableInterrupts,
+    /// PUSHFQ.
+    PushFlags,
+    /// RDTSC.
+    ReadClock,
+}
+
+impl System {
+    /// Whether there is a template for code of this privilege, with a model attached or without: with one, the run loop
+    /// must see the interrupt flag change, since it may then end its budget elsewhere, within a block.
+    pub fn suits(self, kernel: bool, attached: bool) -> bool {
+        match self {
+            System::SwapGs => kernel,
+            System::DisableInterrupts | System::EnableInterrupts => kernel && !attached,
+            System::PushFlags | System::ReadClock => true,
+        }
+    }
 }
 
 /// Branches that are translated.
@@ -318,6 +356,17 @@ fn must_be_aligned(i: &Instruction, size: u32) -> bool {
     }
 }
 
+fn system(code: Code) -> Option<System> {
+    Some(match code {
+        Code::Swapgs => System::SwapGs,
+        Code::Cli => System::DisableInterrupts,
+        Code::Sti => System::EnableInterrupts,
+        Code::Pushfq => System::PushFlags,
+        Code::Rdtsc => System::ReadClock,
+        _ => return None,
+    })
+}
+
 fn branch(i: &Instruction) -> Option<Branch> {
     use Mnemonic::*;
     Some(match i.mnemonic() {
@@ -366,6 +415,9 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
         return Plan::Branch(branch);
     }
     let m = i.mnemonic();
+    if let Some(what) = system(i.code()) {
+        return Plan::System(what);
+    }
     let named = |n: u32| match i.op_kind(n) {
         OpKind::Register => {
             let r = i.op_register(n);
@@ -399,14 +451,23 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
         Mnemonic::Push => {
             return match i.code() {
                 Code::Push_r64 | Code::Pushq_imm32 | Code::Pushq_imm8 => Plan::Push,
+                Code::Push_rm64 if has_memory => Plan::PushMemory,
+                Code::Push_rm64 => Plan::Push,
                 _ => Plan::Interpret,
             };
         }
         Mnemonic::Pop => {
-            return if i.code() == Code::Pop_r64 && i.op0_register() != Register::RSP {
-                Plan::Pop
-            } else {
-                Plan::Interpret
+            return match i.code() {
+                Code::Pop_r64 if i.op0_register() == Register::RSP => Plan::PopStackPointer,
+                Code::Pop_r64 => Plan::Pop,
+                _ => Plan::Interpret,
+            };
+        }
+        Mnemonic::Div | Mnemonic::Idiv => {
+            return match i.code() {
+                Code::Div_rm32 | Code::Div_rm64 => Plan::Divide { signed: false },
+                Code::Idiv_rm32 | Code::Idiv_rm64 => Plan::Divide { signed: true },
+                _ => Plan::Interpret,
             };
         }
         Mnemonic::Leave => {

@@ -4,11 +4,13 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
+use nodescope_x86::bits::rflags;
+use nodescope_x86::state::InterruptShadow;
 
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
-use super::{Exit, Native, Translation};
+use super::{Budget, Exit, Native, Translation};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
@@ -224,7 +226,12 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
         a.jcc(cc::E, go_on);
         // Drop the return address into the block.
         a.ri(Code::Add_rm64_imm8, RSP, 8);
-        a.jmp(leave_stored);
+        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::GoOn as i32);
+        a.jcc(cc::NE, leave_stored);
+        // A block that wants vector registers takes them.
+        a.load(LEFT, field!(left));
+        load_registers(a);
+        a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
         a.bind(go_on);
         a.mi(
             Code::Cmp_rm8_imm8,
@@ -540,6 +547,14 @@ impl Cpu {
                 self.set_ip(ip);
                 (Ok(Flow::Next), (k as u64 + 1).wrapping_add(taken_back))
             }
+            Ok(Flow::Branch | Flow::Attend)
+                if k + 1 == block.ops.len()
+                    && taken_back == 0
+                    && self.blocks.counts() == counts
+                    && self.goes_on(translation, self.stall != stall) =>
+            {
+                return Exit::GoOn as u32;
+            }
             Ok(flow) => (Ok(flow), (k as u64 + 1).wrapping_add(taken_back)),
             Err(Trap) => {
                 self.name_stack_fault(op);
@@ -559,6 +574,79 @@ impl Cpu {
         self.native.done = done;
         self.native.partial = Some((i64::from(translation.count), executed));
         Exit::Interpreted as u32
+    }
+
+    /// An operation ended a block, and the run loop would look at the machine: where it would find nothing, go on with the
+    /// next block's code (false: there is none, or something must be done).
+    fn goes_on(&mut self, translation: &Translation, stalled: bool) -> bool {
+        let table = usize::from(self.cpl == 3);
+        let ip = self.gpr[RIP as usize];
+        let jump = self.native.jumps[table][Native::jump_index(ip)];
+        let shadow = self.events.shadow;
+        if jump.ip != ip
+            // With a model the budget may end within a block, which is then fetched in two pieces: where it ends matters.
+            || self.attached
+            || !self.native.budget.deliver
+            || self.touched_platform
+            || self.mode != Mode::Bits64
+            || self.rflags & rflags::TF != 0
+            || self.events.nmi_pending
+            || shadow == InterruptShadow::MovSs
+        {
+            return false;
+        }
+        if stalled {
+            self.shorten_budget(translation);
+        }
+        if self.rflags & rflags::IF != 0 && !self.native.heeds_interrupts && !self.heed_interrupts()
+        {
+            return false;
+        }
+        if shadow == InterruptShadow::Sti {
+            if self.native.left <= 0 {
+                return false;
+            }
+            // No interrupt is due before one more instruction.
+            self.events.shadow = InterruptShadow::None;
+        }
+        self.native.vectors_allowed = self.vectors_allowed().into();
+        self.native.flags = Native::pack_flags(self.rflags);
+        self.native.privilege = usize::from(self.cpl != 3);
+        self.native.next = jump.code;
+        true
+    }
+
+    /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
+    fn heed_interrupts(&mut self) -> bool {
+        let retired = self.native.retired_at(self.native.left);
+        let cpi = u64::from(self.cpi);
+        let fixed = retired * cpi + u64::from(self.time.cycle_fraction);
+        let now = self.time.cycles + self.stall + (fixed >> 16);
+        let id = self.id;
+        let next = self.platform().next_event(id);
+        if next <= now || self.platform().interrupt_pending(id, now) {
+            return false;
+        }
+        let old = self.native.budget;
+        let executed = retired.wrapping_sub(old.retired) as i64;
+        let stalled = (self.stall - old.stall) as i64;
+        let left = old.cycles - executed * cpi as i64 - (stalled << 16);
+        let quiet = ((next - now).min(1 << 40) << 16) as i64 - (fixed & 0xffff) as i64;
+        self.native.budget = Budget {
+            cycles: left.min(quiet),
+            instructions: old.instructions - executed,
+            retired,
+            stall: self.stall,
+            ..old
+        };
+        let left = self.native.left_after_stall(retired, self.stall, self.cpi);
+        if left < self.native.left {
+            self.native.total -= self.native.left - left;
+            self.native.left = left;
+        }
+        self.native.heeds_interrupts = true;
+        self.native.attend = true;
+        true
     }
 
     /// Whether the vector registers may still be used as when translated code gave them up.

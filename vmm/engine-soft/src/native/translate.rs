@@ -7,7 +7,7 @@ use super::emit::Emitter;
 use super::plan::{Branch, Plan, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
-use super::{Arena, JUMPS, Jump, Leaving, Native, PACKED_BITS, Translation};
+use super::{Arena, JUMPS, JUMPS_SHIFT, Jump, Leaving, Native, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::Cpu;
 
@@ -162,19 +162,21 @@ impl Cpu {
             .iter()
             .any(|p| matches!(p, Plan::Itself(p) if p.vector));
 
-        let mut exits = Exits {
-            pending: Vec::new(),
-            page: (block.second_page == 0).then_some(ip >> 12),
-            table: field!(jumps) + usize::from(!kernel) * JUMPS * size_of::<Jump>(),
-        };
         let routines = self.native.routines;
         let mut e = Emitter::new(
             Assembler::new(base, cold_base),
             self.filter.layout(),
-            kernel,
+            (kernel, self.attached),
             routines,
             &raw const *translation as u64,
         );
+        let start = e.a.label();
+        let mut exits = Exits {
+            pending: Vec::new(),
+            page: (block.second_page == 0).then_some(ip >> 12),
+            start: (ip, start),
+            table: field!(jumps) + usize::from(!kernel) * JUMPS * size_of::<Jump>(),
+        };
         let budget = e.a.label();
         let load_vectors = e.a.label();
         let vectors_loaded = e.a.label();
@@ -185,6 +187,7 @@ impl Cpu {
             e.a.jcc(cc::E, load_vectors);
             e.a.bind(vectors_loaded);
         }
+        e.a.bind(start);
         let count = translation.count as i32;
         e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
         e.a.jcc(cc::S, budget);
@@ -231,6 +234,16 @@ impl Cpu {
                 Plan::Push => e.push(i, k),
                 Plan::Pop => e.pop(i, k),
                 Plan::Leave => e.leave(k),
+                Plan::PushMemory => e.push_memory(i, k),
+                Plan::PopStackPointer => e.pop_stack_pointer(k),
+                Plan::Divide { signed } => e.divide(i, *signed, k),
+                Plan::System(what) => {
+                    if what.suits(kernel, self.attached) {
+                        e.system(*what, k, count);
+                    } else {
+                        e.interpret(k);
+                    }
+                }
                 Plan::Branch(b) => {
                     ended = true;
                     self.branch(&mut e, &mut exits, i, *b, k)?;
@@ -325,6 +338,11 @@ impl Cpu {
 
     /// Leave the block for a constant address; flags are safe.
     fn leave_to(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<()> {
+        if exits.page == Some(target >> 12) && exits.start.0 == target {
+            // Code does not change while it runs but by its own stores, which end the block.
+            e.a.jmp(exits.start.1);
+            return Some(());
+        }
         let leaving = self.native.exits.len() as u32;
         let stub = e.a.label();
         let mut cell = 0;
@@ -415,6 +433,8 @@ struct Exits {
     pending: Vec<Pending>,
     /// The page within which it may be linked.
     page: Option<u64>,
+    /// The block's first instruction, and a place behind the check of its vector registers, which are what they were there.
+    start: (u64, super::assembler::Label),
     /// Its privilege's table of instruction pointers.
     table: usize,
 }
@@ -434,7 +454,7 @@ impl Emitter {
     fn jump(&mut self, table: usize, stack: i64, operation: usize) {
         let elsewhere = self.a.label();
         self.a.rr(Code::Mov_r32_rm32, EAX, ECX);
-        self.a.ri(Code::Shr_rm32_imm8, EAX, 10);
+        self.a.ri(Code::Shr_rm32_imm8, EAX, JUMPS_SHIFT as i32);
         self.a.rr(Code::Xor_r32_rm32, EAX, ECX);
         self.a.ri(Code::And_rm32_imm32, EAX, (JUMPS - 1) as i32);
         self.a.ri(
