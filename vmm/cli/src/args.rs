@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use nodescope_study::quantity::{ByteRate, Time};
+
 use crate::exit::EXIT_CODES;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
@@ -35,6 +37,9 @@ pub enum Command {
     Run(Run),
     /// Print the report of results, complete or not.
     Report(Report),
+    /// Predict how long a traced program takes on another cluster, and why.
+    #[command(after_help = EXIT_CODES)]
+    Predict(Predict),
     /// Tell every problem of a study and of this host, each with its mend, without booting anything.
     Check(Check),
     /// Build, list or show guest images.
@@ -79,6 +84,49 @@ pub struct Report {
     /// Where it was measured, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
+}
+
+/// `nodescope predict`.
+#[derive(Debug, clap::Args)]
+pub struct Predict {
+    /// Folder of the results, or a trace.
+    pub results: PathBuf,
+    /// The file that describes the cluster (plugins/analysis/predict/CLUSTER.md).
+    #[arg(long, value_name = "FILE")]
+    pub cluster: PathBuf,
+    /// Print JSON in place of text (plugins/analysis/predict/SCHEMA.md).
+    #[arg(long)]
+    pub json: bool,
+    /// A network of zero latency and infinite bandwidth in place of the cluster's.
+    #[arg(long)]
+    pub ideal_network: bool,
+    /// Another latency, such as "2 us".
+    #[arg(long, value_name = "TIME")]
+    pub latency: Option<Time>,
+    /// Another bandwidth, such as "10 GB/s".
+    #[arg(long, value_name = "RATE")]
+    pub bandwidth: Option<ByteRate>,
+    /// Another placement.
+    #[arg(long, value_enum)]
+    pub placement: Option<Placing>,
+    /// Other ranks a node.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub ranks_per_node: Option<u32>,
+    /// Interpretations with bursts drawn anew, from which the interval follows.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
+    pub replicas: u32,
+    /// Where their draws begin.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+/// Placements by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Placing {
+    /// Neighbours on one node.
+    Block,
+    /// Neighbours on neighbouring nodes.
+    Cyclic,
 }
 
 /// `nodescope check`.

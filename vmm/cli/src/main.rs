@@ -6,6 +6,7 @@ mod config;
 mod console;
 mod exit;
 mod image;
+mod predict;
 mod progress;
 mod report;
 mod results;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
     let result = match &args.command {
         Command::Run(run) => run::run(run, args.log_format),
         Command::Report(report) => report::report(report),
+        Command::Predict(predict) => predict::predict(predict),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
         Command::Console(console) => console::console(console),

@@ -101,10 +101,10 @@ impl SequenceBuilder {
     /// Adds an event.
     pub fn add(&mut self, event: &Event) {
         match &event.body {
-            Body::Process(hello) => {
-                if hello.rank.rank().is_some() && hello.world_size <= MOST_RANKS {
-                    self.world = self.world.max(hello.world_size);
-                }
+            Body::Process(hello)
+                if hello.rank.rank().is_some() && hello.world_size <= MOST_RANKS =>
+            {
+                self.world = self.world.max(hello.world_size);
             }
             Body::Mpi(call) => {
                 let Peer::Rank(rank) = call.record.rank else {

@@ -1,0 +1,246 @@
+//! The cluster to predict for.
+
+mod file;
+mod preset;
+
+use std::collections::BTreeMap;
+
+use nodescope_model::CollectiveKind;
+use serde::Serialize;
+
+use crate::collective::{Choice, Library, Selected};
+use crate::network::{Channel, Model};
+use crate::topology::Topology;
+
+pub use file::known_fields;
+pub use preset::Preset;
+
+/// How bursts scale from where they were traced.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Speed {
+    /// So many times faster.
+    Factor(f64),
+    /// Instructions times CPI over frequency. Bursts whose instructions are unknown keep their time.
+    Cpi {
+        /// Cycles per instruction on the target.
+        cpi: f64,
+        /// Its clock, hertz.
+        frequency: u64,
+    },
+}
+
+impl Speed {
+    /// The time of a burst there, picoseconds.
+    pub fn scale(self, time: u64, instructions: u64) -> u64 {
+        match self {
+            Speed::Factor(1.0) => time,
+            Speed::Factor(factor) => (time as f64 / factor).round() as u64,
+            Speed::Cpi { .. } if instructions == 0 => time,
+            Speed::Cpi { cpi, frequency } => {
+                (instructions as f64 * cpi * 1e12 / frequency as f64).round() as u64
+            }
+        }
+    }
+}
+
+/// Which rank runs where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Placement {
+    /// Neighbours on one node.
+    Block,
+    /// Neighbours on neighbouring nodes.
+    Cyclic,
+    /// The node of each rank.
+    Nodes(Vec<u32>),
+}
+
+/// Who moves messages while a rank computes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Progress {
+    /// Nobody: a large message goes on when its rank is in MPI.
+    Calls,
+    /// A thread beside the rank. While it moves data, bursts take 1 / (1 - beta) of their time.
+    Thread {
+        /// Its share of the processor, in [0, 1).
+        beta: f64,
+    },
+}
+
+/// A cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Cluster {
+    /// Its name.
+    pub name: String,
+    /// Nodes; none for as many as are needed.
+    pub nodes: Option<u32>,
+    /// Cores of a node.
+    pub cores: u32,
+    /// Ranks of a node.
+    pub ranks_per_node: u32,
+    /// Which rank runs where.
+    pub placement: Placement,
+    /// How bursts scale.
+    pub speed: Speed,
+    /// Between nodes.
+    pub network: Channel,
+    /// Within a node.
+    pub memory: Channel,
+    /// How nodes are connected.
+    pub topology: Topology,
+    /// Picoseconds for each link of the topology that a message passes.
+    pub hop_latency: u64,
+    /// Picoseconds per byte on the topology's links, where they differ from the nodes' own.
+    pub link_per_byte: Option<f64>,
+    /// Whether messages wait for links that others use.
+    pub contention: bool,
+    /// Who moves messages.
+    pub progress: Progress,
+    /// Which algorithms collectives use.
+    pub collectives: Choice,
+    /// Picoseconds per byte to reduce two vectors.
+    pub reduce_per_byte: f64,
+}
+
+/// Why a program cannot run on a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FitError {
+    /// Too few nodes.
+    #[error(
+        "{ranks} ranks at {per_node} a node need {needed} nodes, but cluster {cluster:?} has {nodes}"
+    )]
+    Nodes {
+        /// Ranks.
+        ranks: u32,
+        /// Ranks of a node.
+        per_node: u32,
+        /// Nodes needed.
+        needed: u32,
+        /// Nodes there.
+        nodes: u64,
+        /// The cluster.
+        cluster: String,
+    },
+    /// A list of nodes of another length.
+    #[error("the placement lists the nodes of {listed} ranks, but the program has {ranks}")]
+    Placement {
+        /// Ranks placed.
+        listed: usize,
+        /// Ranks of the program.
+        ranks: u32,
+    },
+    /// More ranks on a node than it has cores.
+    #[error("the placement puts {ranks} ranks on node {node}, which has {cores} cores")]
+    Cores {
+        /// The node.
+        node: u32,
+        /// Ranks on it.
+        ranks: u32,
+        /// Its cores.
+        cores: u32,
+    },
+}
+
+impl Cluster {
+    /// One rank a node on a crossbar of this channel.
+    pub fn simple(name: &str, network: Channel) -> Cluster {
+        Cluster {
+            name: name.to_owned(),
+            nodes: None,
+            cores: 1,
+            ranks_per_node: 1,
+            placement: Placement::Block,
+            speed: Speed::Factor(1.0),
+            memory: network.clone(),
+            network,
+            topology: Topology::Crossbar,
+            hop_latency: 0,
+            link_per_byte: None,
+            contention: false,
+            progress: Progress::Thread { beta: 0.0 },
+            collectives: Choice {
+                library: Library::OpenMpi,
+                fixed: BTreeMap::new(),
+            },
+            reduce_per_byte: 0.0,
+        }
+    }
+
+    /// The same cluster with a network that costs nothing: zero latency, infinite bandwidth, no overheads.
+    pub fn ideal_network(&self) -> Cluster {
+        Cluster {
+            network: Channel::ideal(),
+            memory: Channel::ideal(),
+            topology: Topology::Crossbar,
+            hop_latency: 0,
+            link_per_byte: None,
+            contention: false,
+            progress: Progress::Thread { beta: 0.0 },
+            reduce_per_byte: 0.0,
+            ..self.clone()
+        }
+    }
+
+    /// Uses one algorithm for a kind of collective, whatever the size.
+    pub fn with_algorithm(mut self, kind: CollectiveKind, selected: Selected) -> Cluster {
+        self.collectives.fixed.insert(kind, selected);
+        self
+    }
+
+    /// The node of each rank.
+    ///
+    /// # Errors
+    ///
+    /// Where there are too few nodes or cores.
+    pub fn place(&self, ranks: u32) -> Result<Vec<u32>, FitError> {
+        let per_node = self.ranks_per_node.max(1);
+        let needed = ranks.div_ceil(per_node);
+        let nodes = self
+            .nodes
+            .map_or(u64::MAX, u64::from)
+            .min(self.topology.capacity());
+        let short = |needed: u32| FitError::Nodes {
+            ranks,
+            per_node,
+            needed,
+            nodes,
+            cluster: self.name.clone(),
+        };
+        let placed = match &self.placement {
+            Placement::Block => (0..ranks).map(|rank| rank / per_node).collect(),
+            Placement::Cyclic => (0..ranks).map(|rank| rank % needed.max(1)).collect(),
+            Placement::Nodes(list) => {
+                if list.len() != ranks as usize {
+                    return Err(FitError::Placement {
+                        listed: list.len(),
+                        ranks,
+                    });
+                }
+                list.clone()
+            }
+        };
+        let used = placed.iter().max().map_or(0, |&node| node + 1);
+        if u64::from(used) > nodes {
+            return Err(short(used));
+        }
+        let mut on_node: BTreeMap<u32, u32> = BTreeMap::new();
+        for &node in &placed {
+            *on_node.entry(node).or_default() += 1;
+        }
+        match on_node.into_iter().find(|&(_, ranks)| ranks > self.cores) {
+            Some((node, ranks)) => Err(FitError::Cores {
+                node,
+                ranks,
+                cores: self.cores,
+            }),
+            None => Ok(placed),
+        }
+    }
+
+    /// Whether the post model applies between nodes.
+    pub fn posts(&self) -> bool {
+        self.network.model == Model::Post
+    }
+}

@@ -1,0 +1,437 @@
+//! The file that describes a cluster; `CLUSTER.md` is its reference.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use nodescope_config::problem::{Problem, Problems, Severity};
+use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
+use nodescope_config::reader::{Item, Section, Source, position};
+use nodescope_model::CollectiveKind;
+use toml::de::DeTable;
+
+use super::{Cluster, Placement, Preset, Progress, Speed};
+use crate::collective::{Algorithm, Library, Selected};
+use crate::network::{Channel, Model, Table, per_byte};
+use crate::topology::{DIMENSIONS, Topology};
+
+impl Cluster {
+    /// Reads the cluster in file `path`.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, in the order of the file.
+    pub fn load(path: &Path) -> Result<Cluster, Problems> {
+        let whole = |position, message: String| {
+            let problem = Problem {
+                severity: Severity::Error,
+                position,
+                field: String::new(),
+                message,
+            };
+            Problems::new(path, vec![problem])
+        };
+        let bytes = std::fs::read(path).map_err(|error| {
+            whole(
+                None,
+                format!("cannot be read: {error}; give the path of a cluster file"),
+            )
+        })?;
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Cluster::parse(path, text),
+            Err(error) => Err(whole(
+                Some(position(&bytes, error.valid_up_to())),
+                "is not UTF-8 text from here on; save the file as UTF-8".into(),
+            )),
+        }
+    }
+
+    /// Reads the text of a cluster file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cluster::load`].
+    pub fn parse(file: &Path, text: &str) -> Result<Cluster, Problems> {
+        read(file, text).0
+    }
+}
+
+/// All fields that a text has been asked for. For the test of the reference.
+#[doc(hidden)]
+pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
+    read(file, text).1
+}
+
+fn read(file: &Path, text: &str) -> (Result<Cluster, Problems>, BTreeSet<String>) {
+    let (document, syntax) = DeTable::parse_recoverable(text);
+    let source = Source::new(text, "a cluster");
+    let root = Section::root(&source, document.get_ref());
+    let cluster = cluster(file, &root);
+    root.finish();
+    let (mut problems, _, known) = source.finish();
+    if !syntax.is_empty() {
+        // What the parser skipped is not missing, and a line that it could not read has one problem, not two.
+        let syntax: Vec<Problem> = (syntax.iter())
+            .map(|error| Problem {
+                severity: Severity::Error,
+                position: Some(position(
+                    text.as_bytes(),
+                    error.span().map_or(0, |span| span.start),
+                )),
+                field: String::new(),
+                message: format!("is not TOML: {}", error.message().replace('\n', ", ")),
+            })
+            .collect();
+        let line = |problem: &Problem| problem.position.map(|position| position.line);
+        problems.retain(|problem| {
+            !problem.message.starts_with("is missing")
+                && !syntax.iter().any(|error| line(error) == line(problem))
+        });
+        problems.extend(syntax);
+    }
+    if problems.is_empty() {
+        (Ok(cluster), known)
+    } else {
+        (Err(Problems::new(file, problems)), known)
+    }
+}
+
+fn cluster(file: &Path, root: &Section<'_>) -> Cluster {
+    let stem = file.file_stem().map(|stem| stem.to_string_lossy());
+    let name = root
+        .item("name")
+        .and_then(|item| item.line("gen2"))
+        .unwrap_or_else(|| stem.unwrap_or_default().into_owned());
+    let mut cluster = Cluster::simple(&name, Channel::new(Model::LogGp, 0, 0));
+    cluster.contention = true;
+    cluster.progress = Progress::Calls;
+    let section = root.section("nodes");
+    nodes(&section, &mut cluster);
+    section.finish();
+    let section = root.section("network");
+    network(&section, &mut cluster);
+    section.finish();
+    let section = root.section("topology");
+    topology(&section, &mut cluster);
+    section.finish();
+    let memory = root.section("memory");
+    if memory.present() {
+        let mut channel = Channel::new(Model::LogGp, 0, 0);
+        costs(&memory, &mut channel, true);
+        cluster.memory = channel;
+    } else {
+        cluster.memory = Channel {
+            gap: 0,
+            ..cluster.network.clone()
+        };
+    }
+    memory.finish();
+    let section = root.section("collectives");
+    collectives(&section, &mut cluster);
+    section.finish();
+    cluster
+}
+
+fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
+    if let Some(item) = section.item("count") {
+        cluster.nodes = item.count(1..=1 << 24).or(cluster.nodes);
+    }
+    if let Some(item) = section.item("cores") {
+        cluster.cores = item.count(1..=1 << 16).unwrap_or(1);
+    }
+    cluster.ranks_per_node = cluster.cores;
+    if let Some(item) = section.item("ranks_per_node")
+        && let Some(ranks) = item.count(1..=1 << 16)
+    {
+        if ranks > cluster.cores {
+            item.complain(format!(
+                "is {ranks}, but a node has {} cores (nodes.cores); lower one or raise the other",
+                cluster.cores
+            ));
+        }
+        cluster.ranks_per_node = ranks;
+    }
+    if let Some(item) = section.item("placement") {
+        if item.is_list() {
+            let nodes = item.list("[0, 0, 1, 1]");
+            let nodes = nodes.iter().map(|node| node.count(0..=(1 << 24) - 1));
+            cluster.placement = Placement::Nodes(nodes.map(Option::unwrap_or_default).collect());
+        } else {
+            let names = [("block", false), ("cyclic", true)];
+            cluster.placement = match item.choice("a placement", &names) {
+                Some(true) => Placement::Cyclic,
+                _ => Placement::Block,
+            };
+        }
+    }
+    let speed = section.item("speed");
+    let cpi = section.item("cpi");
+    let frequency = section.item("frequency");
+    match (&speed, &cpi, &frequency) {
+        (Some(speed), None, None) => {
+            if let Some(factor) = speed.millionths(1..=1_000_000_000_000) {
+                cluster.speed = Speed::Factor(factor as f64 / 1e6);
+            }
+        }
+        (None, Some(cpi), Some(frequency)) => {
+            let value = cpi.millionths(1..=1_000_000_000);
+            let clock = frequency.quantity::<Frequency>();
+            if clock == Some(Frequency(0)) {
+                frequency.complain("is 0; write e.g. \"2.9 GHz\"");
+            } else if let (Some(value), Some(clock)) = (value, clock) {
+                cluster.speed = Speed::Cpi {
+                    cpi: value as f64 / 1e6,
+                    frequency: clock.0,
+                };
+            }
+        }
+        (None, None, None) => {}
+        (Some(speed), _, _) => speed
+            .complain("stands beside cpi or frequency; write either speed, or cpi and frequency"),
+        (None, Some(cpi), None) => {
+            cpi.complain("needs nodes.frequency; write e.g. frequency = \"2.9 GHz\" beside it");
+        }
+        (None, None, Some(frequency)) => {
+            frequency.complain("needs nodes.cpi; write e.g. cpi = 0.9 beside it");
+        }
+    }
+}
+
+fn network(section: &Section<'_>, cluster: &mut Cluster) {
+    let preset = section.item("preset");
+    let preset = preset.and_then(|item| item.choice("a network", &Preset::ALL));
+    if let Some(preset) = preset {
+        cluster.network = preset.channel();
+    }
+    if let Some(item) = section.item("model") {
+        let models = [("loggp", Model::LogGp), ("post", Model::Post)];
+        cluster.network.model = (item.choice("a model", &models)).unwrap_or(Model::LogGp);
+    }
+    costs(section, &mut cluster.network, preset.is_none());
+    if let Some(item) = section.item("contention") {
+        cluster.contention = item.boolean().unwrap_or(true);
+    }
+    if let Some(item) = section.item("hop_latency") {
+        cluster.hop_latency = item.quantity::<Time>().unwrap_or_default().0;
+    }
+    if let Some(item) = section.item("link_bandwidth") {
+        cluster.link_per_byte = rate(&item).map(per_byte);
+    }
+    progress(section, cluster);
+}
+
+fn progress(section: &Section<'_>, cluster: &mut Cluster) {
+    let thread = section.item("progress_thread");
+    let beta = section.item("beta");
+    let runs = thread.as_ref().and_then(Item::boolean).unwrap_or(false);
+    if runs {
+        cluster.progress = Progress::Thread { beta: 0.0 };
+    }
+    if let Some(item) = beta {
+        if !runs {
+            item.complain("is the share of a progress thread; write progress_thread = true too");
+        }
+        if let Some(beta) = item.millionths(0..=999_999)
+            && runs
+        {
+            cluster.progress = Progress::Thread {
+                beta: beta as f64 / 1e6,
+            };
+        }
+    }
+}
+
+fn rate(item: &Item<'_>) -> Option<u64> {
+    let rate = item.quantity::<ByteRate>()?.0;
+    if rate == 0 {
+        item.complain("is 0; write e.g. \"1.25 GB/s\"");
+        return None;
+    }
+    Some(rate)
+}
+
+/// What a channel costs.
+fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
+    let (latency, bandwidth) = if must {
+        (
+            section.require("latency", "\"1.3 us\""),
+            section.require("bandwidth", "\"1.25 GB/s\""),
+        )
+    } else {
+        (section.item("latency"), section.item("bandwidth"))
+    };
+    if let Some(time) = latency.and_then(|item| item.quantity::<Time>()) {
+        channel.latency = time.0;
+    }
+    if let Some(rate) = bandwidth.and_then(|item| rate(&item)) {
+        channel.per_byte = per_byte(rate);
+    }
+    if let Some(time) = section.item("gap").and_then(|item| item.quantity::<Time>()) {
+        channel.gap = time.0;
+    }
+    let both = section.item("overhead").map(|item| table(&item));
+    let sends = section.item("send_overhead").map(|item| table(&item));
+    let receives = section.item("receive_overhead").map(|item| table(&item));
+    if let Some(table) = sends.or(both.clone()) {
+        channel.send_overhead = table;
+    }
+    if let Some(table) = receives.or(both) {
+        channel.receive_overhead = table;
+    }
+    if let Some(bytes) = section
+        .item("eager_limit")
+        .and_then(|item| item.quantity::<Bytes>())
+    {
+        channel.eager_limit = bytes.0;
+    }
+    if let Some(rate) = section.item("copy_bandwidth").and_then(|item| rate(&item)) {
+        channel.copy_per_byte = per_byte(rate);
+    }
+}
+
+/// A time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
+fn table(item: &Item<'_>) -> Table {
+    if !item.is_list() {
+        return Table::constant(item.quantity::<Time>().unwrap_or_default().0);
+    }
+    let mut points: Vec<(u64, u64)> = Vec::new();
+    let entries = item.list("[{ bytes = \"0 B\", time = \"1 us\" }]");
+    if entries.is_empty() {
+        item.complain(
+            "is empty; write a time, or at least one { bytes = \"0 B\", time = \"1 us\" }",
+        );
+    }
+    for entry in entries {
+        if !entry.is_table() {
+            entry.complain("is no point of a table; write { bytes = \"0 B\", time = \"1 us\" }");
+            continue;
+        }
+        let point = entry.section();
+        let bytes = point.require("bytes", "\"1 KiB\"");
+        let time = point.require("time", "\"2 us\"");
+        let bytes = bytes.and_then(|item| item.quantity::<Bytes>());
+        let time = time.and_then(|item| item.quantity::<Time>());
+        if let (Some(bytes), Some(time)) = (bytes, time) {
+            if points.last().is_some_and(|&(last, _)| last >= bytes.0) {
+                entry.complain("has no more bytes than the point before; sort the points by bytes");
+            }
+            points.push((bytes.0, time.0));
+        }
+        point.finish();
+    }
+    Table { points }
+}
+
+fn topology(section: &Section<'_>, cluster: &mut Cluster) {
+    let kinds = [
+        ("crossbar", 0),
+        ("fat-tree", 1),
+        ("torus", 2),
+        ("dragonfly", 3),
+    ];
+    let kind = section.item("kind");
+    let kind = kind.and_then(|item| item.choice("a topology", &kinds));
+    let sizes = |key: &'static str, example: &str, must: bool| {
+        let item = if must {
+            section.require(key, example)
+        } else {
+            section.item(key)
+        };
+        let list = item.iter().flat_map(|item| item.list(example));
+        let sizes: Vec<u32> = list.filter_map(|item| item.count(1..=1 << 20)).collect();
+        (item, sizes)
+    };
+    match kind {
+        Some(1) => {
+            let (item, down) = sizes("down", "[16, 8]", true);
+            let (_, up) = sizes("up", "[8]", true);
+            if let Some(item) = item {
+                if down.is_empty() || down.len() > 16 {
+                    item.complain("must have 1 to 16 levels");
+                } else if up.len() + 1 != down.len() {
+                    item.complain(format!(
+                        "has {} levels, so up must have {} entries, one for each level but the top",
+                        down.len(),
+                        down.len() - 1
+                    ));
+                } else {
+                    cluster.topology = Topology::FatTree { down, up };
+                }
+            }
+        }
+        Some(2) => {
+            let (item, size) = sizes("size", "[8, 8, 8]", true);
+            if let Some(item) = item {
+                if size.is_empty() || size.len() > DIMENSIONS {
+                    item.complain(format!("must have 1 to {DIMENSIONS} dimensions"));
+                } else {
+                    cluster.topology = Topology::Torus { size };
+                }
+            }
+        }
+        Some(3) => {
+            let count = |key: &'static str| {
+                section
+                    .require(key, "4")
+                    .and_then(|item| item.count(1..=1 << 12))
+            };
+            let parts = (count("groups"), count("routers"), count("nodes"));
+            if let (Some(groups), Some(routers), Some(nodes)) = parts {
+                cluster.topology = Topology::Dragonfly {
+                    groups,
+                    routers,
+                    nodes,
+                };
+            }
+        }
+        _ => {}
+    }
+    let capacity = cluster.topology.capacity();
+    let links = match cluster.topology {
+        Topology::Crossbar => 0,
+        _ if capacity > 1 << 24 => u64::MAX,
+        _ => cluster.topology.links(capacity as u32),
+    };
+    if links > 1 << 28 {
+        section.complain(
+            "kind",
+            format!("has {capacity} nodes and more links than can be kept"),
+        );
+        cluster.topology = Topology::Crossbar;
+    } else if let Some(nodes) = cluster.nodes
+        && u64::from(nodes) > capacity
+    {
+        section.complain(
+            "kind",
+            format!("connects {capacity} nodes, but nodes.count is {nodes}"),
+        );
+    }
+}
+
+fn collectives(section: &Section<'_>, cluster: &mut Cluster) {
+    if let Some(item) = section.item("library") {
+        let libraries = [("openmpi", Library::OpenMpi), ("mpich", Library::Mpich)];
+        cluster.collectives.library =
+            (item.choice("an MPI library", &libraries)).unwrap_or(Library::OpenMpi);
+    }
+    if let Some(item) = section.item("reduce_bandwidth") {
+        cluster.reduce_per_byte = rate(&item).map_or(0.0, per_byte);
+    }
+    let segment = section.item("segment");
+    let segment = segment.and_then(|item| item.quantity::<Bytes>());
+    for kind in CollectiveKind::ALL {
+        let Some(item) = section.item(kind.name()) else {
+            continue;
+        };
+        let able: Vec<(&str, Algorithm)> = (Algorithm::ALL.into_iter())
+            .filter(|algorithm| algorithm.can(kind))
+            .map(|algorithm| (algorithm.name(), algorithm))
+            .collect();
+        if let Some(algorithm) = item.choice(&format!("an algorithm for {}", kind.name()), &able) {
+            let selected = Selected {
+                algorithm,
+                segment: segment.map_or(64 << 10, |bytes| bytes.0),
+            };
+            cluster.collectives.fixed.insert(kind, selected);
+        }
+    }
+}

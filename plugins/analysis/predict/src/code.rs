@@ -1,0 +1,389 @@
+//! A program made ready for interpretation: trees as linear code that ranks share, operations without allocations of their own.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nodescope_model::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
+
+/// No rank, no request, no tag.
+pub(crate) const NONE: u32 = u32::MAX;
+/// Any source or tag.
+pub(crate) const ANY: u32 = u32::MAX - 1;
+
+/// One instruction of a rank's code.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ins {
+    /// A burst from a column, then an operation.
+    Step { column: u32, op: u32 },
+    /// A burst from a column, then an uninterpreted operation of a duration from another column.
+    Opaque { column: u32, own: u32, op: u32 },
+    /// A loop begins.
+    Loop { count: u32 },
+    /// A loop ends; its body starts there.
+    End { start: u32 },
+    /// The rank is done.
+    Stop,
+}
+
+/// What an operation does, in fixed space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Act {
+    Nothing,
+    Send {
+        to: PeerRef,
+        tag: u32,
+        bytes: u64,
+        mode: Mode,
+        request: u32,
+    },
+    Receive {
+        from: Option<PeerRef>,
+        tag: u32,
+        room: u64,
+        request: u32,
+    },
+    /// An index into the sends and receives at once.
+    Both(u32),
+    Probe {
+        from: Option<PeerRef>,
+        tag: u32,
+    },
+    /// A part of the list of requests.
+    Wait {
+        start: u32,
+        length: u32,
+    },
+    Free {
+        start: u32,
+        length: u32,
+    },
+    Cancel {
+        start: u32,
+        length: u32,
+    },
+    /// An index into the collectives.
+    Collective(u32),
+}
+
+/// A send and a receive in one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Both {
+    pub send: Option<(PeerRef, u32, u64)>,
+    pub receive: Option<(Option<PeerRef>, u32, u64)>,
+}
+
+/// A collective.
+#[derive(Clone, Debug)]
+pub(crate) struct Together {
+    pub kind: CollectiveKind,
+    pub root: u32,
+    pub bytes: u64,
+    pub send_to: Box<[u64]>,
+    pub receive_from: Box<[u64]>,
+    pub request: u32,
+}
+
+/// A rank's share of the tables.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankCode {
+    pub start: u32,
+    pub bursts: u32,
+    pub communicators: u32,
+    /// First of its loop counters.
+    pub loops: u32,
+    /// First of its requests.
+    pub requests: u32,
+    /// First of its cursors into columns; `NONE` where every column has one value.
+    pub cursors: u32,
+}
+
+/// The whole program.
+#[derive(Debug)]
+pub struct Code<'p> {
+    pub(crate) program: &'p Program,
+    pub(crate) instructions: Vec<Ins>,
+    pub(crate) acts: Vec<Act>,
+    /// The call site and function of an operation, by its number: index into `places`.
+    pub(crate) site_of: Vec<u32>,
+    /// An operation at each site and function, for its name.
+    pub(crate) places: Vec<u32>,
+    pub(crate) communicator_of: Vec<u32>,
+    pub(crate) both: Vec<Both>,
+    pub(crate) together: Vec<Together>,
+    pub(crate) lists: Vec<u32>,
+    pub(crate) ranks: Vec<RankCode>,
+    pub(crate) loops: u32,
+    pub(crate) requests: u32,
+    pub(crate) cursors: u32,
+    /// Some receive or probe accepts what nobody knows.
+    pub(crate) open: bool,
+    /// Some operation goes on while its rank does something else.
+    pub(crate) overlaps: bool,
+    /// Some collective does.
+    pub(crate) beside: bool,
+}
+
+impl<'p> Code<'p> {
+    /// Makes a program ready.
+    pub fn new(program: &'p Program) -> Code<'p> {
+        let mut code = Code {
+            program,
+            instructions: Vec::new(),
+            acts: Vec::with_capacity(program.ops.len()),
+            site_of: Vec::with_capacity(program.ops.len()),
+            places: Vec::new(),
+            communicator_of: program.ops.iter().map(|op| op.communicator).collect(),
+            both: Vec::new(),
+            together: Vec::new(),
+            lists: Vec::new(),
+            ranks: Vec::with_capacity(program.ranks.len()),
+            loops: 0,
+            requests: 0,
+            cursors: 0,
+            open: false,
+            overlaps: false,
+            beside: false,
+        };
+        let mut places = HashMap::new();
+        for (number, op) in program.ops.iter().enumerate() {
+            let act = code.act(op);
+            code.acts.push(act);
+            let place = *places.entry((op.site, op.function)).or_insert_with(|| {
+                code.places.push(number as u32);
+                (code.places.len() - 1) as u32
+            });
+            code.site_of.push(place);
+        }
+        code.ranks(program);
+        code
+    }
+
+    fn ranks(&mut self, program: &Program) {
+        struct Tree {
+            start: u32,
+            depth: u32,
+            requests: u32,
+        }
+        let mut trees: HashMap<(u32, u32), Tree> = HashMap::new();
+        // Columns of a rank are numbered as its bursts have them; ranks of one tree have the same slots.
+        let mut layouts: HashMap<Vec<u32>, u32> = HashMap::new();
+        for rank in &program.ranks {
+            let bursts = &program.bursts[rank.bursts as usize];
+            let slots: Vec<u32> = bursts.columns.iter().map(|column| column.slot).collect();
+            let next = layouts.len() as u32;
+            let layout = match layouts.get(&slots) {
+                Some(&layout) => layout,
+                None => {
+                    layouts.insert(slots.clone(), next);
+                    next
+                }
+            };
+            let tree = trees.entry((rank.tree, layout)).or_insert_with(|| {
+                let columns: HashMap<u32, u32> = slots
+                    .iter()
+                    .zip(0..)
+                    .map(|(&slot, at)| (slot, at))
+                    .collect();
+                let start = self.instructions.len() as u32;
+                let mut requests = 0;
+                let depth = self.emit(program, rank.tree, &columns, &mut requests);
+                self.instructions.push(Ins::Stop);
+                Tree {
+                    start,
+                    depth,
+                    requests,
+                }
+            });
+            let varied = bursts.columns.iter().any(|column| column.length > 1);
+            self.ranks.push(RankCode {
+                start: tree.start,
+                bursts: rank.bursts,
+                communicators: rank.communicators,
+                loops: self.loops,
+                requests: self.requests,
+                cursors: if varied { self.cursors } else { NONE },
+            });
+            self.loops += tree.depth;
+            self.requests += tree.requests;
+            if varied {
+                self.cursors += bursts.columns.len() as u32;
+            }
+        }
+    }
+
+    /// Writes a body; how deep its loops go.
+    fn emit(
+        &mut self,
+        program: &Program,
+        body: u32,
+        columns: &HashMap<u32, u32>,
+        requests: &mut u32,
+    ) -> u32 {
+        let mut depth = 0;
+        let column = |slot: u32| columns.get(&slot).copied().unwrap_or(NONE);
+        for &node in program.forest.children(body) {
+            match program.forest.get(node) {
+                Node::Leaf(symbol) => {
+                    let step = program.steps[symbol as usize];
+                    let op = &program.ops[step.op as usize];
+                    *requests = (*requests).max(most_requests(op));
+                    self.instructions.push(match op.action {
+                        Action::Opaque => Ins::Opaque {
+                            column: column(step.slot),
+                            own: program.opaque_slot(op).map_or(NONE, column),
+                            op: step.op,
+                        },
+                        _ => Ins::Step {
+                            column: column(step.slot),
+                            op: step.op,
+                        },
+                    });
+                }
+                Node::Loop { count, body } => {
+                    self.instructions.push(Ins::Loop { count });
+                    let start = self.instructions.len() as u32;
+                    depth = depth.max(1 + self.emit(program, body, columns, requests));
+                    self.instructions.push(Ins::End { start });
+                }
+            }
+        }
+        depth
+    }
+
+    fn act(&mut self, op: &Op) -> Act {
+        let mut source = |from: &Source| {
+            self.open |= *from == Source::Any;
+            from.peer()
+        };
+        match &op.action {
+            Action::Nothing | Action::Opaque => Act::Nothing,
+            Action::Send {
+                to,
+                tag,
+                bytes,
+                mode,
+                request,
+            } => {
+                self.overlaps |= request.is_some();
+                Act::Send {
+                    to: *to,
+                    tag: *tag,
+                    bytes: *bytes,
+                    mode: *mode,
+                    request: request.unwrap_or(NONE),
+                }
+            }
+            Action::Receive {
+                from,
+                tag,
+                room,
+                request,
+            } => {
+                let from = source(from);
+                self.open |= tag.is_none();
+                self.overlaps |= request.is_some();
+                Act::Receive {
+                    from,
+                    tag: tag.unwrap_or(ANY),
+                    room: *room,
+                    request: request.unwrap_or(NONE),
+                }
+            }
+            Action::SendReceive { send, receive } => {
+                let receive = receive.map(|(from, tag, room)| {
+                    self.open |= tag.is_none() || from == Source::Any;
+                    (from.peer(), tag.unwrap_or(ANY), room)
+                });
+                self.both.push(Both {
+                    send: *send,
+                    receive,
+                });
+                Act::Both((self.both.len() - 1) as u32)
+            }
+            Action::Probe { from, tag } => {
+                let from = source(from);
+                self.open = true;
+                Act::Probe {
+                    from,
+                    tag: tag.unwrap_or(ANY),
+                }
+            }
+            Action::Wait { requests } => {
+                let (start, length) = self.list(requests);
+                Act::Wait { start, length }
+            }
+            Action::Free { requests } => {
+                let (start, length) = self.list(requests);
+                Act::Free { start, length }
+            }
+            Action::Cancel { requests } => {
+                let (start, length) = self.list(requests);
+                Act::Cancel { start, length }
+            }
+            Action::Collective(collective) => {
+                self.beside |= collective.request.is_some();
+                self.together.push(Together {
+                    kind: collective.kind,
+                    root: collective.root,
+                    bytes: collective.bytes,
+                    send_to: collective.send_to.clone(),
+                    receive_from: collective.receive_from.clone(),
+                    request: collective.request.unwrap_or(NONE),
+                });
+                Act::Collective((self.together.len() - 1) as u32)
+            }
+        }
+    }
+
+    fn list(&mut self, requests: &[u32]) -> (u32, u32) {
+        let start = self.lists.len() as u32;
+        self.lists.extend(requests);
+        (start, requests.len() as u32)
+    }
+
+    /// The operation at a place, for its function and site.
+    pub(crate) fn op_at(&self, place: u32) -> Option<&'p Op> {
+        let op = *self.places.get(place as usize)?;
+        self.program.ops.get(op as usize)
+    }
+
+    /// The function and site of an operation as text.
+    pub(crate) fn describe(&self, op: u32) -> String {
+        match self.program.ops.get(op as usize) {
+            Some(op) => format!("{} at {}", op.function, op.site),
+            None => "the end".to_owned(),
+        }
+    }
+
+    /// World sizes of communicators by number.
+    pub(crate) fn communicator_sizes(&self) -> Vec<u32> {
+        let world = self.program.ranks.len() as u32;
+        let size = |members: &Vec<u32>| match members.len() {
+            0 => world,
+            size => size as u32,
+        };
+        self.program.communicators.iter().map(size).collect()
+    }
+
+    /// Ranks of each listed communicator by world rank: their place in it.
+    pub(crate) fn places_in(&self, number: u32) -> BTreeMap<u32, u32> {
+        self.program.communicators[number as usize]
+            .iter()
+            .zip(0..)
+            .map(|(&rank, at)| (rank, at))
+            .collect()
+    }
+}
+
+fn most_requests(op: &Op) -> u32 {
+    let after = |request: &u32| request + 1;
+    match &op.action {
+        Action::Send { request, .. } | Action::Receive { request, .. } => {
+            request.as_ref().map_or(0, after)
+        }
+        Action::Collective(collective) => collective.request.as_ref().map_or(0, after),
+        Action::Wait { requests } | Action::Free { requests } | Action::Cancel { requests } => {
+            requests.iter().map(after).max().unwrap_or(0)
+        }
+        _ => 0,
+    }
+}

@@ -1,0 +1,303 @@
+//! Collective operations as rounds of messages.
+//!
+//! An algorithm gives, for each rank and round, at most one message to send and one to receive, computed from the round's number:
+//! nothing is stored per rank. Rounds may wait for all that was begun before the next one; every algorithm waits at its end.
+//! The algorithms are those of the literature: Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication
+//! Operations in MPICH" (2005); Bruck et al. (1997) for all-to-all and all-gather; Hensgen, Finkel and Manber (1988) for the
+//! dissemination barrier.
+
+mod exchange;
+mod select;
+mod tree;
+
+use std::fmt;
+
+use nodescope_model::CollectiveKind;
+use serde::Serialize;
+
+pub use select::{Choice, Library};
+
+/// A named algorithm.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// Everybody with the root, or everybody with everybody, at once.
+    Linear,
+    /// A binomial tree.
+    Binomial,
+    /// A chain along which segments follow one another.
+    Pipeline,
+    /// Partners at distance 1, 2, 4, ...; ranks beyond the greatest power of two join a partner before and hear of it after.
+    RecursiveDoubling,
+    /// Halving vectors with partners at distance p/2, p/4, ...
+    RecursiveHalving,
+    /// Around a ring: a block to the right, one from the left.
+    Ring,
+    /// Reduce-scatter by recursive halving, then all-gather by recursive doubling (or gather to the root).
+    Rabenseifner,
+    /// With the rank k after and the rank k before, for k from 1.
+    Pairwise,
+    /// Bruck's: blocks gathered over distances 1, 2, 4, ...
+    Bruck,
+    /// Signals over distances 1, 2, 4, ...
+    Dissemination,
+    /// Scatter by a binomial tree, then all-gather around a ring (van de Geijn).
+    ScatterAllgather,
+    /// A reduction to rank 0, then a broadcast.
+    ReduceBroadcast,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Algorithm; 12] = [
+        Algorithm::Linear,
+        Algorithm::Binomial,
+        Algorithm::Pipeline,
+        Algorithm::RecursiveDoubling,
+        Algorithm::RecursiveHalving,
+        Algorithm::Ring,
+        Algorithm::Rabenseifner,
+        Algorithm::Pairwise,
+        Algorithm::Bruck,
+        Algorithm::Dissemination,
+        Algorithm::ScatterAllgather,
+        Algorithm::ReduceBroadcast,
+    ];
+
+    /// Its name in cluster files.
+    pub fn name(self) -> &'static str {
+        match self {
+            Algorithm::Linear => "linear",
+            Algorithm::Binomial => "binomial",
+            Algorithm::Pipeline => "pipeline",
+            Algorithm::RecursiveDoubling => "recursive-doubling",
+            Algorithm::RecursiveHalving => "recursive-halving",
+            Algorithm::Ring => "ring",
+            Algorithm::Rabenseifner => "rabenseifner",
+            Algorithm::Pairwise => "pairwise",
+            Algorithm::Bruck => "bruck",
+            Algorithm::Dissemination => "dissemination",
+            Algorithm::ScatterAllgather => "scatter-allgather",
+            Algorithm::ReduceBroadcast => "reduce-broadcast",
+        }
+    }
+
+    /// Whether it can do a kind of collective.
+    pub fn can(self, kind: CollectiveKind) -> bool {
+        use Algorithm::*;
+        use CollectiveKind as K;
+        match kind {
+            K::Barrier => matches!(self, Linear | RecursiveDoubling | Dissemination),
+            K::Bcast => matches!(self, Linear | Binomial | Pipeline | ScatterAllgather),
+            K::Reduce => matches!(self, Linear | Binomial | Pipeline | Rabenseifner),
+            K::Allreduce | K::Create => matches!(
+                self,
+                RecursiveDoubling | Ring | Rabenseifner | ReduceBroadcast
+            ),
+            K::Gather | K::Scatter => matches!(self, Linear | Binomial),
+            K::Gatherv | K::Scatterv => self == Linear,
+            K::Allgather => matches!(self, RecursiveDoubling | Ring | Bruck | Linear),
+            K::Allgatherv => matches!(self, Ring | Linear),
+            K::Alltoall => matches!(self, Linear | Pairwise | Bruck),
+            K::Alltoallv => matches!(self, Linear | Pairwise),
+            K::ReduceScatter | K::ReduceScatterBlock => {
+                matches!(self, RecursiveHalving | Pairwise | Ring)
+            }
+            K::Scan | K::Exscan => matches!(self, Linear | RecursiveDoubling),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// An algorithm with the size of its segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct Selected {
+    /// The algorithm.
+    pub algorithm: Algorithm,
+    /// Bytes of a segment; 0 for the whole message.
+    pub segment: u64,
+}
+
+impl From<Algorithm> for Selected {
+    fn from(algorithm: Algorithm) -> Selected {
+        Selected {
+            algorithm,
+            segment: 0,
+        }
+    }
+}
+
+/// A collective as one rank sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape<'a> {
+    /// What it is.
+    pub kind: CollectiveKind,
+    /// Ranks of the communicator, at least 1.
+    pub size: u32,
+    /// The caller's rank in it.
+    pub me: u32,
+    /// The root's.
+    pub root: u32,
+    /// As in [`nodescope_model::Collective::bytes`].
+    pub bytes: u64,
+    /// Bytes to each rank, or empty.
+    pub send_to: &'a [u64],
+    /// Bytes from each rank, or empty.
+    pub receive_from: &'a [u64],
+}
+
+impl Shape<'_> {
+    /// Bytes that the caller sends to a rank in a v form; the common share where the call had no list.
+    fn to(&self, rank: u32) -> u64 {
+        self.share(self.send_to, rank)
+    }
+
+    /// Bytes that the caller gets from a rank in a v form.
+    fn from(&self, rank: u32) -> u64 {
+        self.share(self.receive_from, rank)
+    }
+
+    fn share(&self, list: &[u64], rank: u32) -> u64 {
+        match list.get(rank as usize) {
+            Some(&bytes) => bytes,
+            None if self.kind == CollectiveKind::Alltoallv => {
+                self.bytes / u64::from(self.size.max(1))
+            }
+            None => self.bytes,
+        }
+    }
+
+    /// The rank so many after the caller.
+    fn after(&self, distance: u32) -> u32 {
+        ((u64::from(self.me) + u64::from(distance)) % u64::from(self.size)) as u32
+    }
+
+    /// The rank so many before the caller.
+    fn before(&self, distance: u32) -> u32 {
+        self.after(self.size - distance % self.size)
+    }
+}
+
+/// What a rank does in one round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Round {
+    /// Receiver, by its rank in the communicator, and bytes.
+    pub send: Option<(u32, u64)>,
+    /// Sender and bytes.
+    pub receive: Option<(u32, u64)>,
+    /// Whether everything begun so far must be complete before the next round.
+    pub wait: bool,
+    /// Bytes that are reduced after it.
+    pub reduce: u64,
+}
+
+impl Round {
+    fn send(to: u32, bytes: u64) -> Round {
+        Round {
+            send: Some((to, bytes)),
+            ..Round::default()
+        }
+    }
+
+    fn receive(from: u32, bytes: u64) -> Round {
+        Round {
+            receive: Some((from, bytes)),
+            wait: true,
+            ..Round::default()
+        }
+    }
+
+    fn exchange(to: u32, sent: u64, from: u32, received: u64) -> Round {
+        Round {
+            send: Some((to, sent)),
+            receive: Some((from, received)),
+            wait: true,
+            reduce: 0,
+        }
+    }
+
+    fn reducing(self, bytes: u64) -> Round {
+        Round {
+            reduce: bytes,
+            ..self
+        }
+    }
+}
+
+/// What the caller does in round `k`, counted from 0; none after the last.
+pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
+    if shape.size < 2 {
+        return None;
+    }
+    use Algorithm::*;
+    use CollectiveKind as K;
+    match (shape.kind, selected.algorithm) {
+        (K::Barrier, Dissemination) => exchange::dissemination(shape, k),
+        (K::Barrier, Linear) => tree::linear_barrier(shape, k),
+        (K::Barrier | K::Allreduce | K::Create, RecursiveDoubling) | (K::Barrier, _) => {
+            exchange::recursive_doubling(shape, k)
+        }
+        (K::Bcast, Linear) => tree::linear_out(shape, k, |_| shape.bytes),
+        (K::Bcast, Pipeline) => tree::pipeline(shape, k, selected.segment),
+        (K::Bcast, ScatterAllgather) => exchange::scatter_allgather(shape, k),
+        (K::Bcast, _) => tree::binomial_out(shape, k, shape.root, |_| shape.bytes),
+        (K::Reduce, Linear) => {
+            tree::linear_in(shape, k, |_| shape.bytes).map(|r| reduced(r, shape.bytes))
+        }
+        (K::Reduce, Pipeline) => tree::reduce_pipeline(shape, k, selected.segment),
+        (K::Reduce, Rabenseifner) => exchange::rabenseifner_reduce(shape, k),
+        (K::Reduce, _) => tree::binomial_in(shape, k, shape.root, |_| shape.bytes)
+            .map(|r| reduced(r, shape.bytes)),
+        (K::Allreduce | K::Create, Ring) => exchange::ring_allreduce(shape, k),
+        (K::Allreduce | K::Create, Rabenseifner) => exchange::rabenseifner(shape, k),
+        (K::Allreduce | K::Create, _) => tree::reduce_broadcast(shape, k),
+        (K::Gather, Binomial) => {
+            tree::binomial_in(shape, k, shape.root, |ranks| shape.bytes * u64::from(ranks))
+        }
+        (K::Gather | K::Gatherv, _) => tree::linear_in(shape, k, |rank| shape.from(rank)),
+        (K::Scatter, Binomial) => {
+            tree::binomial_out(shape, k, shape.root, |ranks| shape.bytes * u64::from(ranks))
+        }
+        (K::Scatter | K::Scatterv, _) => tree::linear_out(shape, k, |rank| shape.to(rank)),
+        (K::Allgather, RecursiveDoubling) if shape.size.is_power_of_two() => {
+            exchange::doubling_allgather(shape, k)
+        }
+        (K::Allgather, Bruck | RecursiveDoubling) => exchange::bruck_allgather(shape, k),
+        (K::Allgather | K::Allgatherv, Linear) => {
+            let own = shape.bytes;
+            exchange::linear(shape, k, |_| own, |rank| shape.from(rank))
+        }
+        (K::Allgather | K::Allgatherv, _) => exchange::ring_allgather(shape, k),
+        (K::Alltoall, Bruck) => exchange::bruck_alltoall(shape, k),
+        (K::Alltoall | K::Alltoallv, Linear) => {
+            exchange::linear(shape, k, |rank| shape.to(rank), |rank| shape.from(rank))
+        }
+        (K::Alltoall | K::Alltoallv, _) => exchange::pairwise(shape, k),
+        (K::ReduceScatter | K::ReduceScatterBlock, RecursiveHalving) => {
+            exchange::halving_reduce_scatter(shape, k)
+        }
+        (K::ReduceScatter | K::ReduceScatterBlock, Ring) => exchange::ring_reduce_scatter(shape, k),
+        (K::ReduceScatter | K::ReduceScatterBlock, _) => {
+            exchange::pairwise_reduce_scatter(shape, k)
+        }
+        (K::Scan | K::Exscan, RecursiveDoubling) => exchange::doubling_scan(shape, k),
+        (K::Scan | K::Exscan, _) => tree::chain_scan(shape, k),
+    }
+}
+
+/// A round after whose receive the vector is reduced.
+fn reduced(round: Round, bytes: u64) -> Round {
+    if round.receive.is_some() {
+        round.reducing(bytes)
+    } else {
+        round
+    }
+}
+
+#[cfg(test)]
+mod tests;

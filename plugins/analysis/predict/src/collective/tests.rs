@@ -1,0 +1,147 @@
+//! Every algorithm on every number of ranks: what is sent is received, in rounds that end.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::*;
+
+/// Plays all ranks' rounds with messages that arrive in order; bytes received by each rank.
+fn play(kind: CollectiveKind, selected: Selected, size: u32, root: u32, bytes: u64) -> Vec<u64> {
+    let shape = |me| Shape {
+        kind,
+        size,
+        me,
+        root,
+        bytes,
+        send_to: &[],
+        receive_from: &[],
+    };
+    let mut next = vec![0; size as usize];
+    let mut waiting: Vec<VecDeque<(u32, u64)>> = vec![VecDeque::new(); size as usize];
+    let mut channels: BTreeMap<(u32, u32), VecDeque<u64>> = BTreeMap::new();
+    let mut received = vec![0; size as usize];
+    let mut done = vec![false; size as usize];
+    loop {
+        let mut progress = false;
+        for me in 0..size {
+            let at = me as usize;
+            loop {
+                // What it waits for.
+                while let Some(&(from, expected)) = waiting[at].front() {
+                    let Some(got) = channels.entry((from, me)).or_default().pop_front() else {
+                        break;
+                    };
+                    assert_eq!(
+                        got, expected,
+                        "{kind:?} {selected:?} {size}: {from} to {me}"
+                    );
+                    received[at] += got;
+                    waiting[at].pop_front();
+                    progress = true;
+                }
+                if !waiting[at].is_empty() || done[at] {
+                    break;
+                }
+                // Rounds until one waits.
+                loop {
+                    let Some(round) = round(selected, &shape(me), next[at]) else {
+                        done[at] = waiting[at].is_empty();
+                        progress |= done[at];
+                        break;
+                    };
+                    next[at] += 1;
+                    progress = true;
+                    if let Some((to, bytes)) = round.send {
+                        assert!(to < size && to != me);
+                        channels.entry((me, to)).or_default().push_back(bytes);
+                    }
+                    waiting[at].extend(round.receive);
+                    if round.wait {
+                        break;
+                    }
+                }
+                if done[at] {
+                    break;
+                }
+            }
+        }
+        if !progress {
+            break;
+        }
+    }
+    assert!(
+        done.iter().all(|done| *done),
+        "{kind:?} {selected:?} {size} root {root}: hangs"
+    );
+    assert!(
+        channels.values().all(VecDeque::is_empty),
+        "{kind:?} {selected:?} {size} root {root}: something is not received"
+    );
+    received
+}
+
+#[test]
+fn every_algorithm_ends_and_receives_what_is_sent() {
+    for kind in CollectiveKind::ALL {
+        for algorithm in Algorithm::ALL.into_iter().filter(|a| a.can(kind)) {
+            for size in 1..=19 {
+                for root in [0, size / 2, size - 1] {
+                    let selected = Selected {
+                        algorithm,
+                        segment: 1000,
+                    };
+                    play(kind, selected, size, root, 4096);
+                    if !kind.rooted() {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn volumes_are_those_of_the_literature() {
+    use Algorithm::*;
+    let volume =
+        |kind, algorithm: Algorithm, size, bytes| play(kind, algorithm.into(), size, 0, bytes);
+    // Every rank of a ring or Rabenseifner all-reduce receives 2 n (p - 1) / p.
+    assert_eq!(volume(CollectiveKind::Allreduce, Ring, 8, 4096), [7168; 8]);
+    assert_eq!(
+        volume(CollectiveKind::Allreduce, Rabenseifner, 8, 4096),
+        [7168; 8]
+    );
+    assert_eq!(
+        volume(CollectiveKind::Allreduce, RecursiveDoubling, 8, 4096),
+        [12288; 8]
+    );
+    assert_eq!(volume(CollectiveKind::Allgather, Ring, 7, 10), [60; 7]);
+    assert_eq!(volume(CollectiveKind::Allgather, Bruck, 7, 10), [60; 7]);
+    assert_eq!(
+        volume(CollectiveKind::Allgather, RecursiveDoubling, 8, 10),
+        [70; 8]
+    );
+    assert_eq!(volume(CollectiveKind::Alltoall, Pairwise, 7, 10), [60; 7]);
+    assert_eq!(volume(CollectiveKind::Alltoall, Bruck, 8, 10), [120; 8]);
+    assert_eq!(
+        volume(CollectiveKind::Bcast, Binomial, 6, 10),
+        [0, 10, 10, 10, 10, 10]
+    );
+    assert_eq!(volume(CollectiveKind::Gather, Binomial, 5, 10)[0], 40);
+    assert_eq!(
+        volume(CollectiveKind::Reduce, Rabenseifner, 8, 4096)[0],
+        3584 + 3584
+    );
+    assert_eq!(
+        volume(CollectiveKind::Bcast, ScatterAllgather, 4, 4096)[1],
+        1024 + 3072
+    );
+}
+
+#[test]
+fn names_are_read_back() {
+    for algorithm in Algorithm::ALL {
+        let found = Algorithm::ALL.iter().find(|a| a.name() == algorithm.name());
+        assert_eq!(found, Some(&algorithm));
+        assert!(CollectiveKind::ALL.iter().any(|&kind| algorithm.can(kind)));
+    }
+}

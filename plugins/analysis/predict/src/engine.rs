@@ -1,0 +1,682 @@
+//! The interpreter: a logical process with a clock of its own for each rank.
+//!
+//! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network, so that a wait ends at a
+//! time known in advance and takes one event. Where ranks share anything but messages (links, a rank that must be in MPI for a
+//! large message to go on), operations are interpreted in the order of their times; otherwise each rank runs ahead as far as it can,
+//! with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
+//!
+//! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
+
+mod burst;
+mod collective;
+mod matching;
+mod monitor;
+mod path;
+mod point;
+mod wires;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+use crate::cluster::{Cluster, FitError, Progress};
+use crate::code::{Act, Code, Ins, NONE};
+use crate::collective::Selected;
+use crate::network::Channel;
+use crate::result::{Outcome, Problem, RankTimes, WaitKind};
+use burst::Busy;
+use collective::Team;
+use matching::{Message, Posted, Queues, Slab};
+use path::{Origin, Path};
+use wires::Wires;
+
+/// How to interpret.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Draw each burst at random from its slot's values on its rank, from this seed; none takes them as traced.
+    pub resample: Option<u64>,
+    /// Keep what is needed to tell the critical path: about 64 bytes for each wait.
+    pub critical_path: bool,
+    /// Keep the order of times even where it changes nothing.
+    pub force_order: bool,
+    /// Links to report, most used first.
+    pub links: usize,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            resample: None,
+            critical_path: true,
+            force_order: false,
+            links: 10,
+        }
+    }
+}
+
+/// Interprets a program on a cluster.
+///
+/// # Errors
+///
+/// A program that does not fit on it.
+pub fn interpret(
+    code: &Code<'_>,
+    cluster: &Cluster,
+    options: &Options,
+) -> Result<Outcome, FitError> {
+    let nodes = cluster.place(code.ranks.len() as u32)?;
+    let mut engine = Engine::new(code, cluster, options, nodes);
+    engine.run();
+    Ok(engine.finish())
+}
+
+/// Who is told that something is complete.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    Nobody,
+    Context(u32),
+    Request { index: u32, generation: u32 },
+}
+
+/// Why something completed when it did.
+#[derive(Clone, Copy, Debug)]
+struct Cause {
+    /// When the partner entered its call.
+    at: u64,
+    rank: u32,
+    op: u32,
+    kind: WaitKind,
+    origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Goes on with the instruction at its counter.
+    Next,
+    /// Computes until its wake-up.
+    Computing,
+    /// Is about to do its operation.
+    Operate,
+    /// Waits.
+    Blocked,
+    Done,
+}
+
+/// Something that runs: a rank, or a collective that goes on beside one.
+#[derive(Clone, Debug)]
+struct Context {
+    clock: u64,
+    /// Latest completion that it waits for.
+    ready: u64,
+    /// Processor time of the completions that it waits for.
+    owed: u64,
+    /// When it entered its current operation.
+    entered: u64,
+    /// The event that wakes it.
+    wake: u64,
+    cause: Option<Cause>,
+    rank: u32,
+    counter: u32,
+    depth: u32,
+    pending: u32,
+    op: u32,
+    phase: Phase,
+    /// Last part of its critical path.
+    path: u32,
+    // Its current collective.
+    together: u32,
+    communicator: u32,
+    instance: u32,
+    round: u32,
+    me: u32,
+    selected: Selected,
+    /// Rounds are over; what is pending is all that remains.
+    last: bool,
+    /// Of a collective beside the rank: what it completes.
+    completes: Target,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    done: bool,
+    awaited: bool,
+    generation: u32,
+    at: u64,
+    owed: u64,
+    cause: Option<Cause>,
+    /// The rank whose request it is.
+    rank: u32,
+    /// For whom it waits: for the monitor.
+    peer: u32,
+}
+
+const IDLE: Request = Request {
+    done: true,
+    awaited: false,
+    generation: 0,
+    at: 0,
+    owed: 0,
+    cause: None,
+    rank: NONE,
+    peer: NONE,
+};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Account {
+    computation: u64,
+    opaque: u64,
+    wait: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct WaitSum {
+    count: u64,
+    time: u64,
+    longest: u64,
+    late_rank: u32,
+}
+
+/// Event codes: a context; a request to send that arrives; a permission that arrives.
+const ASKED: u32 = 1 << 30;
+const GRANTED: u32 = 1 << 31;
+
+struct Engine<'a> {
+    code: &'a Code<'a>,
+    cluster: &'a Cluster,
+    options: &'a Options,
+    world: u32,
+    node_of: Vec<u32>,
+    ordered: bool,
+    /// Large messages go on while their ranks compute.
+    asynchronous: bool,
+    beta: f64,
+    contexts: Vec<Context>,
+    spare: Vec<u32>,
+    queue: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Contexts that can go on, where the order of times does not matter.
+    runnable: Vec<u32>,
+    messages: Slab<Message>,
+    posted: Slab<Posted>,
+    queues: Queues,
+    requests: Vec<Request>,
+    loops: Vec<u32>,
+    cursors: Vec<u32>,
+    accounts: Vec<Account>,
+    teams: Vec<Team>,
+    wires: Wires,
+    busy: Vec<Busy>,
+    /// Messages that wait until a rank is in MPI.
+    deferred: HashMap<u32, Vec<u32>>,
+    path: Path,
+    waits: HashMap<(WaitKind, u32, u32), WaitSum>,
+    problems: Vec<Problem>,
+    stopped: bool,
+    now: u64,
+    events: u64,
+    sent: u64,
+    sent_bytes: u64,
+}
+
+impl<'a> Engine<'a> {
+    fn new(
+        code: &'a Code<'a>,
+        cluster: &'a Cluster,
+        options: &'a Options,
+        node_of: Vec<u32>,
+    ) -> Engine<'a> {
+        let world = code.ranks.len() as u32;
+        let (asynchronous, beta) = match cluster.progress {
+            Progress::Calls => (false, 0.0),
+            Progress::Thread { beta } => (true, beta),
+        };
+        // With blocking operations only, a rank is always in MPI where it has to be.
+        let shares =
+            cluster.contention || beta > 0.0 || code.beside || (!asynchronous && code.overlaps);
+        let contexts = (code.ranks.iter().zip(0..))
+            .map(|(rank, number)| Context {
+                counter: rank.start,
+                ..Context::new(number)
+            })
+            .collect();
+        Engine {
+            code,
+            cluster,
+            options,
+            world,
+            ordered: options.force_order || code.open || shares,
+            asynchronous,
+            beta,
+            contexts,
+            spare: Vec::new(),
+            queue: BinaryHeap::with_capacity(world as usize + 16),
+            runnable: Vec::new(),
+            messages: Slab::default(),
+            posted: Slab::default(),
+            queues: Queues::new(world),
+            requests: vec![IDLE; code.requests as usize],
+            loops: vec![0; code.loops as usize],
+            cursors: vec![0; code.cursors as usize],
+            accounts: vec![Account::default(); world as usize],
+            teams: Team::all(code),
+            wires: Wires::new(cluster, world, &node_of),
+            busy: vec![Busy::default(); if beta > 0.0 { world as usize } else { 0 }],
+            deferred: HashMap::new(),
+            path: Path::new(options.critical_path),
+            waits: HashMap::new(),
+            problems: Vec::new(),
+            stopped: false,
+            now: 0,
+            events: 0,
+            sent: 0,
+            sent_bytes: 0,
+            node_of,
+        }
+    }
+
+    fn run(&mut self) {
+        // The last to become runnable runs first.
+        for rank in (0..self.world).rev() {
+            self.wake(rank, 0);
+        }
+        while let Some(context) = self.runnable.pop() {
+            self.go(context);
+            if self.stopped {
+                return;
+            }
+        }
+        while let Some(Reverse((time, what))) = self.queue.pop() {
+            self.now = time;
+            if what & GRANTED != 0 {
+                self.granted(what & !GRANTED, time);
+            } else if what & ASKED != 0 {
+                self.asked(what & !ASKED, time);
+            } else if self.contexts[what as usize].wake == time {
+                self.go(what);
+            }
+            if self.stopped {
+                return;
+            }
+        }
+        self.deadlock();
+    }
+
+    /// Wakes a context at a time.
+    fn wake(&mut self, context: u32, time: u64) {
+        self.contexts[context as usize].wake = time;
+        if self.ordered {
+            self.queue.push(Reverse((time, context)));
+        } else {
+            self.runnable.push(context);
+        }
+    }
+
+    /// Whether something happens before `time`.
+    fn overtaken(&self, time: u64) -> bool {
+        self.ordered
+            && self
+                .queue
+                .peek()
+                .is_some_and(|Reverse((earliest, _))| *earliest < time)
+    }
+
+    /// Lets a context run as far as it can.
+    fn go(&mut self, context: u32) {
+        if context >= self.world {
+            self.resume_beside(context);
+            return;
+        }
+        let at = context as usize;
+        loop {
+            match self.contexts[at].phase {
+                Phase::Done => return,
+                Phase::Computing => self.contexts[at].phase = Phase::Operate,
+                Phase::Next => {
+                    if !self.step(context) {
+                        return;
+                    }
+                }
+                Phase::Operate => {
+                    let clock = self.contexts[at].clock;
+                    if self.overtaken(clock) {
+                        self.wake(context, clock);
+                        return;
+                    }
+                    self.contexts[at].entered = clock;
+                    self.call_deferred(context);
+                    if !self.operate(context) {
+                        self.contexts[at].phase = Phase::Blocked;
+                        return;
+                    }
+                    self.past(at);
+                }
+                // An event from before the clock was moved.
+                Phase::Blocked if self.contexts[at].pending > 0 => return,
+                Phase::Blocked => {
+                    self.unblock(context);
+                    if !self.resume(context) {
+                        return;
+                    }
+                    self.past(at);
+                }
+            }
+            if self.stopped {
+                return;
+            }
+        }
+    }
+
+    fn past(&mut self, at: usize) {
+        self.contexts[at].counter += 1;
+        self.contexts[at].phase = Phase::Next;
+    }
+
+    /// One instruction; false if the context does not go on now.
+    fn step(&mut self, context: u32) -> bool {
+        let at = context as usize;
+        let rank = self.code.ranks[at];
+        let Context { counter, depth, .. } = self.contexts[at];
+        match self.code.instructions[counter as usize] {
+            Ins::Step { column, op } => {
+                self.contexts[at].op = op;
+                let time = self.burst(context, column);
+                self.events += 1;
+                self.accounts[at].computation += time;
+                if self.beta > 0.0 && time > 0 {
+                    self.compute_beside_progress(context, time);
+                    return false;
+                }
+                self.contexts[at].clock += time;
+                self.contexts[at].phase = Phase::Operate;
+            }
+            Ins::Opaque { column, own, op } => {
+                self.contexts[at].op = op;
+                let burst = self.burst(context, column);
+                let own = self.burst(context, own);
+                self.events += 1;
+                self.accounts[at].computation += burst;
+                self.accounts[at].opaque += own;
+                self.contexts[at].clock += burst + own;
+                self.contexts[at].counter += 1;
+            }
+            Ins::Loop { count } => {
+                self.loops[(rank.loops + depth) as usize] = count;
+                self.contexts[at].depth += 1;
+                self.contexts[at].counter += 1;
+            }
+            Ins::End { start } => {
+                let left = &mut self.loops[(rank.loops + depth - 1) as usize];
+                *left -= 1;
+                if *left > 0 {
+                    self.contexts[at].counter = start;
+                } else {
+                    self.contexts[at].depth -= 1;
+                    self.contexts[at].counter += 1;
+                }
+            }
+            Ins::Stop => {
+                // The end of a program lets everything go on that waits for its rank.
+                self.call_deferred(context);
+                self.contexts[at].op = NONE;
+                self.contexts[at].phase = Phase::Done;
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Begins an operation; false if it blocks.
+    fn operate(&mut self, context: u32) -> bool {
+        let at = context as usize;
+        let op = self.contexts[at].op;
+        match self.code.acts[op as usize] {
+            Act::Nothing => return true,
+            Act::Send {
+                to,
+                tag,
+                bytes,
+                mode,
+                request,
+            } => {
+                let to = to.resolve(context, self.world);
+                let target = self.target(context, request, to);
+                let key = self.key(context, op);
+                self.send(context, to, (key, tag), bytes, mode, target);
+            }
+            Act::Receive {
+                from,
+                tag,
+                room,
+                request,
+            } => {
+                let from = self.source(context, from);
+                let target = self.target(context, request, from);
+                let key = self.key(context, op);
+                self.receive(context, from, (key, tag), room, target);
+            }
+            Act::Both(index) => {
+                let both = self.code.both[index as usize];
+                let key = self.key(context, op);
+                if let Some((from, tag, room)) = both.receive {
+                    let from = self.source(context, from);
+                    self.receive(context, from, (key, tag), room, Target::Context(context));
+                }
+                if let Some((to, tag, bytes)) = both.send {
+                    let to = to.resolve(context, self.world);
+                    let mode = nodescope_model::Mode::Standard;
+                    self.send(
+                        context,
+                        to,
+                        (key, tag),
+                        bytes,
+                        mode,
+                        Target::Context(context),
+                    );
+                }
+            }
+            Act::Probe { from, tag } => {
+                let from = self.source(context, from);
+                let key = self.key(context, op);
+                self.probe(context, from, (key, tag));
+            }
+            Act::Wait { start, length } => self.wait(context, start, length),
+            Act::Free { start, length } => {
+                for index in start..start + length {
+                    let request = self.request(context, self.code.lists[index as usize]);
+                    let request = &mut self.requests[request as usize];
+                    request.generation = request.generation.wrapping_add(1);
+                    request.done = true;
+                }
+            }
+            Act::Cancel { start, length } => {
+                for index in start..start + length {
+                    let request = self.request(context, self.code.lists[index as usize]);
+                    self.cancel(context, request);
+                }
+            }
+            Act::Collective(index) => return self.enter(context, index),
+        }
+        self.settle(context)
+    }
+
+    /// After an operation has begun: false if something is pending, otherwise its completions are taken.
+    fn settle(&mut self, context: u32) -> bool {
+        if self.contexts[context as usize].pending > 0 {
+            return false;
+        }
+        self.unblock(context);
+        true
+    }
+
+    /// After a wait is over; false if the operation goes on and blocks again.
+    fn resume(&mut self, context: u32) -> bool {
+        if self.contexts[context as usize].together == NONE {
+            return true;
+        }
+        self.advance(context)
+    }
+
+    /// Moves the clock to the end of what was waited for, and accounts for it.
+    fn unblock(&mut self, context: u32) {
+        let c = &mut self.contexts[context as usize];
+        let start = c.clock;
+        let ready = c.ready.max(start);
+        c.clock = ready + c.owed;
+        (c.ready, c.owed) = (0, 0);
+        let (Some(cause), true) = (c.cause.take(), ready > start) else {
+            return;
+        };
+        let (rank, op, alone) = (c.rank, c.op, c.together == NONE);
+        let account = self.accounts[rank as usize];
+        let computed = account.computation + account.opaque;
+        let part = self.path.add(ready, computed, op, cause.origin);
+        if part != NONE {
+            self.contexts[context as usize].path = part;
+        }
+        // What collectives wait for is told when they end.
+        if alone && context < self.world {
+            let late = cause.at.saturating_sub(start).min(ready - start);
+            self.waited(rank, op, cause.kind, late, cause.rank, cause.op);
+        }
+    }
+
+    fn waited(&mut self, rank: u32, op: u32, kind: WaitKind, time: u64, late: u32, late_op: u32) {
+        if time == 0 {
+            return;
+        }
+        self.accounts[rank as usize].wait += time;
+        let place = |op: u32| {
+            let places = &self.code.site_of;
+            places.get(op as usize).copied().unwrap_or(NONE)
+        };
+        let sum = self
+            .waits
+            .entry((kind, place(op), place(late_op)))
+            .or_default();
+        sum.count += 1;
+        sum.time += time;
+        // Of equal ones the lowest rank, so that the order of interpretation does not show.
+        if time > sum.longest || (time == sum.longest && late < sum.late_rank) {
+            sum.longest = time;
+            sum.late_rank = late;
+        }
+    }
+
+    /// Something that a context or a request stands for is complete at `time`, and then costs `owed` of the processor.
+    fn complete(&mut self, target: Target, time: u64, owed: u64, cause: Cause) {
+        let context = match target {
+            Target::Nobody => return,
+            Target::Context(context) => context,
+            Target::Request { index, generation } => {
+                let request = &mut self.requests[index as usize];
+                if request.generation != generation {
+                    return;
+                }
+                request.done = true;
+                request.at = time;
+                request.owed = owed;
+                request.cause = Some(cause);
+                if !request.awaited {
+                    return;
+                }
+                request.awaited = false;
+                request.rank
+            }
+        };
+        let c = &mut self.contexts[context as usize];
+        if time >= c.ready {
+            c.ready = time;
+            c.cause = Some(cause);
+        }
+        c.owed += owed;
+        c.pending -= 1;
+        if c.pending == 0 && c.phase == Phase::Blocked {
+            let end = c.ready.max(c.clock) + c.owed;
+            self.wake(context, end);
+        }
+    }
+
+    fn channel(&self, from: u32, to: u32) -> &'a Channel {
+        if self.node_of[from as usize] == self.node_of[to as usize] {
+            &self.cluster.memory
+        } else {
+            &self.cluster.network
+        }
+    }
+
+    fn request(&self, context: u32, number: u32) -> u32 {
+        self.code.ranks[context as usize].requests + number
+    }
+
+    /// Where a rank stands on its critical path.
+    fn origin(&self, context: u32) -> Origin {
+        let c = &self.contexts[context as usize];
+        let account = self.accounts[c.rank as usize];
+        Origin {
+            rank: c.rank,
+            time: c.clock,
+            computed: account.computation + account.opaque,
+            path: c.path,
+        }
+    }
+
+    fn finish(mut self) -> Outcome {
+        let end = |context: &Context| context.clock;
+        let main = &self.contexts[..self.world as usize];
+        let mut time = main.iter().map(end).max().unwrap_or(0);
+        if self.stopped {
+            time = time.max(self.now);
+        }
+        self.leftovers();
+        let ranks = (self.contexts[..self.world as usize].iter())
+            .zip(&self.accounts)
+            .map(|(context, account)| {
+                let busy = account.computation + account.opaque + account.wait;
+                RankTimes {
+                    computation: account.computation,
+                    opaque: account.opaque,
+                    communication: context.clock.saturating_sub(busy),
+                    wait: account.wait,
+                    idle: time - context.clock,
+                }
+            })
+            .collect();
+        Outcome {
+            time,
+            ranks,
+            waits: self.wait_states(),
+            links: self.wires.loads(self.cluster, self.options.links),
+            critical_path: self.critical_path(),
+            problems: self.problems,
+            events: self.events,
+            messages: self.sent,
+            bytes: self.sent_bytes,
+        }
+    }
+}
+
+impl Context {
+    fn new(rank: u32) -> Context {
+        Context {
+            clock: 0,
+            ready: 0,
+            owed: 0,
+            entered: 0,
+            wake: 0,
+            cause: None,
+            rank,
+            counter: 0,
+            depth: 0,
+            pending: 0,
+            op: NONE,
+            phase: Phase::Next,
+            path: NONE,
+            together: NONE,
+            communicator: NONE,
+            instance: 0,
+            round: 0,
+            me: 0,
+            selected: crate::collective::Algorithm::Linear.into(),
+            last: false,
+            completes: Target::Nobody,
+        }
+    }
+}

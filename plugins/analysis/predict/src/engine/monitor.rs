@@ -1,0 +1,176 @@
+//! What goes wrong: deadlocks, messages that nobody receives, receives that get nothing.
+
+use std::collections::BTreeMap;
+
+use super::{Engine, Phase};
+use crate::code::{ANY, Act, NONE};
+use crate::result::{Blocked, Problem, WaitState};
+
+/// Ranks, messages and receives that are told of each kind.
+const TOLD: usize = 10;
+
+impl Engine<'_> {
+    /// When nothing goes on any more: ranks that have not ended wait for one another.
+    pub(super) fn deadlock(&mut self) {
+        let blocked: Vec<u32> = (0..self.world)
+            .filter(|&rank| self.contexts[rank as usize].phase != Phase::Done)
+            .collect();
+        let Some(&first) = blocked.first() else {
+            return;
+        };
+        self.stopped = true;
+        let waits: BTreeMap<u32, Option<u32>> = blocked
+            .iter()
+            .map(|&rank| (rank, self.waits_for(rank)))
+            .collect();
+        let cycle = blocked
+            .iter()
+            .find_map(|&start| cycle(&waits, start))
+            .unwrap_or_default();
+        let tell = |rank: u32| {
+            let waits_for = waits.get(&rank).copied().flatten();
+            let ended = |other: u32| self.contexts[other as usize].phase == Phase::Done;
+            Blocked {
+                rank,
+                at: self.code.describe(self.contexts[rank as usize].op),
+                waits_for,
+                ended: waits_for.is_some_and(ended),
+            }
+        };
+        let time = blocked
+            .iter()
+            .map(|&rank| self.contexts[rank as usize].clock)
+            .max();
+        let others = blocked.iter().filter(|rank| !cycle.contains(rank));
+        self.now = time.unwrap_or(0);
+        self.problems.push(Problem::Deadlock {
+            time: self.now,
+            blocked: blocked.len() as u32,
+            others: others.take(TOLD).map(|&rank| tell(rank)).collect(),
+            cycle: cycle.into_iter().map(tell).collect(),
+        });
+        debug_assert!(self.contexts[first as usize].phase != Phase::Done);
+    }
+
+    /// The rank that a blocked rank waits for; none for any.
+    fn waits_for(&self, rank: u32) -> Option<u32> {
+        let context = &self.contexts[rank as usize];
+        if context.together != NONE {
+            // The first member that has not come.
+            let team = &self.teams[context.communicator as usize];
+            let late = (team.entered.iter()).position(|&entered| entered <= context.instance);
+            let members = &self.code.program.communicators[context.communicator as usize];
+            if let Some(place) = late {
+                return Some(members.get(place).copied().unwrap_or(place as u32));
+            }
+        }
+        let peer = |peer: Option<nodescope_model::PeerRef>| {
+            peer.map(|peer| peer.resolve(rank, self.world))
+        };
+        match self.code.acts.get(context.op as usize)? {
+            Act::Send { to, .. } => peer(Some(*to)),
+            Act::Receive { from, .. } | Act::Probe { from, .. } => peer(*from),
+            Act::Both(index) => {
+                let both = &self.code.both[*index as usize];
+                // The send may be over; then nothing of it is in its receiver's list.
+                let sends = both.send.map(|(to, ..)| to.resolve(rank, self.world));
+                let receives = both.receive.and_then(|(from, ..)| peer(from));
+                match sends.filter(|&to| self.has_message(rank, to)) {
+                    Some(to) => Some(to),
+                    None => receives.or(sends),
+                }
+            }
+            Act::Wait { start, length } => (*start..start + length)
+                .map(|at| self.request(rank, self.code.lists[at as usize]))
+                .map(|index| self.requests[index as usize])
+                .find(|request| !request.done && request.peer < self.world)
+                .map(|request| request.peer),
+            _ => None,
+        }
+    }
+
+    /// Whether a message from `from` lies at `to` unreceived.
+    fn has_message(&self, from: u32, to: u32) -> bool {
+        let mut at = self.queues.messages[to as usize].first;
+        while at != NONE {
+            let message = self.messages.get(at);
+            if message.from == from {
+                return true;
+            }
+            at = message.next;
+        }
+        false
+    }
+
+    /// Messages and receives that are left over at the end.
+    pub(super) fn leftovers(&mut self) {
+        if self.stopped {
+            return;
+        }
+        let mut messages: BTreeMap<(u32, u32, u32, u64, u32), u64> = BTreeMap::new();
+        let mut receives: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        for rank in 0..self.world {
+            let mut at = self.queues.messages[rank as usize].first;
+            while at != NONE {
+                let message = self.messages.get(at);
+                let kind = (message.from, rank, message.tag, message.bytes, message.op);
+                *messages.entry(kind).or_default() += 1;
+                at = message.next;
+            }
+            let mut at = self.queues.posted[rank as usize].first;
+            while at != NONE {
+                let posted = self.posted.get(at);
+                debug_assert!(posted.from <= ANY);
+                *receives.entry((rank, posted.op)).or_default() += 1;
+                at = posted.next;
+            }
+        }
+        for ((from, to, tag, bytes, op), count) in messages.into_iter().take(TOLD) {
+            let at = self.code.describe(op);
+            self.problems.push(Problem::Unreceived {
+                from,
+                to,
+                tag,
+                bytes,
+                at,
+                count,
+            });
+        }
+        for ((rank, op), count) in receives.into_iter().take(TOLD) {
+            let at = self.code.describe(op);
+            self.problems.push(Problem::Unmatched { rank, at, count });
+        }
+    }
+
+    /// Waiting by kind and call sites, greatest first.
+    pub(super) fn wait_states(&self) -> Vec<WaitState> {
+        let mut sums: Vec<_> = self.waits.iter().collect();
+        sums.sort_by_key(|(key, sum)| (u64::MAX - sum.time, **key));
+        sums.into_iter()
+            .map(|((kind, at, because_of), sum)| WaitState {
+                kind: *kind,
+                at: self.place(*at),
+                because_of: self.place(*because_of),
+                count: sum.count,
+                time: sum.time,
+                longest: sum.longest,
+                late_rank: sum.late_rank,
+            })
+            .collect()
+    }
+}
+
+/// A cycle that is reached from a rank, if each waits for one other.
+fn cycle(waits: &BTreeMap<u32, Option<u32>>, start: u32) -> Option<Vec<u32>> {
+    let mut seen: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut way = Vec::new();
+    let mut at = start;
+    loop {
+        if let Some(&first) = seen.get(&at) {
+            return Some(way.split_off(first));
+        }
+        seen.insert(at, way.len());
+        way.push(at);
+        at = (*waits.get(&at)?)?;
+    }
+}

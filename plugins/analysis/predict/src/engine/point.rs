@@ -1,0 +1,433 @@
+//! Point-to-point operations.
+//!
+//! A message no larger than the eager limit is sent at once. A larger one, and every synchronous send, asks first, as published for
+//! the synchronous send: Init; PostSM(request); Pack; Wait(permission); Post(n); Free. The receiver grants when it has the request and
+//! a receive for it, with another service message. Init, Free, Pack and the like cost nothing beyond the overheads.
+
+use nodescope_model::{Mode, PeerRef};
+
+use super::matching::{self, Message, Posted};
+use super::{ASKED, Cause, Context, Engine, GRANTED, Phase, Request, Target};
+use crate::code::{ANY, NONE};
+use crate::network::Model;
+use crate::result::{Problem, WaitKind};
+
+impl Engine<'_> {
+    /// The communicator of an operation as messages know it.
+    pub(super) fn key(&self, context: u32, op: u32) -> u32 {
+        2 * self.communicator(context, op)
+    }
+
+    /// The program's number of an operation's communicator; `NONE / 2` for the rank alone.
+    pub(super) fn communicator(&self, context: u32, op: u32) -> u32 {
+        let rank = self.code.ranks[self.contexts[context as usize].rank as usize];
+        let list = &self.code.program.communicator_lists[rank.communicators as usize];
+        let local = self.code.communicator_of[op as usize];
+        list.get(local as usize)
+            .copied()
+            .flatten()
+            .unwrap_or(NONE / 2)
+    }
+
+    pub(super) fn source(&self, context: u32, from: Option<PeerRef>) -> u32 {
+        from.map_or(ANY, |from| from.resolve(context, self.world))
+    }
+
+    /// Who is told of an operation's end: its rank, or a request that begins.
+    pub(super) fn target(&mut self, context: u32, request: u32, peer: u32) -> Target {
+        if request == NONE {
+            return Target::Context(context);
+        }
+        let index = self.request(context, request);
+        self.begin(context, index, peer)
+    }
+
+    pub(super) fn begin(&mut self, context: u32, index: u32, peer: u32) -> Target {
+        let request = &mut self.requests[index as usize];
+        *request = Request {
+            done: false,
+            awaited: false,
+            generation: request.generation.wrapping_add(1),
+            at: 0,
+            owed: 0,
+            cause: None,
+            rank: context,
+            peer,
+        };
+        Target::Request {
+            index,
+            generation: request.generation,
+        }
+    }
+
+    fn expect(&mut self, target: Target) {
+        if let Target::Context(context) = target {
+            self.contexts[context as usize].pending += 1;
+        }
+    }
+
+    pub(super) fn send(
+        &mut self,
+        context: u32,
+        to: u32,
+        (key, tag): (u32, u32),
+        bytes: u64,
+        mode: Mode,
+        target: Target,
+    ) {
+        let Context {
+            rank,
+            op,
+            clock: start,
+            entered,
+            ..
+        } = self.contexts[context as usize];
+        if to >= self.world {
+            // A rank that does not exist takes no messages; the program would have failed.
+            return;
+        }
+        let channel = self.channel(rank, to);
+        self.events += 1;
+        self.sent += 1;
+        self.sent_bytes += bytes;
+        let origin = self.origin(context);
+        let cause = Cause {
+            at: entered,
+            rank,
+            op,
+            kind: WaitKind::LateReceiver,
+            origin,
+        };
+        let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
+        let asks = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
+        let busy = match channel.model {
+            Model::LogGp => channel.send_overhead.at(bytes),
+            Model::Post => 0,
+        };
+        let ready = start + busy;
+        self.contexts[context as usize].clock = ready;
+        let mut message = Message {
+            from: rank,
+            to,
+            key,
+            tag,
+            bytes,
+            arrival: ready + channel.latency,
+            entered,
+            op,
+            next: NONE,
+            asks,
+            sender: target,
+            origin,
+            got: NONE,
+        };
+        if asks {
+            self.expect(target);
+        } else {
+            let (_, arrival) = self.transfer((rank, to), bytes, ready, channel, true);
+            message.arrival = arrival;
+            match (channel.model, target) {
+                (Model::LogGp, Target::Context(_)) => {}
+                (Model::Post, Target::Context(_)) if mode != Mode::Buffered => {
+                    self.contexts[context as usize].clock = arrival;
+                }
+                (Model::Post, _) => {
+                    self.progresses(rank, start, arrival);
+                    let end = if mode == Mode::Buffered {
+                        ready
+                    } else {
+                        arrival
+                    };
+                    self.complete(target, end, 0, cause);
+                }
+                (Model::LogGp, _) => self.complete(target, ready, 0, cause),
+            }
+        }
+        self.deliver(message);
+    }
+
+    /// A message is on its way: to its receive if there is one.
+    fn deliver(&mut self, message: Message) {
+        let to = message.to as usize;
+        let mut probes = Vec::new();
+        let posted = matching::take_posted(
+            &mut self.queues.posted[to],
+            &mut self.posted,
+            &message,
+            |probe| probes.push(probe),
+        );
+        for probe in probes {
+            let target = self.posted.get(probe).target;
+            self.posted.release(probe);
+            self.complete(target, message.arrival, 0, message.cause());
+        }
+        let number = self.messages.add(message);
+        if posted == NONE {
+            matching::append(&mut self.queues.messages[to], &mut self.messages, number);
+        } else {
+            self.matched(number, posted);
+        }
+    }
+
+    pub(super) fn receive(
+        &mut self,
+        context: u32,
+        from: u32,
+        (key, tag): (u32, u32),
+        room: u64,
+        target: Target,
+    ) {
+        self.events += 1;
+        self.expect(target);
+        self.post(context, from, (key, tag), room, target, false);
+    }
+
+    pub(super) fn probe(&mut self, context: u32, from: u32, (key, tag): (u32, u32)) {
+        let target = Target::Context(context);
+        self.expect(target);
+        self.post(context, from, (key, tag), 0, target, true);
+    }
+
+    fn post(
+        &mut self,
+        context: u32,
+        from: u32,
+        (key, tag): (u32, u32),
+        room: u64,
+        target: Target,
+        probe: bool,
+    ) {
+        let Context {
+            rank, op, clock, ..
+        } = self.contexts[context as usize];
+        let posted = Posted {
+            from,
+            key,
+            tag,
+            room,
+            time: clock,
+            op,
+            next: NONE,
+            probe,
+            target,
+            origin: self.origin(context),
+        };
+        let list = &mut self.queues.messages[rank as usize];
+        let message = matching::take_message(list, &mut self.messages, &posted);
+        if message == NONE {
+            let number = self.posted.add(posted);
+            let list = &mut self.queues.posted[rank as usize];
+            matching::append(list, &mut self.posted, number);
+        } else if probe {
+            let message = self.messages.get(message);
+            let (arrival, cause) = (message.arrival, message.cause());
+            self.complete(target, arrival, 0, cause);
+        } else {
+            let number = self.posted.add(posted);
+            self.matched(message, number);
+        }
+    }
+
+    /// A message has found its receive.
+    fn matched(&mut self, number: u32, posted_number: u32) {
+        let posted = self.posted.get(posted_number).clone();
+        let message = self.messages.get(number);
+        if message.bytes > posted.room && message.key.is_multiple_of(2) {
+            self.truncated(number, &posted);
+        }
+        let message = self.messages.get(number);
+        let arrival = message.arrival;
+        if message.asks {
+            self.messages.get_mut(number).got = posted_number;
+            // A rank that waits for just this is in MPI when the request comes; one that goes on may not be.
+            let waits = matches!(posted.target, Target::Context(_));
+            if posted.time >= arrival || waits || self.asynchronous {
+                self.grant(number, arrival.max(posted.time));
+            } else {
+                self.queue
+                    .push(std::cmp::Reverse((arrival, ASKED | number)));
+            }
+            return;
+        }
+        let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
+        let channel = self.channel(from, to);
+        let mut owed = channel.receive_overhead.at(bytes);
+        if arrival <= posted.time {
+            owed += channel.copy(bytes);
+        }
+        if matches!(posted.target, Target::Request { .. }) {
+            let begins = arrival.saturating_sub(channel.wire(bytes));
+            self.progresses(to, begins.max(posted.time), arrival);
+        }
+        self.messages.release(number);
+        self.posted.release(posted_number);
+        self.complete(posted.target, arrival.max(posted.time), owed, cause);
+    }
+
+    /// Whether a rank is in a call that waits.
+    fn in_mpi(&self, rank: u32) -> bool {
+        self.asynchronous
+            || matches!(
+                self.contexts[rank as usize].phase,
+                Phase::Blocked | Phase::Done
+            )
+    }
+
+    /// A request to send has arrived at a rank that may be computing.
+    pub(super) fn asked(&mut self, number: u32, time: u64) {
+        let to = self.messages.get(number).to;
+        if self.in_mpi(to) {
+            self.grant(number, time);
+        } else {
+            self.deferred.entry(to).or_default().push(ASKED | number);
+        }
+    }
+
+    /// A permission has arrived at a rank that may be computing.
+    pub(super) fn granted(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let waits = matches!(message.sender, Target::Context(_));
+        if waits || self.in_mpi(message.from) {
+            self.data(number, time);
+        } else {
+            let from = message.from;
+            self.deferred
+                .entry(from)
+                .or_default()
+                .push(GRANTED | number);
+        }
+    }
+
+    /// What waited until a rank is in MPI goes on.
+    pub(super) fn call_deferred(&mut self, context: u32) {
+        if self.deferred.is_empty() {
+            return;
+        }
+        let time = self.contexts[context as usize].clock;
+        for what in self.deferred.remove(&context).unwrap_or_default() {
+            if what & GRANTED != 0 {
+                self.data(what & !GRANTED, time);
+            } else {
+                self.grant(what & !ASKED, time);
+            }
+        }
+    }
+
+    /// The receiver lets a message come.
+    fn grant(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to) = (message.from, message.to);
+        let arrives = time + self.channel(from, to).latency;
+        let waits = matches!(message.sender, Target::Context(_));
+        // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
+        if self.cluster.contention || !(waits || self.asynchronous) {
+            self.queue
+                .push(std::cmp::Reverse((arrives, GRANTED | number)));
+        } else {
+            self.data(number, arrives);
+        }
+    }
+
+    /// A message that has permission goes.
+    fn data(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number).clone();
+        let posted = self.posted.get(message.got).clone();
+        self.messages.release(number);
+        self.posted.release(message.got);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        let (sent, arrival) = self.transfer((from, to), bytes, time, channel, false);
+        let sent = match channel.model {
+            Model::LogGp => sent,
+            Model::Post => arrival,
+        };
+        // Whoever came later determines when it went.
+        let origin = if posted.time > message.arrival {
+            posted.origin
+        } else {
+            message.origin
+        };
+        let receiver = Cause {
+            at: posted.time,
+            rank: to,
+            op: posted.op,
+            kind: WaitKind::LateReceiver,
+            origin,
+        };
+        let sender = Cause {
+            origin,
+            ..message.cause()
+        };
+        if matches!(message.sender, Target::Request { .. }) {
+            self.progresses(from, time, sent);
+        }
+        if matches!(posted.target, Target::Request { .. }) {
+            self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
+        }
+        self.complete(message.sender, sent, 0, receiver);
+        let owed = channel.receive_overhead.at(bytes);
+        self.complete(posted.target, arrival, owed, sender);
+    }
+
+    /// Waits for requests.
+    pub(super) fn wait(&mut self, context: u32, start: u32, length: u32) {
+        for at in start..start + length {
+            let index = self.request(context, self.code.lists[at as usize]);
+            let request = &mut self.requests[index as usize];
+            let c = &mut self.contexts[context as usize];
+            if request.done {
+                if request.at >= c.ready
+                    && let Some(cause) = request.cause
+                {
+                    c.ready = request.at;
+                    c.cause = Some(cause);
+                }
+                c.owed += request.owed;
+                request.owed = 0;
+            } else if !request.awaited {
+                request.awaited = true;
+                c.pending += 1;
+            }
+        }
+    }
+
+    /// Gives up a receive that has got nothing.
+    pub(super) fn cancel(&mut self, context: u32, index: u32) {
+        let list = &mut self.queues.posted[context as usize];
+        let posted = matching::take_request(list, &mut self.posted, index);
+        if posted != NONE {
+            self.posted.release(posted);
+        }
+        let request = &mut self.requests[index as usize];
+        request.done = true;
+        request.generation = request.generation.wrapping_add(1);
+    }
+
+    fn truncated(&mut self, number: u32, posted: &Posted) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let at = self.code.describe(posted.op);
+        let same = self.problems.iter_mut().find_map(|problem| match problem {
+            Problem::Truncated {
+                from: f,
+                to: t,
+                bytes: b,
+                at: a,
+                count,
+                ..
+            } if *f == from && *t == to && *b == bytes && *a == at => Some(count),
+            _ => None,
+        });
+        match same {
+            Some(count) => *count += 1,
+            None => self.problems.push(Problem::Truncated {
+                from,
+                to,
+                bytes,
+                room: posted.room,
+                at,
+                count: 1,
+            }),
+        }
+    }
+}

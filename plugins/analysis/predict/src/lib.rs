@@ -1,0 +1,36 @@
+//! Prediction: how long a traced MPI program would run on another cluster, and why.
+//!
+//! A [`Program`](nodescope_model::Program), folded from a trace, is interpreted on a [`Cluster`] that a file describes
+//! (`CLUSTER.md`): bursts scale to its processors, messages and collectives cost what its network makes them cost.
+//!
+//! - [`cluster`]: the target, and the file that describes it.
+//! - [`network`], [`topology`]: what messages cost at their ends, and the links that they share.
+//! - [`collective`]: collectives as rounds of messages, by algorithm.
+//! - [`engine`]: the interpreter.
+//! - [`result`]: what it yields; efficiencies.
+//! - [`predict()`]: all of it together, with an interval from the bursts' variability.
+//!
+//! The model is that of Padaryan's ParJava (2005), with LogGP (Alexandrov et al., 1995) beside its own network. Times are
+//! picoseconds. The same program, cluster and options give the same result, to the byte.
+
+pub mod cluster;
+pub mod collective;
+pub mod network;
+pub mod result;
+pub mod topology;
+
+mod code;
+mod engine;
+mod predict;
+mod text;
+
+pub use cluster::{Cluster, FitError, Placement, Preset, Progress, Speed};
+pub use code::Code;
+pub use collective::{Algorithm, Choice, Library, Selected};
+pub use engine::{Options, interpret};
+pub use network::{Channel, Model, Table};
+pub use predict::{Interval, Prediction, Request, predict};
+pub use result::{
+    Blocked, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes, WaitKind, WaitState,
+};
+pub use topology::Topology;

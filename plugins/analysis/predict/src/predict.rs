@@ -1,0 +1,215 @@
+//! A prediction: the time, its interval, and where it goes.
+
+use nodescope_model::{Program, Size};
+use serde::Serialize;
+
+use crate::cluster::{Cluster, FitError};
+use crate::code::Code;
+use crate::engine::{Options, interpret};
+use crate::result::{Efficiencies, Outcome};
+
+/// What to predict besides the time itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// Interpretations with bursts drawn anew, for the interval.
+    pub replicas: u32,
+    /// Where their draws begin.
+    pub seed: u64,
+    /// Tell the critical path.
+    pub critical_path: bool,
+    /// Links to tell.
+    pub links: usize,
+}
+
+impl Default for Request {
+    fn default() -> Request {
+        Request {
+            replicas: 40,
+            seed: 1,
+            critical_path: true,
+            links: 10,
+        }
+    }
+}
+
+/// Where the time lies if bursts are drawn anew, each from all bursts between the same two calls on its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Interval {
+    /// 2.5 % of the replicas are faster, picoseconds.
+    pub low: u64,
+    /// Half of them.
+    pub median: u64,
+    /// 97.5 %.
+    pub high: u64,
+    /// Replicas.
+    pub replicas: u32,
+    /// Seed.
+    pub seed: u64,
+}
+
+/// A prediction.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Prediction {
+    /// Version of this format.
+    pub format: u32,
+    /// The cluster.
+    pub cluster: Cluster,
+    /// Ranks.
+    pub ranks: u32,
+    /// Picoseconds of the program where it was traced, from the end of its initialisation; none if unknown.
+    pub traced: Option<u64>,
+    /// The interpretation with the bursts as they were traced.
+    pub outcome: Outcome,
+    /// None without replicas, or if every kind of burst has one value only.
+    pub interval: Option<Interval>,
+    /// None if the program did not come to its end.
+    pub efficiencies: Option<Efficiencies>,
+    /// The model's size.
+    pub model: ModelSize,
+    /// What is less exact than it could be.
+    pub notes: Vec<String>,
+}
+
+/// [`Size`] for writing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct ModelSize {
+    /// Operations of all ranks.
+    pub operations: u64,
+    /// Different operations.
+    pub different_operations: u64,
+    /// Trees.
+    pub trees: u64,
+    /// Entries of the trees.
+    pub entries: u64,
+    /// Bytes of trees and operations.
+    pub structure_bytes: u64,
+    /// Burst values.
+    pub bursts: u64,
+    /// Their bytes.
+    pub burst_bytes: u64,
+    /// Bytes of the trace's file; none if unknown.
+    pub trace_bytes: Option<u64>,
+}
+
+impl ModelSize {
+    fn new(size: Size) -> ModelSize {
+        ModelSize {
+            operations: size.operations,
+            different_operations: size.different,
+            trees: size.trees,
+            entries: size.entries,
+            structure_bytes: size.structure_bytes,
+            bursts: size.bursts,
+            burst_bytes: size.burst_bytes,
+            trace_bytes: None,
+        }
+    }
+}
+
+/// Predicts a program's time on a cluster.
+///
+/// # Errors
+///
+/// A program that does not fit on the cluster.
+pub fn predict(
+    program: &Program,
+    cluster: &Cluster,
+    request: &Request,
+) -> Result<Prediction, FitError> {
+    let code = Code::new(program);
+    let options = Options {
+        critical_path: request.critical_path,
+        links: request.links,
+        ..Options::default()
+    };
+    let outcome = interpret(&code, cluster, &options)?;
+    let plain = Options {
+        critical_path: false,
+        links: 0,
+        ..Options::default()
+    };
+    let (mut efficiencies, mut interval) = (None, None);
+    if outcome.complete() {
+        let ideal = interpret(&code, &cluster.ideal_network(), &plain)?;
+        efficiencies = Some(Efficiencies::new(&outcome, &ideal));
+        let varies = (program.bursts.iter())
+            .any(|bursts| bursts.columns.iter().any(|column| column.length > 1));
+        if request.replicas > 0 && varies {
+            let mut times = Vec::with_capacity(request.replicas as usize);
+            for replica in 0..request.replicas {
+                let options = Options {
+                    resample: Some(request.seed.wrapping_add(u64::from(replica))),
+                    ..plain.clone()
+                };
+                times.push(interpret(&code, cluster, &options)?.time);
+            }
+            times.sort_unstable();
+            interval = Some(Interval {
+                low: quantile(&times, 0.025),
+                median: quantile(&times, 0.5),
+                high: quantile(&times, 0.975),
+                replicas: request.replicas,
+                seed: request.seed,
+            });
+        }
+    }
+    Ok(Prediction {
+        format: 1,
+        cluster: cluster.clone(),
+        ranks: program.ranks.len() as u32,
+        traced: None,
+        outcome,
+        interval,
+        efficiencies,
+        model: ModelSize::new(program.size()),
+        notes: program.notes.clone(),
+    })
+}
+
+/// A quantile of sorted values, on the straight line between the two around it.
+fn quantile(sorted: &[u64], part: f64) -> u64 {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return 0;
+    };
+    let place = part * last as f64;
+    let low = (place.floor() as usize).min(last);
+    let high = (low + 1).min(last);
+    let fraction = place - low as f64;
+    (sorted[low] as f64 + (sorted[high] as f64 - sorted[low] as f64) * fraction).round() as u64
+}
+
+impl Prediction {
+    /// As JSON; `SCHEMA.md` describes it.
+    pub fn json(&self) -> String {
+        let mut value = serde_json::to_value(self).unwrap_or_default();
+        // Ratios beside the numbers that they are of.
+        if let (Some(of), Some(object)) = (
+            &self.efficiencies,
+            value
+                .get_mut("efficiencies")
+                .and_then(serde_json::Value::as_object_mut),
+        ) {
+            object.insert("load_balance".into(), of.load_balance().into());
+            object.insert("serialisation".into(), of.serialisation().into());
+            object.insert("transfer".into(), of.transfer().into());
+            object.insert("communication".into(), of.communication().into());
+            object.insert("parallel".into(), of.parallel().into());
+        }
+        let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_lie_between_values() {
+        assert_eq!(quantile(&[], 0.5), 0);
+        assert_eq!(quantile(&[7], 0.975), 7);
+        assert_eq!(quantile(&[10, 20, 30], 0.5), 20);
+        assert_eq!(quantile(&[0, 100], 0.025), 3);
+    }
+}

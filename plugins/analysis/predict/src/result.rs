@@ -1,0 +1,276 @@
+//! What an interpretation yields.
+
+use serde::Serialize;
+
+/// Where one rank's time goes, picoseconds. `computation + opaque + communication + wait + idle` is the program's time, exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RankTimes {
+    /// Bursts.
+    pub computation: u64,
+    /// Calls that are not interpreted.
+    pub opaque: u64,
+    /// In MPI, moving data or messages.
+    pub communication: u64,
+    /// In MPI, because another rank was late.
+    pub wait: u64,
+    /// From the rank's end to the last rank's.
+    pub idle: u64,
+}
+
+/// Kinds of waiting, as in Scalasca's and KOJAK's catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitKind {
+    /// A receive had begun before its message was sent.
+    LateSender,
+    /// A send that needs its receive had begun before that.
+    LateReceiver,
+    /// An n-to-n collective had been entered before its last rank did.
+    Collective,
+    /// The root of an n-to-1 collective had entered it before anybody had sent.
+    EarlyReduce,
+    /// A 1-to-n collective had been entered before its root did.
+    LateBroadcast,
+}
+
+impl WaitKind {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            WaitKind::LateSender => "late sender",
+            WaitKind::LateReceiver => "late receiver",
+            WaitKind::Collective => "wait at collective",
+            WaitKind::EarlyReduce => "early reduce",
+            WaitKind::LateBroadcast => "late broadcast",
+        }
+    }
+}
+
+/// Waiting of one kind at one call site because of another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct WaitState {
+    /// Kind.
+    pub kind: WaitKind,
+    /// The call that waited.
+    pub at: String,
+    /// The call that was late.
+    pub because_of: String,
+    /// Times.
+    pub count: u64,
+    /// Picoseconds, all ranks together.
+    pub time: u64,
+    /// The longest, picoseconds.
+    pub longest: u64,
+    /// The rank that was late then.
+    pub late_rank: u32,
+}
+
+/// A link's use.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LinkLoad {
+    /// What it connects.
+    pub link: String,
+    /// Bytes that passed.
+    pub bytes: u64,
+    /// Picoseconds that it was busy.
+    pub busy: u64,
+}
+
+/// The chain of computation and messages that determines the time. Its parts add up to the time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CriticalPath {
+    /// Picoseconds of bursts and uninterpreted calls on it.
+    pub computation: u64,
+    /// Picoseconds in MPI on it.
+    pub communication: u64,
+    /// Picoseconds of messages on it, from their send to the end of the wait for them.
+    pub transfer: u64,
+    /// Messages on it.
+    pub messages: u64,
+    /// Ranks by their share, greatest first: rank, picoseconds.
+    pub ranks: Vec<(u32, u64)>,
+    /// Calls that waited for its messages, greatest first: call, picoseconds of transfer.
+    pub calls: Vec<(String, u64)>,
+}
+
+/// What the monitor saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "problem", rename_all = "snake_case")]
+pub enum Problem {
+    /// Ranks wait for one another, or for ranks that have ended; the interpretation stopped there.
+    Deadlock {
+        /// When nothing went on any more, picoseconds.
+        time: u64,
+        /// Ranks that wait.
+        blocked: u32,
+        /// A cycle of ranks, each waiting for the next; empty if a rank waits for one that has ended.
+        cycle: Vec<Blocked>,
+        /// Other ranks that wait, at most ten.
+        others: Vec<Blocked>,
+    },
+    /// A message that nobody received.
+    Unreceived {
+        /// Sender.
+        from: u32,
+        /// Receiver.
+        to: u32,
+        /// Tag.
+        tag: u32,
+        /// Size.
+        bytes: u64,
+        /// The send.
+        at: String,
+        /// Messages like it.
+        count: u64,
+    },
+    /// A receive with less room than its message.
+    Truncated {
+        /// Sender.
+        from: u32,
+        /// Receiver.
+        to: u32,
+        /// Size of the message.
+        bytes: u64,
+        /// Room.
+        room: u64,
+        /// The receive.
+        at: String,
+        /// Messages like it.
+        count: u64,
+    },
+    /// Ranks of a communicator in different collectives.
+    Mismatch {
+        /// One rank.
+        rank: u32,
+        /// Its call.
+        at: String,
+        /// The first rank that entered.
+        other: u32,
+        /// Its call.
+        other_at: String,
+        /// What differs.
+        what: String,
+    },
+    /// A receive that was begun and never matched.
+    Unmatched {
+        /// The receiver.
+        rank: u32,
+        /// The receive.
+        at: String,
+        /// Receives like it.
+        count: u64,
+    },
+}
+
+/// A rank that waits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Blocked {
+    /// The rank.
+    pub rank: u32,
+    /// Its call.
+    pub at: String,
+    /// For whom; none for any.
+    pub waits_for: Option<u32>,
+    /// Whether that rank has ended.
+    pub ended: bool,
+}
+
+/// What an interpretation yields.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Picoseconds from the start to the end of the last rank.
+    pub time: u64,
+    /// By rank.
+    pub ranks: Vec<RankTimes>,
+    /// Waiting, greatest first.
+    pub waits: Vec<WaitState>,
+    /// Links by use, greatest first.
+    pub links: Vec<LinkLoad>,
+    /// What determines the time; none if it was not asked for.
+    pub critical_path: Option<CriticalPath>,
+    /// What the monitor saw.
+    pub problems: Vec<Problem>,
+    /// Bursts, messages sent and messages received.
+    pub events: u64,
+    /// Messages, those within collectives included.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Outcome {
+    /// Whether all ranks came to their end.
+    pub fn complete(&self) -> bool {
+        let stopped = |problem: &Problem| {
+            matches!(problem, Problem::Deadlock { .. } | Problem::Mismatch { .. })
+        };
+        !self.problems.iter().any(stopped)
+    }
+}
+
+/// Parallel efficiencies after the POP project's methodology. Numerators and denominators are kept, so that the identities
+/// parallel = balance * communication and communication = serialisation * transfer hold exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Efficiencies {
+    /// Useful computation of all ranks, picoseconds.
+    pub useful: u64,
+    /// That of the rank with most.
+    pub most: u64,
+    /// Ranks.
+    pub ranks: u64,
+    /// The program's time.
+    pub time: u64,
+    /// Its time on a network of zero latency and infinite bandwidth.
+    pub ideal: u64,
+}
+
+impl Efficiencies {
+    /// Of an outcome and that of the same program on an ideal network. Calls that are not interpreted count as useful: they take
+    /// their time on any network.
+    pub fn new(outcome: &Outcome, ideal: &Outcome) -> Efficiencies {
+        let useful = outcome
+            .ranks
+            .iter()
+            .map(|rank| rank.computation + rank.opaque);
+        Efficiencies {
+            useful: useful.clone().sum(),
+            most: useful.max().unwrap_or(0),
+            ranks: outcome.ranks.len() as u64,
+            time: outcome.time,
+            ideal: ideal.time,
+        }
+    }
+
+    fn ratio(part: u64, whole: u128) -> f64 {
+        if whole == 0 {
+            1.0
+        } else {
+            part as f64 / whole as f64
+        }
+    }
+
+    /// LB: mean over maximum of useful computation.
+    pub fn load_balance(&self) -> f64 {
+        Self::ratio(self.useful, u128::from(self.ranks) * u128::from(self.most))
+    }
+
+    /// SerE: the longest useful computation over the ideal network's time.
+    pub fn serialisation(&self) -> f64 {
+        Self::ratio(self.most, u128::from(self.ideal))
+    }
+
+    /// TE: the ideal network's time over the time.
+    pub fn transfer(&self) -> f64 {
+        Self::ratio(self.ideal, u128::from(self.time))
+    }
+
+    /// CommE: the longest useful computation over the time.
+    pub fn communication(&self) -> f64 {
+        Self::ratio(self.most, u128::from(self.time))
+    }
+
+    /// PE: mean useful computation over the time.
+    pub fn parallel(&self) -> f64 {
+        Self::ratio(self.useful, u128::from(self.ranks) * u128::from(self.time))
+    }
+}

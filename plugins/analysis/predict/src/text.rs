@@ -1,0 +1,286 @@
+//! A prediction as text.
+
+use std::fmt::Write;
+
+use crate::predict::Prediction;
+use crate::result::{Blocked, Problem, RankTimes};
+
+/// Ranks shown one by one.
+const RANKS: usize = 16;
+/// Lines of each list.
+const LINES: usize = 10;
+
+impl Prediction {
+    /// As text for a terminal.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let outcome = &self.outcome;
+        let cluster = &self.cluster;
+        writeln!(
+            out,
+            "Prediction for {:?}: {} ranks, {} a node, {}",
+            cluster.name, self.ranks, cluster.ranks_per_node, cluster.topology
+        )?;
+        if !outcome.complete() {
+            writeln!(out, "\nThe program does not come to its end there:")?;
+            return self.problems(out);
+        }
+        write!(out, "\n  predicted time  {}", time(outcome.time))?;
+        match &self.interval {
+            Some(interval) => writeln!(
+                out,
+                "   (95 % of {} replicas with bursts drawn anew: {} to {})",
+                interval.replicas,
+                time(interval.low),
+                time(interval.high)
+            )?,
+            None => writeln!(out)?,
+        }
+        if let Some(traced) = self.traced {
+            writeln!(out, "  where traced    {}", time(traced))?;
+        }
+        if let Some(of) = &self.efficiencies {
+            writeln!(out, "\nEfficiency")?;
+            let rows = [
+                ("parallel", of.parallel(), "= load balance x communication"),
+                (
+                    "load balance",
+                    of.load_balance(),
+                    "mean / longest computation",
+                ),
+                (
+                    "communication",
+                    of.communication(),
+                    "= serialisation x transfer",
+                ),
+                (
+                    "serialisation",
+                    of.serialisation(),
+                    "longest computation / time on an ideal network",
+                ),
+                ("transfer", of.transfer(), "time on an ideal network / time"),
+            ];
+            for (name, value, meaning) in rows {
+                writeln!(out, "  {name:<15}{:6.2} %   {meaning}", 100.0 * value)?;
+            }
+        }
+        self.ranks(out)?;
+        self.waits(out)?;
+        self.critical(out)?;
+        if !outcome.links.is_empty() && outcome.time > 0 {
+            writeln!(out, "\nBusiest links")?;
+            for link in outcome.links.iter().take(LINES) {
+                let load = 100.0 * link.busy as f64 / outcome.time as f64;
+                writeln!(out, "  {load:5.1} % {:>12} B  {}", link.bytes, link.link)?;
+            }
+        }
+        if !outcome.problems.is_empty() {
+            writeln!(out, "\nProblems of the program")?;
+            self.problems(out)?;
+        }
+        let model = &self.model;
+        write!(
+            out,
+            "\nModel: {} operations as {} entries of {} trees, {} B; {} bursts, {} B",
+            model.operations,
+            model.entries,
+            model.trees,
+            model.structure_bytes,
+            model.bursts,
+            model.burst_bytes
+        )?;
+        match model.trace_bytes {
+            Some(bytes) => writeln!(out, "; trace {bytes} B")?,
+            None => writeln!(out)?,
+        }
+        writeln!(
+            out,
+            "Interpreted: {} events, {} messages, {} B",
+            outcome.events, outcome.messages, outcome.bytes
+        )?;
+        for note in &self.notes {
+            writeln!(out, "Note: {note}")?;
+        }
+        Ok(())
+    }
+
+    fn ranks(&self, out: &mut String) -> std::fmt::Result {
+        let ranks = &self.outcome.ranks;
+        writeln!(
+            out,
+            "\nRank      computation communication        wait       other        idle"
+        )?;
+        let row = |out: &mut String, name: &str, r: &RankTimes| {
+            let all = (r.computation + r.communication + r.wait + r.opaque + r.idle).max(1);
+            let share = |part: u64| format!("{:.2} %", 100.0 * part as f64 / all as f64);
+            writeln!(
+                out,
+                "{name:<8} {:>12} {:>13} {:>11} {:>11} {:>11}",
+                share(r.computation),
+                share(r.communication),
+                share(r.wait),
+                share(r.opaque),
+                share(r.idle)
+            )
+        };
+        for (number, rank) in ranks.iter().enumerate().take(RANKS) {
+            row(out, &number.to_string(), rank)?;
+        }
+        let sum = ranks.iter().fold(RankTimes::default(), |sum, r| RankTimes {
+            computation: sum.computation + r.computation,
+            opaque: sum.opaque + r.opaque,
+            communication: sum.communication + r.communication,
+            wait: sum.wait + r.wait,
+            idle: sum.idle + r.idle,
+        });
+        if ranks.len() > RANKS {
+            writeln!(out, "... {} more", ranks.len() - RANKS)?;
+        }
+        row(out, "all", &sum)
+    }
+
+    fn waits(&self, out: &mut String) -> std::fmt::Result {
+        let waits = &self.outcome.waits;
+        if waits.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nWaiting, all ranks together")?;
+        for wait in waits.iter().take(LINES) {
+            writeln!(
+                out,
+                "  {:>12}  {} x {} in {}, because of {} (longest {}, rank {})",
+                time(wait.time),
+                wait.count,
+                wait.kind.name(),
+                wait.at,
+                wait.because_of,
+                time(wait.longest),
+                wait.late_rank
+            )?;
+        }
+        if waits.len() > LINES {
+            writeln!(out, "  ... {} more", waits.len() - LINES)?;
+        }
+        Ok(())
+    }
+
+    fn critical(&self, out: &mut String) -> std::fmt::Result {
+        let Some(path) = &self.outcome.critical_path else {
+            return Ok(());
+        };
+        let whole = self.outcome.time.max(1) as f64;
+        let share = |part: u64| 100.0 * part as f64 / whole;
+        writeln!(
+            out,
+            "\nCritical path: {:.1} % computation, {:.1} % communication, {:.1} % transfer of {} messages",
+            share(path.computation),
+            share(path.communication),
+            share(path.transfer),
+            path.messages
+        )?;
+        for (rank, time) in path.ranks.iter().take(LINES / 2) {
+            writeln!(out, "  {:5.1} %  on rank {rank}", share(*time))?;
+        }
+        for (call, time) in path.calls.iter().take(LINES / 2) {
+            if *time > 0 {
+                writeln!(out, "  {:5.1} %  to {call}", share(*time))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn problems(&self, out: &mut String) -> std::fmt::Result {
+        for problem in &self.outcome.problems {
+            for line in problem.to_string().lines() {
+                writeln!(out, "  {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Problem::Deadlock {
+                time: at,
+                blocked,
+                cycle,
+                others,
+            } => {
+                writeln!(f, "deadlock at {}: {blocked} ranks wait", time(*at))?;
+                if !cycle.is_empty() {
+                    writeln!(f, "  in a cycle:")?;
+                }
+                cycle.iter().try_for_each(|rank| blocked_line(f, rank))?;
+                if !others.is_empty() {
+                    let what = if cycle.is_empty() { "" } else { " besides" };
+                    writeln!(f, "  waiting{what}:")?;
+                }
+                others.iter().try_for_each(|rank| blocked_line(f, rank))
+            }
+            Problem::Unreceived {
+                from,
+                to,
+                tag,
+                bytes,
+                at,
+                count,
+            } => writeln!(
+                f,
+                "{count} messages of {bytes} B with tag {tag} from rank {from} to rank {to} are never received; sent by {at}"
+            ),
+            Problem::Truncated {
+                from,
+                to,
+                bytes,
+                room,
+                at,
+                count,
+            } => writeln!(
+                f,
+                "{count} messages of {bytes} B from rank {from} to rank {to} meet {at}, which has room for {room} B"
+            ),
+            Problem::Mismatch {
+                rank,
+                at,
+                other,
+                other_at,
+                what,
+            } => writeln!(
+                f,
+                "collectives differ ({what}): rank {other} in {other_at}, rank {rank} in {at}"
+            ),
+            Problem::Unmatched { rank, at, count } => writeln!(
+                f,
+                "{count} receives of rank {rank}, begun by {at}, never get a message"
+            ),
+        }
+    }
+}
+
+fn blocked_line(f: &mut std::fmt::Formatter<'_>, rank: &Blocked) -> std::fmt::Result {
+    let whom = match (rank.waits_for, rank.ended) {
+        (Some(other), true) => format!("rank {other}, which has ended"),
+        (Some(other), false) => format!("rank {other}"),
+        (None, _) => "anybody".to_owned(),
+    };
+    writeln!(f, "    rank {} in {} waits for {whom}", rank.rank, rank.at)
+}
+
+/// A time in a unit that suits it.
+fn time(picoseconds: u64) -> String {
+    let (unit, factor) = match picoseconds {
+        0..1_000_000 => ("ns", 1e3),
+        1_000_000..1_000_000_000 => ("us", 1e6),
+        1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
+        _ => ("s", 1e12),
+    };
+    format!("{:.3} {unit}", picoseconds as f64 / factor)
+}

@@ -1,0 +1,350 @@
+//! Programs whose time can be worked out by hand.
+
+use nodescope_model::{Action, CollectiveKind, Mode, PeerRef, Program, ProgramBuilder};
+use nodescope_predict::{
+    Algorithm, Channel, Cluster, Code, Model, Options, Outcome, Preset, Progress, Speed, Table,
+    Topology, interpret,
+};
+
+const US: u64 = 1_000_000;
+
+/// L = 5 us, o = 1 us at each end, 1 GB/s.
+fn loggp() -> Channel {
+    Channel {
+        send_overhead: Table::constant(US),
+        receive_overhead: Table::constant(US),
+        ..Channel::new(Model::LogGp, 5 * US, 1_000_000_000)
+    }
+}
+
+fn run(program: &Program, cluster: &Cluster) -> Outcome {
+    let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
+    assert_eq!(outcome.problems, [], "{outcome:#?}");
+    for rank in &outcome.ranks {
+        let parts = rank.computation + rank.opaque + rank.communication + rank.wait + rank.idle;
+        assert_eq!(parts, outcome.time);
+    }
+    let path = outcome.critical_path.as_ref().unwrap();
+    assert_eq!(
+        path.computation + path.communication + path.transfer,
+        outcome.time,
+        "{path:?}"
+    );
+    let forced = Options {
+        force_order: true,
+        ..Options::default()
+    };
+    let ordered = interpret(&Code::new(program), cluster, &forced).unwrap();
+    assert_eq!(ordered, outcome);
+    outcome
+}
+
+fn rank(absolute: u32) -> PeerRef {
+    PeerRef::Absolute(absolute)
+}
+
+#[test]
+fn ping_pong() {
+    let mut builder = ProgramBuilder::new();
+    builder
+        .begin()
+        .send(rank(1), 0, 1000)
+        .receive(rank(1), 0, 1000);
+    builder.end(10).ranks(1);
+    builder
+        .begin()
+        .receive(rank(0), 0, 1000)
+        .send(rank(0), 0, 1000);
+    builder.end(10).ranks(1);
+    let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
+    // Each way: o + n G + L + o = 1 + 1 + 5 + 1 us.
+    assert_eq!(outcome.time, 20 * 8 * US);
+    assert_eq!(outcome.messages, 20);
+    assert_eq!(outcome.bytes, 20_000);
+}
+
+#[test]
+fn bursts_scale_and_late_senders_are_named() {
+    let mut builder = ProgramBuilder::new();
+    builder.compute(100 * US).send(rank(1), 0, 0).ranks(1);
+    builder.receive(rank(0), 0, 0).ranks(1);
+    let program = builder.finish();
+    let mut cluster = Cluster::simple("c", loggp());
+    let outcome = run(&program, &cluster);
+    assert_eq!(outcome.time, 107 * US);
+    let wait = &outcome.waits[0];
+    assert_eq!(wait.kind.name(), "late sender");
+    assert_eq!((wait.time, wait.count, wait.late_rank), (100 * US, 1, 0));
+    assert_eq!(wait.because_of, "MPI_Send at program+0x10");
+    assert_eq!(outcome.ranks[1].wait, 100 * US);
+    assert_eq!(outcome.ranks[1].communication, 7 * US);
+    let path = outcome.critical_path.unwrap();
+    assert_eq!((path.computation, path.messages), (100 * US, 1));
+    cluster.speed = Speed::Factor(2.0);
+    assert_eq!(run(&program, &cluster).time, 57 * US);
+}
+
+#[test]
+fn the_synchronous_send_is_as_published() {
+    let synchronous = |compute_sender: u64, compute_receiver: u64| {
+        let mut builder = ProgramBuilder::new();
+        builder.compute(compute_sender).call(
+            nodescope_hypercall::Function::Ssend,
+            0x99,
+            Action::Send {
+                to: rank(1),
+                tag: 0,
+                bytes: 200_000,
+                mode: Mode::Synchronous,
+                request: None,
+            },
+        );
+        builder.ranks(1);
+        builder
+            .compute(compute_receiver)
+            .receive(rank(0), 0, 200_000)
+            .ranks(1);
+        run(
+            &builder.finish(),
+            &Cluster::simple("myrinet", Preset::Myrinet.channel()),
+        )
+    };
+    // PostSM(request) 30, Wait(permission) 30, Post(n) 1000 + 30 us.
+    let outcome = synchronous(0, 0);
+    assert_eq!(outcome.time, 1090 * US);
+    // The receiver is late: its permission leaves when it begins to receive.
+    let outcome = synchronous(0, 500 * US);
+    assert_eq!(outcome.time, (500 + 30 + 1030) * US);
+    assert_eq!(outcome.waits[0].kind.name(), "late receiver");
+    assert_eq!(outcome.waits[0].time, 500 * US);
+    // The sender is late.
+    let outcome = synchronous(500 * US, 0);
+    assert_eq!(outcome.time, (500 + 1090) * US);
+    assert_eq!(outcome.waits[0].time, 500 * US);
+}
+
+#[test]
+fn published_networks_take_size_over_bandwidth_and_latency() {
+    for (preset, microseconds) in [
+        (Preset::Myrinet, 30 + 5000),
+        (Preset::Ethernet, 160 + 100_000),
+        (Preset::EthernetShared, 160 + 200_000),
+        (Preset::Sci, 4 + 3333),
+    ] {
+        let mut channel = preset.channel();
+        channel.eager_limit = u64::MAX;
+        let mut builder = ProgramBuilder::new();
+        builder.send(rank(1), 0, 1_000_000).ranks(1);
+        builder.receive(rank(0), 0, 1_000_000).ranks(1);
+        let outcome = run(&builder.finish(), &Cluster::simple("c", channel));
+        assert_eq!(outcome.time / US, microseconds);
+        // Its sender is busy until it has arrived.
+        assert_eq!(outcome.ranks[0].idle, 0);
+    }
+}
+
+#[test]
+fn a_ring_takes_as_many_messages_as_it_has_ranks() {
+    let mut builder = ProgramBuilder::new();
+    builder.send(rank(1), 0, 0).receive(rank(7), 0, 0).ranks(1);
+    let left = PeerRef::Relative(7);
+    builder
+        .receive(left, 0, 0)
+        .send(PeerRef::Relative(1), 0, 0)
+        .ranks(7);
+    let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
+    assert_eq!(outcome.time, 8 * 7 * US);
+    assert_eq!(outcome.critical_path.unwrap().messages, 8);
+}
+
+fn collective(kind: CollectiveKind, algorithm: Algorithm, ranks: u32, bytes: u64) -> u64 {
+    let mut builder = ProgramBuilder::new();
+    builder.collective(kind, 0, bytes).ranks(ranks);
+    let cluster = Cluster::simple("c", loggp()).with_algorithm(kind, algorithm.into());
+    run(&builder.finish(), &cluster).time
+}
+
+#[test]
+fn collectives_take_the_depth_of_their_algorithm() {
+    // A round of n bytes: o + L + n G + o.
+    let round = |bytes: u64| 7 * US + bytes * 1000;
+    assert_eq!(
+        collective(
+            CollectiveKind::Allreduce,
+            Algorithm::RecursiveDoubling,
+            16,
+            1000
+        ),
+        4 * round(1000)
+    );
+    // The rank that hands its vector in makes its partner a round late, and all that hear of it. The result goes back meanwhile.
+    assert_eq!(
+        collective(
+            CollectiveKind::Allreduce,
+            Algorithm::RecursiveDoubling,
+            17,
+            1000
+        ),
+        5 * round(1000)
+    );
+    assert_eq!(
+        collective(CollectiveKind::Allreduce, Algorithm::Ring, 8, 8000),
+        14 * round(1000)
+    );
+    assert_eq!(
+        collective(CollectiveKind::Allreduce, Algorithm::Rabenseifner, 8, 8000),
+        2 * (round(4000) + round(2000) + round(1000))
+    );
+    assert_eq!(
+        collective(CollectiveKind::Barrier, Algorithm::Dissemination, 9, 0),
+        4 * round(0)
+    );
+    assert_eq!(
+        collective(CollectiveKind::Alltoall, Algorithm::Pairwise, 8, 500),
+        7 * round(500)
+    );
+    // The root sends to its largest subtree first: the last leaf is log2(p) sends away, of which o each stays on the way.
+    assert_eq!(
+        collective(CollectiveKind::Bcast, Algorithm::Binomial, 8, 0),
+        3 * round(0)
+    );
+}
+
+#[test]
+fn a_link_is_shared_by_those_who_use_it() {
+    // Seven ranks send a megabyte to rank 0, whose link takes 1 ms for each.
+    let mut builder = ProgramBuilder::new();
+    for peer in 1..8 {
+        builder.receive(rank(peer), 0, 1_000_000);
+    }
+    builder.ranks(1).send(rank(0), 0, 1_000_000).ranks(7);
+    let mut channel = Channel::new(Model::LogGp, 5 * US, 1_000_000_000);
+    channel.eager_limit = u64::MAX;
+    let program = builder.finish();
+    let free = run(&program, &Cluster::simple("c", channel.clone()));
+    assert_eq!(free.time, 1005 * US);
+    let cluster = Cluster {
+        contention: true,
+        ..Cluster::simple("c", channel)
+    };
+    let shared = run(&program, &cluster);
+    assert_eq!(shared.time, 7005 * US);
+    assert_eq!(shared.links[0].link, "network → node 0");
+    assert_eq!(
+        (shared.links[0].bytes, shared.links[0].busy),
+        (7_000_000, 7000 * US)
+    );
+}
+
+#[test]
+fn a_torus_adds_hops() {
+    let mut builder = ProgramBuilder::new();
+    builder.send(rank(10), 0, 1000).ranks(1);
+    builder.ranks(9);
+    builder.receive(rank(0), 0, 1000).ranks(1);
+    builder.ranks(5);
+    let mut cluster = Cluster::simple("c", loggp());
+    cluster.topology = Topology::Torus { size: vec![4, 4] };
+    cluster.hop_latency = 100_000;
+    // From (0, 0) to (2, 2): four hops.
+    let program = builder.finish();
+    assert_eq!(run(&program, &cluster).time, 8 * US + 400_000);
+    cluster.contention = true;
+    assert_eq!(run(&program, &cluster).time, 8 * US + 400_000);
+}
+
+#[test]
+fn a_progress_thread_lets_large_messages_go_on_and_takes_its_share() {
+    let program = || {
+        let mut builder = ProgramBuilder::new();
+        builder
+            .isend(rank(1), 0, 1_000_000, 0)
+            .compute(5000 * US)
+            .wait(&[0])
+            .ranks(1);
+        builder
+            .ireceive(rank(0), 0, 1_000_000, 0)
+            .compute(5000 * US)
+            .wait(&[0])
+            .ranks(1);
+        builder.finish()
+    };
+    let mut cluster = Cluster::simple("c", Channel::new(Model::LogGp, 10 * US, 1_000_000_000));
+    // Without a thread the request waits until the receiver is in MPI, and the data until the sender is.
+    cluster.progress = Progress::Calls;
+    let outcome = run(&program(), &cluster);
+    assert_eq!(outcome.time, (5000 + 10 + 10 + 1000) * US);
+    // With a thread that costs nothing it is over before the computation is.
+    cluster.progress = Progress::Thread { beta: 0.0 };
+    assert_eq!(run(&program(), &cluster).time, 5000 * US);
+    // With a half share it takes 1000 us of computation at half speed: 500 us more.
+    cluster.progress = Progress::Thread { beta: 0.5 };
+    let outcome = run(&program(), &cluster);
+    assert_eq!(outcome.time, 5500 * US);
+    assert_eq!(outcome.ranks[0].computation, 5000 * US);
+}
+
+#[test]
+fn buffered_messages_are_copied() {
+    let mut channel = loggp();
+    channel.copy_per_byte = 100.0;
+    let time = |late: u64| {
+        let mut builder = ProgramBuilder::new();
+        builder.send(rank(1), 0, 10_000).ranks(1);
+        builder.compute(late).receive(rank(0), 0, 10_000).ranks(1);
+        run(&builder.finish(), &Cluster::simple("c", channel.clone())).time
+    };
+    assert_eq!(time(0), 17 * US);
+    assert_eq!(time(100 * US), 100 * US + US + US);
+}
+
+#[test]
+fn collectives_beside_their_ranks_overlap() {
+    use nodescope_hypercall::Function;
+    use nodescope_model::Collective;
+    let mut builder = ProgramBuilder::new();
+    builder.call(
+        Function::Iallreduce,
+        0x80,
+        Action::Collective(Box::new(Collective {
+            kind: CollectiveKind::Allreduce,
+            root: 0,
+            bytes: 8,
+            send_to: Box::default(),
+            receive_from: Box::default(),
+            request: Some(0),
+        })),
+    );
+    builder.compute(100 * US).wait(&[0]).ranks(16);
+    let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
+    assert_eq!(outcome.time, 100 * US);
+}
+
+#[test]
+fn waits_at_collectives_are_classified() {
+    let kinds = |kind| {
+        let mut builder = ProgramBuilder::new();
+        builder.compute(100 * US).collective(kind, 0, 8).ranks(1);
+        builder.compute(300 * US).collective(kind, 0, 8).ranks(1);
+        builder.compute(200 * US).collective(kind, 0, 8).ranks(2);
+        let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
+        let waits = outcome.waits.iter();
+        waits
+            .map(|w| (w.kind.name(), w.count, w.time / US))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        kinds(CollectiveKind::Allreduce),
+        [("wait at collective", 3, 400)]
+    );
+    assert_eq!(kinds(CollectiveKind::Reduce), [("early reduce", 1, 100)]);
+    let mut builder = ProgramBuilder::new();
+    builder
+        .compute(100 * US)
+        .collective(CollectiveKind::Bcast, 0, 8)
+        .ranks(1);
+    builder.collective(CollectiveKind::Bcast, 0, 8).ranks(3);
+    let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
+    assert_eq!(outcome.waits[0].kind.name(), "late broadcast");
+    assert_eq!(outcome.waits[0].time, 300 * US);
+}

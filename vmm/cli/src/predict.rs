@@ -1,0 +1,96 @@
+//! `nodescope predict`.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_model::Program;
+use nodescope_model::sequence::{SequenceBuilder, Sequences};
+use nodescope_predict::{Cluster, Placement, Prediction, Request, predict as interpret};
+use nodescope_study::quantity::{ByteRate, Time};
+use nodescope_trace::{TraceError, TraceReader};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::terminal::print;
+
+/// Predicts a trace's time on another cluster.
+pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
+    let mut cluster =
+        Cluster::load(&args.cluster).map_err(|problems| Failure::of(Exit::Study, &problems))?;
+    change(&mut cluster, args);
+    let (path, sequences) = read(&args.results)?;
+    let program = Program::new(&sequences);
+    let request = Request {
+        replicas: args.replicas,
+        seed: args.seed,
+        ..Request::default()
+    };
+    let mut prediction = interpret(&program, &cluster, &request)
+        .map_err(|error| Failure::of(Exit::Study, &error))?;
+    prediction.traced = sequences.spans.iter().copied().max();
+    prediction.model.trace_bytes = path.metadata().ok().map(|file| file.len());
+    tell(&prediction, args)?;
+    Ok(if prediction.outcome.complete() {
+        Exit::Ok
+    } else {
+        Exit::JobFailed
+    })
+}
+
+fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
+    if args.json {
+        print(&prediction.json())
+    } else {
+        print(&prediction.text())
+    }
+}
+
+/// What the options change of the cluster.
+fn change(cluster: &mut Cluster, args: &args::Predict) {
+    if args.ideal_network {
+        *cluster = cluster.ideal_network();
+    }
+    if let Some(Time(latency)) = args.latency {
+        cluster.network.latency = latency;
+    }
+    if let Some(ByteRate(bandwidth)) = args.bandwidth {
+        cluster.network.per_byte = nodescope_predict::network::per_byte(bandwidth);
+    }
+    if let Some(placement) = args.placement {
+        cluster.placement = match placement {
+            args::Placing::Block => Placement::Block,
+            args::Placing::Cyclic => Placement::Cyclic,
+        };
+    }
+    if let Some(ranks) = args.ranks_per_node {
+        cluster.ranks_per_node = ranks;
+    }
+}
+
+/// The sequences of a trace, given by its file or by the folder of the results.
+pub fn read(results: &Path) -> Result<(PathBuf, Sequences), Failure> {
+    let path = if results.is_dir() {
+        results.join("trace.nst")
+    } else {
+        results.to_path_buf()
+    };
+    let fail = |error: &dyn std::error::Error| Failure::of(Exit::Host, error);
+    let reader = TraceReader::open(&path).map_err(|error| fail(&error))?;
+    let mut builder = SequenceBuilder::default();
+    let mut cut = None;
+    for event in reader.events() {
+        match event {
+            Ok(event) => builder.add(&event),
+            // What was written until then is a trace of a shorter run.
+            Err(error @ TraceError::Cut { .. }) => {
+                cut = Some(error.to_string());
+                break;
+            }
+            Err(error) => return Err(fail(&error)),
+        }
+    }
+    let mut sequences = builder
+        .finish()
+        .map_err(|error| Failure::new(Exit::Study, format!("{}: {error}", path.display())))?;
+    sequences.notes.extend(cut);
+    Ok((path, sequences))
+}
