@@ -582,10 +582,7 @@ impl<'a> Engine<'a> {
             }
         };
         let c = &mut self.contexts[context as usize];
-        if time >= c.ready {
-            c.ready = time;
-            c.cause = Some(cause);
-        }
+        c.learn(time, cause);
         c.owed += owed;
         c.pending -= 1;
         if c.pending == 0 && c.phase == Phase::Blocked {
@@ -653,7 +650,27 @@ impl<'a> Engine<'a> {
     }
 }
 
+impl Cause {
+    /// Tells causes of the same time apart, whatever the order of interpretation.
+    fn key(&self) -> (u64, u64, u64, u32, u32) {
+        let origin = &self.origin;
+        (self.at, origin.time, origin.computed, origin.rank, self.op)
+    }
+}
+
 impl Context {
+    /// Something that it waits for is complete at `time`.
+    fn learn(&mut self, time: u64, cause: Cause) {
+        let later = match &self.cause {
+            None => time >= self.ready,
+            Some(known) => (time, cause.key()) > (self.ready, known.key()),
+        };
+        if later {
+            self.ready = time;
+            self.cause = Some(cause);
+        }
+    }
+
     fn new(rank: u32) -> Context {
         Context {
             clock: 0,

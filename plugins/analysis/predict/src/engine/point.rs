@@ -376,11 +376,8 @@ impl Engine<'_> {
             let request = &mut self.requests[index as usize];
             let c = &mut self.contexts[context as usize];
             if request.done {
-                if request.at >= c.ready
-                    && let Some(cause) = request.cause
-                {
-                    c.ready = request.at;
-                    c.cause = Some(cause);
+                if let Some(cause) = request.cause {
+                    c.learn(request.at, cause);
                 }
                 c.owed += request.owed;
                 request.owed = 0;
