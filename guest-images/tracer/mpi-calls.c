@@ -11,7 +11,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,12 +28,12 @@ static int direct; /* a nodescope answers */
 static const char *dump_path;
 static int dump_file = -1;
 static pthread_mutex_t dump_lock = PTHREAD_MUTEX_INITIALIZER;
-static uintptr_t program_base, program_end;
 
 /* Consecutive polls that found nothing, of one function with the same arguments. A program often polls several things in turn, so
  * several runs stay open until the thread does something else. */
 struct run {
     struct nodescope_mpi_record record; /* calls == 0: unused */
+    struct module *module;
     uint64_t serials[RUN_SERIALS];
     uint32_t serial_count;
     uint64_t serial_hash;
@@ -50,6 +49,7 @@ static __thread struct {
     MPI_Status *statuses;
     size_t statuses_room;
     struct run runs[RUNS];
+    int open_runs;
 } thread __attribute__((tls_model("initial-exec")));
 
 static void give_up(const char *why, const char *what) {
@@ -81,17 +81,6 @@ void *real_function(const char *name) {
 
 /* ---- activation ---- */
 
-static int program_extent(struct dl_phdr_info *info, size_t size, void *data) {
-    (void)size, (void)data;
-    program_base = info->dlpi_addr;
-    for (int i = 0; i < info->dlpi_phnum; i++) {
-        uintptr_t end = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr + info->dlpi_phdr[i].p_memsz;
-        if (info->dlpi_phdr[i].p_type == PT_LOAD && end > program_end)
-            program_end = end;
-    }
-    return 1; /* the first object is the main program */
-}
-
 static void after_fork(void) {
     thread.pid = thread.tid = 0;
 }
@@ -112,7 +101,6 @@ void tracer_decide(void) {
     dump_path = getenv("NODESCOPE_TRACE_DUMP");
     if (!direct && !dump_path)
         return;
-    dl_iterate_phdr(program_extent, NULL);
     pthread_atfork(NULL, NULL, after_fork);
     tracer_state = BEFORE_INIT;
 }
@@ -146,6 +134,12 @@ void tracer_started(void) {
     tracer_state = RUNNING;
     if (direct)
         greet();
+}
+
+void tracer_message(const char *text) {
+    fprintf(stderr, "nodescope: %s\n", text);
+    if (direct)
+        nodescope_call(NODESCOPE_OP_MESSAGE, (void *)(uintptr_t)text, strlen(text), 0, NULL, 0);
 }
 
 void tracer_ends(void) {
@@ -196,8 +190,9 @@ static uint8_t *append(size_t bytes) {
     return at;
 }
 
-void call_begin(struct call *call, uint16_t function, void *call_site) {
+void call_begin(struct call *call, uint16_t function, uint16_t flags, void *call_site) {
     *call = (struct call){.record = {.function = function,
+                                     .flags = flags,
                                      .rank = world_rank,
                                      .destination = NODESCOPE_NONE,
                                      .send_tag = NODESCOPE_NONE,
@@ -205,13 +200,7 @@ void call_begin(struct call *call, uint16_t function, void *call_site) {
                                      .receive_tag = NODESCOPE_NONE,
                                      .root = NODESCOPE_NONE,
                                      .calls = 1}};
-    uintptr_t site = (uintptr_t)call_site;
-    if (site >= program_base && site < program_end) {
-        call->record.call_site = site - program_base;
-        call->record.flags |= NODESCOPE_FLAG_CALL_SITE_IN_PROGRAM;
-    } else {
-        call->record.call_site = site;
-    }
+    call->module = site_of(call, (uintptr_t)call_site);
     thread.used = 0;
     append(sizeof call->record);
 }
@@ -225,40 +214,57 @@ static void announce(struct call *call) {
         nodescope_cpuid(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, 0, 0);
 }
 
+/* Appends a section with a text; its end, padded, is the record's. */
+static void append_text(uint32_t kind, const char *text) {
+    struct nodescope_section section = {kind, strlen(text)};
+    size_t padded = (section.count + 7) / 8 * 8;
+    memcpy(append(sizeof section), &section, sizeof section);
+    memset(append(padded), 0, padded);
+    memcpy(thread.buffer + thread.used - padded, text, section.count);
+}
+
 /* Puts the header in front of the sections at the start of the buffer. */
 static void close_record(struct call *call, int result) {
+    const char *module = module_announces(call->module);
+    if (module) {
+        append_text(NODESCOPE_SECTION_MODULE, module);
+        call->record.sections++;
+    }
     call->record.result = result;
     call->record.rank = world_rank;
     call->record.size = thread.used;
     memcpy(thread.buffer, &call->record, sizeof call->record);
+    for (int i = 0; i < call->claims; i++)
+        request_unclaim(call->claimed[i]);
+    object_released(call->ends);
 }
 
 static void append_runs(void) {
-    for (;;) {
+    while (thread.open_runs) {
         struct run *oldest = NULL;
         for (struct run *run = thread.runs; run < thread.runs + RUNS; run++)
             if (run->record.calls && (!oldest || run->record.sequence < oldest->record.sequence))
                 oldest = run;
-        if (!oldest)
-            return;
+        size_t start = thread.used, serial_bytes = oldest->serial_count * sizeof *oldest->serials;
         struct nodescope_section section = {NODESCOPE_SECTION_REQUESTS, oldest->serial_count};
-        size_t serial_bytes = oldest->serial_count * sizeof *oldest->serials;
-        oldest->record.sections = oldest->serial_count > 0;
-        oldest->record.size = sizeof oldest->record + (oldest->serial_count ? sizeof section + serial_bytes : 0);
-        memcpy(append(sizeof oldest->record), &oldest->record, sizeof oldest->record);
+        const char *module = module_announces(oldest->module);
+        oldest->record.sections = (oldest->serial_count > 0) + (module != NULL);
+        append(sizeof oldest->record);
         if (oldest->serial_count) {
             memcpy(append(sizeof section), &section, sizeof section);
             memcpy(append(serial_bytes), oldest->serials, serial_bytes);
         }
+        if (module)
+            append_text(NODESCOPE_SECTION_MODULE, module);
+        oldest->record.size = thread.used - start;
+        memcpy(thread.buffer + start, &oldest->record, sizeof oldest->record);
         oldest->record.calls = 0;
+        thread.open_runs--;
     }
 }
 
 void flush_poll_runs(void) {
-    int open = 0;
-    for (int i = 0; i < RUNS; i++)
-        open |= thread.runs[i].record.calls != 0;
-    if (!open)
+    if (!thread.open_runs)
         return;
     thread.used = 0;
     append_runs();
@@ -266,10 +272,7 @@ void flush_poll_runs(void) {
 }
 
 void call_enter(struct call *call) {
-    int open = 0;
-    for (int i = 0; i < RUNS; i++)
-        open |= thread.runs[i].record.calls != 0;
-    if (open) {
+    if (thread.open_runs) {
         /* The buffer's start is this call's, its sections may be there already: send the runs from behind them. */
         size_t own = thread.used;
         append_runs();
@@ -297,7 +300,8 @@ void poll_enter(struct call *call) {
 static int same_poll(const struct run *run, const struct call *call, uint64_t hash, uint32_t serials) {
     const struct nodescope_mpi_record *a = &run->record, *b = &call->record;
     return a->calls && a->function == b->function && a->communicator == b->communicator && a->source == b->source &&
-           a->receive_tag == b->receive_tag && run->serial_hash == hash && run->serial_count == (serials < RUN_SERIALS ? serials : RUN_SERIALS);
+           a->receive_tag == b->receive_tag && a->object == b->object && a->detail == b->detail && a->call_site == b->call_site &&
+           run->serial_hash == hash && run->serial_count == (serials < RUN_SERIALS ? serials : RUN_SERIALS);
 }
 
 void poll_leave(struct call *call, int result, int found) {
@@ -317,6 +321,8 @@ void poll_leave(struct call *call, int result, int found) {
         serials = section->count;
         serial = (const uint64_t *)(section + 1);
     }
+    for (int i = 0; i < call->claims; i++)
+        request_unclaim(call->claimed[i]);
     uint64_t hash = serials;
     for (uint32_t i = 0; i < serials; i++)
         hash = (hash ^ serial[i]) * 0x100000001b3ull;
@@ -336,7 +342,7 @@ void poll_leave(struct call *call, int result, int found) {
         return;
     }
     thread.sequence++;
-    struct run fresh = {.record = call->record, .serial_hash = hash, .serial_count = serials < RUN_SERIALS ? serials : RUN_SERIALS};
+    struct run fresh = {.record = call->record, .module = call->module, .serial_hash = hash, .serial_count = serials < RUN_SERIALS ? serials : RUN_SERIALS};
     for (uint32_t i = 0; i < fresh.serial_count; i++)
         fresh.serials[i] = serial[i];
     fresh.record.flags |= NODESCOPE_FLAG_POLL_RUN | (serials > RUN_SERIALS ? NODESCOPE_FLAG_TAIL_DROPPED : 0);
@@ -346,6 +352,7 @@ void poll_leave(struct call *call, int result, int found) {
         unused = thread.runs;
     }
     *unused = fresh;
+    thread.open_runs++;
 }
 
 /* ---- arguments ---- */
@@ -397,49 +404,77 @@ void call_made_communicator(struct call *call, struct communicator *made) {
     if (!made)
         return;
     call->record.new_communicator = made->id;
-    if (made->inter || made->rank != 0)
+    if (made->rank != 0)
         return;
-    struct nodescope_section section = {NODESCOPE_SECTION_MEMBERS, made->size};
-    size_t bytes = ((size_t)made->size * 4 + 7) / 8 * 8;
-    if (thread.used + sizeof section + bytes > NODESCOPE_MAX_RECORDS) {
-        call->record.flags |= NODESCOPE_FLAG_TAIL_DROPPED;
-        return;
+    if (made->inter) {
+        section_ranks(call, NODESCOPE_SECTION_MEMBERS, made->local_world, made->local_size);
+        section_ranks(call, NODESCOPE_SECTION_REMOTE_MEMBERS, made->world, made->size);
+    } else {
+        section_ranks(call, NODESCOPE_SECTION_MEMBERS, made->world, made->size);
     }
-    call->record.sections++;
-    memcpy(append(sizeof section), &section, sizeof section);
-    uint8_t *at = append(bytes);
-    memset(at, 0, bytes);
-    for (int i = 0; i < made->size; i++) {
-        int32_t rank = made->world ? made->world[i] : i;
-        memcpy(at + i * 4, &rank, 4);
+}
+
+static struct object *on_object(struct call *call, struct object *object) {
+    if (!object)
+        return NULL;
+    call->record.object = object->id;
+    call->communicator = object->communicator;
+    if (object->communicator) {
+        call->record.communicator = object->communicator->id;
+        call->record.communicator_size = object->communicator->size;
     }
+    return object;
+}
+
+struct object *call_on_object(struct call *call, enum object_kind kind, uint64_t handle) {
+    return on_object(call, object_of(kind, handle));
+}
+
+struct object *call_ends_object(struct call *call, enum object_kind kind, uint64_t handle) {
+    return call->ends = on_object(call, object_taken(kind, handle));
 }
 
 /* ---- sections ---- */
 
 static void *begin_section(struct call *call, uint32_t kind, uint32_t count, size_t element) {
     struct nodescope_section section = {kind, count};
+    size_t bytes = (count * element + 7) / 8 * 8;
     /* Poll runs that a call ends travel in the same hypercall: leave them room. */
     if (count == 0)
         return NULL;
-    if (thread.used + sizeof section + count * element > NODESCOPE_MAX_RECORDS - RUNS * (sizeof(struct run) + 64)) {
+    if (thread.used + sizeof section + bytes > NODESCOPE_MAX_RECORDS - (RUNS + 1) * (sizeof(struct run) + 256)) {
         call->record.flags |= NODESCOPE_FLAG_TAIL_DROPPED;
         return NULL;
     }
     call->record.sections++;
     memcpy(append(sizeof section), &section, sizeof section);
-    return append(count * element);
+    return memset(append(bytes), 0, bytes);
 }
 
 uint64_t *section_numbers(struct call *call, uint32_t kind, uint32_t count) {
     return begin_section(call, kind, count, sizeof(uint64_t));
 }
 
-static uint64_t counts(struct call *call, uint32_t kind, const int *count, MPI_Datatype type, const MPI_Datatype *types) {
-    int peers = call->communicator ? call->communicator->size : 0;
+void section_ranks(struct call *call, uint32_t kind, const int *world, int count) {
+    int32_t *ranks = begin_section(call, kind, count > 0 ? count : 0, sizeof *ranks);
+    for (int i = 0; ranks && i < count; i++)
+        ranks[i] = world ? world[i] : i;
+}
+
+void section_text(struct call *call, uint32_t kind, const char *text) {
+    size_t length = text ? strlen(text) : 0;
+    char *at = begin_section(call, kind, length, 1);
+    if (at)
+        memcpy(at, text, length);
+}
+
+uint64_t section_bytes(struct call *call, uint32_t kind, int peers, const int *world, const void *counts, size_t width, MPI_Datatype type,
+                       const MPI_Datatype *types) {
     uint64_t total = 0, *bytes = section_numbers(call, kind, peers), element = types ? 0 : type_bytes(call, 1, type);
     for (int i = 0; i < peers; i++) {
-        uint64_t length = types ? type_bytes(call, count[i], types[i]) : count[i] * element;
+        uint64_t length = 0;
+        if (!world || world[i] != NODESCOPE_PROC_NULL)
+            length = types ? type_bytes(call, count_at(counts, width, i), types[i]) : count_at(counts, width, i) * element;
         if (bytes)
             bytes[i] = length;
         total += length;
@@ -447,25 +482,38 @@ static uint64_t counts(struct call *call, uint32_t kind, const int *count, MPI_D
     return total;
 }
 
-uint64_t section_counts(struct call *call, uint32_t kind, const int *count, MPI_Datatype type) {
-    return counts(call, kind, count, type, NULL);
-}
-
-uint64_t section_counts_w(struct call *call, uint32_t kind, const int *count, const MPI_Datatype *types) {
-    return counts(call, kind, count, MPI_DATATYPE_NULL, types);
-}
-
-struct request **call_claims(struct call *call, int count, const MPI_Request *requests) {
+static void claims(struct call *call, int count, const MPI_Request *requests, int anew) {
     if (count <= 0)
-        return NULL;
+        return;
     thread.claimed = grow(thread.claimed, &thread.claimed_room, count, sizeof *thread.claimed);
+    call->claimed = thread.claimed;
+    call->claims = count;
     uint64_t *serials = section_numbers(call, NODESCOPE_SECTION_REQUESTS, count);
     for (int i = 0; i < count; i++) {
-        struct request *request = thread.claimed[i] = request_claim(&requests[i]);
+        struct request *request = call->claimed[i] = request_claim(&requests[i]);
+        if (request && anew)
+            request->serial = next_serial();
         if (serials)
             serials[i] = request ? request->serial : 0;
     }
-    return thread.claimed;
+}
+
+void call_claims(struct call *call, int count, const MPI_Request *requests) {
+    claims(call, count, requests, 0);
+}
+
+void call_claims_anew(struct call *call, int count, const MPI_Request *requests) {
+    claims(call, count, requests, 1);
+}
+
+void call_starts(struct call *call, const MPI_Request *request, enum request_kind kind) {
+    call->record.request = next_serial();
+    request_made(request, kind, call->communicator, call->record.request, 0);
+}
+
+void call_prepares(struct call *call, const MPI_Request *request, enum request_kind kind) {
+    call->record.request = next_serial();
+    request_made(request, kind, call->communicator, 0, call->record.request);
 }
 
 MPI_Status *lend_statuses(int count) {
@@ -485,43 +533,48 @@ static void completed(struct nodescope_completion *done, const struct request *r
     if (request && request->cancelling)
         real.Test_cancelled(status, &cancelled);
     done->cancelled = cancelled != 0;
-    if (cancelled || !receive)
+    if (cancelled || (!receive && !(request && request->kind == REQUEST_READ)))
         return;
     MPI_Count bytes = 0;
     if (real.Get_elements_x(status, MPI_BYTE, &bytes) == MPI_SUCCESS && bytes > 0)
         done->bytes = bytes;
+    if (!receive)
+        return;
     done->source = world_rank_of(on, status->MPI_SOURCE);
     if (status->MPI_TAG >= 0)
         done->tag = status->MPI_TAG;
 }
 
-void call_completes(struct call *call, struct request **requests, int total, int count, const int *indices, const MPI_Status *statuses) {
+void call_completes(struct call *call, int count, const int *indices, const MPI_Status *statuses) {
     int active = 0;
-    if (total <= 0)
+    if (call->claims == 0)
         return;
     for (int i = 0; i < count; i++) {
-        struct request *request = requests[indices ? indices[i] : i];
+        struct request *request = call->claimed[indices ? indices[i] : i];
         active += request && request->serial;
     }
     struct nodescope_completion *done = begin_section(call, NODESCOPE_SECTION_COMPLETIONS, active, sizeof *done);
     for (int i = 0; i < count; i++) {
         int index = indices ? indices[i] : i;
-        struct request *request = requests[index];
+        struct request *request = call->claimed[index];
         if (done && request && request->serial) {
             done->index = index;
             completed(done++, request, request->communicator, request->kind == REQUEST_RECEIVE, &statuses[i]);
         }
         request_completed(request);
-        requests[index] = NULL;
+        call->claimed[index] = NULL;
     }
-    for (int i = 0; i < total; i++)
-        request_unclaim(requests[i]);
 }
 
 void call_received(struct call *call, const MPI_Status *status) {
     struct nodescope_completion *done = begin_section(call, NODESCOPE_SECTION_COMPLETIONS, 1, sizeof *done);
-    if (done) {
-        done->index = 0;
+    if (done)
         completed(done, NULL, call->communicator, 1, status);
-    }
+}
+
+void call_transferred(struct call *call, const MPI_Status *status, uint64_t serial, int read) {
+    struct nodescope_completion *done = begin_section(call, NODESCOPE_SECTION_COMPLETIONS, 1, sizeof *done);
+    const struct request file = {.serial = serial, .kind = read ? REQUEST_READ : REQUEST_OTHER};
+    if (done)
+        completed(done, &file, NULL, 0, status);
 }

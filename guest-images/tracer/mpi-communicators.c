@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { BUCKETS = 1024 };
 
@@ -50,7 +51,7 @@ static MPI_Group world_group(void) {
     return group;
 }
 
-/* World ranks of a group's members; frees the group. */
+/* World ranks of a group's members. */
 static int *world_ranks(MPI_Group group, int size) {
     int *local = allocate(size * sizeof *local), *world = allocate(size * sizeof *world);
     for (int i = 0; i < size; i++)
@@ -61,9 +62,13 @@ static int *world_ranks(MPI_Group group, int size) {
         if (world[i] < 0)
             world[i] = NODESCOPE_OUTSIDE;
     real.Group_free(&all);
-    real.Group_free(&group);
     free(local);
     return world;
+}
+
+int *world_ranks_of_group(MPI_Group group, int *size) {
+    real.Group_size(group, size);
+    return world_ranks(group, *size);
 }
 
 static uint64_t hash_members(const int *world, int size) {
@@ -109,18 +114,22 @@ static struct communicator *add(uint64_t parent, MPI_Comm handle) {
     real.Comm_size(handle, &size);
     real.Comm_group(handle, &group);
     int *local = world_ranks(group, size);
+    real.Group_free(&group);
     uint64_t members = hash_members(local, size);
     if (entry->inter) {
         real.Comm_remote_size(handle, &entry->size);
         real.Comm_remote_group(handle, &group);
         entry->world = world_ranks(group, entry->size);
+        real.Group_free(&group);
         /* Both sides must agree, so the order of the groups must not matter. */
         members += hash_members(entry->world, entry->size);
-        free(local);
+        entry->local_size = size;
+        entry->local_world = local;
     } else {
         entry->size = size;
         entry->world = local;
     }
+    entry->members = members;
     if (handle == MPI_COMM_WORLD) {
         entry->id = NODESCOPE_COMM_WORLD;
         free(entry->world);
@@ -152,6 +161,14 @@ struct communicator *communicator_made(uint64_t parent, MPI_Comm made) {
     return entry;
 }
 
+static int *copy(const int *ranks, int count) {
+    if (!ranks)
+        return NULL;
+    int *all = allocate(count * sizeof *all);
+    memcpy(all, ranks, count * sizeof *all);
+    return all;
+}
+
 struct communicator *communicator_promised(struct communicator *parent, MPI_Comm made) {
     if (!parent || made == MPI_COMM_NULL)
         return NULL;
@@ -159,17 +176,70 @@ struct communicator *communicator_promised(struct communicator *parent, MPI_Comm
     struct communicator *entry = allocate(sizeof *entry);
     *entry = *parent;
     entry->handle = made;
-    uint64_t members = mix(parent->id, parent->size);
-    if (parent->world) {
-        entry->world = allocate(parent->size * sizeof *entry->world);
-        for (int i = 0; i < parent->size; i++)
-            entry->world[i] = parent->world[i];
-    }
+    entry->world = copy(parent->world, parent->size);
+    entry->local_world = copy(parent->local_world, parent->local_size);
+    entry->neighbours = NULL;
     pthread_mutex_lock(&lock);
-    entry->id = id_for(parent->id, members);
+    entry->id = id_for(parent->id, parent->members);
     insert(entry);
     pthread_mutex_unlock(&lock);
     return entry;
+}
+
+uint64_t shared_id(const struct communicator *on, uint64_t salt) {
+    pthread_mutex_lock(&lock);
+    uint64_t id = id_for(on ? on->id : NODESCOPE_COMM_NONE, mix(on ? on->members : 0, salt));
+    pthread_mutex_unlock(&lock);
+    return id;
+}
+
+static struct neighbours *room_for(int destinations, int sources) {
+    struct neighbours *all = allocate(sizeof *all + (destinations + sources) * sizeof *all->ranks);
+    all->destinations = destinations;
+    all->sources = sources;
+    return all;
+}
+
+/* In the order that the standard gives the neighbours of each kind of topology. */
+static struct neighbours *find_neighbours(const struct communicator *on) {
+    struct neighbours *all = NULL;
+    int kind = MPI_UNDEFINED, count, sources, weighted;
+    real.Topo_test(on->handle, &kind);
+    if (kind == MPI_CART) {
+        real.Cartdim_get(on->handle, &count);
+        all = room_for(2 * count, 2 * count);
+        for (int i = 0; i < count; i++)
+            real.Cart_shift(on->handle, i, 1, &all->ranks[2 * i], &all->ranks[2 * i + 1]);
+        memcpy(all->ranks + 2 * count, all->ranks, 2 * count * sizeof *all->ranks);
+    } else if (kind == MPI_GRAPH) {
+        real.Graph_neighbors_count(on->handle, on->rank, &count);
+        all = room_for(count, count);
+        real.Graph_neighbors(on->handle, on->rank, count, all->ranks);
+        memcpy(all->ranks + count, all->ranks, count * sizeof *all->ranks);
+    } else if (kind == MPI_DIST_GRAPH) {
+        real.Dist_graph_neighbors_count(on->handle, &sources, &count, &weighted);
+        all = room_for(count, sources);
+        int *weights = allocate((count + sources) * sizeof *weights);
+        real.Dist_graph_neighbors(on->handle, sources, all->ranks + count, weights, count, all->ranks, weights + sources);
+        free(weights);
+    }
+    for (int i = 0; all && i < all->destinations + all->sources; i++)
+        all->ranks[i] = world_rank_of(on, all->ranks[i]);
+    return all;
+}
+
+const struct neighbours *neighbours_of(struct communicator *on) {
+    if (!on)
+        return NULL;
+    struct neighbours *known = __atomic_load_n(&on->neighbours, __ATOMIC_ACQUIRE), *none = NULL;
+    if (known)
+        return known;
+    known = find_neighbours(on);
+    if (known && !__atomic_compare_exchange_n(&on->neighbours, &none, known, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        free(known); /* another thread was faster */
+        known = none;
+    }
+    return known;
 }
 
 void communicator_hold(struct communicator *entry) {
@@ -180,6 +250,8 @@ void communicator_hold(struct communicator *entry) {
 void communicator_release(struct communicator *entry) {
     if (entry && __atomic_sub_fetch(&entry->holders, 1, __ATOMIC_ACQ_REL) == 0) {
         free(entry->world);
+        free(entry->local_world);
+        free(entry->neighbours);
         free(entry);
     }
 }

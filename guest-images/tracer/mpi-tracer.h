@@ -2,9 +2,14 @@
 /*
  * Inside of the MPI tracer: what its files share.
  *
- *     mpi-wrappers.c        one wrapper for each MPI function
+ *     mpi-wrap.h            what a wrapper is
+ *     wrap-*.c, wrap-*.h    one wrapper for each MPI function that communicates, synchronises or does I/O; a .h has the functions that
+ *                           take counts and is included once for int counts and once for the large ones of MPI 4 (MPI_X_c)
  *     mpi-calls.c           activation, the record of a call on its way to the host, poll runs
- *     mpi-communicators.c   communicator ids and world ranks
+ *     mpi-sites.c           where calls are made
+ *     mpi-fortran.c         where calls are made in Fortran programs
+ *     mpi-communicators.c   communicator ids, world ranks, neighbours
+ *     mpi-objects.c         windows, files and matched messages
  *     mpi-requests.c        serial numbers of requests
  *
  * All are compiled once for each MPI, against its mpi.h; nothing is linked to an MPI library, whose functions are looked up with
@@ -41,6 +46,11 @@
 #pragma weak ompi_mpi_op_replace
 #pragma weak ompi_mpi_op_sum
 #pragma weak ompi_request_null
+#pragma weak ompi_message_no_proc
+#pragma weak ompi_message_null
+#pragma weak ompi_mpi_file_null
+#pragma weak ompi_mpi_win_null
+#include <mpi-ext.h>
 #elif defined(MPICH_VERSION)
 #define FLAVOUR NODESCOPE_FLAVOUR_MPICH
 #else
@@ -49,15 +59,24 @@
 
 /* ---- communicators ---- */
 
+struct neighbours {
+    int destinations, sources; /* how many */
+    int ranks[];               /* world ranks: the destinations, then the sources */
+};
+
 struct communicator {
     MPI_Comm handle;
     struct communicator *next;
     uint64_t id;
-    int rank;    /* the caller's, in the local group */
-    int size;    /* of the group that peers are ranks of: the remote one of an intercommunicator */
+    uint64_t members; /* a hash of them, the same on all */
+    int rank;         /* the caller's, in the local group */
+    int size;         /* of the group that peers are ranks of: the remote one of an intercommunicator */
     int inter;
-    int holders; /* the handle, and each request */
-    int *world;  /* world ranks of that group; null: rank i is world rank i */
+    int holders;      /* the handle, and each request, window, file and message */
+    int *world;       /* world ranks of that group; null: rank i is world rank i */
+    int local_size;   /* of an intercommunicator: the local group */
+    int *local_world;
+    struct neighbours *neighbours; /* null until asked for */
 };
 
 extern int world_rank, world_size;
@@ -72,10 +91,39 @@ void communicator_release(struct communicator *);
 /* The program frees the handle. */
 void communicator_forget(MPI_Comm handle);
 int world_rank_of(const struct communicator *, int rank);
+/* Neighbours in the communicator's topology; null if it has none. */
+const struct neighbours *neighbours_of(struct communicator *);
+/* An id for something that the members make together, the same on all of them; `salt` tells the kinds apart. */
+uint64_t shared_id(const struct communicator *, uint64_t salt);
+/* World ranks of a group's members, to be freed. */
+int *world_ranks_of_group(MPI_Group, int *size);
+
+/* ---- windows, files, matched messages ---- */
+
+enum object_kind { OBJECT_WINDOW = 1, OBJECT_FILE, OBJECT_MESSAGE };
+
+struct object {
+    struct object *next;
+    enum object_kind kind;
+    uint64_t handle;
+    uint64_t id;
+    struct communicator *communicator;
+    uint64_t unit;  /* of a file: bytes of the view's elementary type */
+    uint64_t split; /* of a file: serial of the split collective under way */
+    int source, tag; /* of a message: world rank and tag matched */
+};
+
+struct object *object_made(enum object_kind, uint64_t handle, struct communicator *);
+/* Null for one made out of sight. */
+struct object *object_of(enum object_kind, uint64_t handle);
+/* Takes it out of the table, where a new one may get its handle from now on. */
+struct object *object_taken(enum object_kind, uint64_t handle);
+void object_released(struct object *);
+#define HANDLE(handle) ((uint64_t)(uintptr_t)(handle))
 
 /* ---- requests ---- */
 
-enum request_kind { REQUEST_OTHER, REQUEST_SEND, REQUEST_RECEIVE };
+enum request_kind { REQUEST_OTHER, REQUEST_SEND, REQUEST_RECEIVE, REQUEST_READ };
 
 struct request {
     MPI_Request handle;
@@ -100,9 +148,15 @@ uint64_t next_serial(void);
 
 /* ---- calls ---- */
 
+struct module; /* a program or library that calls */
+
 struct call {
     struct nodescope_mpi_record record;
     struct communicator *communicator;
+    struct module *module;
+    struct request **claimed; /* given to this call, and not completed by it */
+    int claims;
+    struct object *ends; /* taken out of its table; released when the record is closed */
 };
 
 enum state { INERT, BEFORE_INIT, RUNNING };
@@ -112,7 +166,7 @@ extern __thread int depth __attribute__((tls_model("initial-exec")));
 /* The function behind a wrapper. Never null: a missing one ends the process with a message. */
 void *real_function(const char *name);
 
-void call_begin(struct call *, uint16_t function, void *call_site);
+void call_begin(struct call *, uint16_t function, uint16_t flags, void *call_site);
 void call_enter(struct call *);
 void call_leave(struct call *, int result);
 /* For polls, in place of call_enter and call_leave. */
@@ -121,6 +175,7 @@ void poll_leave(struct call *, int result, int found);
 void tracer_decide(void);
 void tracer_started(void);
 void tracer_ends(void);
+void tracer_message(const char *);
 void flush_poll_runs(void);
 
 /* Arguments into the record. */
@@ -129,23 +184,53 @@ uint64_t type_bytes(struct call *, uint64_t count, MPI_Datatype);
 void call_reduces(struct call *, MPI_Op);
 int is_root(const struct call *, int root);
 void call_made_communicator(struct call *, struct communicator *);
+struct object *call_on_object(struct call *, enum object_kind, uint64_t handle);
+/* The same for a call after which the handle is no more. */
+struct object *call_ends_object(struct call *, enum object_kind, uint64_t handle);
 
-/* Sections. */
+/* Sections. Counts are of `width` bytes each: int, or MPI_Count. */
 uint64_t *section_numbers(struct call *, uint32_t kind, uint32_t count);
-uint64_t section_counts(struct call *, uint32_t kind, const int *counts, MPI_Datatype);
-uint64_t section_counts_w(struct call *, uint32_t kind, const int *counts, const MPI_Datatype *);
+void section_ranks(struct call *, uint32_t kind, const int *world, int count);
+void section_text(struct call *, uint32_t kind, const char *text);
+/* Bytes to or from `peers` ranks, of one type or of a type each (then `type` is not looked at); the sum is returned. Peers that are
+ * MPI_PROC_NULL in `world`, if given, get nothing. */
+uint64_t section_bytes(struct call *, uint32_t kind, int peers, const int *world, const void *counts, size_t width, MPI_Datatype type,
+                       const MPI_Datatype *types);
+
+static inline int64_t count_at(const void *counts, size_t width, int at) {
+    return width == sizeof(int) ? ((const int *)counts)[at] : ((const int64_t *)counts)[at];
+}
 
 /* Claims the requests, records their serials, and lends statuses where the program ignores its own. */
-struct request **call_claims(struct call *, int count, const MPI_Request *);
+void call_claims(struct call *, int count, const MPI_Request *);
+/* The same for operations that start now: each gets a new serial. */
+void call_claims_anew(struct call *, int count, const MPI_Request *);
 MPI_Status *lend_statuses(int count);
 /* `indices` null: all of 0 .. count - 1. */
-void call_completes(struct call *, struct request **, int requests, int count, const int *indices, const MPI_Status *);
+void call_completes(struct call *, int count, const int *indices, const MPI_Status *);
 void call_received(struct call *, const MPI_Status *);
+/* A file was read; `serial` is that of the split collective that ends, or 0. */
+void call_transferred(struct call *, const MPI_Status *, uint64_t serial, int read);
+
+/* Starts, or prepares, an operation with a request. */
+void call_starts(struct call *, const MPI_Request *, enum request_kind);
+void call_prepares(struct call *, const MPI_Request *, enum request_kind);
+
+/* ---- where calls are made ---- */
+
+/* Of the last Fortran call of this thread, and of the one before. */
+extern __thread uintptr_t fortran_sites[2] __attribute__((tls_model("initial-exec"), visibility("hidden")));
+
+struct module *site_of(struct call *, uintptr_t return_address);
+/* The module's name if it has not been told yet, else null. */
+const char *module_announces(struct module *);
 
 /* MPI functions that the tracer itself needs. */
 #define HELPERS(X)                                                                                                             \
     X(Comm_rank) X(Comm_size) X(Comm_remote_size) X(Comm_test_inter) X(Comm_group) X(Comm_remote_group)                        \
-    X(Group_translate_ranks) X(Group_free) X(Type_size_x) X(Get_elements_x) X(Test_cancelled)
+    X(Group_translate_ranks) X(Group_free) X(Group_size) X(Type_size_x) X(Get_elements_x) X(Test_cancelled)                    \
+    X(Query_thread) X(Topo_test) X(Cartdim_get) X(Cart_shift) X(Graph_neighbors_count) X(Graph_neighbors)                      \
+    X(Dist_graph_neighbors_count) X(Dist_graph_neighbors)
 struct helpers {
 #define HELPER_FIELD(name) __typeof__(&PMPI_##name) name;
     HELPERS(HELPER_FIELD)

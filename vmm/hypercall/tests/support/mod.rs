@@ -1,0 +1,186 @@
+//! Programs under MPI on real hardware, with the tracer preloaded: what several test files need.
+
+#![allow(dead_code, reason = "each test file uses a part of this")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use nodescope_hypercall::record::Flags;
+use nodescope_hypercall::{Function, MpiRecord, Peer};
+
+/// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
+static ONE_JOB: Mutex<()> = Mutex::new(());
+
+pub struct Job {
+    pub folder: tempfile::TempDir,
+    flavour: &'static str,
+    _alone: MutexGuard<'static, ()>,
+}
+
+pub fn source(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/mpi")
+        .join(name)
+}
+
+pub fn succeed(command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{command:?}: {}\n{stderr}",
+        output.status
+    );
+    output
+}
+
+/// Where the tracer has been built: once for each test program.
+pub fn tracer() -> &'static Path {
+    static BUILT: OnceLock<tempfile::TempDir> = OnceLock::new();
+    BUILT
+        .get_or_init(|| {
+            let folder = tempfile::tempdir().expect("temporary folder");
+            let build =
+                Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/tracer/build");
+            succeed(Command::new(build).arg(folder.path()));
+            folder
+        })
+        .path()
+}
+
+impl Job {
+    /// Compiles a program and the tracer; `None`, with the reason printed, where the compilers are absent.
+    pub fn new(flavour: &'static str, compiler: &str, program: &str) -> Option<Job> {
+        Job::with_options(flavour, compiler, program, &[])
+    }
+
+    /// The same with options for the compiler.
+    pub fn with_options(
+        flavour: &'static str,
+        compiler: &str,
+        program: &str,
+        options: &[&str],
+    ) -> Option<Job> {
+        for tool in [
+            &format!("{compiler}.{flavour}"),
+            "mpicc.openmpi",
+            "mpicc.mpich",
+            &format!("mpirun.{flavour}"),
+        ] {
+            if Command::new(tool).arg("--version").output().is_err() {
+                eprintln!(
+                    "skipped: {tool} is not installed (Debian packages libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran)"
+                );
+                return None;
+            }
+        }
+        let alone = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().expect("temporary folder");
+        let compiler = format!("{compiler}.{flavour}");
+        succeed(
+            Command::new(compiler)
+                .args(["-O1", "-w"])
+                .args(options)
+                .arg("-o")
+                .arg(folder.path().join("program"))
+                .arg(source(program)),
+        );
+        Some(Job {
+            folder,
+            flavour,
+            _alone: alone,
+        })
+    }
+
+    /// Runs the program and returns the records of each rank.
+    pub fn run(&self, ranks: usize) -> Vec<Vec<MpiRecord>> {
+        self.run_with(ranks, &[])
+    }
+
+    /// The same with arguments for the program.
+    pub fn run_with(&self, ranks: usize, arguments: &[&Path]) -> Vec<Vec<MpiRecord>> {
+        let folder = self.folder.path();
+        let mut command = Command::new("timeout");
+        command.arg("300").arg(format!("mpirun.{}", self.flavour));
+        if self.flavour == "openmpi" {
+            command.args([
+                "--allow-run-as-root",
+                "--oversubscribe",
+                "--mca",
+                "btl",
+                "self,vader,tcp",
+            ]);
+            command.env("OMPI_MCA_mpi_yield_when_idle", "1");
+        }
+        command
+            .args(["-n", &ranks.to_string()])
+            .arg(folder.join("program"))
+            .args(arguments);
+        command.env(
+            "LD_PRELOAD",
+            tracer().join(format!("libnodescope-mpi-{}.so", self.flavour)),
+        );
+        command.env("NODESCOPE_TRACE_DUMP", folder.join("dump"));
+        succeed(&mut command);
+        (0..ranks)
+            .map(|rank| {
+                let bytes =
+                    std::fs::read(folder.join(format!("dump.{rank}"))).expect("the rank's dump");
+                let records = MpiRecord::decode_all(&bytes).expect("well-formed records");
+                check_sequence(&records, rank);
+                records
+            })
+            .collect()
+    }
+}
+
+/// Every call has its number once, without gaps, and all of them the caller's rank and success.
+pub fn check_sequence(records: &[MpiRecord], rank: usize) {
+    let mut numbers: Vec<u64> = records.iter().map(|record| record.sequence).collect();
+    numbers.sort_unstable();
+    assert_eq!(numbers, (0..records.len() as u64).collect::<Vec<_>>());
+    for record in records {
+        assert_eq!(record.rank, Peer::Rank(rank as u32), "{record:?}");
+        assert_eq!(record.result, 0, "{record:?}");
+    }
+}
+
+/// The function as the program names it, with the suffix of the large-count form.
+pub fn called(record: &MpiRecord) -> String {
+    let suffix = if record.flags.contains(Flags::LARGE_COUNT) {
+        "_c"
+    } else {
+        ""
+    };
+    format!("{}{suffix}", record.function)
+}
+
+pub fn counts(records: &[MpiRecord]) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    for record in records {
+        *counts.entry(called(record)).or_default() += record.calls;
+    }
+    counts
+}
+
+pub fn of(records: &[MpiRecord], function: Function) -> Vec<&MpiRecord> {
+    records
+        .iter()
+        .filter(|record| record.function == function)
+        .collect()
+}
+
+pub fn only(records: &[MpiRecord], function: Function) -> &MpiRecord {
+    match of(records, function)[..] {
+        [record] => record,
+        ref several => panic!("{} records of {function}", several.len()),
+    }
+}
+
+pub fn rank_of(rank: usize) -> Peer {
+    Peer::Rank(rank as u32)
+}
