@@ -14,6 +14,11 @@ use thiserror::Error;
 const CODE: usize = HOT + COLD;
 const HOT: usize = 20 << 20;
 const COLD: usize = 28 << 20;
+/// A huge page. Code that runs is spread over more pages than a processor's table of translations for instructions holds.
+const HUGE: usize = 2 << 20;
+/// Bytes of code in a huge page's worth of small ones from which on it becomes one.
+const WORTH: usize = HUGE / 8;
+const _: () = assert!(HOT.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
 /// Cells that one vCPU keeps before everything is thrown away.
 pub const CELLS: usize = 1 << 19;
 
@@ -36,6 +41,8 @@ pub struct Arena {
     cells: usize,
     /// Code below this is never thrown away.
     kept: usize,
+    /// Code in line below this is in huge pages, as far as the host gives them.
+    huge: usize,
 }
 
 // SAFETY: the mappings belong to this value alone and nothing in them depends on the thread.
@@ -59,6 +66,8 @@ impl Arena {
             what: "size",
             source,
         })?;
+        // SAFETY: the part of a mapping made here that is not used.
+        let unmap = |at: usize, len| unsafe { libc::munmap(at as *mut libc::c_void, len) };
         let map = |at: *mut libc::c_void, len, protection, flags, fd| {
             // SAFETY: either at an address of the kernel's choice, or over a reservation made below.
             let at = unsafe { libc::mmap(at, len, protection, flags, fd, 0) };
@@ -69,19 +78,21 @@ impl Arena {
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;
         let whole = CODE + CELLS * 8;
-        // The cells' plain memory first, for the whole; the code's view over its beginning.
-        let execute = map(
-            std::ptr::null_mut(),
-            whole,
-            rw,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-        )
-        .ok_or_else(|| failed("reserve"))?;
-        let unmap = |at: NonNull<u8>, len| {
-            // SAFETY: mapped here with this length and not used any more.
-            unsafe { libc::munmap(at.as_ptr().cast(), len) };
+        // Address space that begins where a huge page may.
+        let reserve = |len: usize| {
+            let plain = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let from = map(std::ptr::null_mut(), len + HUGE, rw, plain, -1)?.as_ptr() as usize;
+            let start = from.next_multiple_of(HUGE);
+            if start > from {
+                unmap(from, start - from);
+            }
+            if from + HUGE > start {
+                unmap(start + len, from + HUGE - start);
+            }
+            NonNull::new(start as *mut u8)
         };
+        // The cells' plain memory first, for the whole; the code's view over its beginning.
+        let execute = reserve(whole).ok_or_else(|| failed("reserve"))?;
         let rx = libc::PROT_READ | libc::PROT_EXEC;
         if map(
             execute.as_ptr().cast(),
@@ -93,12 +104,14 @@ impl Arena {
         .is_none()
         {
             let error = failed("map executable");
-            unmap(execute, whole);
+            unmap(execute.as_ptr() as usize, whole);
             return Err(error);
         }
-        let Some(write) = map(std::ptr::null_mut(), CODE, rw, shared, fd) else {
+        let write = reserve(CODE)
+            .and_then(|at| map(at.as_ptr().cast(), CODE, rw, shared | libc::MAP_FIXED, fd));
+        let Some(write) = write else {
             let error = failed("map");
-            unmap(execute, whole);
+            unmap(execute.as_ptr() as usize, whole);
             return Err(error);
         };
         Ok(Self {
@@ -108,6 +121,7 @@ impl Arena {
             cold: HOT,
             cells: 0,
             kept: 0,
+            huge: 0,
         })
     }
 
@@ -140,7 +154,21 @@ impl Arena {
         }
         self.used = (self.used + hot.len()).next_multiple_of(16).min(HOT);
         self.cold = (self.cold + cold.len()).next_multiple_of(16).min(CODE);
+        if self.used >= self.huge + WORTH && self.huge < HOT {
+            self.make_huge();
+        }
         Some(at)
+    }
+
+    /// Put the next part of the code in line into a huge page. Where the host does not, only speed differs.
+    #[cold]
+    fn make_huge(&mut self) {
+        // SAFETY: within the writable view; the call keeps the contents.
+        unsafe {
+            let at = self.write.as_ptr().add(self.huge);
+            libc::madvise(at.cast(), HUGE, libc::MADV_COLLAPSE);
+        }
+        self.huge += HUGE;
     }
 
     /// Address of the next cell to be handed out.
