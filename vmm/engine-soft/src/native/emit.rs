@@ -1,11 +1,13 @@
 //! Templates: the inlined look-up, flags, the stack, and instructions that run as themselves.
 //!
 //! Flags: the guest's status flags are in the host's as long as nothing destroys them; what does (look-ups above all) is
-//! preceded by LAHF and SETO into [`super::Native::flags`], where they are at every point at which translated code may leave.
+//! preceded by LAHF and SETO into [`super::Native::flags`], where they are at every point at which translated code may leave;
+//! or, where the instruction that made them can be carried out again, only at such points, out of line (`flags.rs`).
 
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field};
+use super::flags::Recipe;
 use super::plan::{Itself, Memory};
 use super::registers::{HOST, STACK, sized};
 use super::runtime::{Routines, field, gpr};
@@ -28,6 +30,8 @@ struct Cold {
     operation: usize,
     /// The block goes on with the flags in the host's.
     flags_in_host: bool,
+    /// How to make the flags, where they are not in memory.
+    recipe: Option<Recipe>,
 }
 
 /// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
@@ -58,8 +62,12 @@ pub struct Emitter {
     wide: bool,
     /// The guest's flags are in the host's.
     in_host: bool,
-    /// They are in [`super::Native::flags`].
+    /// They are in [`super::Native::flags`], or nobody will ask for them.
     in_memory: bool,
+    /// How they can be made again.
+    recipe: Option<Recipe>,
+    /// For each instruction: see [`super::flags::needed_behind`].
+    needed: Vec<bool>,
 }
 
 /// The guest's general register that a register belongs to.
@@ -75,6 +83,7 @@ impl Emitter {
         (kernel, attached): (bool, bool),
         routines: Routines,
         translation: u64,
+        needed: Vec<bool>,
     ) -> Self {
         Self {
             a,
@@ -89,28 +98,73 @@ impl Emitter {
             wide: false,
             in_host: false,
             in_memory: true,
+            recipe: None,
+            needed,
         }
     }
 
     /// Put the flags where they are safe. Uses RAX.
     pub fn save_flags(&mut self) {
         if !self.in_memory {
-            debug_assert!(self.in_host);
-            self.a.plain(Code::Lahf);
-            self.a.r(Code::Seto_rm8, Register::AL);
-            self.a.mr(
-                Code::Mov_rm16_r16,
-                field_of_cpu(field!(flags)),
-                Register::AX,
-            );
+            self.need_flags();
+            self.store_flags();
             self.in_memory = true;
+        }
+    }
+
+    fn store_flags(&mut self) {
+        self.a.plain(Code::Lahf);
+        self.a.r(Code::Seto_rm8, Register::AL);
+        self.a.mr(
+            Code::Mov_rm16_r16,
+            field_of_cpu(field!(flags)),
+            Register::AX,
+        );
+    }
+
+    fn make_flags(&mut self, recipe: &Recipe) {
+        if let Some(undo) = &recipe.undo {
+            self.a.put(undo);
+        }
+        self.a.put(&recipe.again);
+    }
+
+    /// Whether what an instruction writes matters to the flags.
+    pub fn has_recipe(&self) -> bool {
+        self.recipe.is_some()
+    }
+
+    /// An instruction that writes these guest registers comes next; `flags`: and flags.
+    pub fn before(&mut self, operation: usize, written: u32, flags: bool) {
+        if !flags
+            && self.needed[operation]
+            && self.recipe.is_some_and(|r| r.registers & written != 0)
+        {
+            self.save_flags();
+            self.recipe = None;
+        }
+    }
+
+    /// It has been emitted.
+    pub fn behind(&mut self, written: u32, flags: bool) {
+        if !flags && self.recipe.is_some_and(|r| r.registers & written != 0) {
+            // Nobody asks for them.
+            self.recipe = None;
+            self.in_memory = true;
+            self.in_host = false;
         }
     }
 
     /// Bring the flags into the host's. Uses RAX.
     pub fn need_flags(&mut self) {
         if !self.in_host {
-            self.restore_flags();
+            match self.recipe {
+                Some(recipe) => self.make_flags(&recipe),
+                None => {
+                    debug_assert!(self.in_memory);
+                    self.restore_flags();
+                }
+            }
             self.in_host = true;
         }
     }
@@ -125,7 +179,9 @@ impl Emitter {
 
     /// Something is about to destroy the host's flags.
     pub fn lose_flags(&mut self) {
-        self.save_flags();
+        if self.recipe.is_none() {
+            self.save_flags();
+        }
         self.in_host = false;
     }
 
@@ -144,6 +200,7 @@ impl Emitter {
     pub fn interpret(&mut self, operation: usize) {
         self.save_flags();
         self.in_host = false;
+        self.recipe = None;
         self.call_interpreter(operation);
     }
 
@@ -165,7 +222,9 @@ impl Emitter {
             resume,
             operation,
             flags_in_host: false,
+            recipe: if self.in_memory { None } else { self.recipe },
         });
+        debug_assert!(self.in_memory || self.recipe.is_some());
         entry
     }
 
@@ -215,6 +274,10 @@ impl Emitter {
         }
         for cold in std::mem::take(&mut self.cold) {
             self.a.bind(cold.entry);
+            if let Some(recipe) = &cold.recipe {
+                self.make_flags(recipe);
+                self.store_flags();
+            }
             self.call_interpreter(cold.operation);
             if cold.operation & super::runtime::WILD as usize != 0 {
                 // It never comes back.
@@ -470,11 +533,10 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// The value of a register or memory operand (64 bits) into RCX; flags are safe afterwards.
+    /// The value of a register or memory operand (64 bits) into RCX.
     pub fn value(&mut self, i: &Instruction, operation: usize) {
         if i.op0_kind() == OpKind::Register {
-            self.save_flags();
-            self.in_host = false;
+            self.lose_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.copy(RCX, host),
@@ -618,6 +680,11 @@ impl Emitter {
         if p.flags_out {
             self.in_host = true;
             self.in_memory = false;
+            self.recipe = if homes.is_empty() {
+                Recipe::new(p, &moved)
+            } else {
+                None
+            };
         }
         self.resume(operation);
         true

@@ -28,6 +28,10 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<u64> {
+        if self.attached && block.second_page != 0 {
+            // Its lines lie in two pages; it is one instruction.
+            return None;
+        }
         if !block.is_current() || !self.prepare_arena() {
             return None;
         }
@@ -35,11 +39,6 @@ impl Cpu {
             block.never_translate();
             return None;
         };
-        if self.attached && block.second_page != 0 {
-            // Its lines lie in two pages; it is one instruction.
-            block.never_translate();
-            return None;
-        }
         let first_exit = self.native.exits.len();
         let code = self.emit_block(block, ip, &instructions);
         if code.is_none() {
@@ -169,6 +168,7 @@ impl Cpu {
             (kernel, self.attached),
             routines,
             &raw const *translation as u64,
+            super::flags::needed_behind(&plans),
         );
         let start = e.a.label();
         let mut exits = Exits {
@@ -222,6 +222,12 @@ impl Cpu {
         }
         let mut ended = false;
         for (k, (i, p)) in instructions.iter().zip(&plans).enumerate() {
+            let (mut written, mut flags) = (0, false);
+            if e.has_recipe() {
+                written = super::flags::written(i, &mut factory);
+                flags = matches!(p, Plan::Itself(p) if p.flags_out);
+                e.before(k, written, flags);
+            }
             match p {
                 Plan::Interpret => e.interpret(k),
                 Plan::Nothing => {}
@@ -249,6 +255,7 @@ impl Cpu {
                     self.branch(&mut e, &mut exits, i, *b, k)?;
                 }
             }
+            e.behind(written, flags);
         }
         if !ended {
             e.save_flags();
@@ -381,13 +388,12 @@ impl Cpu {
         k: usize,
     ) -> Option<()> {
         let fall_through = i.next_ip();
+        e.save_flags();
         match branch {
             Branch::Direct => {
-                e.save_flags();
                 self.leave_to(e, exits, i.near_branch_target())?;
             }
             Branch::Conditional(condition) => {
-                e.save_flags();
                 e.need_flags();
                 let taken = e.a.label();
                 e.a.jcc(condition, taken);
