@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess};
-use nodescope_plugin_api::{Access, MemRef, Side};
+use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
 use crate::block::{Block, Entry};
@@ -193,9 +193,6 @@ impl Cpu {
             let line = at >> shift << shift;
             self.counters_mut().fetches += 1;
             if !self.fetch_filter.hit(line) && !self.fetch_filter.promote(line) {
-                if let Some(order) = self.fetch_filter.tell(line) {
-                    self.tell(Side::Instruction, order.lines());
-                }
                 let reference = MemRef {
                     vcpu: self.id,
                     privilege: self.privilege(),

@@ -4,10 +4,11 @@
 //! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
 //! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
 
-use nodescope_plugin_api::{Access, FilterUpdate, MemRef, Side};
+use nodescope_plugin_api::{Access, FilterUpdate, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
+use crate::filter::Order;
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 
@@ -389,11 +390,18 @@ impl Cpu {
             writable: !has_code && page.write_ready(self, self.privilege()),
             global: page.global(),
         };
-        if read {
-            self.touch(&place, Access::Read, false);
-        }
-        if write {
-            self.touch(&place, Access::Write, false);
+        match (read, write) {
+            // Translated code has asked all of the filter.
+            (true, false) if self.attached => self.refer(&place, Access::Read),
+            (false, true) if self.attached => self.refer(&place, Access::Write),
+            _ => {
+                if read {
+                    self.touch(&place, Access::Read, false);
+                }
+                if write {
+                    self.touch(&place, Access::Write, false);
+                }
+            }
         }
         Some(host)
     }
@@ -431,44 +439,61 @@ impl Cpu {
         {
             return;
         }
-        if let Some(order) = self.filter.tell(line) {
-            self.tell(Side::Data, order.lines());
-        }
+        self.refer(place, access);
+    }
+
+    /// Report an access that the filter does not permit.
+    #[inline]
+    fn refer(&mut self, place: &Place, access: Access) {
         let outcome = self.report(&MemRef {
             vcpu: self.id,
             privilege: self.privilege(),
             access,
             context: self.context,
-            physical,
-            linear,
-            size: len as u32,
+            physical: place.physical,
+            linear: place.linear,
+            size: place.len as u32,
             now: self.now(),
         });
+        let line = self.filter.line(place.physical);
+        let host = place.host as u64;
         self.filter
-            .enter_line(linear, host as u64, line, &outcome, writable);
+            .enter_line(place.linear, host, line, &outcome, place.writable);
     }
 
-    /// Tell the attached model the order of hits that it has not seen, before a reference to their set.
+    /// Report a reference to the attached model, after hits of its set that the model has not seen, and apply what it
+    /// changes.
     #[inline]
-    pub fn tell(&mut self, side: Side, lines: &[u64]) {
-        if !lines.is_empty() {
-            let id = self.id;
-            self.platform().used(id, side, lines);
+    pub fn report(&mut self, reference: &MemRef) -> Outcome {
+        let mut platform = self.platform.expect("called only below run()");
+        // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
+        let platform = unsafe { platform.as_mut() };
+        let side = reference.access.side();
+        let sets = match side {
+            Side::Data => &mut self.filter.second.sets,
+            Side::Instruction => &mut self.fetch_filter.sets,
+        };
+        if sets.kept() {
+            let mut order = Order::default();
+            let used = sets.tell(sets.set(reference.physical), &mut order);
+            if !used.is_empty() {
+                platform.used(self.id, side, used);
+            }
         }
-    }
-
-    /// Report a reference to the attached model and apply what it changes.
-    pub fn report(&mut self, reference: &MemRef) -> nodescope_plugin_api::Outcome {
-        let mut updates = std::mem::take(&mut self.updates);
-        let outcome = self.platform().reference(reference, &mut updates);
-        self.stall += u64::from(outcome.stall);
-        self.model_stall += u64::from(outcome.stall);
-        let privilege = self.cpl != 3;
-        self.counters[usize::from(privilege)].stall_cycles += u64::from(outcome.stall);
-        for u in updates.drain(..) {
-            self.apply_filter_update(&u);
+        let outcome = platform.reference(reference, &mut self.updates);
+        if outcome.stall != 0 {
+            let stall = u64::from(outcome.stall);
+            self.stall += stall;
+            self.model_stall += stall;
+            self.counters[usize::from(self.cpl != 3)].stall_cycles += stall;
         }
-        self.updates = updates;
+        if !self.updates.is_empty() {
+            let mut updates = std::mem::take(&mut self.updates);
+            for update in updates.drain(..) {
+                self.apply_filter_update(&update);
+            }
+            self.updates = updates;
+        }
         outcome
     }
 

@@ -48,7 +48,6 @@ pub struct Board {
     pub(crate) model: Option<Box<dyn MemoryModel>>,
     /// Filter changes of vCPUs that were not running.
     pub(crate) updates: Vec<Vec<FilterUpdate>>,
-    scratch: Vec<FilterUpdate>,
     contexts: HashMap<Activity, Context>,
     pub(crate) activities: Vec<Activity>,
     /// The MPI function that the process of an address space is in.
@@ -72,7 +71,6 @@ impl Board {
             network,
             model: None,
             updates: vec![Vec::new(); vcpus],
-            scratch: Vec::new(),
             contexts: HashMap::new(),
             activities: Vec::new(),
             inside: HashMap::new(),
@@ -255,13 +253,15 @@ impl Platform for Board {
                 replaced: None,
             };
         };
-        let outcome = model.reference(reference, &mut self.scratch);
-        for update in self.scratch.drain(..) {
-            if update.vcpu == reference.vcpu {
-                updates.push(update);
-            } else {
-                self.updates[usize::from(update.vcpu)].push(update);
-            }
+        let outcome = model.reference(reference, updates);
+        if !updates.is_empty() {
+            updates.retain(|update| {
+                let own = update.vcpu == reference.vcpu;
+                if !own {
+                    self.updates[usize::from(update.vcpu)].push(*update);
+                }
+                own
+            });
         }
         outcome
     }

@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
-use super::sets::{LANES, Order, Sets};
+use super::sets::{LANES, Sets};
 
 /// Slots of the filter for each privilege.
 const SLOTS: usize = 256;
@@ -402,18 +402,16 @@ impl DataFilter {
         if !self.second.sets.kept() {
             return;
         }
-        if let Some(replaced) = outcome.replaced {
-            self.second.remove(replaced);
-        }
         if !readable {
-            self.second.remove(line);
+            for gone in outcome.replaced.into_iter().chain([line]) {
+                self.second.remove(gone);
+            }
         } else {
             let privilege = usize::from(first != 0);
-            let lane = self.second.sets.enter(line);
+            let (lane, new) = self.second.sets.enter(line, outcome.replaced);
             self.second.linear[privilege][lane] = tag;
             let entry = &mut self.second.lanes[lane];
-            // At another address of the line the other privilege may have its own translation; it is asked for anew.
-            if entry.host != host {
+            if new {
                 entry.host = host;
                 self.second.linear[privilege ^ 1][lane] = NOWHERE;
             }
@@ -458,13 +456,6 @@ impl DataFilter {
         other.read = elsewhere;
         other.write = elsewhere;
         Some((host + (linear - tag)) as *mut u8)
-    }
-
-    /// What the model must hear before a reference to this line.
-    #[inline]
-    pub fn tell(&mut self, line: u64) -> Option<Order> {
-        let sets = &mut self.second.sets;
-        sets.kept().then(|| sets.tell(sets.set(line)))
     }
 
     /// Lower what is permitted for a line.

@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission};
 
-use super::sets::{Order, Sets};
+use super::sets::Sets;
 
 /// Tag that no physical line has.
 const NONE: u64 = u64::MAX;
@@ -75,13 +75,6 @@ impl InstructionFilter {
         true
     }
 
-    /// What the model must hear before a reference to this line.
-    #[inline]
-    pub fn tell(&mut self, line: u64) -> Option<Order> {
-        let sets = &mut self.sets;
-        sets.kept().then(|| sets.tell(sets.set(line)))
-    }
-
     fn slot(&mut self, line: u64) -> &mut u64 {
         &mut self.lines[(line >> self.shift) as usize & self.mask as usize & 63]
     }
@@ -91,13 +84,12 @@ impl InstructionFilter {
         let hits = outcome.filter != Permission::None;
         *self.slot(line) = if hits { line } else { NONE };
         if self.sets.kept() {
-            if let Some(replaced) = outcome.replaced {
-                self.sets.remove(replaced);
-            }
             if hits {
-                self.sets.enter(line);
+                self.sets.enter(line, outcome.replaced);
             } else {
-                self.sets.remove(line);
+                for gone in outcome.replaced.into_iter().chain([line]) {
+                    self.sets.remove(gone);
+                }
             }
         }
     }

@@ -11,4 +11,4 @@ mod sets;
 
 pub use data::{DataFilter, Entry, FilterLayout, Lane, SecondLevel};
 pub use instruction::InstructionFilter;
-pub use sets::{LANES, Sets};
+pub use sets::{LANES, Order, Sets};

@@ -29,18 +29,8 @@ pub struct Sets {
     sets: usize,
 }
 
-/// What the model must hear before the next reference to a set: lines, the least recently used first.
-pub struct Order {
-    lines: [u64; WAYS],
-    len: usize,
-}
-
-impl Order {
-    /// The lines.
-    pub fn lines(&self) -> &[u64] {
-        &self.lines[..self.len]
-    }
-}
+/// Room for what [`Sets::tell`] tells.
+pub type Order = [u64; WAYS];
 
 impl Default for Sets {
     fn default() -> Self {
@@ -114,48 +104,62 @@ impl Sets {
         self.stamps[lane] = self.clock;
     }
 
-    /// What the model must hear of a set; it counts as told.
+    /// What the model must hear before the next reference to a set: lines, the least recently used first. They count as told.
     #[inline]
-    pub fn tell(&mut self, set: usize) -> Order {
-        let mut order = Order {
-            lines: [0; WAYS],
-            len: 0,
-        };
-        let told = self.told[set];
-        let mut stamps = [0; WAYS];
-        for lane in self.lanes(set) {
-            let stamp = self.stamps[lane];
-            if stamp > told {
-                // Insertion keeps them in order; there are hardly ever more than a few.
-                let mut at = order.len;
-                while at > 0 && stamps[at - 1] > stamp {
-                    stamps[at] = stamps[at - 1];
-                    order.lines[at] = order.lines[at - 1];
-                    at -= 1;
-                }
-                stamps[at] = stamp;
-                order.lines[at] = self.lines[lane];
-                order.len += 1;
-            }
+    pub fn tell<'a>(&mut self, set: usize, order: &'a mut Order) -> &'a [u64] {
+        let told = std::mem::replace(&mut self.told[set], self.clock);
+        let lanes = self.lanes(set);
+        let stamps = &self.stamps[lanes.clone()];
+        let lines = &self.lines[lanes];
+        let mut len = 0;
+        // The lanes that have news, in bits, so that the usual few cost little.
+        let mut news = 0_u32;
+        for (way, &stamp) in stamps.iter().enumerate() {
+            news |= u32::from(stamp > told) << way;
         }
-        self.told[set] = self.clock;
-        order
+        let mut times = [0; WAYS];
+        while news != 0 {
+            let way = news.trailing_zeros() as usize;
+            news &= news - 1;
+            // Insertion keeps them in order.
+            let mut at = len;
+            while at > 0 && times[at - 1] > stamps[way] {
+                times[at] = times[at - 1];
+                order[at] = order[at - 1];
+                at -= 1;
+            }
+            times[at] = stamps[way];
+            order[at] = lines[way];
+            len += 1;
+        }
+        &order[..len]
     }
 
-    /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane.
+    /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane, and whether that held
+    /// another line before.
     #[inline]
-    pub fn enter(&mut self, line: u64) -> usize {
+    pub fn enter(&mut self, line: u64, replaced: Option<u64>) -> (usize, bool) {
         let set = self.set(line);
-        let lane = self.find(line).unwrap_or_else(|| {
-            let lanes = self.lanes(set);
-            let first = lanes.start;
-            let free = self.lines[lanes].iter().position(|&l| l == NONE);
-            first + free.expect("a model tells which line it replaced")
-        });
+        let lanes = self.lanes(set);
+        let first = lanes.start;
+        let lines = &self.lines[lanes];
+        let lane = |wanted: u64| {
+            lines
+                .iter()
+                .position(|&l| l == wanted)
+                .map(|way| first + way)
+        };
+        // A line that replaces another was not there. What it replaces may not be kept here.
+        let lane = replaced
+            .and_then(lane)
+            .or_else(|| lane(line))
+            .or_else(|| lane(NONE))
+            .expect("a model tells which line it replaced");
+        let new = self.lines[lane] != line;
         self.lines[lane] = line;
         self.promote(lane);
         self.told[set] = self.clock;
-        lane
+        (lane, new)
     }
 
     /// A line has left the cache. The lane it had.
@@ -182,37 +186,43 @@ mod tests {
         }
     }
 
+    fn told(sets: &mut Sets, set: usize) -> Vec<u64> {
+        sets.tell(set, &mut [0; WAYS]).to_vec()
+    }
+
     #[test]
     fn the_order_of_hits_is_told_once_and_per_set() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
-        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128)).collect();
-        let other = sets.enter(64);
+        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128, None).0).collect();
+        let (other, _) = sets.enter(64, None);
         assert!(
-            sets.tell(0).lines().is_empty(),
+            told(&mut sets, 0).is_empty(),
             "the model entered them itself"
         );
         for hit in [2, 0, 2, 3, 0] {
             sets.promote(lanes[hit]);
         }
         sets.promote(other);
-        assert_eq!(sets.tell(0).lines(), [256, 384, 0]);
-        assert!(sets.tell(0).lines().is_empty());
-        assert_eq!(sets.tell(1).lines(), [64]);
+        assert_eq!(told(&mut sets, 0), [256, 384, 0]);
+        assert!(told(&mut sets, 0).is_empty());
+        assert_eq!(told(&mut sets, 1), [64]);
     }
 
     #[test]
     fn a_line_that_left_makes_room_and_is_not_told() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
-        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128)).collect();
+        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128, None).0).collect();
         sets.promote(lanes[1]);
         sets.promote(lanes[0]);
         assert_eq!(sets.remove(128), Some(lanes[1]));
         assert_eq!(sets.remove(128), None);
-        assert_eq!(sets.tell(0).lines(), [0]);
-        assert_eq!(sets.enter(1024), lanes[1]);
-        assert_eq!(sets.find(1024), Some(lanes[1]));
+        assert_eq!(told(&mut sets, 0), [0]);
+        assert_eq!(sets.enter(1024, None), (lanes[1], true));
+        assert_eq!(sets.enter(1024, None), (lanes[1], false));
+        assert_eq!(sets.enter(2048, Some(256)), (lanes[2], true));
+        assert_eq!((sets.find(1024), sets.find(256)), (Some(lanes[1]), None));
     }
 
     #[test]
