@@ -116,7 +116,7 @@ pub struct Cpu {
     /// Instructions retired up to the current block, since the last synchronisation.
     pub retired: u64,
     /// Cycles an instruction takes, in 1/65536.
-    pub cpi: u32,
+    pub cpi: crate::cpi::Cpi,
     /// The access that was just made went to the platform: look at the machine again after this instruction.
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.

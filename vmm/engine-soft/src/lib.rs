@@ -4,6 +4,7 @@
 //! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts).
 
 mod block;
+mod cpi;
 mod cpu;
 mod deliver;
 mod fetch;

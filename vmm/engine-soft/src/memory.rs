@@ -40,8 +40,6 @@ struct Place {
     len: usize,
     /// Later writes to the page need no other look.
     writable: bool,
-    /// The translation survives a CR3 write.
-    global: bool,
 }
 
 /// Where a piece of an access (within one page and one line) goes.
@@ -86,8 +84,48 @@ impl Cpu {
             // SAFETY: as in `load`.
             return Ok(unsafe { ((e.host + offset) as *const T).read_unaligned() });
         }
-        self.probe_write(linear, size_of::<T>())?;
+        self.load_rmw_slow(linear)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn load_rmw_slow<T: Plain>(&mut self, linear: u64) -> Result<T, Trap> {
+        let len = size_of::<T>();
+        if let Some(host) = self.filter.promote(linear, len, true) {
+            // SAFETY: as in `load_slow`.
+            return Ok(unsafe { host.cast::<T>().read_unaligned() });
+        }
+        self.probe_write(linear, len)?;
+        if self.attached
+            && let Some(page) = self.cached_page(linear, Intent::Write).copied()
+            && !page.host.is_null()
+        {
+            // The load must not take the page for one that cannot be written.
+            let place = self.place(&page, linear, len);
+            self.enter_page(&place, page.global());
+        }
         self.load(linear)
+    }
+
+    fn enter_page(&mut self, place: &Place, global: bool) {
+        let host = place.host as u64;
+        self.filter
+            .enter_page(place.linear, place.physical, host, place.writable, global);
+    }
+
+    /// Where an access within a page of RAM goes.
+    fn place(&self, page: &Page, linear: u64, len: usize) -> Place {
+        let physical = page.physical | linear & 0xfff;
+        let region = &self.ram.regions()[page.region as usize];
+        let has_code = region.code.has_code((physical - region.start) as usize);
+        Place {
+            linear,
+            physical,
+            // SAFETY: the offset lies within the page.
+            host: unsafe { page.host.add((linear & 0xfff) as usize) },
+            len,
+            writable: !has_code && page.write_ready(self, self.privilege()),
+        }
     }
 
     #[cold]
@@ -327,35 +365,26 @@ impl Cpu {
         extra: bool,
     ) -> Result<Target, Trap> {
         let write = access == Access::Write;
+        if let Some(place) = self.known_page(linear, len, write) {
+            self.touch_line(&place, access, extra);
+            return Ok(Target::Host(place.host));
+        }
         let page =
             self.translate_checked(linear, if write { Intent::Write } else { Intent::Read })?;
-        let physical = page.physical | linear & 0xfff;
         if page.host.is_null() {
-            return Ok(Target::Device(physical));
+            return Ok(Target::Device(page.physical | linear & 0xfff));
         }
-        // SAFETY: the offset lies within the page.
-        let host = unsafe { page.host.add((linear & 0xfff) as usize) };
-        let region = &self.ram.regions()[page.region as usize];
-        let offset = (physical - region.start) as usize;
-        let mut writable = page.write_ready(self, self.privilege());
-        if region.code.has_code(offset) {
-            writable = false;
-            if write && region.code.written(offset, len) {
+        let place = self.place(&page, linear, len);
+        if write && !place.writable {
+            let region = &self.ram.regions()[page.region as usize];
+            let offset = (place.physical - region.start) as usize;
+            if region.code.written(offset, len) {
                 self.end_block();
                 self.blocks.forget_code();
             }
         }
-        let global = page.global();
-        let place = Place {
-            linear,
-            physical,
-            host,
-            len,
-            writable,
-            global,
-        };
-        self.touch(&place, access, extra);
-        Ok(Target::Host(host))
+        self.touch(&place, page.global(), access, extra);
+        Ok(Target::Host(place.host))
     }
 
     /// The host address of an operand that lies within one page (and line), reported and entered in the filter as loads
@@ -370,59 +399,64 @@ impl Cpu {
         if len > self.filter.room(linear) {
             return None;
         }
-        let page = self.cached_page(linear, if write { Intent::Write } else { Intent::Read })?;
+        if read != write
+            && let Some(place) = self.known_page(linear, len, write)
+        {
+            // Translated code has asked all of the filter for the line.
+            let access = if write { Access::Write } else { Access::Read };
+            self.refer(&place, access);
+            return Some(place.host);
+        }
+        let intent = if write { Intent::Write } else { Intent::Read };
+        let page = *self.cached_page(linear, intent)?;
         if page.host.is_null() {
             return None;
         }
-        let physical = page.physical | linear & 0xfff;
-        let region = &self.ram.regions()[page.region as usize];
-        let has_code = region.code.has_code((physical - region.start) as usize);
-        if write && has_code {
+        let place = self.place(&page, linear, len);
+        if write && !place.writable {
+            // There is code.
             return None;
         }
-        // SAFETY: the offset lies within the page.
-        let host = unsafe { page.host.add((linear & 0xfff) as usize) };
-        let place = Place {
-            linear,
-            physical,
-            host,
-            len,
-            writable: !has_code && page.write_ready(self, self.privilege()),
-            global: page.global(),
-        };
-        match (read, write) {
-            // Translated code has asked all of the filter.
-            (true, false) if self.attached => self.refer(&place, Access::Read),
-            (false, true) if self.attached => self.refer(&place, Access::Write),
-            _ => {
-                if read {
-                    self.touch(&place, Access::Read, false);
-                }
-                if write {
-                    self.touch(&place, Access::Write, false);
-                }
-            }
+        let global = page.global();
+        if read {
+            self.touch(&place, global, Access::Read, false);
         }
-        Some(host)
+        if write {
+            self.touch(&place, global, Access::Write, false);
+        }
+        Some(place.host)
     }
 
-    /// Report an access within one page and line to an attached model, refill the filter.
+    /// Where an access within one page and line goes, if the filter knows the page; while a model is attached, since else the
+    /// page itself is what is asked first.
     #[inline]
-    fn touch(&mut self, place: &Place, access: Access, extra: bool) {
-        let Place {
-            linear,
-            physical,
-            host,
-            len,
-            writable,
-            global,
-        } = *place;
-        let write = access == Access::Write;
+    fn known_page(&self, linear: u64, len: usize, write: bool) -> Option<Place> {
         if !self.attached {
-            self.filter
-                .enter_page(linear, host as u64, writable, global);
-            return;
+            return None;
         }
+        let page = self.filter.page(linear, write)?;
+        let offset = linear & 0xfff;
+        Some(Place {
+            linear,
+            physical: page.physical + offset,
+            host: (page.host + offset) as *mut u8,
+            len,
+            writable: page.write == page.read,
+        })
+    }
+
+    /// Take notice of a page, and of an access within one line of it.
+    #[inline]
+    fn touch(&mut self, place: &Place, global: bool, access: Access, extra: bool) {
+        self.enter_page(place, global);
+        if self.attached {
+            self.touch_line(place, access, extra);
+        }
+    }
+
+    /// Report an access within one line to the attached model, unless the filter permits it after all.
+    fn touch_line(&mut self, place: &Place, access: Access, extra: bool) {
+        let write = access == Access::Write;
         if extra {
             // The instruction's own count is one; each further line it touches is counted here.
             let counters = self.counters_mut();
@@ -432,14 +466,16 @@ impl Cpu {
                 counters.loads += 1
             }
         }
-        let line = self.filter.line(physical);
-        // The filter permits the access; only code on the page or a split brought it here.
-        if self.filter.permits(linear, line, write)
-            || self.filter.promote(linear, len, write).is_some()
+        let line = self.filter.line(place.physical);
+        // Where the filter permits the access, only code on the page or a split brought it here.
+        if !self.filter.permits(place.linear, line, write)
+            && self
+                .filter
+                .promote(place.linear, place.len, write)
+                .is_none()
         {
-            return;
+            self.refer(place, access);
         }
-        self.refer(place, access);
     }
 
     /// Report an access that the filter does not permit.

@@ -26,7 +26,8 @@ impl Cpu {
     pub fn now(&self) -> u64 {
         self.time.cycles
             + self.stall
-            + ((self.retired * u64::from(self.cpi) + u64::from(self.time.cycle_fraction)) >> 16)
+            + ((self.retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction))
+                >> 16)
     }
 
     /// Instructions retired since power-on, at the head of the running block.
@@ -44,7 +45,8 @@ impl Cpu {
 
     /// Fold retired instructions and stalls into the clock.
     pub fn synchronise_clock(&mut self) {
-        let fixed = self.retired * u64::from(self.cpi) + u64::from(self.time.cycle_fraction);
+        let fixed =
+            self.retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction);
         self.time.cycles += (fixed >> 16) + self.stall;
         self.time.cycle_fraction = (fixed & 0xffff) as u32;
         self.time.instructions += self.retired;
@@ -153,14 +155,14 @@ impl Cpu {
         instructions: u64,
         deliver: bool,
     ) -> End {
-        let cpi = i64::from(self.cpi).max(1);
+        let cpi = self.cpi;
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
         let mut instructions = instructions.min(1 << 40) as i64;
         self.make_room();
         while budget > 0 && instructions > 0 {
             // As long as nothing stalls, both bounds are one number of instructions.
-            let bound = instructions.min((budget + cpi - 1) / cpi);
+            let bound = instructions.min(cpi.instructions(budget));
             let (retired, stall) = (self.retired, self.stall);
             let mut left = bound;
             let done = loop {
@@ -195,7 +197,7 @@ impl Cpu {
                 }
             };
             let delta = self.retired.wrapping_sub(retired) as i64;
-            budget -= delta * cpi + (((self.stall - stall) as i64) << 16);
+            budget -= delta * cpi.divisor() + (((self.stall - stall) as i64) << 16);
             instructions -= delta;
             match done {
                 Ok(Flow::Next | Flow::Branch) if !self.touched_platform => {}

@@ -106,7 +106,7 @@ impl SoftVcpu {
             stall: 0,
             model_stall: 0,
             retired: 0,
-            cpi: config.cpi,
+            cpi: crate::cpi::Cpi::new(config.cpi),
             touched_platform: false,
             marks_seen: 0,
             rewrites_seen: 0,

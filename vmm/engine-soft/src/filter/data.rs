@@ -4,8 +4,14 @@ use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Pr
 
 use super::sets::{LANES, Sets};
 
-/// Slots of the filter for each privilege.
-const SLOTS: usize = 256;
+/// Slots for pages, for each privilege.
+const PAGES: usize = 256;
+/// Slots for lines, for each privilege.
+const LINES: usize = 128;
+/// First slots of lines: those of pages come before.
+const FIRST_LINE: usize = 2 * PAGES;
+/// All slots.
+const SLOTS: usize = FIRST_LINE + 2 * LINES;
 /// A page (or line) that loads and stores may touch. An access of `n` bytes at `linear` hits where
 /// `linear - read <= unit - n`: one subtraction finds both the right page and an access that leaves it.
 #[derive(Clone, Copy, Debug)]
@@ -17,21 +23,22 @@ pub struct Entry {
     pub write: u64,
     /// Host address of the page or line.
     pub host: u64,
-    /// Physical line, while a model is attached.
-    pub line: u64,
+    /// Physical address of the page or line.
+    pub physical: u64,
 }
 
 const EMPTY: Entry = Entry {
     read: 0,
     write: 0,
     host: 0,
-    line: 0,
+    physical: 0,
 };
 
-/// What loads and stores ask first.
+/// What loads and stores ask first: pages or, while a model is attached, lines. Pages are kept then, too: where a line is
+/// missing, its page usually is not.
 #[repr(C)]
 pub struct DataFilter {
-    /// log2 of what an entry stands for: page or line.
+    /// log2 of what an entry that is asked stands for: page or line.
     shift: u32,
     /// The same in bytes.
     unit: u64,
@@ -39,12 +46,14 @@ pub struct DataFilter {
     index_shift: u32,
     /// Slots in use, minus one, times the size of an entry.
     mask: u64,
-    /// First byte of the current privilege's entries: those of user, then those of the kernel.
+    /// First byte of the current privilege's entries that are asked.
     base: u64,
-    /// User's slots, then the kernel's.
-    pub entries: [Entry; 2 * SLOTS],
-    /// Entries that do not survive a change of address space, one bit for each.
-    local: [u64; 2 * SLOTS / 64],
+    /// 0: user, 1: kernel.
+    privilege: usize,
+    /// Pages of user and kernel, lines of user and kernel.
+    pub entries: [Entry; SLOTS],
+    /// Pages that do not survive a change of address space, one bit for each.
+    local: [u64; FIRST_LINE / 64],
     /// The model allows one entry only.
     single: bool,
     /// All lines of each set.
@@ -131,8 +140,8 @@ pub struct FilterLayout {
     pub index_shift: u32,
     /// Mask of the shifted address.
     pub mask: u32,
-    /// Offset of the kernel's half.
-    pub kernel: u32,
+    /// Offsets of user's and the kernel's entries.
+    pub first: [usize; 2],
     /// log2 of the lanes of a set, 0 where only the most recently used lines are kept.
     pub lane_shift: u32,
 }
@@ -141,31 +150,20 @@ pub struct FilterLayout {
 const ENTRY_SHIFT: u32 = 5;
 const _: () = assert!(size_of::<Entry>() == 1 << ENTRY_SHIFT);
 
-/// The base address of an empty slot for units of `1 << shift` bytes: it is not canonical, and it belongs to another slot, so
-/// that no address, not even one that is not canonical, hits.
-fn nowhere(slot: usize, shift: u32) -> u64 {
-    1 << 63 | ((slot as u64 % SLOTS as u64) ^ 1) << shift
-}
-
-fn empty(slot: usize, shift: u32) -> Entry {
-    let nowhere = nowhere(slot, shift);
-    Entry {
-        read: nowhere,
-        write: nowhere,
-        ..EMPTY
-    }
-}
+/// log2 of the size of a page.
+const PAGE_SHIFT: u32 = 12;
 
 impl Default for DataFilter {
     fn default() -> Self {
         let mut filter = Self {
-            shift: 12,
-            unit: 1 << 12,
+            shift: PAGE_SHIFT,
+            unit: 1 << PAGE_SHIFT,
             index_shift: 0,
             mask: 0,
-            base: (SLOTS << ENTRY_SHIFT) as u64,
-            entries: [EMPTY; 2 * SLOTS],
-            local: [0; 2 * SLOTS / 64],
+            base: 0,
+            privilege: 1,
+            entries: [EMPTY; SLOTS],
+            local: [0; FIRST_LINE / 64],
             single: false,
             second: SecondLevel::default(),
         };
@@ -175,17 +173,20 @@ impl Default for DataFilter {
 }
 
 impl DataFilter {
-    /// Offset of the kernel's entries from user's, in bytes.
-    pub const KERNEL: usize = SLOTS << ENTRY_SHIFT;
+    /// Offsets of user's and the kernel's lines from the first entry, in bytes.
+    pub const LINES: [usize; 2] = [
+        FIRST_LINE << ENTRY_SHIFT,
+        (FIRST_LINE + LINES) << ENTRY_SHIFT,
+    ];
 
     /// Entries stand for pages (None) or for lines of a model's first-level cache.
     pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
         // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.
-        let (shift, slots) = geometry.map_or((12, SLOTS as u32), |g| {
+        let (shift, slots) = geometry.map_or((PAGE_SHIFT, PAGES as u32), |g| {
             (u32::from(g.line_shift), 1 << g.data_slots.max(1))
         });
         assert!(
-            slots as usize <= SLOTS && shift >= ENTRY_SHIFT,
+            geometry.is_none_or(|_| slots as usize <= LINES) && shift >= ENTRY_SHIFT,
             "filter geometry has more slots or smaller lines than the engine keeps"
         );
         self.shift = shift;
@@ -195,7 +196,14 @@ impl DataFilter {
         self.single = geometry.is_some_and(|g| g.data_slots == 0);
         let (slots, ways) = geometry.map_or((0, 1), |g| (g.data_slots, g.data_ways));
         self.second.sets.shape(geometry, slots, ways);
+        self.base = (self.first(self.privilege) << ENTRY_SHIFT) as u64;
         self.flush();
+    }
+
+    /// Entries stand for lines.
+    #[inline(always)]
+    fn of_lines(&self) -> bool {
+        self.shift != PAGE_SHIFT
     }
 
     /// Slot of an address, without regard to privilege.
@@ -204,18 +212,40 @@ impl DataFilter {
         (linear >> self.index_shift & self.mask) as usize >> ENTRY_SHIFT
     }
 
-    /// The current privilege's first entry.
+    /// A privilege's first entry of those that are asked.
     #[inline(always)]
-    fn first(&self) -> usize {
-        self.base as usize >> ENTRY_SHIFT
+    fn first(&self, privilege: usize) -> usize {
+        if self.of_lines() {
+            FIRST_LINE + privilege * LINES
+        } else {
+            privilege * PAGES
+        }
     }
 
+    /// Slot of the page of an address, for the current privilege.
+    #[inline(always)]
+    fn page_slot(&self, linear: u64) -> usize {
+        (linear >> PAGE_SHIFT) as usize % PAGES + self.privilege * PAGES
+    }
+
+    /// The base address of an empty slot: it is not canonical, and it belongs to another slot, so that no address, not even
+    /// one that is not canonical, hits.
     fn nowhere(&self, slot: usize) -> u64 {
-        nowhere(slot, self.shift)
+        let shift = if slot < FIRST_LINE {
+            PAGE_SHIFT
+        } else {
+            self.shift
+        };
+        1 << 63 | (slot as u64 ^ 1) << shift
     }
 
     fn empty(&self, slot: usize) -> Entry {
-        empty(slot, self.shift)
+        let nowhere = self.nowhere(slot);
+        Entry {
+            read: nowhere,
+            write: nowhere,
+            ..EMPTY
+        }
     }
 
     /// Whether an access of `len` bytes hits an entry with this base; its offset.
@@ -236,62 +266,63 @@ impl DataFilter {
     }
 
     /// What generated code needs to find an entry: `(linear >> index_shift & mask)` is its offset in bytes from
-    /// `entries`, to which the privilege's half is added.
+    /// `entries`, to which the privilege's own is added.
     pub fn layout(&self) -> FilterLayout {
         FilterLayout {
             unit: self.unit as u32,
             index_shift: self.index_shift,
             mask: self.mask as u32,
-            kernel: Self::KERNEL as u32,
+            first: [0, 1].map(|privilege| self.first(privilege) << ENTRY_SHIFT),
             lane_shift: self.second.sets.lane_shift(),
         }
     }
 
     /// Drop everything.
     pub fn flush(&mut self) {
-        let slots = (self.mask as usize >> ENTRY_SHIFT) + 1;
-        for slot in 0..slots {
-            let empty = self.empty(slot);
-            self.entries[slot] = empty;
-            self.entries[slot + SLOTS] = empty;
+        for slot in 0..FIRST_LINE {
+            self.entries[slot] = self.empty(slot);
         }
         self.local.fill(0);
-        self.second.forget_linear();
+        self.flush_lines();
     }
 
-    /// Drop all but global pages (page granularity only).
-    pub fn flush_local(&mut self) {
-        if self.shift != 12 {
-            return self.flush();
+    fn flush_lines(&mut self) {
+        if self.of_lines() {
+            for slot in FIRST_LINE..SLOTS {
+                self.entries[slot] = self.empty(slot);
+            }
+            self.second.forget_linear();
         }
-        for (i, word) in self.local.iter_mut().enumerate() {
-            let mut bits = std::mem::take(word);
+    }
+
+    /// Drop all but global pages, and all lines.
+    pub fn flush_local(&mut self) {
+        for i in 0..self.local.len() {
+            let mut bits = std::mem::take(&mut self.local[i]);
             while bits != 0 {
                 let slot = 64 * i + bits.trailing_zeros() as usize;
-                self.entries[slot] = empty(slot, 12);
+                self.entries[slot] = self.empty(slot);
                 bits &= bits - 1;
             }
         }
+        self.flush_lines();
     }
 
     /// Drop what belongs to one page.
     pub fn flush_page(&mut self, linear: u64) {
-        if self.shift == 12 {
-            let slot = self.slot(linear);
-            let empty = self.empty(slot);
-            self.entries[slot] = empty;
-            self.entries[slot + SLOTS] = empty;
-            return;
+        let slot = (linear >> PAGE_SHIFT) as usize % PAGES;
+        for slot in [slot, slot + PAGES] {
+            self.entries[slot] = self.empty(slot);
         }
-        for slot in 0..=(self.mask as usize >> ENTRY_SHIFT) {
-            for half in [0, SLOTS] {
-                let entry = &self.entries[slot + half];
+        if self.of_lines() {
+            for slot in FIRST_LINE..SLOTS {
+                let entry = &self.entries[slot];
                 if entry.read >> 12 == linear >> 12 || entry.write >> 12 == linear >> 12 {
-                    self.entries[slot + half] = self.empty(slot);
+                    self.entries[slot] = self.empty(slot);
                 }
             }
+            self.second.forget_page(linear);
         }
-        self.second.forget_page(linear);
     }
 
     /// Forbid writes everywhere: pages that became code must be seen.
@@ -307,18 +338,14 @@ impl DataFilter {
     /// Switch between the arrays of user and kernel.
     #[inline]
     pub fn set_privilege(&mut self, privilege: Privilege) {
-        let first = if privilege == Privilege::User {
-            0
-        } else {
-            SLOTS
-        };
-        self.base = (first << ENTRY_SHIFT) as u64;
+        self.privilege = usize::from(privilege != Privilege::User);
+        self.base = (self.first(self.privilege) << ENTRY_SHIFT) as u64;
     }
 
     #[inline(always)]
     pub fn entry(&self, linear: u64) -> &Entry {
         let at = (linear >> self.index_shift & self.mask) + self.base;
-        // SAFETY: `base` is the first byte of either half and `mask` less than a half's bytes and a multiple of an entry's.
+        // SAFETY: `base` is the first byte of one of the four arrays and `mask` less than its bytes and a multiple of an entry's.
         unsafe { &*self.entries.as_ptr().byte_add(at as usize) }
     }
 
@@ -348,18 +375,26 @@ impl DataFilter {
     pub fn permits(&self, linear: u64, line: u64, write: bool) -> bool {
         let entry = self.entry(linear);
         let tag = self.tag(linear);
-        entry.line == line && tag == if write { entry.write } else { entry.read }
+        entry.physical == line && tag == if write { entry.write } else { entry.read }
     }
 
-    /// Enter the page of an address (while no model is attached).
-    pub fn enter_page(&mut self, linear: u64, host: u64, writable: bool, global: bool) {
-        let slot = self.slot(linear) + self.first();
-        let tag = self.tag(linear);
+    /// Enter the page of an address.
+    pub fn enter_page(
+        &mut self,
+        linear: u64,
+        physical: u64,
+        host: u64,
+        writable: bool,
+        global: bool,
+    ) {
+        let slot = self.page_slot(linear);
+        let offset = linear & ((1 << PAGE_SHIFT) - 1);
+        let tag = linear - offset;
         self.entries[slot] = Entry {
             read: tag,
             write: if writable { tag } else { self.nowhere(slot) },
-            host: host - (linear - tag),
-            line: 0,
+            host: host - offset,
+            physical: physical - offset,
         };
         let bit = 1 << (slot % 64);
         if global {
@@ -367,6 +402,14 @@ impl DataFilter {
         } else {
             self.local[slot / 64] |= bit;
         }
+    }
+
+    /// The page of an address, if it was entered and permits the access.
+    #[inline(always)]
+    pub fn page(&self, linear: u64, write: bool) -> Option<&Entry> {
+        let entry = &self.entries[self.page_slot(linear)];
+        let tag = linear >> PAGE_SHIFT << PAGE_SHIFT;
+        (tag == if write { entry.write } else { entry.read }).then_some(entry)
     }
 
     /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page
@@ -379,9 +422,9 @@ impl DataFilter {
         outcome: &Outcome,
         writable: bool,
     ) {
-        let (slot, first) = (self.slot(linear), self.first());
-        let other = slot + (SLOTS - first);
-        let slot = slot + first;
+        let privilege = self.privilege;
+        let slot = self.slot(linear) + FIRST_LINE + privilege * LINES;
+        let other = self.slot(linear) + FIRST_LINE + (privilege ^ 1) * LINES;
         let tag = self.tag(linear);
         let nowhere = self.nowhere(slot);
         let writable = writable && outcome.filter == Permission::ReadWrite;
@@ -397,7 +440,7 @@ impl DataFilter {
             read: if readable { tag } else { nowhere },
             write: if writable { tag } else { nowhere },
             host,
-            line,
+            physical: line,
         };
         if !self.second.sets.kept() {
             return;
@@ -407,7 +450,6 @@ impl DataFilter {
                 self.second.remove(gone);
             }
         } else {
-            let privilege = usize::from(first != 0);
             let (lane, new) = self.second.sets.enter(line, outcome.replaced);
             self.second.linear[privilege][lane] = tag;
             let entry = &mut self.second.lanes[lane];
@@ -430,8 +472,7 @@ impl DataFilter {
         if !self.second.sets.kept() || len == 0 || len > self.room(linear) {
             return None;
         }
-        let (slot, first) = (self.slot(linear), self.first());
-        let privilege = usize::from(first != 0);
+        let (slot, privilege) = (self.slot(linear), self.privilege);
         let tag = self.tag(linear);
         let lanes = self.second.sets.lanes(slot);
         let lane = lanes.start
@@ -444,15 +485,15 @@ impl DataFilter {
             return None;
         }
         self.second.sets.promote(lane);
-        self.entries[slot + first] = Entry {
+        self.entries[slot + FIRST_LINE + privilege * LINES] = Entry {
             read: tag,
             write: tag ^ u64::from(forbid),
             host,
-            line: self.second.sets.lines[lane],
+            physical: self.second.sets.lines[lane],
         };
         // This address belongs to another slot.
         let elsewhere = tag ^ self.unit;
-        let other = &mut self.entries[slot + (SLOTS - first)];
+        let other = &mut self.entries[slot + FIRST_LINE + (privilege ^ 1) * LINES];
         other.read = elsewhere;
         other.write = elsewhere;
         Some((host + (linear - tag)) as *mut u8)
@@ -460,11 +501,11 @@ impl DataFilter {
 
     /// Lower what is permitted for a line.
     pub fn update(&mut self, update: &FilterUpdate) {
-        let slot = self.slot(update.line);
-        let empty = self.empty(slot);
-        for e in [slot, slot + SLOTS] {
-            let e = &mut self.entries[e];
-            if e.line == update.line {
+        let slot = self.slot(update.line) + FIRST_LINE;
+        for slot in [slot, slot + LINES] {
+            let empty = self.empty(slot);
+            let e = &mut self.entries[slot];
+            if e.physical == update.line {
                 match update.permission {
                     Permission::None => *e = empty,
                     Permission::Read => e.write = empty.write,

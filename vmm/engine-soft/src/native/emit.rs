@@ -88,7 +88,7 @@ impl Emitter {
         Self {
             a,
             layout,
-            entries: ENTRIES + if kernel { layout.kernel as usize } else { 0 },
+            entries: ENTRIES + layout.first[usize::from(kernel)],
             routines,
             kernel,
             attached,

@@ -29,6 +29,7 @@ use nodescope_plugin_api::FLOP_CLASSES;
 use nodescope_x86::bits::rflags;
 
 use crate::block::{Block, Counts, Entry};
+use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Done, Flow, RIP};
 use crate::vcpu::Translate;
@@ -298,14 +299,13 @@ impl Native {
     }
 
     /// Instructions left at the head of a block, after a stall: what the run loop would compute there.
-    fn left_after_stall(&self, retired: u64, stall: u64, cpi: u32) -> i64 {
-        let cpi = i64::from(cpi).max(1);
+    fn left_after_stall(&self, retired: u64, stall: u64, cpi: Cpi) -> i64 {
         let stalled = (stall - self.budget.stall) as i64;
         let cycles = self.budget.cycles - (stalled << 16);
         let bound = if cycles <= 0 {
             0
         } else {
-            self.budget.instructions.min((cycles + cpi - 1) / cpi)
+            self.budget.instructions.min(cpi.instructions(cycles))
         };
         bound - retired.wrapping_sub(self.budget.retired) as i64
     }

@@ -619,7 +619,7 @@ impl Cpu {
     /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
     fn heed_interrupts(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
-        let cpi = u64::from(self.cpi);
+        let cpi = u64::from(self.cpi.value());
         let fixed = retired * cpi + u64::from(self.time.cycle_fraction);
         let now = self.time.cycles + self.stall + (fixed >> 16);
         let id = self.id;

@@ -113,7 +113,7 @@ fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
 fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     let privilege = usize::from(kernel);
     let half = |kernel: bool| {
-        FILTER + offset_of!(DataFilter, entries) + if kernel { DataFilter::KERNEL } else { 0 }
+        FILTER + offset_of!(DataFilter, entries) + DataFilter::LINES[usize::from(kernel)]
     };
     let (own, other) = (half(kernel), half(!kernel));
     // A lane's offset counts words of eight bytes; its host address and permissions take two.
@@ -154,7 +154,7 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     let entry = |offset: usize| indexed_field(own + offset, RCX);
     a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, read)), RDX);
     a.rm(Code::Mov_r64_rm64, RAX, indexed_field(SETS + LINES, RSI));
-    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, line)), RAX);
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, physical)), RAX);
     a.rm(Code::Mov_r32_rm32, EAX, lane(forbid));
     a.rr(Code::Xor_r64_rm64, RAX, RDX);
     a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, write)), RAX);

@@ -1,0 +1,76 @@
+//! How many cycles an instruction takes, and how many instructions fit into cycles.
+
+/// Cycles an instruction takes in 1/65536, with what division by it needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Cpi {
+    value: u32,
+    /// floor((2^64 - 1) / value): a host divides 64 bits in up to ninety cycles, and each stall divides.
+    reciprocal: u64,
+}
+
+impl Cpi {
+    /// From the study's number; instructions that take no time at all count as if they took the least there is where
+    /// cycles are shared out.
+    pub fn new(value: u32) -> Self {
+        Self {
+            value,
+            reciprocal: u64::MAX / u64::from(value.max(1)),
+        }
+    }
+
+    /// Cycles in 1/65536.
+    #[inline(always)]
+    pub fn value(self) -> u32 {
+        self.value
+    }
+
+    /// The same, at least 1.
+    #[inline(always)]
+    pub fn divisor(self) -> i64 {
+        i64::from(self.value).max(1)
+    }
+
+    /// Instructions that begin within `cycles` (in 1/65536, more than zero): the quotient, rounded up.
+    #[inline(always)]
+    pub fn instructions(self, cycles: i64) -> i64 {
+        debug_assert!(cycles > 0);
+        let divisor = self.divisor() as u64;
+        let dividend = cycles as u64 + divisor - 1;
+        // The reciprocal is less than 2^64 / divisor by at most 1, so that the estimate is the quotient or one less.
+        let estimate = ((u128::from(dividend) * u128::from(self.reciprocal)) >> 64) as u64;
+        let rest = dividend - estimate * divisor;
+        (estimate + u64::from(rest >= divisor)) as i64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instructions_are_the_quotient_rounded_up() {
+        let values = (0..200)
+            .chain([
+                65_535,
+                65_536,
+                65_537,
+                131_072,
+                99_991,
+                u32::MAX - 1,
+                u32::MAX,
+            ])
+            .map(Cpi::new);
+        for cpi in values {
+            let divisor = cpi.divisor();
+            let multiples = [1, 2, 3, 1000, (1 << 56) / divisor].map(|n| n * divisor);
+            for near in multiples.into_iter().chain([2, 12_345, 1 << 40, 1 << 56]) {
+                for cycles in near - 1..=near + 1 {
+                    if cycles > 0 {
+                        let expected = (cycles + divisor - 1) / divisor;
+                        assert_eq!(cpi.instructions(cycles), expected, "{cycles} / {divisor}");
+                    }
+                }
+            }
+        }
+    }
+}
