@@ -200,6 +200,8 @@ mod sse2 {
             equal(set, mask, key)
         } else if let Ok(set) = <&[u32; 4]>::try_from(set) {
             equal(set, mask, key)
+        } else if let Ok(set) = <&[u32; 20]>::try_from(set) {
+            equal(set, mask, key)
         } else {
             return find_in_many(set, mask, key);
         };

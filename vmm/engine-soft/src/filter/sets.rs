@@ -88,13 +88,26 @@ impl Sets {
         first..first + (1 << self.lane_shift)
     }
 
+    /// Bits of the ways of a set whose word `wanted` accepts. For each of the two numbers of lanes a loop of known length.
+    #[inline(always)]
+    fn ways(&self, words: &[u64; LANES], set: usize, wanted: impl Fn(u64) -> bool) -> u32 {
+        #[inline(always)]
+        fn bits<const N: usize>(words: &[u64; N], wanted: impl Fn(u64) -> bool) -> u32 {
+            (0..N).fold(0, |bits, way| bits | u32::from(wanted(words[way])) << way)
+        }
+        if self.lane_shift == 3 {
+            bits(&words.as_chunks::<8>().0[set % SETS], wanted)
+        } else {
+            bits(&words.as_chunks::<16>().0[set % SETS], wanted)
+        }
+    }
+
     /// Lane of a physical line.
     #[inline]
     pub fn find(&self, line: u64) -> Option<usize> {
-        let lanes = self.lanes(self.set(line));
-        let first = lanes.start;
-        let way = self.lines[lanes].iter().position(|&l| l == line)?;
-        Some(first + way)
+        let set = self.set(line);
+        let ways = self.ways(&self.lines, set, |l| l == line);
+        (ways != 0).then(|| (set << self.lane_shift) + ways.trailing_zeros() as usize)
     }
 
     /// A hit: the line in this lane is now the most recently used of its set.
@@ -109,14 +122,10 @@ impl Sets {
     pub fn tell<'a>(&mut self, set: usize, order: &'a mut Order) -> &'a [u64] {
         let told = std::mem::replace(&mut self.told[set], self.clock);
         let lanes = self.lanes(set);
+        let mut news = self.ways(&self.stamps, set, |stamp| stamp > told);
         let stamps = &self.stamps[lanes.clone()];
         let lines = &self.lines[lanes];
         let mut len = 0;
-        // The lanes that have news, in bits, so that the usual few cost little.
-        let mut news = 0_u32;
-        for (way, &stamp) in stamps.iter().enumerate() {
-            news |= u32::from(stamp > told) << way;
-        }
         let mut times = [0; WAYS];
         while news != 0 {
             let way = news.trailing_zeros() as usize;
@@ -140,21 +149,14 @@ impl Sets {
     #[inline]
     pub fn enter(&mut self, line: u64, replaced: Option<u64>) -> (usize, bool) {
         let set = self.set(line);
-        let lanes = self.lanes(set);
-        let first = lanes.start;
-        let lines = &self.lines[lanes];
-        let lane = |wanted: u64| {
-            lines
-                .iter()
-                .position(|&l| l == wanted)
-                .map(|way| first + way)
-        };
         // A line that replaces another was not there. What it replaces may not be kept here.
-        let lane = replaced
-            .and_then(lane)
-            .or_else(|| lane(line))
-            .or_else(|| lane(NONE))
-            .expect("a model tells which line it replaced");
+        let wanted = replaced.unwrap_or(line);
+        let way = match self.ways(&self.lines, set, |l| l == wanted) {
+            0 => self.ways(&self.lines, set, |l| l == NONE),
+            ways => ways,
+        };
+        assert!(way != 0, "a model tells which line it replaced");
+        let lane = (set << self.lane_shift) + way.trailing_zeros() as usize;
         let new = self.lines[lane] != line;
         self.lines[lane] = line;
         self.promote(lane);
