@@ -2,6 +2,7 @@
 
 /// Cycles an instruction takes in 1/65536, with what division by it needs.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Cpi {
     value: u32,
     /// floor((2^64 - 1) / value): a host divides 64 bits in up to ninety cycles, and each stall divides.
@@ -9,6 +10,9 @@ pub struct Cpi {
 }
 
 impl Cpi {
+    /// Where the value is, for translated code.
+    pub const VALUE: usize = std::mem::offset_of!(Self, value);
+
     /// From the study's number; instructions that take no time at all count as if they took the least there is where
     /// cycles are shared out.
     pub fn new(value: u32) -> Self {

@@ -132,7 +132,7 @@ impl Emitter {
         self.a.rr(Code::Sub_r64_rm64, RAX, LEFT);
         self.a.ri(Code::Sub_rm64_imm8, RAX, count);
         add(self, field!(entered_at));
-        let cpi = std::mem::offset_of!(Cpu, cpi);
+        let cpi = std::mem::offset_of!(Cpu, cpi) + crate::cpi::Cpi::VALUE;
         self.a.rm(Code::Mov_r32_rm32, ECX, field_of_cpu(cpi));
         self.a.rr(Code::Imul_r64_rm64, RAX, RCX);
         let fraction = time!(cycle_fraction);
