@@ -1,5 +1,7 @@
 //! Address translation: page walks (SDM vol. 3A §4.5) and the page-granular TLB.
 
+use std::collections::HashSet;
+
 use nodescope_plugin_api::Privilege;
 use nodescope_x86::Exception;
 use nodescope_x86::bits::{cr0, cr4, efer, page_fault, pte, rflags};
@@ -64,7 +66,15 @@ pub struct PageTlb {
     pages: Box<[Page]>,
     /// Advances when pages that are not global are dropped.
     epoch: u32,
+    /// Large pages of which some 4 KiB may be cached anywhere: log2 of the size, and the linear address in such units. One
+    /// INVLPG drops all of a large page (SDM vol. 3A §4.10.4.1).
+    large: HashSet<(u32, u64)>,
+    /// The last of them to be met.
+    last_large: (u32, u64),
 }
+
+/// log2 of the sizes of large pages.
+const LARGE: [u32; 2] = [21, 30];
 
 // SAFETY: the host pointers refer to guest RAM, which `Cpu::ram` keeps alive and which the machine's threads use one at a time.
 unsafe impl Send for PageTlb {}
@@ -74,6 +84,8 @@ impl Default for PageTlb {
         Self {
             pages: vec![EMPTY; SLOTS].into(),
             epoch: 0,
+            large: HashSet::new(),
+            last_large: (0, 0),
         }
     }
 }
@@ -82,6 +94,22 @@ impl PageTlb {
     /// Drop everything.
     pub fn flush_all(&mut self) {
         self.pages.fill(EMPTY);
+        self.large.clear();
+        self.last_large = (0, 0);
+    }
+
+    /// Whether an address may lie in a large page that is cached in pieces.
+    pub fn in_large_page(&self, linear: u64) -> bool {
+        LARGE
+            .iter()
+            .any(|&shift| self.large.contains(&(shift, linear >> shift)))
+    }
+
+    fn met_large_page(&mut self, page: (u32, u64)) {
+        if self.last_large != page {
+            self.last_large = page;
+            self.large.insert(page);
+        }
     }
 
     /// Drop all but global pages.
@@ -242,6 +270,9 @@ impl Cpu {
             if entry & set != set {
                 self.write_physical_u64(at, entry | set);
                 page.dirty |= intent == Intent::Write;
+            }
+            if level > 0 {
+                self.tlb.met_large_page((shift, linear >> shift));
             }
             let offset = linear & ((1 << shift) - 1) & !0xfff;
             page.physical = (entry & pte::ADDRESS & !((1 << shift) - 1)) | offset;

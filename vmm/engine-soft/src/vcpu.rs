@@ -294,8 +294,11 @@ impl Cpu {
         self.blocks.forget_local_translations();
     }
 
-    /// Drop the cached translation of one page.
+    /// Drop the cached translation of one page, which may be a large one.
     pub fn forget_page(&mut self, linear: u64) {
+        if self.tlb.in_large_page(linear) {
+            return self.forget_translations();
+        }
         self.tlb.flush_page(linear);
         self.filter.flush_page(linear);
         self.blocks.forget_page(linear);

@@ -639,6 +639,28 @@ fn translations_are_renewed_by_invlpg_and_by_loading_cr3() {
 }
 
 #[test]
+fn invlpg_renews_all_of_a_large_page() {
+    const LARGE: u64 = 2 << 20;
+    // The table whose entries are large pages from the second on.
+    const TABLE: u64 = 0x3000;
+    let (page, other) = (2 * LARGE, 3 * LARGE);
+    let mut s = System::new(|a| {
+        a.mov(rcx, qword_ptr(page + 0x5000)).unwrap();
+        a.mov(rdx, other | 0x87).unwrap();
+        a.mov(qword_ptr(rbx), rdx).unwrap();
+        // Another 4 KiB of the page.
+        a.invlpg(byte_ptr(page + 0x1f_3000)).unwrap();
+        a.mov(rdx, qword_ptr(page + 0x5000)).unwrap();
+        a.hlt().unwrap();
+    })
+    .set(RBX, TABLE + page / LARGE * 8);
+    s.put(page + 0x5000, 11);
+    s.put(other + 0x5000, 22);
+    assert_eq!(s.run(), Exit::Halted);
+    assert_eq!((s.m.reg(RCX), s.m.reg(RDX)), (11, 22));
+}
+
+#[test]
 fn a_repeated_store_stops_at_the_fault_and_goes_on_after_it() {
     let mut s = System::new(|a| {
         a.rep().stosb().unwrap();
