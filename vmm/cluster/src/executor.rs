@@ -15,25 +15,53 @@ const SPINS: u32 = 4000;
 /// is only a little late is waited for.
 const PATIENCE: u32 = 1000;
 
-struct Slot {
-    node: Node,
+/// Keeps what different threads write apart: a line of the host's cache (and its neighbour, which is fetched with it) for each.
+#[derive(Default)]
+#[repr(align(128))]
+struct Apart<T>(T);
+
+/// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
+struct Report {
     result: Result<NodeStatus, NodeError>,
+    /// [`Node::next_activity`] in picoseconds, [`Node::instructions`] and [`Node::has_output`].
+    next_activity_ps: u64,
+    instructions: u64,
+    has_output: bool,
+    /// The node has not been touched since.
+    fresh: bool,
+}
+
+impl Report {
+    fn of(node: &mut Node, result: Result<NodeStatus, NodeError>) -> Self {
+        let next_activity_ps = match node.next_activity() {
+            u64::MAX => u64::MAX,
+            cycles => node.clock().ps(cycles),
+        };
+        Self {
+            result,
+            next_activity_ps,
+            instructions: node.instructions(),
+            has_output: node.has_output(),
+            fresh: true,
+        }
+    }
 }
 
 /// The nodes of a cluster and the state that the host threads share.
 pub struct Executor {
-    slots: Vec<Mutex<Slot>>,
+    nodes: Vec<Apart<Mutex<Node>>>,
+    reports: Vec<Apart<Mutex<Report>>>,
     /// Number of the current quantum; advances when a quantum may begin.
-    quantum: AtomicU64,
+    quantum: Apart<AtomicU64>,
     /// End of the quantum in picoseconds.
     target_ps: AtomicU64,
-    /// The quantum that each node has begun last.
-    begun: Vec<AtomicU64>,
-    /// Nodes that no thread has taken in this quantum.
-    waiting: AtomicUsize,
-    /// Nodes that are through with the quantum.
-    finished: AtomicUsize,
     stop: AtomicBool,
+    /// The quantum that each node has begun last.
+    begun: Vec<Apart<AtomicU64>>,
+    /// Nodes that no thread has taken in this quantum.
+    waiting: Apart<AtomicUsize>,
+    /// Nodes that are through with the quantum.
+    finished: Apart<AtomicUsize>,
     /// Threads that sleep until the quantum begins or is through.
     gate: Gate,
 }
@@ -41,44 +69,71 @@ pub struct Executor {
 impl Executor {
     /// Take the nodes.
     pub fn new(nodes: Vec<Node>) -> Self {
-        let slot = |node| {
-            Mutex::new(Slot {
-                node,
-                result: Ok(NodeStatus::Running),
-            })
-        };
+        let mut nodes = nodes;
+        let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
         Self {
-            begun: nodes.iter().map(|_| AtomicU64::new(0)).collect(),
-            slots: nodes.into_iter().map(slot).collect(),
-            quantum: AtomicU64::new(0),
+            begun: nodes.iter().map(|_| Apart::default()).collect(),
+            reports: nodes.iter_mut().map(report).collect(),
+            nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
+            quantum: Apart::default(),
             target_ps: AtomicU64::new(0),
-            waiting: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
             stop: AtomicBool::new(false),
+            waiting: Apart::default(),
+            finished: Apart::default(),
             gate: Gate::default(),
         }
     }
 
     /// Number of nodes.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.nodes.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.nodes.is_empty()
     }
 
-    fn lock(&self, index: usize) -> MutexGuard<'_, Slot> {
+    fn node(&self, index: usize) -> MutexGuard<'_, Node> {
         // A panic of a worker ends the process through the scope; the data is never used after it.
-        self.slots[index]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        let node = self.nodes[index].0.lock();
+        node.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn report(&self, index: usize) -> MutexGuard<'_, Report> {
+        let report = self.reports[index].0.lock();
+        report.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Look at a node between quanta.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
-        f(&mut self.lock(index).node)
+        self.report(index).fresh = false;
+        f(&mut self.node(index))
+    }
+
+    /// The report about a node, as it is now.
+    fn fresh_report(&self, index: usize) -> MutexGuard<'_, Report> {
+        let mut report = self.report(index);
+        if !report.fresh {
+            let result = std::mem::replace(&mut report.result, Ok(NodeStatus::Running));
+            *report = Report::of(&mut self.node(index), result);
+        }
+        report
+    }
+
+    /// When something can happen next in a node, picoseconds: see [`Node::next_activity`].
+    pub fn next_activity_ps(&self, index: usize) -> u64 {
+        self.fresh_report(index).next_activity_ps
+    }
+
+    /// Instructions that a node has retired.
+    pub fn instructions(&self, index: usize) -> u64 {
+        self.fresh_report(index).instructions
+    }
+
+    /// Whether a node has something to be collected.
+    pub fn has_output(&self, index: usize) -> bool {
+        self.fresh_report(index).has_output
     }
 
     /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes to a
@@ -95,7 +150,7 @@ impl Executor {
             }
             let result = body(&mut |target_ps| self.quantum(target_ps, helpers + 1));
             self.stop.store(true, Ordering::Release);
-            self.quantum.fetch_add(1, Ordering::SeqCst);
+            self.quantum.0.fetch_add(1, Ordering::SeqCst);
             self.gate.open();
             result
         })
@@ -103,15 +158,15 @@ impl Executor {
 
     fn quantum(&self, target_ps: u64, threads: usize) -> Result<Vec<NodeStatus>, NodeError> {
         self.target_ps.store(target_ps, Ordering::Relaxed);
-        self.finished.store(0, Ordering::Relaxed);
-        self.waiting.store(self.len(), Ordering::Release);
-        let quantum = self.quantum.fetch_add(1, Ordering::SeqCst) + 1;
+        self.finished.0.store(0, Ordering::Relaxed);
+        self.waiting.0.store(self.len(), Ordering::Release);
+        let quantum = self.quantum.0.fetch_add(1, Ordering::SeqCst) + 1;
         self.gate.open();
         self.take_nodes(quantum, 0, threads);
         self.gate
-            .wait(|| self.finished.load(Ordering::SeqCst) >= self.len());
+            .wait(|| self.finished.0.load(Ordering::SeqCst) >= self.len());
         (0..self.len())
-            .map(|i| std::mem::replace(&mut self.lock(i).result, Ok(NodeStatus::Running)))
+            .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
             .collect()
     }
 
@@ -119,8 +174,8 @@ impl Executor {
         let mut seen = 0;
         loop {
             self.gate
-                .wait(|| self.quantum.load(Ordering::SeqCst) != seen);
-            seen = self.quantum.load(Ordering::Acquire);
+                .wait(|| self.quantum.0.load(Ordering::SeqCst) != seen);
+            seen = self.quantum.0.load(Ordering::Acquire);
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
@@ -134,7 +189,7 @@ impl Executor {
             self.take(index, quantum);
         }
         for _ in 0..PATIENCE {
-            if self.waiting.load(Ordering::Acquire) == 0 {
+            if self.waiting.0.load(Ordering::Acquire) == 0 {
                 return;
             }
             std::hint::spin_loop();
@@ -146,18 +201,17 @@ impl Executor {
 
     /// Run a node through a quantum, if no thread has begun to. A thread that wakes late finds that all have.
     fn take(&self, index: usize, quantum: u64) {
-        if self.begun[index].fetch_max(quantum, Ordering::AcqRel) >= quantum {
+        if self.begun[index].0.fetch_max(quantum, Ordering::AcqRel) >= quantum {
             return;
         }
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        let mut slot = self.lock(index);
-        let target = slot
-            .node
-            .clock()
-            .cycles(self.target_ps.load(Ordering::Acquire));
-        slot.result = slot.node.run_until(target);
-        drop(slot);
-        if self.finished.fetch_add(1, Ordering::SeqCst) + 1 == self.len() {
+        self.waiting.0.fetch_sub(1, Ordering::AcqRel);
+        let mut node = self.node(index);
+        let target = node.clock().cycles(self.target_ps.load(Ordering::Acquire));
+        let result = node.run_until(target);
+        let report = Report::of(&mut node, result);
+        drop(node);
+        *self.report(index) = report;
+        if self.finished.0.fetch_add(1, Ordering::SeqCst) + 1 == self.len() {
             self.gate.open();
         }
     }

@@ -288,12 +288,7 @@ impl Run<'_> {
         // Nothing happens before the first node has something to do; from then on nothing reaches another node for one
         // lookahead.
         let activity = (0..executor.len())
-            .map(|n| {
-                executor.with_node(n, |n| match n.next_activity() {
-                    u64::MAX => u64::MAX,
-                    cycles => n.clock().ps(cycles),
-                })
-            })
+            .map(|n| executor.next_activity_ps(n))
             .min()
             .unwrap_or(u64::MAX);
         if activity == u64::MAX {
@@ -395,6 +390,9 @@ impl Run<'_> {
         let mut frames = Vec::new();
         let mut streams = Vec::new();
         for index in 0..executor.len() {
+            if !executor.has_output(index) {
+                continue;
+            }
             let (clock, sent, console, events, bad) = executor.with_node(index, |n| {
                 (
                     n.clock(),
@@ -467,9 +465,7 @@ impl Run<'_> {
         if self.driver.is_empty() || self.driver.is_done() {
             return Ok(());
         }
-        let instructions = (0..executor.len())
-            .map(|n| executor.with_node(n, |n| n.instructions()))
-            .sum();
+        let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
         for action in self.driver.step(self.now_ps, instructions) {
             match action {
                 WindowAction::Attach(window) => {

@@ -77,6 +77,11 @@ impl Serial {
         std::mem::take(self.uart.writer_mut())
     }
 
+    /// Whether [`Serial::take_output`] would return anything.
+    pub fn has_output(&mut self) -> bool {
+        !self.uart.writer_mut().is_empty()
+    }
+
     /// Whether the interrupt line has risen since the last call.
     pub fn take_edge(&mut self) -> bool {
         self.uart.interrupt_evt().0.take()

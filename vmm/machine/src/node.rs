@@ -258,6 +258,15 @@ impl Node {
         self.board.chipset.console_input(bytes);
     }
 
+    /// Whether there is anything for the `take_` functions: console output, hypercalls, frames.
+    pub fn has_output(&mut self) -> bool {
+        let frames = self.board.network().is_some_and(|net| net.has_frames());
+        frames
+            || self.board.chipset.serial.has_output()
+            || !self.board.events.is_empty()
+            || !self.board.bad_hypercalls.is_empty()
+    }
+
     /// Hypercalls since the last call, in the order in which they were made.
     pub fn take_events(&mut self) -> Vec<NodeEvent> {
         std::mem::take(&mut self.board.events)
