@@ -150,6 +150,12 @@ impl Assembler {
         self.distance(label);
     }
 
+    /// Jump to an address within reach if a condition (see [`cc`]) holds.
+    pub fn jcc_to(&mut self, condition: u8, address: u64) {
+        self.bytes(&[0x0f, 0x80 | condition]);
+        self.distance_to(address);
+    }
+
     /// Jump to an address within reach.
     pub fn jmp_to(&mut self, address: u64) {
         self.bytes(&[0xe9]);

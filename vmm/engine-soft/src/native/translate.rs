@@ -174,7 +174,8 @@ impl Cpu {
         let mut exits = Exits {
             pending: Vec::new(),
             page: (block.second_page == 0).then_some(ip >> 12),
-            start: (ip, start),
+            ip,
+            start,
             table: field!(jumps) + usize::from(!kernel) * JUMPS * size_of::<Jump>(),
         };
         let budget = e.a.label();
@@ -343,12 +344,38 @@ impl Cpu {
         Some(code)
     }
 
+    /// The code for an address of the block's own page, where there is some. A jump to it needs no cell: where the page's code
+    /// changes, all its blocks are found no more, and nothing leads to this one either. It does not change while it runs but
+    /// by its own stores, which end the block.
+    fn known(&self, exits: &Exits, target: u64) -> Option<Known> {
+        if exits.page != Some(target >> 12) {
+            return None;
+        }
+        if target == exits.ip {
+            return Some(Known::Start);
+        }
+        let entry = self.blocks.find(target, self.code_key)?;
+        // SAFETY: the entry was just found: its block is alive.
+        let block = unsafe { &*entry.block };
+        if block.second_page != 0 || !block.is_current() {
+            return None;
+        }
+        let code = block.native(target, self.code_key, self.attached)?;
+        Some(Known::Code(code))
+    }
+
     /// Leave the block for a constant address; flags are safe.
     fn leave_to(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<()> {
-        if exits.page == Some(target >> 12) && exits.start.0 == target {
-            // Code does not change while it runs but by its own stores, which end the block.
-            e.a.jmp(exits.start.1);
-            return Some(());
+        match self.known(exits, target) {
+            Some(Known::Start) => {
+                e.a.jmp(exits.start);
+                return Some(());
+            }
+            Some(Known::Code(code)) => {
+                e.a.jmp_to(code);
+                return Some(());
+            }
+            None => {}
         }
         let leaving = self.native.exits.len() as u32;
         let stub = e.a.label();
@@ -395,11 +422,19 @@ impl Cpu {
             }
             Branch::Conditional(condition) => {
                 e.need_flags();
-                let taken = e.a.label();
-                e.a.jcc(condition, taken);
+                let target = i.near_branch_target();
+                match self.known(exits, target) {
+                    Some(Known::Start) => e.a.jcc(condition, exits.start),
+                    Some(Known::Code(code)) => e.a.jcc_to(condition, code),
+                    None => {
+                        let taken = e.a.label();
+                        e.a.jcc(condition, taken);
+                        self.leave_to(e, exits, fall_through)?;
+                        e.a.bind(taken);
+                        return self.leave_to(e, exits, target);
+                    }
+                }
                 self.leave_to(e, exits, fall_through)?;
-                e.a.bind(taken);
-                self.leave_to(e, exits, i.near_branch_target())?;
             }
             Branch::Call => {
                 e.stack(STACK, -8, true, k);
@@ -434,13 +469,23 @@ impl Cpu {
     }
 }
 
+/// Code that a block may jump to for good.
+enum Known {
+    /// Its own.
+    Start,
+    /// Another's of the same page, at this address.
+    Code(u64),
+}
+
 /// Where a block goes.
 struct Exits {
     pending: Vec<Pending>,
     /// The page within which it may be linked.
     page: Option<u64>,
-    /// The block's first instruction, and a place behind the check of its vector registers, which are what they were there.
-    start: (u64, super::assembler::Label),
+    /// The block's first instruction.
+    ip: u64,
+    /// A place behind the check of its vector registers, which are what they were there.
+    start: super::assembler::Label,
     /// Its privilege's table of instruction pointers.
     table: usize,
 }
