@@ -9,7 +9,8 @@
 //! for instruction, so that budgets, interrupts and statistics fall on the same boundaries, and nothing that a study can
 //! observe depends on which of the two ran.
 //!
-//! Links: a block jumps to another of the same page through a cell that holds its address, once the run loop has found it;
+//! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
+//! address, once the run loop has found it;
 //! across pages, and for indirect branches, it looks in a table of instruction pointers that is emptied whenever a
 //! translation may have changed. Cells are emptied when code was written to.
 
@@ -39,6 +40,7 @@ use runtime::Routines;
 
 /// Entries of a table of instruction pointers: a kernel and its processes' libraries jump to some thousands of places.
 const JUMPS: usize = 1 << JUMPS_SHIFT;
+/// log2 of the same.
 const JUMPS_SHIFT: u32 = 13;
 /// Bits of each field of [`Native::packed`].
 const PACKED_BITS: u32 = 21;
