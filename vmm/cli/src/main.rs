@@ -12,6 +12,7 @@ mod report;
 mod results;
 mod run;
 mod terminal;
+mod warnings;
 
 use clap::Parser;
 
@@ -20,6 +21,7 @@ use crate::exit::Exit;
 
 fn main() -> std::process::ExitCode {
     let args = Args::parse();
+    warnings::print(args.log_format);
     let result = match &args.command {
         Command::Run(run) => run::run(run, args.log_format),
         Command::Report(report) => report::report(report),
