@@ -4,10 +4,11 @@
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::process::Command;
 
 use nodescope_hypercall::record::{Flags, communicator};
-use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag, ThreadId};
 
 use support::{Job, counts, of, only, rank_of, source, succeed, tracer};
 
@@ -498,6 +499,71 @@ fn check_objects(all: &[Vec<MpiRecord>]) {
         let closes = of(records, Function::FileClose);
         assert_eq!(closes[0].object, open.object);
     }
+}
+
+/// Threads that communicate at the same time share the tracer's tables, and nothing is lost or mixed up.
+fn threads(flavour: &'static str) {
+    let Some(job) = Job::with_options(flavour, "mpicc", "threads.c", &["-pthread"]) else {
+        return;
+    };
+    let rounds = 40;
+    for (rank, records) in job.run_with(2, &[Path::new("40")]).iter().enumerate() {
+        let peer = rank_of(1 - rank);
+        assert_eq!(only(records, Function::InitThread).detail, 3);
+        let mut by_thread: BTreeMap<ThreadId, Vec<&MpiRecord>> = BTreeMap::new();
+        for record in records {
+            by_thread.entry(record.thread).or_default().push(record);
+        }
+        assert_eq!(by_thread.len(), 4);
+        let mut tags = BTreeSet::new();
+        for records in by_thread.values() {
+            let count = |function| {
+                let calls = records.iter().filter(|r| r.function == function);
+                calls.filter(|r| !r.flags.contains(Flags::POLL_RUN)).count()
+            };
+            for (function, calls) in [
+                (Function::Sendrecv, 1),
+                (Function::Irecv, 1),
+                (Function::Isend, 2),
+                (Function::Waitall, 1),
+                (Function::Mprobe, 1),
+                (Function::Mrecv, 1),
+                (Function::Test, 1),
+            ] {
+                assert_eq!(count(function), calls * rounds, "{function}");
+            }
+            // All that a thread receives bears its own tag: requests and messages are not taken for another thread's.
+            let own: BTreeSet<Tag> = records
+                .iter()
+                .flat_map(|record| &record.completions)
+                .filter(|done| done.source != Peer::None)
+                .map(|done| {
+                    assert_eq!((done.source, done.bytes), (peer, 4));
+                    done.tag
+                })
+                .collect();
+            assert_eq!(own.len(), 1, "{own:?}");
+            tags.extend(own);
+            assert!(
+                records
+                    .iter()
+                    .filter(|record| record.function == Function::Mrecv)
+                    .all(|record| record.source == peer && tags.contains(&record.receive_tag))
+            );
+        }
+        assert_eq!(tags.len(), 4);
+        check_requests(records);
+    }
+}
+
+#[test]
+fn threads_under_open_mpi() {
+    threads("openmpi");
+}
+
+#[test]
+fn threads_under_mpich() {
+    threads("mpich");
 }
 
 /// The program in Fortran, compiled for one of the three interfaces.

@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nodescope_hypercall::record::Flags;
-use nodescope_hypercall::{Function, MpiRecord, Peer};
+use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
 
 /// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
@@ -138,14 +138,20 @@ impl Job {
     }
 }
 
-/// Every call has its number once, without gaps, and all of them the caller's rank and success.
+/// Every call of a thread has its number once, without gaps, and all of them the caller's rank and success.
 pub fn check_sequence(records: &[MpiRecord], rank: usize) {
-    let mut numbers: Vec<u64> = records.iter().map(|record| record.sequence).collect();
-    numbers.sort_unstable();
-    assert_eq!(numbers, (0..records.len() as u64).collect::<Vec<_>>());
+    let mut threads: BTreeMap<ThreadId, Vec<u64>> = BTreeMap::new();
     for record in records {
+        threads
+            .entry(record.thread)
+            .or_default()
+            .push(record.sequence);
         assert_eq!(record.rank, Peer::Rank(rank as u32), "{record:?}");
         assert_eq!(record.result, 0, "{record:?}");
+    }
+    for numbers in threads.values_mut() {
+        numbers.sort_unstable();
+        assert_eq!(*numbers, (0..numbers.len() as u64).collect::<Vec<_>>());
     }
 }
 
