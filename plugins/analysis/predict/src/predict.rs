@@ -32,14 +32,16 @@ impl Default for Request {
     }
 }
 
-/// Where the time lies if bursts are drawn anew, each from all bursts between the same two calls on its rank.
+/// How the time varies if bursts are drawn anew, each from all bursts between the same two calls on its rank. Draws are independent, so
+/// that waiting for one another, and with it the median, tends to be more than with the bursts as traced; the replicas' spread around
+/// their median is therefore laid around the predicted time (a basic bootstrap interval without its reflection).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Interval {
-    /// 2.5 % of the replicas are faster, picoseconds.
+    /// The predicted time less what lies between the replicas' quantile of 2.5 % and their median, picoseconds.
     pub low: u64,
-    /// Half of them.
+    /// The replicas' own median.
     pub median: u64,
-    /// 97.5 %.
+    /// The predicted time and what lies between their median and their quantile of 97.5 %.
     pub high: u64,
     /// Replicas.
     pub replicas: u32,
@@ -144,10 +146,13 @@ pub fn predict(
                 times.push(interpret(&code, cluster, &options)?.time);
             }
             times.sort_unstable();
+            let median = quantile(&times, 0.5);
             interval = Some(Interval {
-                low: quantile(&times, 0.025),
-                median: quantile(&times, 0.5),
-                high: quantile(&times, 0.975),
+                low: outcome
+                    .time
+                    .saturating_sub(median - quantile(&times, 0.025)),
+                median,
+                high: outcome.time + (quantile(&times, 0.975) - median),
                 replicas: request.replicas,
                 seed: request.seed,
             });

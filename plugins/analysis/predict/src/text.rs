@@ -35,10 +35,10 @@ impl Prediction {
         match &self.interval {
             Some(interval) => writeln!(
                 out,
-                "   (95 % of {} replicas with bursts drawn anew: {} to {})",
-                interval.replicas,
+                "   ({} to {}: 95 % of {} replicas with bursts drawn anew)",
                 time(interval.low),
-                time(interval.high)
+                time(interval.high),
+                interval.replicas
             )?,
             None => writeln!(out)?,
         }

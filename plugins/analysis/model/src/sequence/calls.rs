@@ -107,6 +107,8 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
             Class::Collective | Class::StartCollective => collective(state, call),
             Class::Communicator => construct(state, call),
             Class::Environment => state.push(record, Action::Nothing, None),
+            // The caller's own work, which takes its time anywhere.
+            Class::Local => state.push(record, Action::Opaque, Some(call.time_inside)),
             _ => opaque(state, call),
         },
     }
