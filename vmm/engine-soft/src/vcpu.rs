@@ -230,9 +230,13 @@ impl Vcpu for SoftVcpu {
         self.cpu.filter.shape(filter);
         self.cpu.fetch_filter.shape(filter);
         self.cpu.counters = [Counters::default(); 2];
-        // Code for one shape of the filter does not fit another.
+        // Blocks have code for either case, but code for one shape of the filter does not fit another.
         self.cpu.native.forget_jumps();
-        self.cpu.blocks.clear();
+        if let Some(shape) = filter
+            && self.cpu.native.window.replace(shape) != Some(shape)
+        {
+            self.cpu.blocks.clear();
+        }
     }
 
     fn update_filter(&mut self, updates: &[FilterUpdate]) {

@@ -221,6 +221,8 @@ struct Pair {
     random: Random,
     sides: [Side; 2],
     configuration: String,
+    /// The filter of the last window.
+    shape: Option<FilterGeometry>,
 }
 
 impl Pair {
@@ -258,6 +260,7 @@ impl Pair {
             random: r,
             sides: [side(Translate::Never)?, side(Translate::After(after))?],
             configuration: format!("cpi {cpi}/65536, interrupts {period}, after {after}"),
+            shape: None,
         })
     }
 
@@ -331,7 +334,12 @@ impl Pair {
     /// Attach a model, or detach.
     fn attach(&mut self) {
         let r = &mut self.random;
+        let again = self.shape.filter(|_| r.chance(500));
         let geometry = r.chance(600).then(|| {
+            // Code made in the last window fits a window of the same shape.
+            if let Some(shape) = again {
+                return shape;
+            }
             let line_shift = r.pick(&[5, 6, 6, 6, 7]);
             FilterGeometry {
                 line_shift,
@@ -341,6 +349,7 @@ impl Pair {
                 instruction_ways: r.pick(&[1, 2, 8, 16]),
             }
         });
+        self.shape = geometry.or(self.shape);
         for side in &mut self.sides {
             side.vcpu.flush_counters(&mut side.machine);
             side.vcpu.attach(geometry);

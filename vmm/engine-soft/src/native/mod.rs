@@ -183,6 +183,8 @@ pub struct Native {
     /// Entries of each table that are in use, once or more often each; so many that all are, where it is as long as the table.
     used: [Vec<u16>; 2],
     host: Host,
+    /// The filter of the window that code was last made for.
+    pub window: Option<nodescope_plugin_api::FilterGeometry>,
     /// What translated code did so far.
     activity: Activity,
 }
@@ -282,6 +284,7 @@ impl Native {
             halves: [[false; 2]; 2],
             used: Default::default(),
             host: Host::detect(),
+            window: None,
             activity: Activity::default(),
         }
     }
