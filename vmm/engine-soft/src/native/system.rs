@@ -99,6 +99,8 @@ impl Emitter {
 
     /// PUSHFQ: VM and RF read as zero (SDM vol. 2B).
     fn push_flags(&mut self, operation: usize) {
+        // They are read from memory.
+        self.save_flags();
         self.stack(STACK, -8, true, operation);
         self.a.store(field!(spill), RAX);
         let kept = !(rflags::STATUS | rflags::VM | rflags::RF);
