@@ -130,18 +130,26 @@ impl Machine {
 
     /// A change to the filter that another vCPU might have caused.
     pub fn update(&mut self) -> FilterUpdate {
-        let update = FilterUpdate {
+        let update = self.some_update();
+        self.take_away(&update);
+        update
+    }
+
+    fn some_update(&mut self) -> FilterUpdate {
+        FilterUpdate {
             vcpu: 0,
             side: self
                 .model
                 .pick(&[Side::Data, Side::Data, Side::Instruction]),
             line: self.model.pick(&self.lines),
             permission: self.model.pick(&[Permission::None, Permission::Read]),
-        };
+        }
+    }
+
+    fn take_away(&mut self, update: &FilterUpdate) {
         if update.permission == Permission::None {
             self.cache.remove(update.side, update.line);
         }
-        update
     }
 }
 
@@ -227,8 +235,9 @@ impl Platform for Machine {
         };
         if r.chance(100) {
             // The seam's promise: of other lines than the one that is answered.
-            let update = self.update();
+            let update = self.some_update();
             if update.line != line {
+                self.take_away(&update);
                 updates.push(update);
             }
         }
