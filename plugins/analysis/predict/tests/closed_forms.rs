@@ -315,9 +315,10 @@ fn collectives_beside_their_ranks_overlap() {
             request: Some(0),
         })),
     );
-    builder.compute(100 * US).wait(&[0]).ranks(16);
+    builder.compute(300 * US).wait(&[0]).ranks(16);
     let outcome = run(&builder.finish(), &Cluster::simple("c", loggp()));
-    assert_eq!(outcome.time, 100 * US);
+    // A ring of 30 rounds of 7 us is over before.
+    assert_eq!(outcome.time, 300 * US);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use super::{Algorithm, Selected};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Library {
-    /// Open MPI 4.1, component "tuned", fixed rules.
+    /// Open MPI 4.1, component "tuned": its fixed rules for all-reduce; for the other collectives the thresholds of the 1.x series,
+    /// which it had until 4.0.
     OpenMpi,
     /// MPICH 4.0.
     Mpich,
@@ -51,7 +52,7 @@ fn segmented(algorithm: Algorithm, segment: u64) -> Selected {
     Selected { algorithm, segment }
 }
 
-/// Open MPI's rules, by message size, simplified where an algorithm of its own (binary trees, neighbour exchange, sparbit) has no
+/// Open MPI's rules, by ranks and message size, simplified where an algorithm of its own (binary trees, neighbour exchange, sparbit) has no
 /// counterpart here: the nearest one in shape takes its place.
 fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
     use Algorithm::*;
@@ -71,11 +72,7 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
             0..20_480 => Binomial.into(),
             _ => segmented(Pipeline, 32 << 10),
         },
-        K::Allreduce | K::Create => match bytes {
-            0..10_000 => RecursiveDoubling.into(),
-            _ if size <= 2 => RecursiveDoubling.into(),
-            _ => Ring.into(),
-        },
+        K::Allreduce | K::Create => open_mpi_allreduce(size, bytes).into(),
         K::Gather => match bytes {
             0..1024 if size >= 10 => Binomial.into(),
             _ => Linear.into(),
@@ -103,6 +100,31 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
             _ => Ring.into(),
         },
         K::Scan | K::Exscan => Linear.into(),
+    }
+}
+
+/// All-reduce of commutative operations in 4.1, whose segmented ring is the ring here.
+fn open_mpi_allreduce(size: u32, bytes: u64) -> Algorithm {
+    use Algorithm::{Rabenseifner, RecursiveDoubling, ReduceBroadcast, Ring};
+    match (size, bytes) {
+        (0..4, 0..8 | 4096..8192 | 16_384..262_144) => Ring,
+        (0..4, 0..16_384) => RecursiveDoubling,
+        (4..8, 0..16) => Ring,
+        (4..16, 0..8192) => RecursiveDoubling,
+        (16..32, 0..64) => Ring,
+        (16..32, 0..4096) => RecursiveDoubling,
+        (32..64, 0..128) => Ring,
+        (64..128, 0..262_144) => RecursiveDoubling,
+        (128..256, 0..131_072) => ReduceBroadcast,
+        (128..256, 0..262_144) => RecursiveDoubling,
+        (256..512, 0..4096) => ReduceBroadcast,
+        (512.., 0..2048) => ReduceBroadcast,
+        (512..2048, 0..16_384) => RecursiveDoubling,
+        (2048..4096, 0..4096) => Ring,
+        (2048..4096, 0..16_384) => RecursiveDoubling,
+        (4096.., 0..16_384) => Ring,
+        (4096.., 0..32_768) => RecursiveDoubling,
+        _ => Rabenseifner,
     }
 }
 
@@ -138,6 +160,32 @@ fn mpich(kind: CollectiveKind, size: u32, bytes: u64) -> Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn all_reduce_is_chosen_as_open_mpi_does() {
+        use Algorithm::*;
+        for (size, bytes, algorithm) in [
+            (2, 8, RecursiveDoubling),
+            (2, 4096, Ring),
+            (3, 8192, RecursiveDoubling),
+            (2, 300_000, Rabenseifner),
+            (4, 8, Ring),
+            (8, 8191, RecursiveDoubling),
+            (16, 8, Ring),
+            (48, 127, Ring),
+            (48, 128, Rabenseifner),
+            (64, 8, RecursiveDoubling),
+            (200, 8, ReduceBroadcast),
+            (5000, 8, ReduceBroadcast),
+            (5000, 4096, Ring),
+        ] {
+            assert_eq!(
+                open_mpi_allreduce(size, bytes),
+                algorithm,
+                "{size} ranks, {bytes} B"
+            );
+        }
+    }
 
     #[test]
     fn every_choice_can_do_its_kind() {
