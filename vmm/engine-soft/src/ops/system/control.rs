@@ -53,6 +53,24 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
+/// A general register in the width that moves from and to control and debug registers have: 64 bits in 64-bit mode, else 32.
+fn native(cpu: &Cpu, register: u8) -> u64 {
+    if cpu.mode == Mode::Bits64 {
+        cpu.reg::<u64>(register)
+    } else {
+        cpu.reg::<u32>(register).into()
+    }
+}
+
+/// Set one, in the same width.
+fn set_native(cpu: &mut Cpu, register: u8, value: u64) {
+    if cpu.mode == Mode::Bits64 {
+        cpu.set_reg::<u64>(register, value)
+    } else {
+        cpu.set_reg::<u32>(register, value as u32)
+    }
+}
+
 fn read_cr(cpu: &mut Cpu, op: &Op) -> Done {
     privileged(cpu)?;
     let value = match op.src {
@@ -66,21 +84,13 @@ fn read_cr(cpu: &mut Cpu, op: &Op) -> Done {
         }
         _ => return Err(cpu.raise(Exception::ud())),
     };
-    if cpu.mode == Mode::Bits64 {
-        cpu.set_reg::<u64>(op.dst, value)
-    } else {
-        cpu.set_reg::<u32>(op.dst, value as u32)
-    }
+    set_native(cpu, op.dst, value);
     Ok(Flow::Next)
 }
 
 fn write_cr(cpu: &mut Cpu, op: &Op) -> Done {
     privileged(cpu)?;
-    let value = if cpu.mode == Mode::Bits64 {
-        cpu.reg::<u64>(op.src)
-    } else {
-        cpu.reg::<u32>(op.src).into()
-    };
+    let value = native(cpu, op.src);
     match op.dst {
         0 => write_cr0(cpu, value)?,
         2 => cpu.control.cr2 = value,
@@ -206,21 +216,13 @@ fn read_dr(cpu: &mut Cpu, op: &Op) -> Done {
         4 | 6 => cpu.debug.dr6,
         _ => cpu.debug.dr7,
     };
-    if cpu.mode == Mode::Bits64 {
-        cpu.set_reg::<u64>(op.dst, value)
-    } else {
-        cpu.set_reg::<u32>(op.dst, value as u32)
-    }
+    set_native(cpu, op.dst, value);
     Ok(Flow::Next)
 }
 
 fn write_dr(cpu: &mut Cpu, op: &Op) -> Done {
     privileged(cpu)?;
-    let value = if cpu.mode == Mode::Bits64 {
-        cpu.reg::<u64>(op.src)
-    } else {
-        cpu.reg::<u32>(op.src).into()
-    };
+    let value = native(cpu, op.src);
     match op.dst {
         n @ 0..=3 => cpu.debug.dr[usize::from(n)] = value,
         4 | 6 => cpu.debug.dr6 = value & 0x1_e00f | 0xffff_0ff0 & !(1 << 16) | value & 1 << 16,
