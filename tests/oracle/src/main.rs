@@ -48,6 +48,9 @@ struct Options {
     /// The same on random bytes as code.
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u64>,
+    /// With --lockstep or --fuzz: so many seeds at most.
+    #[arg(long, value_name = "N", default_value_t = u64::MAX)]
+    seeds: u64,
     /// Used between processes: run shard K of N.
     #[arg(long, hide = true, value_name = "K/N")]
     shard: Option<String>,
@@ -82,13 +85,13 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
     if let Some(id) = options.replay {
         return Ok(replay(id)?);
     }
-    for (seconds, kind) in [
-        (options.lockstep, Kind::Blocks),
-        (options.fuzz, Kind::Bytes),
+    for (seconds, kinds) in [
+        (options.lockstep, [Kind::Blocks, Kind::Node]),
+        (options.fuzz, [Kind::Bytes, Kind::Node]),
     ] {
         if let Some(seconds) = seconds {
             let time = Some(Duration::from_secs(seconds));
-            return match lockstep::run(kind, options.seed, u64::MAX, time) {
+            return match lockstep::run(&kinds, options.seed, options.seeds, time) {
                 Ok(tally) => {
                     println!("no difference from seed {} on: {tally:?}", options.seed);
                     Ok(true)

@@ -163,6 +163,11 @@ impl SoftVcpu {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
 
+    /// Throw translated code away when so many bytes are in use, sooner than by itself. For tests of a vCPU that has not run.
+    pub fn limit_code(&mut self, bytes: usize) {
+        self.cpu.native.set_room(bytes);
+    }
+
     /// How often translated code ran and called out.
     pub fn activity(&self) -> Activity {
         self.cpu.native.activity()

@@ -106,6 +106,10 @@ pub fn is_safe(case: &Case, window: &[u8]) -> bool {
             harmless(sum)
                 && (address_bits(i) == 64 || sum < 1 << 32 && i.segment_prefix() == Register::None)
         }
+        // The host may have components that the guest has not. Bits above are no processor's.
+        Mnemonic::Xrstor | Mnemonic::Xrstor64 => address_of(case)
+            .and_then(|at| word(at.wrapping_add(512), 8))
+            .is_none_or(|present| present & 0x7_fff8 == 0),
         Mnemonic::Ret => arrives(case, word(s.gpr[RSP], 8)),
         Mnemonic::Jmp | Mnemonic::Call if i.op0_kind() == OpKind::Register => {
             arrives(case, Some(s.gpr[i.op0_register().number()]))

@@ -31,9 +31,12 @@ pub const STRIDE: u64 = 128;
 const TABLES: u64 = 0x1000;
 const IDT: u64 = 0x1_0000;
 const GDT: u64 = 0x1_1000;
+/// One for each vCPU, [`TSS_SPACE`] bytes apart.
 const TSS: u64 = 0x1_1800;
+const TSS_SPACE: u64 = 0x80;
 const KERNEL_CODE: u64 = 0x1_2000;
 const KERNEL_DATA: u64 = 0x1_3000;
+/// Top of the first vCPU's; the second one's is a page below.
 const KERNEL_STACK: u64 = 0x1_6000;
 /// Where [`CODE`] lies.
 pub const CODE_PHYSICAL: u64 = 0x1_8000;
@@ -48,12 +51,28 @@ const KERNEL: u64 = 0xffff_8000_0000_0000;
 const KERNEL_CS: u16 = 8;
 const KERNEL_SS: u16 = 0x10;
 const USER_SS: u16 = 0x23;
-const USER_CS: u16 = 0x2b;
+/// 64-bit code.
+pub const USER_CS: u16 = 0x2b;
+/// 32-bit code.
+pub const COMPATIBLE_CS: u16 = 0x1b;
 
 /// Vectors of the interrupts that devices raise: one that does nothing and one that sets CR0.TS.
 pub const INTERRUPTS: [u8; 2] = [0x40, 0x41];
 /// System calls that do something.
 pub const SERVICES: u64 = 8;
+/// vCPUs that the guest has tables and stacks for.
+pub const VCPUS: u64 = 2;
+
+/// What code starts as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// 64-bit code of the kernel.
+    Kernel,
+    /// 64-bit code of a user program.
+    User,
+    /// 32-bit code of a user program.
+    Compatible,
+}
 
 /// What RAM holds at power-on.
 pub struct Image {
@@ -113,8 +132,11 @@ impl Image {
         for (k, d) in descriptors.iter().enumerate() {
             image.put(GDT + 8 * k as u64, &d.to_le_bytes());
         }
-        image.put(TSS + 4, &(KERNEL + KERNEL_STACK).to_le_bytes());
-        image.put(TSS + 0x24, &(KERNEL + KERNEL_STACK).to_le_bytes());
+        for n in 0..VCPUS {
+            let stack = KERNEL + KERNEL_STACK - n * PAGE;
+            image.put(TSS + n * TSS_SPACE + 4, &stack.to_le_bytes());
+            image.put(TSS + n * TSS_SPACE + 0x24, &stack.to_le_bytes());
+        }
         image.put(KERNEL_DATA + DEFAULT_MXCSR, &0x1f80_u32.to_le_bytes());
         image.put(KERNEL_DATA + SYSTEM_CALL, &system_call.to_le_bytes());
         image.put(WINDOW_PHYSICAL, window);
@@ -133,18 +155,19 @@ impl Image {
         u64::from_le_bytes(b)
     }
 
-    /// The state at the start of [`CODE`], in the kernel or in a user program.
-    pub fn state(&self, user: bool) -> VcpuState {
-        let (code, data) = if user {
-            (bare::flat(USER_CS, 0xa0fb), bare::flat(USER_SS, 0xc0f3))
-        } else {
-            (bare::flat(KERNEL_CS, 0xa09b), bare::flat(KERNEL_SS, 0xc093))
+    /// The state of a vCPU at the start of [`CODE`].
+    pub fn state(&self, vcpu: u64, start: Start) -> VcpuState {
+        let user = bare::flat(USER_SS, 0xc0f3);
+        let (code, data) = match start {
+            Start::Kernel => (bare::flat(KERNEL_CS, 0xa09b), bare::flat(KERNEL_SS, 0xc093)),
+            Start::User => (bare::flat(USER_CS, 0xa0fb), user),
+            Start::Compatible => (bare::flat(COMPATIBLE_CS, 0xc0fb), user),
         };
         let mut s = bare::long_mode(code, data, TABLES);
         s.segments.data[seg::GS].base = GS_BASE;
         s.segments.tr = Segment {
             selector: 0x30,
-            base: KERNEL + TSS,
+            base: KERNEL + TSS + vcpu * TSS_SPACE,
             limit: 0x67,
             attributes: 0x8b,
             unusable: false,
@@ -159,6 +182,7 @@ impl Image {
         };
         s.msrs.star = 0x18 << 48 | u64::from(KERNEL_CS) << 32;
         s.msrs.lstar = self.word(KERNEL_DATA + SYSTEM_CALL);
+        s.msrs.cstar = s.msrs.lstar;
         // TF, IF, DF, NT, AC.
         s.msrs.sfmask = 0x4_4700;
         s.general.rip = CODE;
@@ -187,7 +211,7 @@ const SYSTEM_CALL: u64 = 0x908;
 /// the pages of code and of data.
 fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     let mut a = CodeAssembler::new(64)?;
-    let mut common = a.create_label();
+    let (mut common, mut nmi) = (a.create_label(), a.create_label());
     let mut labels = Vec::new();
     for v in 0..=255_i32 {
         let mut l = a.create_label();
@@ -196,7 +220,7 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
             a.push(0)?;
         }
         a.push(v)?;
-        a.jmp(common)?;
+        a.jmp(if v == 2 { nmi } else { common })?;
         labels.push(l);
     }
     a.set_label(&mut common)?;
@@ -262,6 +286,13 @@ fn kernel(entries: &[u64; 8]) -> Result<(Vec<u8>, Vec<u64>, u64), IcedError> {
     a.or(rcx, 8)?;
     a.mov(cr0, rcx)?;
     a.jmp(done)?;
+    a.set_label(&mut nmi)?;
+    a.push(rax)?;
+    a.mov(rax, KERNEL + KERNEL_DATA)?;
+    a.inc(qword_ptr(rax + 2 * 8))?;
+    a.pop(rax)?;
+    a.add(rsp, 16)?;
+    a.iretq()?;
 
     let mut system_call = a.create_label();
     a.set_label(&mut system_call)?;

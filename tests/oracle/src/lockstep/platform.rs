@@ -8,7 +8,7 @@ use nodescope_plugin_api::{
     Privilege, Side,
 };
 
-use super::guest::INTERRUPTS;
+use super::guest::{INTERRUPTS, VCPUS};
 use crate::random::Random;
 
 /// Something that the machine saw.
@@ -43,7 +43,8 @@ pub struct Machine {
     period: u64,
     lines: [u64; 16],
     line_shift: u8,
-    cache: Cache,
+    /// By vCPU.
+    caches: [Cache; VCPUS as usize],
 }
 
 /// Lines of a cache with LRU replacement by side and set, the most recently used first; empty where filters keep one line.
@@ -95,23 +96,26 @@ impl Machine {
             period,
             lines: [0; 16],
             line_shift: 6,
-            cache: Cache::default(),
+            caches: Default::default(),
         }
     }
 
     /// The model's shape; it starts empty.
     pub fn attach(&mut self, geometry: &FilterGeometry) {
         self.line_shift = geometry.line_shift;
-        self.cache = Cache {
-            sets: HashMap::new(),
-            shape: [
-                (1 << geometry.data_slots, geometry.data_ways.into()),
-                (
-                    1 << geometry.instruction_slots,
-                    geometry.instruction_ways.into(),
-                ),
-            ],
-        };
+        let shape = [
+            (1 << geometry.data_slots, geometry.data_ways.into()),
+            (
+                1 << geometry.instruction_slots,
+                geometry.instruction_ways.into(),
+            ),
+        ];
+        for cache in &mut self.caches {
+            *cache = Cache {
+                sets: HashMap::new(),
+                shape,
+            };
+        }
     }
 
     /// Time of the next interrupt.
@@ -128,28 +132,23 @@ impl Machine {
         self.device(what, now, at, data);
     }
 
-    /// A change to the filter that another vCPU might have caused.
-    pub fn update(&mut self) -> FilterUpdate {
-        let update = self.some_update();
-        self.take_away(&update);
-        update
-    }
-
-    fn some_update(&mut self) -> FilterUpdate {
-        FilterUpdate {
-            vcpu: 0,
+    /// A change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
+    pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<FilterUpdate> {
+        let update = FilterUpdate {
+            vcpu,
             side: self
                 .model
                 .pick(&[Side::Data, Side::Data, Side::Instruction]),
             line: self.model.pick(&self.lines),
             permission: self.model.pick(&[Permission::None, Permission::Read]),
+        };
+        if Some(update.line) == answered {
+            return None;
         }
-    }
-
-    fn take_away(&mut self, update: &FilterUpdate) {
         if update.permission == Permission::None {
-            self.cache.remove(update.side, update.line);
+            self.caches[usize::from(vcpu)].remove(update.side, update.line);
         }
+        Some(update)
     }
 }
 
@@ -235,26 +234,23 @@ impl Platform for Machine {
         };
         if r.chance(100) {
             // The seam's promise: of other lines than the one that is answered.
-            let update = self.some_update();
-            if update.line != line {
-                self.take_away(&update);
-                updates.push(update);
-            }
+            updates.extend(self.update(reference.vcpu, Some(line)));
         }
         let side = reference.access.side();
         let outcome = Outcome {
             stall,
             filter,
-            replaced: self.cache.enter(side, line),
+            replaced: self.caches[usize::from(reference.vcpu)].enter(side, line),
         };
         self.log.push(Event::Reference(*reference, outcome));
         outcome
     }
-    fn used(&mut self, _: u16, side: Side, lines: &[u64]) {
+    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]) {
+        let cache = &mut self.caches[usize::from(vcpu)];
         for &line in lines {
-            let (set, _) = self.cache.set(side, line).expect("the filter keeps sets");
+            let (set, _) = cache.set(side, line).expect("the filter keeps sets");
             assert!(set.contains(&line), "a hit on a line that is not there");
-            self.cache.enter(side, line);
+            cache.enter(side, line);
         }
         self.log.push(Event::Used(side, lines.to_vec()));
     }

@@ -2,7 +2,7 @@
 
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
-use super::guest::{ALIAS, CODE_LEN, DEVICE, STRIDE};
+use super::guest::{ALIAS, CODE_LEN, COMPATIBLE_CS, DEVICE, STRIDE, USER_CS};
 use crate::catalogue::Group;
 use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
@@ -29,6 +29,8 @@ const WEIGHTS: [(Group, u64); 10] = [
 pub struct Writer {
     generators: Vec<(Generator, u64)>,
     info: InstructionInfoFactory,
+    /// Programs jump between 64-bit and 32-bit code.
+    pub changes_mode: bool,
 }
 
 impl Default for Writer {
@@ -40,6 +42,7 @@ impl Default for Writer {
                 .map(|&(g, weight)| (Generator::new(g, 1), weight))
                 .collect(),
             info: InstructionInfoFactory::new(),
+            changes_mode: false,
         }
     }
 }
@@ -54,6 +57,19 @@ fn load(code: &mut Vec<u8>, register: usize, value: u64) {
 fn absolute(code: &mut Vec<u8>, reg: u8, address: u64) {
     code.extend([0x04 | (reg & 7) << 3, 0x25]);
     code.extend((address as u32).to_le_bytes());
+}
+
+/// Jump to an address in 64-bit or 32-bit code, through memory; means the same in both.
+fn far_jump(code: &mut Vec<u8>, target: u64, r: &mut Random) {
+    let slot = WINDOW + 0x800 + 8 * r.below(64);
+    code.push(0xc7);
+    absolute(code, 0, slot);
+    code.extend((target as u32).to_le_bytes());
+    code.extend([0x66, 0xc7]);
+    absolute(code, 0, slot + 4);
+    code.extend(r.pick(&[USER_CS, COMPATIBLE_CS]).to_le_bytes());
+    code.push(0xff);
+    absolute(code, 5, slot);
 }
 
 impl Writer {
@@ -113,6 +129,10 @@ impl Writer {
         let length = r.pick(&[0, 1, 2, 3, 5, 8, 14]);
         for _ in 0..length {
             let at = start + code.len() as u64;
+            if self.changes_mode && r.chance(60) {
+                far_jump(&mut code, r.pick(starts), r);
+                continue;
+            }
             match r.below(40) {
                 // Code that changes: near, anywhere, another piece.
                 0 | 1 => {

@@ -9,9 +9,10 @@ use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::{LayoutError, Ram};
 use nodescope_plugin_api::FilterGeometry;
 use nodescope_x86::VcpuState;
+use nodescope_x86::state::seg;
 use thiserror::Error;
 
-use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image};
+use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image, STRIDE, Start, VCPUS};
 use super::platform::{Event, Machine};
 use super::program::Writer;
 use crate::catalogue::Group;
@@ -25,6 +26,8 @@ const PROGRAMS: u64 = 8;
 const LENGTH: u64 = 4000;
 /// Slices of a program at most.
 const SLICES: u64 = 300;
+/// Attribute of a segment of 64-bit code.
+const LONG: u16 = 0x2000;
 
 /// What programs are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +36,8 @@ pub enum Kind {
     Blocks,
     /// Random bytes.
     Bytes,
+    /// Either, on two vCPUs that take turns, with NMIs, 32-bit code among the 64-bit, and little room for translated code.
+    Node,
 }
 
 /// What was run.
@@ -50,6 +55,14 @@ pub struct Tally {
     pub events: u64,
     /// Blocks translated.
     pub translations: u64,
+    /// Times that translated code was thrown away for want of room.
+    pub evictions: u64,
+    /// Times that a model was attached or detached in the middle of a program.
+    pub windows: u64,
+    /// NMIs.
+    pub nmis: u64,
+    /// Slices that began in 32-bit code.
+    pub compatible: u64,
     /// Programs that ended because the engine does not know something.
     pub unknown: u64,
 }
@@ -81,7 +94,7 @@ pub enum Failure {
 
 /// One of the two.
 struct Side {
-    vcpu: SoftVcpu,
+    vcpus: Vec<SoftVcpu>,
     ram: Ram,
     machine: Machine,
 }
@@ -103,12 +116,12 @@ impl Side {
     }
 }
 
-/// Compare on the seeds `from..`, until there were `count` of them or the time is over.
+/// Compare on the seeds `from..`, until there were `count` of them or the time is over; the kinds take turns from seed to seed.
 ///
 /// # Errors
 /// The first difference, with the instructions that led to it.
 pub fn run(
-    kind: Kind,
+    kinds: &[Kind],
     from: u64,
     count: u64,
     time: Option<Duration>,
@@ -123,6 +136,7 @@ pub fn run(
             break;
         }
         tally.seeds += 1;
+        let kind = kinds[(seed % kinds.len() as u64) as usize];
         let mut pair = Pair::new(kind, seed).map_err(|e| Box::new(e.into()))?;
         let Err(place) = pair.run(&mut writer, &base, &mut tally, None) else {
             continue;
@@ -181,7 +195,7 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
                 trail[first..].concat()
             );
         }
-        trail.push(describe(&pair.sides[0]));
+        trail.push(describe(&pair.sides[0], pair.turn));
     }
     format!(
         "{} (agrees when the slice is cut)\n{}",
@@ -191,8 +205,8 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
 }
 
 /// The instruction at the instruction pointer.
-fn describe(side: &Side) -> String {
-    let s = side.vcpu.save();
+fn describe(side: &Side, turn: usize) -> String {
+    let s = side.vcpus[turn].save();
     let ip = s.general.rip;
     let offset = ip.wrapping_sub(CODE) & !0x10_0000;
     let physical = if offset < CODE_LEN as u64 {
@@ -204,13 +218,18 @@ fn describe(side: &Side) -> String {
     };
     let mut bytes = [0; 15];
     side.ram.read(physical, &mut bytes);
-    let mut decoder = Decoder::with_ip(64, &bytes, ip, DecoderOptions::NONE);
+    let bits = if s.segments.data[seg::CS].attributes & LONG != 0 {
+        64
+    } else {
+        32
+    };
+    let mut decoder = Decoder::with_ip(bits, &bytes, ip, DecoderOptions::NONE);
     let i = decoder.decode();
     let mut text = String::new();
     GasFormatter::new().format(&i, &mut text);
     format!(
         "  {ip:#x} cpl {} flags {:#x} {:02x?} {text}\n",
-        s.segments.data[1].selector & 3,
+        s.segments.data[seg::CS].selector & 3,
         s.general.rflags,
         &bytes[..i.len().max(1)]
     )
@@ -220,6 +239,8 @@ struct Pair {
     kind: Kind,
     random: Random,
     sides: [Side; 2],
+    /// The vCPU that ran last.
+    turn: usize,
     configuration: String,
     /// The filter of the last window.
     shape: Option<FilterGeometry>,
@@ -227,7 +248,11 @@ struct Pair {
 
 impl Pair {
     fn new(kind: Kind, seed: u64) -> Result<Self, LayoutError> {
-        let mut r = Random::new(seed.wrapping_mul(2) ^ u64::from(kind == Kind::Bytes));
+        let mut r = Random::new(match kind {
+            Kind::Blocks => seed.wrapping_mul(2),
+            Kind::Bytes => seed.wrapping_mul(2) ^ 1,
+            Kind::Node => seed ^ 1 << 63,
+        });
         let cpi = match r.below(8) {
             0..=2 => 1 << 16,
             3 => 0,
@@ -238,30 +263,54 @@ impl Pair {
         };
         let period = r.pick(&[0, 0, 20, 200, 2000]);
         let machines = r.next();
+        // Warm blocks are translated in the middle of things.
+        let after = r.pick(&[0, 0, 0, 1, 5]);
+        let (vcpus, room) = match kind {
+            Kind::Node => (VCPUS, r.pick(&[16 << 10, 32 << 10, usize::MAX])),
+            _ => (1, usize::MAX),
+        };
         let side = |translate| {
             let ram = guest::ram()?;
-            Ok(Side {
-                vcpu: SoftVcpu::new(SoftConfig {
-                    id: 0,
+            let vcpu = |id| {
+                let mut vcpu = SoftVcpu::new(SoftConfig {
+                    id: id as u16,
                     ram: ram.clone(),
                     cpuid: guest::cpuid(),
                     cpi,
                     seed: 1,
                     translate,
-                }),
+                });
+                vcpu.limit_code(room);
+                vcpu
+            };
+            Ok(Side {
+                vcpus: (0..vcpus).map(vcpu).collect(),
                 ram,
                 machine: Machine::new(machines, period),
             })
         };
-        // Warm blocks are translated in the middle of things.
-        let after = r.pick(&[0, 0, 0, 1, 5]);
         Ok(Self {
             kind,
             random: r,
             sides: [side(Translate::Never)?, side(Translate::After(after))?],
-            configuration: format!("cpi {cpi}/65536, interrupts {period}, after {after}"),
             shape: None,
+            turn: 0,
+            configuration: format!(
+                "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}"
+            ),
         })
+    }
+
+    fn vcpus(&self) -> u64 {
+        self.sides[0].vcpus.len() as u64
+    }
+
+    /// A vCPU, without a draw where there is only one.
+    fn any_vcpu(&mut self) -> usize {
+        match self.vcpus() {
+            1 => 0,
+            n => self.random.below(n) as usize,
+        }
     }
 
     fn run(
@@ -273,9 +322,12 @@ impl Pair {
     ) -> Result<(), Place> {
         for program in 0..PROGRAMS {
             let r = &mut self.random;
+            writer.changes_mode = self.kind == Kind::Node;
             let code = match self.kind {
                 Kind::Blocks => writer.blocks(r),
                 Kind::Bytes => writer.bytes(r),
+                Kind::Node if r.chance(700) => writer.blocks(r),
+                Kind::Node => writer.bytes(r),
             };
             let mut image = base.bytes.clone();
             image[CODE_PHYSICAL as usize..][..CODE_LEN].copy_from_slice(&code);
@@ -287,13 +339,16 @@ impl Pair {
                 let _ = byte;
                 image[other + r.below(4096) as usize] = r.next() as u8;
             }
-            let state = self.start(base);
+            let states: Vec<_> = (0..self.vcpus()).map(|n| self.start(n, base)).collect();
+            self.attach();
             for side in &mut self.sides {
                 side.reset(&image);
                 side.machine.log.clear();
-                let mut state = state.clone();
-                state.time = side.vcpu.save().time;
-                side.vcpu.restore(&state);
+                for (vcpu, state) in side.vcpus.iter_mut().zip(&states) {
+                    let mut state = state.clone();
+                    state.time = vcpu.save().time;
+                    vcpu.restore(&state);
+                }
             }
             tally.programs += 1;
             let stop = cut.filter(|c| c.program == program);
@@ -302,13 +357,26 @@ impl Pair {
                 return Ok(());
             }
         }
-        tally.translations += self.sides[1].vcpu.translations() as u64;
+        for vcpu in &self.sides[1].vcpus {
+            tally.translations += vcpu.translations() as u64;
+            tally.evictions += vcpu.activity().evictions;
+        }
         Ok(())
     }
 
-    fn start(&mut self, base: &Image) -> VcpuState {
+    fn start(&mut self, vcpu: u64, base: &Image) -> VcpuState {
         let r = &mut self.random;
-        let mut state = base.state(r.chance(650));
+        let start = if self.kind == Kind::Node && r.chance(200) {
+            Start::Compatible
+        } else if r.chance(650) {
+            Start::User
+        } else {
+            Start::Kernel
+        };
+        let mut state = base.state(vcpu, start);
+        if vcpu != 0 && r.chance(500) {
+            state.general.rip += STRIDE * r.below(CODE_LEN as u64 / STRIDE);
+        }
         let user = registers::random(Group::Sse, CODE, r);
         state.general.gpr = user.gpr;
         state.general.rflags = user.rflags | r.pick(&[0, 0, 0x4_0000]);
@@ -327,7 +395,6 @@ impl Pair {
             2 => state.control.xcr0 = 3,
             _ => {}
         }
-        self.attach();
         state
     }
 
@@ -351,8 +418,10 @@ impl Pair {
         });
         self.shape = geometry.or(self.shape);
         for side in &mut self.sides {
-            side.vcpu.flush_counters(&mut side.machine);
-            side.vcpu.attach(geometry);
+            for vcpu in &mut side.vcpus {
+                vcpu.flush_counters(&mut side.machine);
+                vcpu.attach(geometry);
+            }
             if let Some(g) = geometry {
                 side.machine.attach(&g);
             }
@@ -360,12 +429,21 @@ impl Pair {
     }
 
     fn program(&mut self, program: u64, tally: &mut Tally, cut: Option<Cut>) -> Result<(), Place> {
-        let began = self.sides[0].vcpu.instructions();
+        let mut ran = 0;
+        // vCPUs that do nothing any more.
+        let mut ended = vec![false; self.sides[0].vcpus.len()];
         for slice in 0..SLICES {
             tally.slices += 1;
-            self.disturb();
+            self.disturb(tally);
+            self.turn = self.any_vcpu();
+            if ended[self.turn] {
+                self.turn = ended.len() - 1 - self.turn;
+            }
+            let turn = self.turn;
             let (now, instructions) = {
-                let v = &self.sides[0].vcpu;
+                let v = &self.sides[0].vcpus[turn];
+                let code = v.save().segments.data[seg::CS].attributes;
+                tally.compatible += u64::from(code & LONG == 0);
                 (v.cycles(), v.instructions())
             };
             let r = &mut self.random;
@@ -379,7 +457,7 @@ impl Pair {
                 limit.instructions = limit.instructions.min(cut.instructions);
             }
             let [a, b] = &mut self.sides;
-            let outcomes = [a, b].map(|side| side.vcpu.run(&mut side.machine, limit));
+            let outcomes = [a, b].map(|side| side.vcpus[turn].run(&mut side.machine, limit));
             if let Some(what) = self.difference(&outcomes) {
                 return Err(Place {
                     program,
@@ -392,8 +470,9 @@ impl Pair {
                 tally.events += side.machine.log.len() as u64;
                 side.machine.log.clear();
             }
-            let after = self.sides[0].vcpu.instructions();
+            let after = self.sides[0].vcpus[turn].instructions();
             tally.instructions += after - instructions;
+            ran += after - instructions;
             if stop.is_some() {
                 return Ok(());
             }
@@ -401,28 +480,31 @@ impl Pair {
                 Ok(Exit::Limit | Exit::Attention) => {}
                 Ok(Exit::Halted) => {
                     let due = self.sides[0].machine.due();
-                    if due == u64::MAX || self.sides[0].vcpu.save().general.rflags & 0x200 == 0 {
-                        return Ok(());
-                    }
-                    for side in &mut self.sides {
-                        side.vcpu.advance_to(due);
+                    if due == u64::MAX
+                        || self.sides[0].vcpus[turn].save().general.rflags & 0x200 == 0
+                    {
+                        ended[turn] = true;
+                    } else {
+                        for side in &mut self.sides {
+                            side.vcpus[turn].advance_to(due);
+                        }
                     }
                 }
-                Ok(Exit::Shutdown) => return Ok(()),
+                Ok(Exit::Shutdown) => ended[turn] = true,
                 Err(_) => {
                     tally.unknown += 1;
                     return Ok(());
                 }
             }
-            if after - began > LENGTH {
+            if ended.iter().all(|e| *e) || ran > LENGTH * self.vcpus() {
                 break;
             }
         }
         Ok(())
     }
 
-    /// What happens between slices: devices write memory, other vCPUs take lines away, windows open and close.
-    fn disturb(&mut self) {
+    /// What happens between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
+    fn disturb(&mut self, tally: &mut Tally) {
         let r = &mut self.random;
         if r.chance(60) {
             let physical = CODE_PHYSICAL + r.below(guest::USED as u64 - 64 - CODE_PHYSICAL);
@@ -432,18 +514,30 @@ impl Pair {
             }
         }
         if r.chance(100) {
+            let n = self.any_vcpu();
             for side in &mut self.sides {
-                let update = side.machine.update();
-                side.vcpu.update_filter(&[update]);
+                let update = side.machine.update(n as u16, None);
+                side.vcpus[n].update_filter(update.as_slice());
             }
         }
         if self.random.chance(100) {
+            let n = self.any_vcpu();
             for side in &mut self.sides {
-                side.vcpu.flush_counters(&mut side.machine);
+                side.vcpus[n].flush_counters(&mut side.machine);
             }
         }
         if self.random.chance(20) {
+            tally.windows += 1;
             self.attach();
+        }
+        if self.kind == Kind::Node && self.random.chance(60) {
+            tally.nmis += 1;
+            let n = self.any_vcpu();
+            for side in &mut self.sides {
+                let mut state = side.vcpus[n].save();
+                state.events.nmi_pending = true;
+                side.vcpus[n].restore(&state);
+            }
         }
     }
 
@@ -460,8 +554,12 @@ impl Pair {
             }
         }
         let [a, b] = &self.sides;
-        let (s, t) = (a.vcpu.save(), b.vcpu.save());
-        if s != t {
+        for (n, (x, y)) in a.vcpus.iter().zip(&b.vcpus).enumerate() {
+            let (s, t) = (x.save(), y.save());
+            if s == t {
+                continue;
+            }
+            let _ = writeln!(text, "\n  vCPU {n}");
             for (x, y) in format!("{s:#x?}").lines().zip(format!("{t:#x?}").lines()) {
                 if x != y {
                     let _ = writeln!(

@@ -12,7 +12,7 @@ use thiserror::Error;
 
 /// Bytes of code that one vCPU keeps before everything is thrown away: in line and out of line.
 const CODE: usize = HOT + COLD;
-const HOT: usize = 20 << 20;
+pub const HOT: usize = 20 << 20;
 const COLD: usize = 28 << 20;
 /// A huge page. Code that runs is spread over more pages than a processor's table of translations for instructions holds.
 const HUGE: usize = 2 << 20;
@@ -43,14 +43,17 @@ pub struct Arena {
     kept: usize,
     /// Code in line below this is in huge pages, as far as the host gives them.
     huge: usize,
+    /// Bytes of code in line that may be used.
+    room: usize,
 }
 
 // SAFETY: the mappings belong to this value alone and nothing in them depends on the thread.
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// Reserve address space; the host provides pages as they are written.
-    pub fn new() -> Result<Self, ArenaError> {
+    /// Reserve address space, of which at most `room` bytes (and [`HOT`]) are used for code in line; the host provides pages as
+    /// they are written.
+    pub fn new(room: usize) -> Result<Self, ArenaError> {
         let failed = |what| ArenaError {
             what,
             source: io::Error::last_os_error(),
@@ -122,6 +125,7 @@ impl Arena {
             cells: 0,
             kept: 0,
             huge: 0,
+            room: room.min(HOT),
         })
     }
 
@@ -138,7 +142,7 @@ impl Arena {
     /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_cold`]; None where
     /// there is no room.
     pub fn push(&mut self, hot: &[u8], cold: &[u8]) -> Option<u64> {
-        if hot.len() > HOT - self.used || cold.len() > CODE - self.cold {
+        if hot.len() > self.room.saturating_sub(self.used) || cold.len() > CODE - self.cold {
             return None;
         }
         let at = self.next();

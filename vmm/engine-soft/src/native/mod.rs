@@ -185,6 +185,8 @@ pub struct Native {
     host: Host,
     /// The filter of the window that code was last made for.
     pub window: Option<nodescope_plugin_api::FilterGeometry>,
+    /// Bytes of code in line before everything is thrown away.
+    room: usize,
     /// What translated code did so far.
     activity: Activity,
 }
@@ -198,6 +200,8 @@ pub struct Activity {
     pub misses: u64,
     /// Operations carried out by the interpreter on its behalf.
     pub interpreted: u64,
+    /// Times that all of it was thrown away for want of room.
+    pub evictions: u64,
 }
 
 /// What the host's processor can do.
@@ -285,6 +289,7 @@ impl Native {
             used: Default::default(),
             host: Host::detect(),
             window: None,
+            room: arena::HOT,
             activity: Activity::default(),
         }
     }
@@ -292,6 +297,11 @@ impl Native {
     /// Blocks with code.
     pub fn translations(&self) -> usize {
         self.translations.len()
+    }
+
+    /// Keep at most so many bytes of code in line; for a vCPU that has not run.
+    pub fn set_room(&mut self, bytes: usize) {
+        self.room = bytes;
     }
 
     /// What translated code did so far.
@@ -504,6 +514,7 @@ impl Cpu {
     /// Throw away all blocks where there is no room for more code.
     pub fn make_room(&mut self) {
         if std::mem::take(&mut self.native.full) {
+            self.native.activity.evictions += 1;
             self.blocks.clear();
         }
     }

@@ -52,7 +52,7 @@ impl Cpu {
         if self.native.arena.is_some() {
             return true;
         }
-        let made = Arena::new()
+        let made = Arena::new(self.native.room)
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
                 let (code, routines) = routines(arena.next(), self.native.host.avx)
