@@ -588,3 +588,22 @@ fn line_flushes_fault_as_loads() {
         (Vector::PageFault, ABSENT, 0)
     );
 }
+
+/// Translated code does not keep the flags of TEST but makes them again.
+#[test]
+fn flags_that_are_made_again_reach_the_stack() {
+    let mut m = Machine::new(|a| {
+        a.stc().unwrap();
+        a.test(al, 0x72).unwrap();
+        a.pushfq().unwrap();
+        a.pop(rbx).unwrap();
+        a.hlt().unwrap();
+    })
+    .set(RAX, 0x72);
+    m.vcpu.restore(&m.state);
+    m.vcpu
+        .run(&mut m.ports, nodescope_engine::Limit::instructions(100))
+        .unwrap();
+    assert!(m.vcpu.activity().entries > 0, "it was interpreted");
+    assert_eq!(m.vcpu.save().general.gpr[RBX] & 0x8d5, 4);
+}
