@@ -1,6 +1,6 @@
 //! Loads and stores of guest-linear memory.
 //!
-//! A load or store first asks the [`DataFilter`]: one compare proves that the address is translated and permitted and, in
+//! A load or store first asks the [`crate::filter::DataFilter`]: one compare proves that the address is translated and permitted and, in
 //! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
 //! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
 

@@ -6,7 +6,7 @@
 //! - [`cluster`]: the target, and the file that describes it.
 //! - [`network`], [`topology`]: what messages cost at their ends, and the links that they share.
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
-//! - [`engine`]: the interpreter.
+//! - `engine`: the interpreter.
 //! - [`result`]: what it yields; efficiencies.
 //! - [`predict()`]: all of it together, with an interval from the bursts' variability.
 //!
