@@ -34,7 +34,12 @@ __attribute__((noinline)) static void multiply(void) {
 }
 
 int main(int argc, char **argv) {
-    struct nodescope_hello hello = {.kind = NODESCOPE_PROCESS_TOOL, .world_rank = -1, .pid = (uint32_t)getpid()};
+    struct nodescope_hello hello = {
+        .kind = NODESCOPE_PROCESS_TOOL,
+        .world_rank = -1,
+        .pid = (uint32_t)getpid(),
+        .version = NODESCOPE_ABI_VERSION,
+    };
     if (argc != 2)
         return 2;
     strncpy(hello.program, argv[1], sizeof hello.program - 1);

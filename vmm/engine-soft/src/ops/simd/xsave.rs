@@ -59,8 +59,8 @@ fn set_header(cpu: &mut Cpu, image: &[u8], wide: bool) {
         fsw & !0x8080
     };
     cpu.fx.0[2..4].copy_from_slice(&fsw.to_le_bytes());
-    // Bit 6 of the control word always reads as one.
-    cpu.fx.0[0] |= 0x40;
+    // Bit 6 of the control word always reads as one, bits 7 and 13 to 15 as zero.
+    cpu.fx.0[0] = cpu.fx.0[0] & 0x3f | 0x40;
     cpu.fx.0[1] &= 0x1f;
     for register in cpu.fx.0[X87].chunks_exact_mut(16) {
         register[10..].fill(0);
