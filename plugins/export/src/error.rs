@@ -1,0 +1,126 @@
+//! Why something could not be exported or imported.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nodescope_trace::{TraceError, WriteError};
+
+use crate::otf2::Otf2Error;
+
+/// Why a trace could not be exported.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The operating system says no.
+    #[error("cannot {action} {}: {cause}", .file.display())]
+    Io {
+        /// What was being done, such as "write".
+        action: &'static str,
+        /// The file or folder.
+        file: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Nothing in the trace that such a file could hold.
+    #[error("the trace {} holds no MPI call of a known rank: there is nothing to export", .0.display())]
+    NoCalls(PathBuf),
+    /// The job that was asked for is not there.
+    #[error("the trace has {worlds} MPI jobs, numbered from 0; there is no number {asked}")]
+    NoSuchWorld {
+        /// The number given.
+        asked: usize,
+        /// Jobs in the trace.
+        worlds: usize,
+    },
+    /// The format needs every rank, and the trace lacks some.
+    #[error(
+        "{format} needs every rank of the job, and the trace has nothing of rank {rank} of {size}"
+    )]
+    MissingRank {
+        /// The format.
+        format: &'static str,
+        /// A rank that is missing.
+        rank: u32,
+        /// Ranks of the job.
+        size: u32,
+    },
+    /// An option that makes no sense.
+    #[error("{0}")]
+    Option(String),
+    /// The OTF2 library is missing or refuses.
+    #[error(transparent)]
+    Otf2(#[from] Otf2Error),
+}
+
+impl ExportError {
+    /// For `map_err`: an I/O error with what was being done to which file.
+    pub(crate) fn io(
+        action: &'static str,
+        file: &Path,
+    ) -> impl FnOnce(io::Error) -> ExportError + use<> {
+        let file = file.to_path_buf();
+        move |cause| ExportError::Io {
+            action,
+            file,
+            cause,
+        }
+    }
+}
+
+/// Why a trace of another tool could not be imported.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportError {
+    /// The operating system says no.
+    #[error("cannot {action} {}: {cause}", .file.display())]
+    Io {
+        /// What was being done, such as "read".
+        action: &'static str,
+        /// The file or folder.
+        file: PathBuf,
+        /// Why.
+        cause: io::Error,
+    },
+    /// No known format.
+    #[error("{} is neither an OTF2 archive (a .otf2 file) nor a SimGrid time-independent trace (text whose lines read `rank action …`, or the list of such files)", .0.display())]
+    Unknown(PathBuf),
+    /// A line that does not say what it should.
+    #[error("{}:{line}: {what}", .file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// A whole that does not fit together.
+    #[error("{}: {what}", .file.display())]
+    Content {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The OTF2 library is missing or refuses.
+    #[error(transparent)]
+    Otf2(#[from] Otf2Error),
+    /// The new trace cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+}
+
+impl ImportError {
+    pub(crate) fn io(
+        action: &'static str,
+        file: &Path,
+    ) -> impl FnOnce(io::Error) -> ImportError + use<> {
+        let file = file.to_path_buf();
+        move |cause| ImportError::Io {
+            action,
+            file,
+            cause,
+        }
+    }
+}

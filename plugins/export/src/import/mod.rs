@@ -1,0 +1,61 @@
+//! Traces of other tools as ours.
+
+mod build;
+mod simgrid;
+
+pub(crate) use build::Builder;
+
+use std::path::{Path, PathBuf};
+
+use crate::error::ImportError;
+
+/// What was imported.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Imported {
+    /// Ranks.
+    pub ranks: u32,
+    /// MPI calls.
+    pub calls: u64,
+    /// What the user should know of them.
+    pub notes: Vec<String>,
+}
+
+/// Makes the trace `output` of an OTF2 archive (its anchor file, or the folder that holds one) or of a SimGrid time-independent trace
+/// (the file that smpirun replays: actions, or a list of files with actions). A trace that cannot be imported as a whole is none:
+/// nothing is left at `output`, and what was there before stays.
+pub fn import(input: &Path, output: &Path) -> Result<Imported, ImportError> {
+    let input = find(input)?;
+    let name = input.file_stem().unwrap_or_default().to_string_lossy();
+    let mut builder = Builder::new(&name);
+    let archive = input.extension().is_some_and(|kind| kind == "otf2");
+    let notes = match archive {
+        true => crate::otf2::read(&input, &mut builder)?,
+        false => simgrid::read(&input, &mut builder)?,
+    };
+    let mut imported = builder.write(output)?;
+    imported.notes = notes;
+    Ok(imported)
+}
+
+/// The file to read, if a folder was given.
+fn find(input: &Path) -> Result<PathBuf, ImportError> {
+    if !input.is_dir() {
+        return Ok(input.into());
+    }
+    let entries = std::fs::read_dir(input).map_err(ImportError::io("read", input))?;
+    let mut found: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let kind = path.extension().and_then(|kind| kind.to_str());
+            path.is_file() && matches!(kind, Some("otf2" | "ti"))
+        })
+        .collect();
+    match (found.pop(), found.is_empty()) {
+        (Some(path), true) => Ok(path),
+        (Some(_), false) => Err(ImportError::Content {
+            file: input.into(),
+            what: "holds several traces; name one".into(),
+        }),
+        (None, _) => Err(ImportError::Unknown(input.into())),
+    }
+}

@@ -1,0 +1,193 @@
+//! Traces in the formats of other tools, and traces of other tools as ours.
+//!
+//! - [`export`] writes a trace in one of the [`Format`]s; `README.md` says what each holds and what it loses.
+//! - [`import`] makes a trace of an OTF2 archive or of a SimGrid time-independent trace.
+//!
+//! Below that, [`survey`] is the first pass over a trace, which finds who is in it, and [`steps`] tells calls as messages sent,
+//! receives posted and requests completed. There is a module for each format. Traces are streamed: memory grows with ranks,
+//! communicators and requests under way, not with events.
+
+pub mod csv;
+pub mod error;
+pub mod import;
+pub mod otf2;
+pub mod steps;
+pub mod survey;
+
+mod chrome;
+mod dimemas;
+mod labels;
+mod output;
+mod paraver;
+mod perfetto;
+mod proto;
+mod simgrid;
+mod sorter;
+mod stream;
+
+use std::path::{Path, PathBuf};
+
+pub use error::{ExportError, ImportError};
+pub use import::{Imported, import};
+pub use survey::Survey;
+
+/// A format that traces are exported to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Open Trace Format 2, of Score-P, Vampir and Scalasca.
+    Otf2,
+    /// Perfetto's protocol buffers, for ui.perfetto.dev.
+    Perfetto,
+    /// Chrome's trace events in JSON.
+    Chrome,
+    /// SimGrid's time-independent trace with a platform, for `smpirun -replay`.
+    Simgrid,
+    /// Paraver's .prv, .pcf and .row.
+    Paraver,
+    /// Dimemas' .dim.
+    Dimemas,
+    /// A table, one line an event.
+    Csv,
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Format; 7] = [
+        Format::Otf2,
+        Format::Perfetto,
+        Format::Chrome,
+        Format::Simgrid,
+        Format::Paraver,
+        Format::Dimemas,
+        Format::Csv,
+    ];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::Otf2 => "otf2",
+            Format::Perfetto => "perfetto",
+            Format::Chrome => "chrome",
+            Format::Simgrid => "simgrid",
+            Format::Paraver => "paraver",
+            Format::Dimemas => "dimemas",
+            Format::Csv => "csv",
+        }
+    }
+}
+
+/// What stands for the work between MPI calls in a format that replays it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Bursts {
+    /// Its virtual time.
+    #[default]
+    Time,
+    /// Its instructions, executed at the mean speed of the job's bursts.
+    Instructions,
+}
+
+/// The network between nodes, for formats that come with a platform.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Network {
+    /// Latency from node to node, picoseconds.
+    pub latency_ps: u64,
+    /// Bandwidth of a link, bits per second.
+    pub bandwidth: u64,
+}
+
+impl Default for Network {
+    /// 10 Gbit/s and 1.3 us, as studies have it if they do not say.
+    fn default() -> Network {
+        Network {
+            latency_ps: 1_300_000,
+            bandwidth: 10_000_000_000,
+        }
+    }
+}
+
+/// How to export.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Options {
+    /// The MPI job to export, of formats that hold one only; the one with most calls if not given.
+    pub world: Option<usize>,
+    /// What stands for the work between calls.
+    pub bursts: Bursts,
+    /// The network between the nodes.
+    pub network: Network,
+}
+
+/// What was written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The files; of an OTF2 archive the anchor file alone.
+    pub files: Vec<PathBuf>,
+    /// Events read from the trace.
+    pub events: u64,
+    /// MPI calls among them.
+    pub calls: u64,
+    /// What is not in the files, or differs there, in this trace in particular.
+    pub notes: Vec<String>,
+}
+
+/// Writes a trace in a format into a folder, which is made if need be; files of the same names there are replaced.
+pub fn export(
+    trace: &Path,
+    format: Format,
+    folder: &Path,
+    options: &Options,
+) -> Result<Summary, ExportError> {
+    let survey = Survey::of(trace)?;
+    if survey.calls == 0 && format != Format::Csv {
+        return Err(ExportError::NoCalls(trace.into()));
+    }
+    output::folder(folder)?;
+    let job = Job {
+        trace,
+        survey: &survey,
+        folder,
+        options,
+    };
+    let mut summary = match format {
+        Format::Otf2 => otf2::write(&job),
+        Format::Perfetto => perfetto::write(&job),
+        Format::Chrome => chrome::write(&job),
+        Format::Simgrid => simgrid::write(&job),
+        Format::Paraver => paraver::write(&job),
+        Format::Dimemas => dimemas::write(&job),
+        Format::Csv => csv::write(&job),
+    }?;
+    summary.events = survey.events;
+    summary.calls = survey.calls;
+    let mut notes = Vec::new();
+    notes.extend(survey.incomplete.clone());
+    if survey.strays > 0 && format != Format::Csv {
+        notes.push(format!(
+            "{} MPI calls of threads without a known rank are left out",
+            survey.strays
+        ));
+    }
+    if survey.lists_left_out > 0 && format != Format::Csv {
+        notes.push(format!(
+            "{} calls had lists too long for their records: what they completed, or their counts by rank, is unknown",
+            survey.lists_left_out
+        ));
+    }
+    notes.append(&mut summary.notes);
+    summary.notes = notes;
+    Ok(summary)
+}
+
+/// What a format's module is given.
+pub(crate) struct Job<'a> {
+    pub(crate) trace: &'a Path,
+    pub(crate) survey: &'a Survey,
+    pub(crate) folder: &'a Path,
+    pub(crate) options: &'a Options,
+}
+
+impl Job<'_> {
+    /// A file of the export.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}

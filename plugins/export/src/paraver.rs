@@ -1,0 +1,803 @@
+//! Paraver: `trace.prv` with `trace.pcf` and `trace.row` ("Paraver: Trace file description", Barcelona Supercomputing Center).
+//!
+//! Types and values of events are those that Extrae gives, so that the configurations that come with Paraver work; functions to which
+//! it gives none have 1000 plus their number in nodescope's traces.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Write;
+
+use nodescope_hypercall::{Class, Function, Peer};
+use nodescope_trace::{Body, Event};
+
+use crate::error::ExportError;
+use crate::labels::communicator_name;
+use crate::output::{Output, write as write_file};
+use crate::sorter::{Record, Sorter};
+use crate::steps::{Step, Stepped};
+use crate::stream::{Channel, Sink, stream};
+use crate::survey::{CallSite, Survey};
+use crate::{Job, Summary};
+
+/// Types of events.
+mod kind {
+    pub(super) const POINT_TO_POINT: u32 = 50_000_001;
+    pub(super) const COLLECTIVE: u32 = 50_000_002;
+    pub(super) const OTHER: u32 = 50_000_003;
+    pub(super) const RMA: u32 = 50_000_004;
+    pub(super) const FILE: u32 = 50_000_005;
+    pub(super) const SEND_SIZE: u32 = 50_100_001;
+    pub(super) const RECEIVE_SIZE: u32 = 50_100_002;
+    pub(super) const ROOT: u32 = 50_100_003;
+    pub(super) const COMMUNICATOR: u32 = 50_100_004;
+    pub(super) const INSTRUCTIONS: u32 = 42_000_050;
+    pub(super) const CALLER: u32 = 70_000_001;
+    pub(super) const WINDOW: u32 = 90_000_001;
+}
+
+/// States, by their numbers.
+const STATES: [&str; 17] = [
+    "Idle",
+    "Running",
+    "Not created",
+    "Waiting a message",
+    "Blocking Send",
+    "Synchronization",
+    "Test/Probe",
+    "Scheduling and Fork/Join",
+    "Wait/WaitAll",
+    "Blocked",
+    "Immediate Send",
+    "Immediate Receive",
+    "I/O",
+    "Group Communication",
+    "Tracing Disabled",
+    "Others",
+    "Send Receive",
+];
+const COLOURS: [(u8, u8, u8); 17] = [
+    (117, 195, 255),
+    (0, 0, 255),
+    (255, 255, 255),
+    (255, 0, 0),
+    (255, 0, 174),
+    (179, 0, 0),
+    (0, 255, 0),
+    (255, 255, 0),
+    (235, 0, 0),
+    (0, 162, 0),
+    (255, 0, 255),
+    (100, 100, 177),
+    (172, 174, 41),
+    (255, 144, 26),
+    (2, 255, 177),
+    (192, 224, 0),
+    (66, 66, 66),
+];
+const RUNNING: u64 = 1;
+const NOT_CREATED: u64 = 2;
+
+fn state(function: Function) -> u64 {
+    use Function::*;
+    match function {
+        Recv | Mrecv => 3,
+        Send | Bsend | Ssend | Rsend => 4,
+        Barrier => 5,
+        Probe | Iprobe | Mprobe | Improbe | Test | Testall | Testany | Testsome => 6,
+        Wait | Waitall | Waitany | Waitsome => 8,
+        Sendrecv | SendrecvReplace => 16,
+        function => match function.class() {
+            Class::StartSend => 10,
+            Class::StartReceive => 11,
+            Class::Collective | Class::Neighbor => 13,
+            Class::File | Class::FileTransfer | Class::EndFileTransfer => 12,
+            _ => 15,
+        },
+    }
+}
+
+/// The type of the event that a function is.
+pub(crate) fn event_type(function: Function) -> u32 {
+    match function.class() {
+        Class::Send
+        | Class::Receive
+        | Class::SendReceive
+        | Class::StartSend
+        | Class::StartReceive
+        | Class::StartSendReceive
+        | Class::Persistent
+        | Class::Partition
+        | Class::Completion => kind::POINT_TO_POINT,
+        Class::Collective
+        | Class::StartCollective
+        | Class::PrepareCollective
+        | Class::Neighbor
+        | Class::StartNeighbor
+        | Class::PrepareNeighbor => kind::COLLECTIVE,
+        Class::Epoch | Class::Rma | Class::StartRma => kind::RMA,
+        Class::File | Class::FileTransfer | Class::StartFileTransfer | Class::EndFileTransfer => {
+            kind::FILE
+        }
+        _ => kind::OTHER,
+    }
+}
+
+/// The value that stands for a function.
+pub(crate) fn event_value(function: Function) -> u64 {
+    use Function::*;
+    match function {
+        Send => 1,
+        Recv => 2,
+        Isend => 3,
+        Irecv => 4,
+        Wait => 5,
+        Waitall => 6,
+        Bcast => 7,
+        Barrier => 8,
+        Reduce => 9,
+        Allreduce => 10,
+        Alltoall => 11,
+        Alltoallv => 12,
+        Gather => 13,
+        Gatherv => 14,
+        Scatter => 15,
+        Scatterv => 16,
+        Allgather => 17,
+        Allgatherv => 18,
+        CommCreate => 21,
+        CommDup => 22,
+        CommSplit => 23,
+        CommFree => 25,
+        Scan => 30,
+        Init => 31,
+        Finalize => 32,
+        Bsend => 33,
+        Ssend => 34,
+        Rsend => 35,
+        Ibsend => 36,
+        Issend => 37,
+        Irsend => 38,
+        Test => 39,
+        Cancel => 40,
+        Sendrecv => 41,
+        SendrecvReplace => 42,
+        CartCreate => 43,
+        CartSub => 49,
+        GraphCreate => 54,
+        Waitany => 59,
+        Waitsome => 60,
+        Probe => 61,
+        Iprobe => 62,
+        ReduceScatter => 80,
+        IntercommCreate => 96,
+        IntercommMerge => 97,
+        Abort => 100,
+        BsendInit => 112,
+        RequestFree => 115,
+        RecvInit => 116,
+        SendInit => 117,
+        RsendInit => 121,
+        SsendInit => 122,
+        Start => 123,
+        Startall => 124,
+        Testall => 125,
+        Testany => 126,
+        Testsome => 128,
+        WinCreate => 63,
+        WinFree => 64,
+        Put => 65,
+        Get => 66,
+        Accumulate => 67,
+        WinFence => 68,
+        WinStart => 69,
+        WinComplete => 70,
+        WinPost => 71,
+        WinWait => 72,
+        WinTest => 73,
+        WinLock => 74,
+        WinUnlock => 75,
+        Pack => 76,
+        Unpack => 77,
+        BufferAttach => 113,
+        BufferDetach => 114,
+        FileOpen => 141,
+        FileClose => 142,
+        FileRead => 143,
+        FileReadAll => 144,
+        FileWrite => 145,
+        FileWriteAll => 146,
+        FileReadAt => 147,
+        FileReadAtAll => 148,
+        FileWriteAt => 149,
+        FileWriteAtAll => 150,
+        CommSpawn => 151,
+        CommSpawnMultiple => 152,
+        RequestGetStatus => 153,
+        Ireduce => 154,
+        Iallreduce => 155,
+        Ibarrier => 156,
+        Ibcast => 157,
+        Ialltoall => 158,
+        Ialltoallv => 159,
+        Iallgather => 160,
+        Iallgatherv => 161,
+        Igather => 162,
+        Igatherv => 163,
+        Iscatter => 164,
+        Iscatterv => 165,
+        IreduceScatter => 166,
+        Iscan => 167,
+        other => 1000 + other as u64,
+    }
+}
+
+/// A line of the .prv, as numbers: time, what, thread, order, and what else it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Line([u64; 11]);
+
+impl Record for Line {
+    const SIZE: usize = 88;
+
+    fn put(&self, bytes: &mut Vec<u8>) {
+        self.0
+            .iter()
+            .for_each(|word| bytes.extend(word.to_le_bytes()));
+    }
+
+    fn get(bytes: &[u8]) -> Line {
+        let mut words = [0; 11];
+        for (word, bytes) in words.iter_mut().zip(bytes.chunks_exact(8)) {
+            *word = bytes
+                .iter()
+                .rev()
+                .fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        }
+        Line(words)
+    }
+}
+
+const STATE: u64 = 1;
+const EVENT: u64 = 2;
+const COMMUNICATION: u64 = 3;
+
+/// A side of a message that waits for the other.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    location: u64,
+    cpu: u64,
+    logical: u64,
+    physical: u64,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct Pair {
+    sends: VecDeque<Side>,
+    receives: VecDeque<Side>,
+}
+
+struct Paraver<'a> {
+    survey: &'a Survey,
+    lines: Sorter<Line>,
+    order: u64,
+    pairs: HashMap<Channel, Pair>,
+    threads: Vec<Thread>,
+    sites: HashMap<CallSite, u64>,
+    /// First of each node, from 1.
+    cpus: Vec<u64>,
+    error: fn(std::io::Error) -> ExportError,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Thread {
+    /// End of the call before, picoseconds; and its instructions on its vCPU.
+    until: u64,
+    instructions: Option<(u32, u64)>,
+    cpu: u64,
+    begun: bool,
+}
+
+/// Writes `trace.prv`, `trace.pcf` and `trace.row`.
+pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
+    let survey = job.survey;
+    let mut cpus = vec![1];
+    for node in &survey.header.nodes {
+        let next = cpus.last().copied().unwrap_or(1) + u64::from(node.vcpus.max(1));
+        cpus.push(next);
+    }
+    let sites = survey.call_sites.iter().zip(1..);
+    let mut sink = Paraver {
+        survey,
+        lines: Sorter::new(),
+        order: 0,
+        pairs: HashMap::new(),
+        threads: vec![Thread::default(); survey.locations.len()],
+        sites: sites.map(|(&site, number)| (site, number)).collect(),
+        cpus,
+        error: |cause| ExportError::Io {
+            action: "write",
+            file: std::env::temp_dir(),
+            cause,
+        },
+    };
+    let mut notes = stream(job, &mut sink)?;
+    sink.finish()?;
+    let sends: usize = sink.pairs.values().map(|pair| pair.sends.len()).sum();
+    let receives: usize = sink.pairs.values().map(|pair| pair.receives.len()).sum();
+    if sends > 0 {
+        notes.push(format!(
+            "{sends} messages without a receive in the trace have no communication record"
+        ));
+    }
+    if receives > 0 {
+        notes.push(format!(
+            "{receives} receives without a send in the trace have no communication record"
+        ));
+    }
+    let mut out = Output::create(job.file("trace.prv"))?;
+    out.put(header(survey))?;
+    let io = sink.error;
+    let mut writer = Lines {
+        survey,
+        out,
+        line: String::new(),
+        pending: None,
+    };
+    sink.lines.drain(io, |line| writer.put(&line))?;
+    writer.flush()?;
+    let prv = writer.out.finish()?;
+    let pcf = write_file(job.file("trace.pcf"), &configuration(survey))?;
+    let row = write_file(job.file("trace.row"), &names(survey))?;
+    Ok(Summary {
+        files: vec![prv, pcf, row],
+        notes,
+        ..Summary::default()
+    })
+}
+
+impl Paraver<'_> {
+    fn cpu(&self, node: u32, vcpu: u32) -> u64 {
+        let first = self.cpus.get(node as usize).copied();
+        first.map_or(0, |first| first + u64::from(vcpu))
+    }
+
+    fn state(
+        &mut self,
+        location: usize,
+        begin: u64,
+        end: u64,
+        state: u64,
+    ) -> Result<(), ExportError> {
+        let (begin, end) = (begin / 1000, end / 1000);
+        if begin == end {
+            return Ok(());
+        }
+        let cpu = self.threads[location].cpu;
+        self.line([
+            begin,
+            STATE,
+            location as u64,
+            0,
+            cpu,
+            end,
+            state,
+            0,
+            0,
+            0,
+            0,
+        ])
+    }
+
+    fn event(
+        &mut self,
+        location: usize,
+        time: u64,
+        kind: u32,
+        value: u64,
+    ) -> Result<(), ExportError> {
+        let cpu = self.threads[location].cpu;
+        let time = time / 1000;
+        self.line([
+            time,
+            EVENT,
+            location as u64,
+            0,
+            cpu,
+            kind.into(),
+            value,
+            0,
+            0,
+            0,
+            0,
+        ])
+    }
+
+    fn line(&mut self, mut words: [u64; 11]) -> Result<(), ExportError> {
+        words[3] = self.order;
+        self.order += 1;
+        self.lines.push(Line(words)).map_err(self.error)
+    }
+
+    /// The work since the call before, and the beginning of a call.
+    fn enter(
+        &mut self,
+        location: usize,
+        entry: nodescope_trace::Stamp,
+        function: Function,
+    ) -> Result<(), ExportError> {
+        let node = self.survey.process_of(location).node;
+        let cpu = self.cpu(node, entry.vcpu);
+        let before = self.threads[location];
+        self.threads[location].cpu = cpu;
+        let since = if before.begun { RUNNING } else { NOT_CREATED };
+        self.threads[location].begun = true;
+        self.state(location, before.until, entry.time, since)?;
+        if let Some((vcpu, instructions)) = before.instructions
+            && vcpu == entry.vcpu
+            && instructions <= entry.instructions
+        {
+            let work = entry.instructions - instructions;
+            self.event(location, entry.time, kind::INSTRUCTIONS, work)?;
+        }
+        let value = event_value(function);
+        self.event(location, entry.time, event_type(function), value)
+    }
+
+    fn pair(&mut self, channel: Channel, side: Side, sends: bool) -> Result<(), ExportError> {
+        let pair = self.pairs.entry(channel).or_default();
+        let (own, other) = match sends {
+            true => (&mut pair.sends, &mut pair.receives),
+            false => (&mut pair.receives, &mut pair.sends),
+        };
+        let Some(other) = other.pop_front() else {
+            own.push_back(side);
+            return Ok(());
+        };
+        if pair.sends.is_empty() && pair.receives.is_empty() {
+            self.pairs.remove(&channel);
+        }
+        let (send, receive) = if sends { (side, other) } else { (other, side) };
+        // A message is there when it has been sent, whatever rounding and clocks of calls that overlap say.
+        self.line([
+            send.logical / 1000,
+            COMMUNICATION,
+            send.location,
+            0,
+            send.cpu,
+            send.physical / 1000,
+            receive.location << 32 | receive.cpu,
+            receive.logical / 1000,
+            receive.physical.max(send.physical) / 1000,
+            send.bytes,
+            channel.tag.into(),
+        ])
+    }
+
+    fn finish(&mut self) -> Result<(), ExportError> {
+        for location in 0..self.threads.len() {
+            let until = self.threads[location].until;
+            let since = if self.threads[location].begun {
+                0
+            } else {
+                NOT_CREATED
+            };
+            self.state(location, until, self.survey.end, since)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Paraver<'_> {
+    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+        let (call, location) = (&stepped.call, stepped.location);
+        let record = &call.record;
+        let process = self.survey.process_of(location);
+        let (world, rank) = (process.world, process.rank);
+        self.enter(location, call.entry, record.function)?;
+        let (entry, exit) = (call.entry.time, call.exit.time);
+        if let Some(&site) = self.sites.get(&CallSite::of(record)) {
+            self.event(location, entry, kind::CALLER, site)?;
+        }
+        if event_type(record.function) == kind::COLLECTIVE {
+            self.event(location, entry, kind::SEND_SIZE, record.send_bytes)?;
+            self.event(location, entry, kind::RECEIVE_SIZE, record.receive_bytes)?;
+            if record.root == Peer::Rank(rank) {
+                self.event(location, entry, kind::ROOT, 1)?;
+            }
+            let communicator = self.survey.worlds[world].communicator(record.communicator);
+            if let Some(number) = communicator {
+                self.event(location, entry, kind::COMMUNICATOR, number as u64 + 1)?;
+            }
+        }
+        self.state(location, entry, exit, state(record.function))?;
+        self.event(location, exit, event_type(record.function), 0)?;
+        self.event(location, exit, kind::INSTRUCTIONS, call.instructions_inside)?;
+        let cpu = self.threads[location].cpu;
+        self.threads[location].until = exit;
+        self.threads[location].instructions = Some((call.exit.vcpu, call.exit.instructions));
+        let side = |logical, physical, bytes| Side {
+            location: location as u64,
+            cpu,
+            logical,
+            physical,
+            bytes,
+        };
+        for step in &stepped.steps {
+            match step {
+                Step::Send(send) => {
+                    let channel = Channel {
+                        world,
+                        communicator: send.communicator,
+                        from: rank,
+                        to: send.to,
+                        tag: send.tag,
+                    };
+                    self.pair(channel, side(entry, entry, send.bytes), true)?;
+                }
+                Step::Receive(posted) => {
+                    let Some(message) = &posted.message else {
+                        continue;
+                    };
+                    let channel = Channel {
+                        world,
+                        communicator: posted.communicator,
+                        from: message.from,
+                        to: rank,
+                        tag: message.tag,
+                    };
+                    let side = side(entry, message.completed.1, message.bytes);
+                    self.pair(channel, side, false)?;
+                }
+                Step::Collective(_) | Step::Complete { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn other(&mut self, event: &Event, location: Option<usize>) -> Result<(), ExportError> {
+        let window = match &event.body {
+            Body::WindowOpen(_) => 1,
+            Body::WindowClose(_) => 0,
+            Body::Unfinished(call) => {
+                if let Some(location) = location {
+                    self.enter(location, call.entry, call.function)?;
+                    let end = self.survey.end;
+                    self.state(location, call.entry.time, end, state(call.function))?;
+                    self.threads[location].until = end;
+                }
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        for location in 0..self.survey.locations.len() {
+            if self.survey.process_of(location).node == event.node {
+                self.event(location, event.stamp.time, kind::WINDOW, window)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Turns numbers into text; events of one thread at one time share a line.
+struct Lines<'a> {
+    survey: &'a Survey,
+    out: Output,
+    line: String,
+    pending: Option<(u64, u64)>,
+}
+
+/// `cpu:application:task:thread`, from 1.
+fn object(survey: &Survey, line: &mut String, cpu: u64, location: u64) {
+    let location = location as usize;
+    let entry = &survey.locations[location];
+    let world = survey.processes[entry.process].world;
+    let task = entry.process - survey.worlds[world].processes.start + 1;
+    let first = survey
+        .locations
+        .partition_point(|other| other.process < entry.process);
+    let _ = write!(line, "{cpu}:{}:{task}:{}", world + 1, location - first + 1);
+}
+
+impl Lines<'_> {
+    fn put(&mut self, Line(words): &Line) -> Result<(), ExportError> {
+        let &[time, kind, location, _, cpu, a, b, c, d, e, f] = words;
+        if kind == EVENT && self.pending == Some((time, location)) {
+            let _ = write!(self.line, ":{a}:{b}");
+            return Ok(());
+        }
+        self.flush()?;
+        let _ = write!(self.line, "{kind}:");
+        object(self.survey, &mut self.line, cpu, location);
+        let _ = match kind {
+            STATE => write!(self.line, ":{time}:{a}:{b}"),
+            EVENT => {
+                self.pending = Some((time, location));
+                write!(self.line, ":{time}:{a}:{b}")
+            }
+            _ => {
+                let _ = write!(self.line, ":{time}:{a}:");
+                object(self.survey, &mut self.line, b & 0xFFFF_FFFF, b >> 32);
+                write!(self.line, ":{c}:{d}:{e}:{f}")
+            }
+        };
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<(), ExportError> {
+        self.pending = None;
+        if self.line.is_empty() {
+            return Ok(());
+        }
+        self.line.push('\n');
+        self.out.put(&self.line)?;
+        self.line.clear();
+        Ok(())
+    }
+}
+
+fn header(survey: &Survey) -> String {
+    // The host's clock has no place in results.
+    let mut text = format!("#Paraver (01/01/1970 at 00:00):{}_ns:", survey.end / 1000);
+    let nodes: Vec<String> = survey
+        .header
+        .nodes
+        .iter()
+        .map(|node| node.vcpus.max(1).to_string())
+        .collect();
+    let _ = write!(
+        text,
+        "{}({}):{}",
+        nodes.len(),
+        nodes.join(","),
+        survey.worlds.len()
+    );
+    for world in &survey.worlds {
+        let tasks: Vec<String> = world
+            .processes
+            .clone()
+            .map(|process| {
+                let threads = survey.locations.iter();
+                let threads = threads.filter(|location| location.process == process);
+                let node = survey.processes[process].node + 1;
+                format!("{}:{node}", threads.count().max(1))
+            })
+            .collect();
+        let _ = write!(
+            text,
+            ":{}({}),{}",
+            tasks.len(),
+            tasks.join(","),
+            world.communicators.len()
+        );
+    }
+    text.push('\n');
+    for (application, world) in survey.worlds.iter().enumerate() {
+        let first = world.processes.start;
+        for (number, communicator) in world.communicators.iter().enumerate() {
+            let tasks: Vec<String> = communicator
+                .members
+                .iter()
+                .filter_map(|&rank| {
+                    let at = survey.processes[world.processes.clone()]
+                        .binary_search_by_key(&rank, |process| process.rank)
+                        .ok()?;
+                    Some((at + 1).to_string())
+                })
+                .collect();
+            let _ = first;
+            let _ = writeln!(
+                text,
+                "c:{}:{}:{}:{}",
+                application + 1,
+                number + 1,
+                tasks.len(),
+                tasks.join(":")
+            );
+        }
+    }
+    text
+}
+
+fn configuration(survey: &Survey) -> String {
+    let mut text = String::from(
+        "DEFAULT_OPTIONS\n\nLEVEL               THREAD\nUNITS               NANOSEC\nLOOK_BACK           100\nSPEED               1\n\
+         FLAG_ICONS          ENABLED\nNUM_OF_STATE_COLORS 1000\nYMAX_SCALE          37\n\n\nDEFAULT_SEMANTIC\n\nTHREAD_FUNC          State As Is\n\n\nSTATES\n",
+    );
+    for (number, name) in STATES.iter().enumerate() {
+        let _ = writeln!(text, "{number}    {name}");
+    }
+    text.push_str("\n\nSTATES_COLOR\n");
+    for (number, (red, green, blue)) in COLOURS.iter().enumerate() {
+        let _ = writeln!(text, "{number}    {{{red},{green},{blue}}}");
+    }
+    for (kind, label) in [
+        (kind::POINT_TO_POINT, "MPI Point-to-point"),
+        (kind::COLLECTIVE, "MPI Collective Comm"),
+        (kind::OTHER, "MPI Other"),
+        (kind::RMA, "MPI One-sided"),
+        (kind::FILE, "MPI I/O"),
+    ] {
+        let functions = survey.functions.iter();
+        let mut functions = functions
+            .filter(|&&function| event_type(function) == kind)
+            .peekable();
+        if functions.peek().is_none() {
+            continue;
+        }
+        let _ = writeln!(text, "\n\nEVENT_TYPE\n9    {kind}    {label}\nVALUES");
+        for function in functions {
+            let _ = writeln!(text, "{}   {function}", event_value(*function));
+        }
+        text.push_str("0   Outside MPI\n");
+    }
+    let _ = writeln!(
+        text,
+        "\n\nEVENT_TYPE\n1    {}    Send Size in MPI Global OP\n1    {}    Recv Size in MPI Global OP\n1    {}    Root in MPI Global OP\n1    {}    Communicator in MPI Global OP",
+        kind::SEND_SIZE,
+        kind::RECEIVE_SIZE,
+        kind::ROOT,
+        kind::COMMUNICATOR
+    );
+    for (number, world) in survey.worlds.iter().enumerate() {
+        for (at, communicator) in world.communicators.iter().enumerate() {
+            let _ = writeln!(
+                text,
+                "# communicator {} of application {}: {}",
+                at + 1,
+                number + 1,
+                communicator_name(world, communicator.id)
+            );
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\n\nEVENT_TYPE\n7    {}    Instructions completed",
+        kind::INSTRUCTIONS
+    );
+    if !survey.call_sites.is_empty() {
+        let _ = writeln!(
+            text,
+            "\n\nEVENT_TYPE\n0    {}    Caller at level 1\nVALUES\n0   End",
+            kind::CALLER
+        );
+        for (site, number) in survey.call_sites.iter().zip(1..) {
+            let _ = writeln!(text, "{number}   {}", survey.site_name(site));
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\n\nEVENT_TYPE\n9    {}    Measurement window\nVALUES\n0   closed\n1   open",
+        kind::WINDOW
+    );
+    text
+}
+
+fn names(survey: &Survey) -> String {
+    let mut text = String::new();
+    let mut level = |name: &str, lines: Vec<String>| {
+        let _ = writeln!(text, "LEVEL {name} SIZE {}", lines.len());
+        for line in lines {
+            let _ = writeln!(text, "{line}");
+        }
+        text.push('\n');
+    };
+    let nodes = &survey.header.nodes;
+    level(
+        "CPU",
+        nodes
+            .iter()
+            .enumerate()
+            .flat_map(|(number, node)| {
+                (0..node.vcpus.max(1))
+                    .map(move |cpu| format!("{}.{} {}", number + 1, cpu + 1, node.name))
+            })
+            .collect(),
+    );
+    level("NODE", nodes.iter().map(|node| node.name.clone()).collect());
+    level(
+        "THREAD",
+        (0..survey.locations.len())
+            .map(|number| survey.location_name(number))
+            .collect(),
+    );
+    text
+}

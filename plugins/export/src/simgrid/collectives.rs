@@ -1,0 +1,680 @@
+//! Collective operations as SimGrid's own actions, or as messages.
+//!
+//! As messages, where SimGrid has no action for them:
+//!
+//! | blocking, on a communicator that is not the world | algorithm |
+//! |---|---|
+//! | barrier | dissemination |
+//! | broadcast, reduce | binomial tree |
+//! | allreduce | recursive doubling; ranks beyond a power of two fold into others before and after |
+//! | gather, scatter and their v forms (these also on the world) | linear |
+//! | allgather, allgatherv | ring |
+//! | alltoall, alltoallv, alltoallw, reduce-scatter | pairwise |
+//! | scan, exscan (also on the world) | linear chain |
+//!
+//! Non-blocking operations must progress without their rank, which a replay of messages does not do: they are *direct*, every rank
+//! sends what others need at the start, and the call that completes the operation waits for it. That is more traffic than MPI
+//! libraries cause for large groups.
+
+use std::fmt::Write;
+
+use nodescope_hypercall::record::Flags;
+use nodescope_hypercall::{Function, MpiRecord};
+
+use super::root;
+
+/// The communicator of an operation, seen by one of its ranks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group<'a> {
+    /// World ranks of its members.
+    pub(super) members: &'a [u32],
+    /// The own rank in it.
+    pub(super) own: usize,
+}
+
+impl Group<'_> {
+    fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    fn world(&self, rank: usize) -> u32 {
+        self.members.get(rank).copied().unwrap_or(0)
+    }
+
+    fn others(&self) -> impl Iterator<Item = usize> + use<> {
+        let own = self.own;
+        (0..self.size()).filter(move |&rank| rank != own)
+    }
+}
+
+/// A part of an operation; peers are world ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Sends and waits.
+    Send { to: u32, bytes: u64 },
+    /// Receives and waits.
+    Receive { from: u32, bytes: u64 },
+    /// Starts to send.
+    Isend { to: u32, bytes: u64 },
+    /// Starts to receive.
+    Ireceive { from: u32, bytes: u64 },
+    /// Waits for all that has been started.
+    Wait,
+}
+
+/// Bytes for or from one rank: of the list if there is one, else an equal share.
+fn share(list: &[u64], sum: u64, rank: usize, size: usize) -> u64 {
+    match list.get(rank) {
+        Some(&bytes) => bytes,
+        None => sum / size.max(1) as u64,
+    }
+}
+
+fn to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
+    // With MPI_IN_PLACE what is sent is as much as what is received.
+    match record.flags.contains(Flags::IN_PLACE) && record.send_bytes == 0 {
+        true => from(record, rank, size),
+        false => share(&record.send_bytes_to, record.send_bytes, rank, size),
+    }
+}
+
+fn from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
+    share(&record.receive_bytes_from, record.receive_bytes, rank, size)
+}
+
+/// Bytes of the vector of a reduction, on any rank.
+fn vector(record: &MpiRecord) -> u64 {
+    record.send_bytes.max(record.receive_bytes)
+}
+
+/// The action of SimGrid's own for a blocking operation on the world, if it has one that fits.
+pub(super) fn native(record: &MpiRecord, group: &Group<'_>) -> Option<String> {
+    use Function::*;
+    let size = group.size();
+    let fits = |bytes: u64| (bytes <= 0x7FFF_FFFF).then_some(bytes);
+    let mut text = String::new();
+    match record.function.blocking() {
+        Barrier => text.push_str("barrier"),
+        Bcast => {
+            let bytes = fits(vector(record))?;
+            let _ = write!(text, "bcast {bytes} {} 6", root(record)?);
+        }
+        Reduce => {
+            let bytes = fits(vector(record))?;
+            let _ = write!(text, "reduce {bytes} 0 {} 6", root(record)?);
+        }
+        Allreduce => {
+            let _ = write!(text, "allreduce {} 0 6", fits(vector(record))?);
+        }
+        Alltoall => {
+            let bytes = fits(to(record, 0, size).max(from(record, 0, size)))?;
+            let _ = write!(text, "alltoall {bytes} {bytes} 6 6");
+        }
+        Gather => {
+            let (send, root) = (record.send_bytes, root(record)?);
+            let bytes = fits(send.max(record.receive_bytes / size.max(1) as u64))?;
+            let _ = write!(text, "gather {bytes} {bytes} {root} 6 6");
+        }
+        Allgather => {
+            let bytes = fits(from(record, group.own, size))?;
+            let _ = write!(text, "allgather {bytes} {bytes} 6 6");
+        }
+        Allgatherv if record.receive_bytes_from.len() == size => {
+            fits(record.receive_bytes_from.iter().sum())?;
+            let _ = write!(text, "allgatherv {}", from(record, group.own, size));
+            for bytes in &record.receive_bytes_from {
+                let _ = write!(text, " {bytes}");
+            }
+            text.push_str(" 6 6");
+        }
+        ReduceScatterBlock => {
+            let bytes = fits(record.receive_bytes)?;
+            fits(bytes.checked_mul(size as u64)?)?;
+            text.push_str("reducescatter");
+            for _ in 0..size {
+                let _ = write!(text, " {bytes}");
+            }
+            text.push_str(" 0 6");
+        }
+        ReduceScatter if record.send_bytes_to.len() == size => {
+            fits(record.send_bytes_to.iter().sum())?;
+            text.push_str("reducescatter");
+            for bytes in &record.send_bytes_to {
+                let _ = write!(text, " {bytes}");
+            }
+            text.push_str(" 0 6");
+        }
+        Alltoallv | Alltoallw
+            if record.receive_bytes_from.len() == size
+                && (record.send_bytes_to.len() == size
+                    || record.flags.contains(Flags::IN_PLACE)) =>
+        {
+            text.push_str("alltoallv");
+            let lists: [Vec<u64>; 2] = [
+                (0..size).map(|rank| to(record, rank, size)).collect(),
+                record.receive_bytes_from.clone(),
+            ];
+            for list in lists {
+                let _ = write!(text, " {}", fits(list.iter().sum())?.max(1));
+                for bytes in list {
+                    let _ = write!(text, " {bytes}");
+                }
+            }
+            text.push_str(" 6 6");
+        }
+        _ => return None,
+    }
+    Some(text)
+}
+
+/// The messages of a blocking operation, seen by one rank.
+pub(super) fn blocking(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
+    use Function::*;
+    let (size, own) = (group.size(), group.own);
+    let mut out = Vec::new();
+    let root = || {
+        let members = &mut group.members.iter();
+        members.position(|&rank| Some(rank) == root(record))
+    };
+    match record.function.blocking() {
+        Barrier => {
+            let mut distance = 1;
+            while distance < size {
+                out.push(Action::Isend {
+                    to: group.world((own + distance) % size),
+                    bytes: 0,
+                });
+                out.push(Action::Receive {
+                    from: group.world((own + size - distance) % size),
+                    bytes: 0,
+                });
+                out.push(Action::Wait);
+                distance *= 2;
+            }
+        }
+        Bcast => tree(group, root()?, vector(record), false, &mut out),
+        Reduce => tree(group, root()?, vector(record), true, &mut out),
+        Allreduce => doubling(group, vector(record), &mut out),
+        Gather | Gatherv | Scatter | Scatterv => {
+            linear(record, group, root()?, &mut out);
+        }
+        Allgather | Allgatherv => {
+            for step in 0..size.saturating_sub(1) {
+                out.push(Action::Isend {
+                    to: group.world((own + 1) % size),
+                    bytes: from(record, (own + size - step) % size, size),
+                });
+                out.push(Action::Receive {
+                    from: group.world((own + size - 1) % size),
+                    bytes: from(record, (own + 2 * size - step - 1) % size, size),
+                });
+                out.push(Action::Wait);
+            }
+        }
+        Alltoall | Alltoallv | Alltoallw | ReduceScatter | ReduceScatterBlock => {
+            for step in 1..size {
+                let (next, before) = ((own + step) % size, (own + size - step) % size);
+                out.push(Action::Isend {
+                    to: group.world(next),
+                    bytes: block_to(record, next, size),
+                });
+                out.push(Action::Receive {
+                    from: group.world(before),
+                    bytes: block_from(record, before, size),
+                });
+                out.push(Action::Wait);
+            }
+        }
+        Scan | Exscan => {
+            let bytes = vector(record);
+            if own > 0 {
+                let from = group.world(own - 1);
+                out.push(Action::Receive { from, bytes });
+            }
+            if own + 1 < size {
+                let to = group.world(own + 1);
+                out.push(Action::Send { to, bytes });
+            }
+        }
+        _ => return None,
+    }
+    Some(out)
+}
+
+/// What goes to a rank in an exchange of everybody with everybody.
+fn block_to(record: &MpiRecord, rank: usize, size: usize) -> u64 {
+    use Function::*;
+    match record.function.blocking() {
+        ReduceScatterBlock => record.receive_bytes,
+        _ => to(record, rank, size),
+    }
+}
+
+/// What comes from a rank in an exchange of everybody with everybody.
+fn block_from(record: &MpiRecord, rank: usize, size: usize) -> u64 {
+    use Function::*;
+    match record.function.blocking() {
+        // The own block, from each.
+        ReduceScatter | ReduceScatterBlock => record.receive_bytes,
+        _ => from(record, rank, size),
+    }
+}
+
+/// A binomial tree from the root to all, or from all to the root.
+fn tree(group: &Group<'_>, root: usize, bytes: u64, up: bool, out: &mut Vec<Action>) {
+    let size = group.size();
+    let relative = (group.own + size - root) % size;
+    let world = |relative: usize| group.world((relative + root) % size);
+    let mut parent = None;
+    let mut children = Vec::new();
+    let mut mask = 1;
+    while mask < size {
+        if relative & mask != 0 {
+            parent = Some(world(relative - mask));
+            break;
+        }
+        if relative + mask < size {
+            children.push(world(relative + mask));
+        }
+        mask *= 2;
+    }
+    if up {
+        out.extend(
+            children
+                .into_iter()
+                .map(|from| Action::Receive { from, bytes }),
+        );
+        out.extend(parent.map(|to| Action::Send { to, bytes }));
+    } else {
+        out.extend(parent.map(|from| Action::Receive { from, bytes }));
+        // The largest subtree first.
+        out.extend(
+            children
+                .into_iter()
+                .rev()
+                .map(|to| Action::Send { to, bytes }),
+        );
+    }
+}
+
+/// Recursive doubling. Of the ranks beyond the largest power of two, each has a partner that takes part for it.
+fn doubling(group: &Group<'_>, bytes: u64, out: &mut Vec<Action>) {
+    let (size, own) = (group.size(), group.own);
+    if size < 2 {
+        return;
+    }
+    let power = 1 << size.ilog2();
+    let extra = size - power;
+    // The first 2 * extra ranks pair up; the odd one of a pair takes part.
+    let paired = own < 2 * extra;
+    if paired && own.is_multiple_of(2) {
+        let partner = group.world(own + 1);
+        out.push(Action::Send { to: partner, bytes });
+        out.push(Action::Receive {
+            from: partner,
+            bytes,
+        });
+        return;
+    }
+    if paired {
+        out.push(Action::Receive {
+            from: group.world(own - 1),
+            bytes,
+        });
+    }
+    let place = if paired { own / 2 } else { own - extra };
+    let mut mask = 1;
+    while mask < power {
+        let other = place ^ mask;
+        let other = if other < extra {
+            2 * other + 1
+        } else {
+            other + extra
+        };
+        let peer = group.world(other);
+        out.push(Action::Isend { to: peer, bytes });
+        out.push(Action::Receive { from: peer, bytes });
+        out.push(Action::Wait);
+        mask *= 2;
+    }
+    if paired {
+        out.push(Action::Send {
+            to: group.world(own - 1),
+            bytes,
+        });
+    }
+}
+
+/// Everybody to the root, or the root to everybody, one after the other.
+fn linear(record: &MpiRecord, group: &Group<'_>, root: usize, out: &mut Vec<Action>) {
+    let size = group.size();
+    let gathers = matches!(record.function, Function::Gather | Function::Gatherv);
+    if group.own == root {
+        for rank in group.others() {
+            let peer = group.world(rank);
+            out.push(match gathers {
+                true => Action::Receive {
+                    from: peer,
+                    bytes: from(record, rank, size),
+                },
+                false => Action::Send {
+                    to: peer,
+                    bytes: to(record, rank, size),
+                },
+            });
+        }
+    } else {
+        let peer = group.world(root);
+        out.push(match gathers {
+            true => Action::Send {
+                to: peer,
+                bytes: record.send_bytes,
+            },
+            false => Action::Receive {
+                from: peer,
+                bytes: record.receive_bytes,
+            },
+        });
+    }
+}
+
+/// What a non-blocking operation starts on one rank.
+pub(super) fn direct(record: &MpiRecord, group: &Group<'_>) -> Option<Vec<Action>> {
+    use Function::*;
+    let (size, own) = (group.size(), group.own);
+    let root = || {
+        let members = &mut group.members.iter();
+        members.position(|&rank| Some(rank) == root(record))
+    };
+    let whole = vector(record);
+    // Bytes to and from a rank; nothing where there is no message.
+    type Sizes<'a> = Box<dyn Fn(usize) -> Option<u64> + 'a>;
+    let nothing = || -> Sizes<'_> { Box::new(|_| None) };
+    let (to_rank, from_rank): (Sizes<'_>, Sizes<'_>) = match record.function.blocking() {
+        Barrier => (Box::new(|_| Some(0)), Box::new(|_| Some(0))),
+        Allreduce => (
+            Box::new(move |_| Some(whole)),
+            Box::new(move |_| Some(whole)),
+        ),
+        Bcast | Scatter | Scatterv => {
+            let root = root()?;
+            if own == root {
+                let scatters = record.function.blocking() != Bcast;
+                let bytes = move |rank| match scatters {
+                    true => to(record, rank, size),
+                    false => whole,
+                };
+                (Box::new(move |rank| Some(bytes(rank))), nothing())
+            } else {
+                let bytes = record.receive_bytes;
+                (
+                    nothing(),
+                    Box::new(move |rank| (rank == root).then_some(bytes)),
+                )
+            }
+        }
+        Reduce | Gather | Gatherv => {
+            let root = root()?;
+            if own == root {
+                let gathers = record.function.blocking() != Reduce;
+                let bytes = move |rank| match gathers {
+                    true => from(record, rank, size),
+                    false => whole,
+                };
+                (nothing(), Box::new(move |rank| Some(bytes(rank))))
+            } else {
+                let bytes = record.send_bytes;
+                (
+                    Box::new(move |rank| (rank == root).then_some(bytes)),
+                    nothing(),
+                )
+            }
+        }
+        Allgather | Allgatherv => (
+            Box::new(move |_| Some(from(record, own, size))),
+            Box::new(move |rank| Some(from(record, rank, size))),
+        ),
+        Alltoall | Alltoallv | Alltoallw | ReduceScatter | ReduceScatterBlock => (
+            Box::new(move |rank| Some(block_to(record, rank, size))),
+            Box::new(move |rank| Some(block_from(record, rank, size))),
+        ),
+        Scan | Exscan => (
+            Box::new(move |rank| (rank > own).then_some(whole)),
+            Box::new(move |rank| (rank < own).then_some(whole)),
+        ),
+        _ => return None,
+    };
+    let mut out = Vec::new();
+    for rank in group.others() {
+        if let Some(bytes) = from_rank(rank) {
+            let from = group.world(rank);
+            out.push(Action::Ireceive { from, bytes });
+        }
+    }
+    for rank in group.others() {
+        if let Some(bytes) = to_rank(rank) {
+            let to = group.world(rank);
+            out.push(Action::Isend { to, bytes });
+        }
+    }
+    Some(out)
+}
+
+/// The messages of a neighbourhood collective, blocking or not: all at once, from the neighbours and to them.
+pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
+    let gathers = matches!(
+        record.function.blocking(),
+        Function::NeighborAllgather | Function::NeighborAllgatherv
+    );
+    let mut out = Vec::new();
+    for (at, source) in record.sources.iter().enumerate() {
+        if let Some(from) = source.rank() {
+            let bytes = share(
+                &record.receive_bytes_from,
+                record.receive_bytes,
+                at,
+                record.sources.len(),
+            );
+            out.push(Action::Ireceive { from, bytes });
+        }
+    }
+    for (at, destination) in record.destinations.iter().enumerate() {
+        if let Some(to) = destination.rank() {
+            // Every neighbour gets the same from a gather.
+            let bytes = match gathers {
+                true => record.send_bytes,
+                false => share(
+                    &record.send_bytes_to,
+                    record.send_bytes,
+                    at,
+                    record.destinations.len(),
+                ),
+            };
+            out.push(Action::Isend { to, bytes });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodescope_hypercall::{Peer, ThreadId};
+    use std::collections::HashMap;
+
+    /// Every message that one rank sends, another receives, in the same number and size; and nobody waits for ever.
+    fn closed(function: Function, size: usize, fill: impl Fn(usize, &mut MpiRecord)) {
+        let members: Vec<u32> = (0..size as u32).map(|rank| 10 + 3 * rank).collect();
+        let mut programs: Vec<Vec<Action>> = Vec::new();
+        for own in 0..size {
+            let thread = ThreadId { pid: 1, tid: 1 };
+            let mut record = MpiRecord::new(function, thread, Peer::Rank(members[own]), 0);
+            fill(own, &mut record);
+            let group = Group {
+                members: &members,
+                own,
+            };
+            let actions = match function.blocking() == function {
+                true => blocking(&record, &group),
+                false => direct(&record, &group),
+            };
+            let mut actions = actions.unwrap_or_else(|| panic!("{function} has no messages"));
+            actions.push(Action::Wait);
+            programs.push(actions);
+        }
+        // Sends complete at once in this small replay; receives need their message, in order.
+        let mut there: HashMap<(u32, u32), std::collections::VecDeque<u64>> = HashMap::new();
+        let mut at = vec![0; size];
+        let mut waits: Vec<Vec<(u32, u64)>> = vec![Vec::new(); size];
+        loop {
+            let mut moved = false;
+            for own in 0..size {
+                let me = members[own];
+                while let Some(action) = programs[own].get(at[own]) {
+                    match *action {
+                        Action::Send { to, bytes } | Action::Isend { to, bytes } => {
+                            there.entry((me, to)).or_default().push_back(bytes);
+                        }
+                        Action::Ireceive { from, bytes } => waits[own].push((from, bytes)),
+                        Action::Receive { from, bytes } => {
+                            let Some(got) = there.entry((from, me)).or_default().pop_front() else {
+                                break;
+                            };
+                            assert_eq!(got, bytes, "{function}, {size} ranks: {from} to {me}");
+                        }
+                        Action::Wait => {
+                            let ready = |(from, _): &(u32, u64)| {
+                                there
+                                    .get(&(*from, me))
+                                    .is_some_and(|queue| !queue.is_empty())
+                            };
+                            if !waits[own].iter().all(ready) {
+                                break;
+                            }
+                            for (from, bytes) in std::mem::take(&mut waits[own]) {
+                                let got = there.get_mut(&(from, me)).and_then(|q| q.pop_front());
+                                assert_eq!(got, Some(bytes), "{function}, {size} ranks");
+                            }
+                        }
+                    }
+                    at[own] += 1;
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        for own in 0..size {
+            assert_eq!(
+                at[own],
+                programs[own].len(),
+                "{function}: rank {own} of {size} waits for ever"
+            );
+        }
+        assert!(
+            there.values().all(|queue| queue.is_empty()),
+            "{function}: messages left"
+        );
+    }
+
+    #[test]
+    fn messages_of_every_collective_match() {
+        use Function::*;
+        for size in 1..=9 {
+            let sum = |of: &dyn Fn(usize) -> u64| (0..size).map(of).sum::<u64>();
+            let root = size / 2;
+            let rooted = |record: &mut MpiRecord| record.root = Peer::Rank(10 + 3 * root as u32);
+            for function in [Barrier, Ibarrier] {
+                closed(function, size, |_, _| {});
+            }
+            for function in [Allreduce, Iallreduce, Scan, Iscan, Exscan, Iexscan] {
+                closed(function, size, |_, record| {
+                    (record.send_bytes, record.receive_bytes) = (800, 800);
+                });
+            }
+            for function in [Bcast, Ibcast, Scatter, Iscatter] {
+                closed(function, size, |own, record| {
+                    rooted(record);
+                    let all = matches!(function, Scatter | Iscatter);
+                    match own == root {
+                        true => record.send_bytes = 64 * if all { size as u64 } else { 1 },
+                        false => record.receive_bytes = 64,
+                    }
+                });
+            }
+            for function in [Reduce, Ireduce, Gather, Igather] {
+                closed(function, size, |own, record| {
+                    rooted(record);
+                    record.send_bytes = 64;
+                    let all = matches!(function, Gather | Igather);
+                    if own == root {
+                        record.receive_bytes = 64 * if all { size as u64 } else { 1 };
+                    }
+                });
+            }
+            let part = |rank: usize| 100 + 7 * rank as u64;
+            for function in [Gatherv, Igatherv] {
+                closed(function, size, |own, record| {
+                    rooted(record);
+                    record.send_bytes = part(own);
+                    if own == root {
+                        record.receive_bytes = sum(&part);
+                        record.receive_bytes_from = (0..size).map(part).collect();
+                    }
+                });
+            }
+            for function in [Scatterv, Iscatterv] {
+                closed(function, size, |own, record| {
+                    rooted(record);
+                    record.receive_bytes = part(own);
+                    if own == root {
+                        record.send_bytes = sum(&part);
+                        record.send_bytes_to = (0..size).map(part).collect();
+                    }
+                });
+            }
+            for function in [Allgather, Iallgather] {
+                closed(function, size, |_, record| {
+                    record.send_bytes = 32;
+                    record.receive_bytes = 32 * size as u64;
+                });
+            }
+            for function in [Allgatherv, Iallgatherv] {
+                closed(function, size, |own, record| {
+                    record.send_bytes = part(own);
+                    record.receive_bytes = sum(&part);
+                    record.receive_bytes_from = (0..size).map(part).collect();
+                });
+            }
+            for function in [Alltoall, Ialltoall] {
+                closed(function, size, |_, record| {
+                    record.send_bytes = 16 * size as u64;
+                    record.receive_bytes = 16 * size as u64;
+                });
+            }
+            let cell = |from: usize, to: usize| 1 + 10 * from as u64 + to as u64;
+            for function in [Alltoallv, Ialltoallv, Alltoallw, Ialltoallw] {
+                closed(function, size, |own, record| {
+                    record.send_bytes_to = (0..size).map(|to| cell(own, to)).collect();
+                    record.receive_bytes_from = (0..size).map(|from| cell(from, own)).collect();
+                    record.send_bytes = record.send_bytes_to.iter().sum();
+                    record.receive_bytes = record.receive_bytes_from.iter().sum();
+                });
+            }
+            for function in [ReduceScatter, IreduceScatter] {
+                closed(function, size, |own, record| {
+                    record.send_bytes_to = (0..size).map(part).collect();
+                    record.send_bytes = sum(&part);
+                    record.receive_bytes = part(own);
+                });
+            }
+            for function in [ReduceScatterBlock, IreduceScatterBlock] {
+                closed(function, size, |_, record| {
+                    record.receive_bytes = 48;
+                    record.send_bytes = 48 * size as u64;
+                });
+            }
+        }
+    }
+}

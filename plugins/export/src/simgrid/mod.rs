@@ -1,0 +1,588 @@
+//! SimGrid: a time-independent trace with a platform and a host file, for `smpirun -replay`
+//! (simgrid.org, "SMPI: Simulate MPI Applications", "Trace Replay and Offline Simulation").
+//!
+//! That format knows `MPI_COMM_WORLD` only, no non-blocking collectives, and takes requests by sender, receiver and tag. So each message
+//! gets a tag of its own, and collectives that the format lacks become messages: [`collectives`] says by which algorithms.
+
+mod collectives;
+mod platform;
+
+use std::collections::HashMap;
+use std::fmt::Write;
+
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
+use nodescope_trace::MpiCall;
+
+use crate::error::ExportError;
+use crate::output::{Part, write as write_file};
+use crate::steps::{Operation, Step, Stepped};
+use crate::stream::{Channel, Sink, stream};
+use crate::survey::Survey;
+use crate::{Bursts, Job, Summary};
+
+use collectives::{Action, Group};
+
+/// Flops a second of hosts where time stands for work: a flop is a nanosecond.
+const TIME_SPEED: f64 = 1e9;
+
+/// Writes `trace.ti` with a file for each rank beside it, `platform.xml`, `hostfile` and a script `replay`.
+pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
+    let survey = job.survey;
+    let world = survey.one_world(job.options.world)?;
+    let ranks = survey.complete(world, "SimGrid's trace")?;
+    let parts = job.file("trace.ti.ranks");
+    crate::output::folder(&parts)?;
+    let mut files = Vec::new();
+    let mut list = String::new();
+    for rank in 0..ranks {
+        files.push(Part::create(parts.join(format!("{rank}")))?);
+        let _ = writeln!(list, "trace.ti.ranks/{rank}");
+    }
+    let mut sink = Simgrid {
+        survey,
+        world,
+        bursts: job.options.bursts,
+        speed: TIME_SPEED,
+        ranks: vec![Rank::default(); ranks as usize],
+        files,
+        tags: Tags::default(),
+        notes: Counts::default(),
+        line: String::new(),
+    };
+    if job.options.bursts == Bursts::Instructions {
+        let mut speed = Speed {
+            survey,
+            world,
+            last: HashMap::new(),
+            instructions: 0,
+            time: 0,
+        };
+        stream(job, &mut speed)?;
+        if speed.instructions == 0 || speed.time == 0 {
+            return Err(ExportError::Option(
+                "the trace holds no instructions between MPI calls; export bursts as time".into(),
+            ));
+        }
+        sink.speed = speed.instructions as f64 / (speed.time as f64 * 1e-12);
+    }
+    let mut notes = stream(job, &mut sink)?;
+    for file in &mut sink.files {
+        file.flush()?;
+    }
+    sink.notes.tell(&mut notes);
+    let (sends, receives) = sink.tags.open();
+    if sends + receives > 0 {
+        notes.push(format!(
+            "{sends} messages have no receive in the trace and {receives} receives no message: the replay will not end"
+        ));
+    }
+    if survey.worlds.len() > 1 {
+        notes.push(format!(
+            "the trace has {} MPI jobs; this is number {world}",
+            survey.worlds.len()
+        ));
+    }
+    let written = vec![
+        write_file(job.file("trace.ti"), &list)?,
+        write_file(
+            job.file("platform.xml"),
+            &platform::platform(survey, sink.speed, &job.options.network),
+        )?,
+        write_file(job.file("hostfile"), &platform::hosts(survey, world))?,
+        write_file(job.file("replay"), &platform::script(ranks))?,
+    ];
+    Ok(Summary {
+        files: written,
+        notes,
+        ..Summary::default()
+    })
+}
+
+/// What could not be said.
+#[derive(Debug, Default)]
+struct Counts {
+    between: u64,
+    unknown_members: u64,
+    unresolved: u64,
+    construction: u64,
+    other: std::collections::BTreeMap<Function, u64>,
+}
+
+impl Counts {
+    fn tell(&self, notes: &mut Vec<String>) {
+        let mut tell = |count: u64, what: &str| {
+            if count > 0 {
+                notes.push(format!("{count} {what}"));
+            }
+        };
+        tell(
+            self.between,
+            "collective calls between groups (intercommunicators) are left out",
+        );
+        tell(
+            self.unknown_members,
+            "collective calls are on communicators whose members the trace does not tell: those that used them are taken",
+        );
+        tell(
+            self.unresolved,
+            "receives that were cancelled, or whose completion is not in the trace, are left out",
+        );
+        tell(
+            self.construction,
+            "calls that make or free communicators are left out: they synchronise nothing in the replay",
+        );
+        for (function, count) in &self.other {
+            notes.push(format!("{count} calls of {function} are left out"));
+        }
+    }
+}
+
+#[derive(Clone, Debug, Default)]
+struct Rank {
+    /// End of the call before.
+    last: Option<nodescope_trace::Stamp>,
+    /// Requests under way: sender, receiver and tag of each message.
+    pending: HashMap<u64, Vec<(u32, u32, u32)>>,
+    finished: bool,
+}
+
+/// A message's tag in the replay: its channel among those from this sender to this receiver, and its number on it. Requests are told
+/// apart by sender, receiver and tag, so that two of them under way need different tags.
+#[derive(Debug, Default)]
+struct Tags {
+    channels: HashMap<(Channel, bool), TagCounts>,
+    pairs: HashMap<(u32, u32), u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TagCounts {
+    number: u32,
+    sent: u64,
+    received: u64,
+}
+
+impl Tags {
+    /// The tag of the next message that is sent (or received) on a channel, of collectives or of messages.
+    fn next(&mut self, channel: Channel, collective: bool, sends: bool) -> u32 {
+        let pairs = &mut self.pairs;
+        let counts = self
+            .channels
+            .entry((channel, collective))
+            .or_insert_with(|| {
+                let next = pairs.entry((channel.from, channel.to)).or_default();
+                *next += 1;
+                TagCounts {
+                    number: *next - 1,
+                    sent: 0,
+                    received: 0,
+                }
+            });
+        let count = match sends {
+            true => &mut counts.sent,
+            false => &mut counts.received,
+        };
+        *count += 1;
+        (counts.number % (1 << 15)) << 16 | ((*count - 1) % (1 << 16)) as u32
+    }
+
+    /// Messages without a receive, and receives without a message.
+    fn open(&self) -> (u64, u64) {
+        self.channels
+            .values()
+            .fold((0, 0), |(sends, receives), counts| {
+                (
+                    sends + counts.sent.saturating_sub(counts.received),
+                    receives + counts.received.saturating_sub(counts.sent),
+                )
+            })
+    }
+}
+
+struct Simgrid<'a> {
+    survey: &'a Survey,
+    world: usize,
+    bursts: Bursts,
+    /// Flops a second of a core.
+    speed: f64,
+    ranks: Vec<Rank>,
+    files: Vec<Part>,
+    tags: Tags,
+    notes: Counts,
+    line: String,
+}
+
+/// Bytes as count and type: the replay counts in C's int, and takes 0 bytes for "unknown".
+fn size(bytes: u64) -> (u64, u32) {
+    const BYTE: u32 = 6;
+    const DOUBLE: u32 = 0;
+    match bytes {
+        0..=0x7FFF_FFFF => (bytes.max(1), BYTE),
+        _ => (bytes.div_ceil(8).min(0x7FFF_FFFF), DOUBLE),
+    }
+}
+
+impl Simgrid<'_> {
+    fn action(&mut self, rank: u32, text: std::fmt::Arguments<'_>) -> Result<(), ExportError> {
+        self.line.clear();
+        let _ = writeln!(self.line, "{rank} {text}");
+        self.files[rank as usize].put(&self.line)
+    }
+
+    /// Work that takes some time, or executes some instructions if they are known.
+    fn compute(
+        &mut self,
+        rank: u32,
+        picoseconds: u64,
+        instructions: Option<u64>,
+    ) -> Result<(), ExportError> {
+        match (self.bursts, instructions) {
+            (Bursts::Instructions, Some(0)) => Ok(()),
+            (Bursts::Instructions, Some(count)) => {
+                self.action(rank, format_args!("compute {count}"))
+            }
+            (_, _) if picoseconds == 0 => Ok(()),
+            (Bursts::Instructions, None) => {
+                let flops = picoseconds as f64 * 1e-12 * self.speed;
+                self.action(rank, format_args!("compute {flops:.0}"))
+            }
+            (Bursts::Time, _) => self.action(
+                rank,
+                format_args!("compute {}.{:03}", picoseconds / 1000, picoseconds % 1000),
+            ),
+        }
+    }
+
+    fn channel(&self, communicator: u64, from: u32, to: u32, tag: u32) -> Channel {
+        Channel {
+            world: self.world,
+            communicator,
+            from,
+            to,
+            tag,
+        }
+    }
+
+    /// Waits for messages by sender, receiver and tag.
+    fn wait(&mut self, rank: u32, keys: &[(u32, u32, u32)]) -> Result<(), ExportError> {
+        for (from, to, tag) in keys {
+            self.action(rank, format_args!("wait {from} {to} {tag}"))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, rank: u32, step: &Step, done: &mut Vec<u64>) -> Result<(), ExportError> {
+        match step {
+            Step::Send(send) => {
+                let channel = self.channel(send.communicator, rank, send.to, send.tag);
+                let tag = self.tags.next(channel, false, true);
+                let (count, kind) = size(send.bytes);
+                let to = send.to;
+                if send.request == 0 {
+                    return self.action(rank, format_args!("send {to} {tag} {count} {kind}"));
+                }
+                self.ranks[rank as usize]
+                    .pending
+                    .insert(send.request, vec![(rank, to, tag)]);
+                self.action(rank, format_args!("isend {to} {tag} {count} {kind}"))
+            }
+            Step::Receive(posted) => {
+                let Some(message) = &posted.message else {
+                    self.notes.unresolved += 1;
+                    return Ok(());
+                };
+                let from = message.from;
+                let channel = self.channel(posted.communicator, from, rank, message.tag);
+                let tag = self.tags.next(channel, false, false);
+                let (count, kind) = size(message.bytes);
+                if posted.request == 0 {
+                    return self.action(rank, format_args!("recv {from} {tag} {count} {kind}"));
+                }
+                self.ranks[rank as usize]
+                    .pending
+                    .insert(posted.request, vec![(from, rank, tag)]);
+                self.action(rank, format_args!("irecv {from} {tag} {count} {kind}"))
+            }
+            Step::Complete {
+                request,
+                operation: Operation::Send(_) | Operation::Receive(_) | Operation::Collective(_),
+                ..
+            } => {
+                done.push(*request);
+                Ok(())
+            }
+            Step::Collective(collective) => {
+                self.collective(rank, &collective.record, collective.request)
+            }
+        }
+    }
+
+    /// A send and a receive in one call: neither waits for the other.
+    fn exchange(&mut self, rank: u32, steps: &[Step]) -> Result<(), ExportError> {
+        let mut key = None;
+        for step in steps {
+            match step {
+                Step::Send(send) => {
+                    let channel = self.channel(send.communicator, rank, send.to, send.tag);
+                    let tag = self.tags.next(channel, false, true);
+                    let (count, kind) = size(send.bytes);
+                    key = Some((rank, send.to, tag));
+                    self.action(rank, format_args!("isend {} {tag} {count} {kind}", send.to))?;
+                }
+                step => self.step(rank, step, &mut Vec::new())?,
+            }
+        }
+        match key {
+            Some(key) => self.wait(rank, &[key]),
+            None => Ok(()),
+        }
+    }
+
+    /// A collective operation; the request is 0 of a blocking one.
+    fn collective(
+        &mut self,
+        rank: u32,
+        record: &MpiRecord,
+        request: u64,
+    ) -> Result<(), ExportError> {
+        if record.communicator == communicator::SELF {
+            return Ok(());
+        }
+        if record.flags.contains(Flags::INTERCOMM) {
+            self.notes.between += 1;
+            return Ok(());
+        }
+        if matches!(
+            record.function.class(),
+            Class::Neighbor | Class::StartNeighbor | Class::PrepareNeighbor
+        ) {
+            return self.messages(rank, record, request, collectives::neighbours(record));
+        }
+        let survey = self.survey;
+        let world = &survey.worlds[self.world];
+        let Some(entry) = world
+            .communicator(record.communicator)
+            .map(|at| &world.communicators[at])
+        else {
+            self.notes.unknown_members += 1;
+            return Ok(());
+        };
+        self.notes.unknown_members += u64::from(!entry.known);
+        let all = entry.members.len() as u32 == world.size
+            && entry
+                .members
+                .iter()
+                .zip(0..)
+                .all(|(&member, at)| member == at);
+        let group = Group {
+            members: &entry.members,
+            own: entry.position(rank).unwrap_or(0) as usize,
+        };
+        let blocking = request == 0;
+        if all
+            && blocking
+            && let Some(text) = collectives::native(record, &group)
+        {
+            return self.action(rank, format_args!("{text}"));
+        }
+        let Some(actions) = (match blocking {
+            true => collectives::blocking(record, &group),
+            false => collectives::direct(record, &group),
+        }) else {
+            *self.notes.other.entry(record.function).or_default() += 1;
+            return Ok(());
+        };
+        self.messages(rank, record, request, actions)
+    }
+
+    /// The messages of a collective operation.
+    fn messages(
+        &mut self,
+        rank: u32,
+        record: &MpiRecord,
+        request: u64,
+        actions: Vec<Action>,
+    ) -> Result<(), ExportError> {
+        let id = record.communicator;
+        let mut keys = Vec::new();
+        for action in actions {
+            match action {
+                Action::Send { to, bytes } | Action::Isend { to, bytes } => {
+                    let tag = self.tags.next(self.channel(id, rank, to, 0), true, true);
+                    let (count, kind) = size(bytes);
+                    let name = match action {
+                        Action::Send { .. } => "send",
+                        _ => {
+                            keys.push((rank, to, tag));
+                            "isend"
+                        }
+                    };
+                    self.action(rank, format_args!("{name} {to} {tag} {count} {kind}"))?;
+                }
+                Action::Receive { from, bytes } | Action::Ireceive { from, bytes } => {
+                    let tag = self.tags.next(self.channel(id, from, rank, 0), true, false);
+                    let (count, kind) = size(bytes);
+                    let name = match action {
+                        Action::Receive { .. } => "recv",
+                        _ => {
+                            keys.push((from, rank, tag));
+                            "irecv"
+                        }
+                    };
+                    self.action(rank, format_args!("{name} {from} {tag} {count} {kind}"))?;
+                }
+                Action::Wait => {
+                    let keys = std::mem::take(&mut keys);
+                    self.wait(rank, &keys)?;
+                }
+            }
+        }
+        if request == 0 {
+            return self.wait(rank, &keys);
+        }
+        self.ranks[rank as usize].pending.insert(request, keys);
+        Ok(())
+    }
+
+    /// The work before a call, and between the polls of a run.
+    fn burst(&mut self, rank: u32, call: &MpiCall) -> Result<(), ExportError> {
+        let last = self.ranks[rank as usize].last;
+        if let Some(last) = last {
+            let (time, instructions) = between(&last, &call.entry);
+            self.compute(rank, time, instructions)?;
+        }
+        if call.record.flags.contains(Flags::POLL_RUN) {
+            let (time, instructions) = between(&call.entry, &call.exit);
+            let instructions =
+                instructions.map(|count| count.saturating_sub(call.instructions_inside));
+            self.compute(rank, time.saturating_sub(call.time_inside), instructions)?;
+        }
+        // Calls of several threads overlap.
+        let later = last.is_none_or(|last| last.time <= call.exit.time);
+        if later {
+            self.ranks[rank as usize].last = Some(call.exit);
+        }
+        Ok(())
+    }
+}
+
+/// Picoseconds between two stamps, and instructions if they are of one vCPU.
+fn between(from: &nodescope_trace::Stamp, to: &nodescope_trace::Stamp) -> (u64, Option<u64>) {
+    let same = from.vcpu == to.vcpu;
+    (
+        to.time.saturating_sub(from.time),
+        same.then(|| to.instructions.checked_sub(from.instructions))
+            .flatten(),
+    )
+}
+
+impl Sink for Simgrid<'_> {
+    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+        let process = self.survey.process_of(stepped.location);
+        if process.world != self.world {
+            return Ok(());
+        }
+        let rank = process.rank;
+        let call = &stepped.call;
+        let record = &call.record;
+        if self.ranks[rank as usize].last.is_none() {
+            self.action(rank, format_args!("init"))?;
+        }
+        self.burst(rank, call)?;
+        match record.function {
+            Function::Finalize => {
+                self.ranks[rank as usize].finished = true;
+                return self.action(rank, format_args!("finalize"));
+            }
+            Function::Sendrecv | Function::SendrecvReplace => {
+                return self.exchange(rank, &stepped.steps);
+            }
+            _ => {}
+        }
+        let mut done = Vec::new();
+        for step in &stepped.steps {
+            self.step(rank, step, &mut done)?;
+        }
+        let pending = &mut self.ranks[rank as usize].pending;
+        let keys: Vec<Vec<_>> = done.iter().filter_map(|id| pending.remove(id)).collect();
+        // One action for all of them, if there are no others.
+        if keys.len() > 1 && pending.is_empty() && record.function != Function::RequestFree {
+            let count: usize = keys.iter().map(Vec::len).sum();
+            self.action(rank, format_args!("waitall {count}"))?;
+        } else if record.function != Function::RequestFree {
+            self.wait(rank, &keys.concat())?;
+        }
+        match record.function.class() {
+            Class::Collective | Class::Neighbor => self.collective(rank, record, 0),
+            Class::Communicator => {
+                self.notes.construction += 1;
+                Ok(())
+            }
+            // Work of the rank itself, which no network changes.
+            Class::File
+            | Class::FileTransfer
+            | Class::StartFileTransfer
+            | Class::EndFileTransfer
+            | Class::Local => {
+                let (time, instructions) = between(&call.entry, &call.exit);
+                self.compute(rank, time, instructions)
+            }
+            Class::Window
+            | Class::Epoch
+            | Class::Rma
+            | Class::StartRma
+            | Class::Process
+            | Class::Partition => {
+                *self.notes.other.entry(record.function).or_default() += 1;
+                Ok(())
+            }
+            // What they do is told by their steps.
+            Class::Environment
+            | Class::Send
+            | Class::Receive
+            | Class::SendReceive
+            | Class::StartSend
+            | Class::StartReceive
+            | Class::StartSendReceive
+            | Class::Persistent
+            | Class::PrepareCollective
+            | Class::PrepareNeighbor
+            | Class::StartCollective
+            | Class::StartNeighbor
+            | Class::Completion => Ok(()),
+        }
+    }
+}
+
+/// Finds how fast the job executes instructions between its calls.
+struct Speed<'a> {
+    survey: &'a Survey,
+    world: usize,
+    last: HashMap<u32, nodescope_trace::Stamp>,
+    instructions: u64,
+    time: u64,
+}
+
+impl Sink for Speed<'_> {
+    fn call(&mut self, stepped: Stepped) -> Result<(), ExportError> {
+        let process = self.survey.process_of(stepped.location);
+        if process.world != self.world {
+            return Ok(());
+        }
+        if let Some(last) = self.last.insert(process.rank, stepped.call.exit)
+            && let (time, Some(instructions)) = between(&last, &stepped.call.entry)
+        {
+            self.time = self.time.saturating_add(time);
+            self.instructions = self.instructions.saturating_add(instructions);
+        }
+        Ok(())
+    }
+}
+
+/// The root of a rooted collective as a world rank.
+fn root(record: &MpiRecord) -> Option<u32> {
+    match record.root {
+        Peer::Rank(rank) => Some(rank),
+        _ => None,
+    }
+}

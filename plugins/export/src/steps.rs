@@ -1,0 +1,486 @@
+//! What a call does, told in the steps that other formats know: messages sent, receives posted, requests completed.
+//!
+//! Records say *which* requests a call completed, other formats want to know *what* they were. And a receive from any source says
+//! only when it completes whose message it took; [`Resolver`] keeps the calls of a process back until that is known.
+
+use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
+
+use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
+use nodescope_trace::MpiCall;
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// As the library likes.
+    Standard,
+    /// From a buffer of the program's.
+    Buffered,
+    /// Done when the receive has begun.
+    Synchronous,
+    /// The receive is posted.
+    Ready,
+}
+
+/// A message is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Send {
+    /// The request, 0 for a blocking call.
+    pub request: u64,
+    /// World rank of the receiver.
+    pub to: u32,
+    /// Its tag.
+    pub tag: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Its communicator.
+    pub communicator: u64,
+    /// How.
+    pub mode: Mode,
+}
+
+/// A message that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// World rank of the sender.
+    pub from: u32,
+    /// Its tag.
+    pub tag: u32,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Beginning and end of the call that completed the receive.
+    pub completed: (u64, u64),
+}
+
+/// A receive is posted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Receive {
+    /// The request, 0 for a blocking call.
+    pub request: u64,
+    /// Its communicator.
+    pub communicator: u64,
+    /// World rank of the sender that is asked for, or any.
+    pub source: Peer,
+    /// The tag that is asked for, or any.
+    pub tag: Tag,
+    /// Bytes of room.
+    pub room: u64,
+    /// What it received; none if the receive was cancelled, or nothing is known of its completion.
+    pub message: Option<Message>,
+}
+
+/// A non-blocking collective operation, neighbourhood collectives among them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collective {
+    /// The request.
+    pub request: u64,
+    /// The call that started or prepared it.
+    pub record: Rc<MpiRecord>,
+}
+
+/// What a request is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// A send.
+    Send(Send),
+    /// A receive.
+    Receive(Receive),
+    /// A collective operation.
+    Collective(Collective),
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It completed.
+    Done,
+    /// It was cancelled.
+    Cancelled,
+    /// The program gave it away; it completes by itself.
+    Freed,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// A message is sent.
+    Send(Send),
+    /// A receive is posted, and if its request is 0 also done.
+    Receive(Receive),
+    /// A non-blocking collective operation begins.
+    Collective(Collective),
+    /// A request ends.
+    Complete {
+        /// The request.
+        request: u64,
+        /// What it was; of a receive with its message.
+        operation: Operation,
+        /// How it ended.
+        ending: Ending,
+    },
+}
+
+/// Marks the request of the send of a call that starts a send and a receive under one request; serials are small.
+const TWIN: u64 = 1 << 63;
+
+/// Follows the requests of one process.
+#[derive(Debug, Default)]
+pub struct Tracker {
+    pending: HashMap<u64, Operation>,
+    prepared: HashMap<u64, Operation>,
+    /// Messages matched by `MPI_Mprobe` and not yet received, with their communicators.
+    matched: VecDeque<(u64, Completion)>,
+    /// Requests completed whose beginning is not in the trace.
+    pub unknown: u64,
+}
+
+impl Tracker {
+    /// The steps of the process's next call, in the order of their ends.
+    pub fn steps(&mut self, call: &MpiCall) -> Vec<Step> {
+        let record = &call.record;
+        let mut steps = Vec::new();
+        use Function::*;
+        match record.function {
+            Send | Bsend | Ssend | Rsend => steps.extend(send(record).map(Step::Send)),
+            Recv => steps.extend(self.received(record, call)),
+            Sendrecv | SendrecvReplace => {
+                steps.extend(send(record).map(Step::Send));
+                steps.extend(self.received(record, call));
+            }
+            Isend | Ibsend | Issend | Irsend => {
+                if let Some(send) = send(record) {
+                    let operation = Operation::Send(send.clone());
+                    self.pending.insert(record.request, operation);
+                    steps.push(Step::Send(send));
+                }
+            }
+            Isendrecv | IsendrecvReplace => {
+                // One request for both.
+                if let Some(send) = send(record) {
+                    let request = record.request | TWIN;
+                    let send = crate::steps::Send { request, ..send };
+                    let operation = Operation::Send(send.clone());
+                    self.pending.insert(request, operation);
+                    steps.push(Step::Send(send));
+                }
+                if let Some(receive) = receive(record) {
+                    let operation = Operation::Receive(receive.clone());
+                    self.pending.insert(record.request, operation);
+                    steps.push(Step::Receive(receive));
+                }
+            }
+            Irecv => {
+                if let Some(receive) = receive(record) {
+                    let operation = Operation::Receive(receive.clone());
+                    self.pending.insert(record.request, operation);
+                    steps.push(Step::Receive(receive));
+                }
+            }
+            Mprobe | Improbe => {
+                let done = record.completions.first();
+                let done = done.filter(|done| done.source.rank().is_some());
+                self.matched
+                    .extend(done.map(|done| (record.communicator, *done)));
+            }
+            Mrecv | Imrecv => steps.extend(self.matched(record, call)),
+            SendInit | BsendInit | SsendInit | RsendInit | PsendInit => {
+                if let Some(send) = send(record) {
+                    self.prepared.insert(record.request, Operation::Send(send));
+                }
+            }
+            RecvInit | PrecvInit => {
+                if let Some(receive) = receive(record) {
+                    self.prepared
+                        .insert(record.request, Operation::Receive(receive));
+                }
+            }
+            Start | Startall => {
+                for (&serial, prepared) in record.requests.iter().zip(&record.prepared) {
+                    let operation = match self.prepared.get(prepared) {
+                        Some(operation) if serial != 0 => operation.clone(),
+                        _ => continue,
+                    };
+                    let operation = match operation {
+                        Operation::Send(send) => {
+                            let send = crate::steps::Send {
+                                request: serial,
+                                ..send
+                            };
+                            steps.push(Step::Send(send.clone()));
+                            Operation::Send(send)
+                        }
+                        Operation::Receive(receive) => {
+                            let receive = Receive {
+                                request: serial,
+                                ..receive
+                            };
+                            steps.push(Step::Receive(receive.clone()));
+                            Operation::Receive(receive)
+                        }
+                        Operation::Collective(collective) => {
+                            let collective = Collective {
+                                request: serial,
+                                ..collective
+                            };
+                            steps.push(Step::Collective(collective.clone()));
+                            Operation::Collective(collective)
+                        }
+                    };
+                    self.pending.insert(serial, operation);
+                }
+            }
+            RequestFree => {
+                for serial in &record.requests {
+                    if let Some(operation) = self.pending.remove(serial) {
+                        steps.push(Step::Complete {
+                            request: *serial,
+                            operation,
+                            ending: Ending::Freed,
+                        });
+                    }
+                }
+            }
+            function => self.by_class(function.class(), call, &mut steps),
+        }
+        steps
+    }
+
+    fn by_class(&mut self, class: Class, call: &MpiCall, steps: &mut Vec<Step>) {
+        let record = &call.record;
+        let collective = || Collective {
+            request: record.request,
+            record: Rc::new(record.clone()),
+        };
+        match class {
+            Class::StartCollective | Class::StartNeighbor if record.request != 0 => {
+                let operation = Operation::Collective(collective());
+                self.pending.insert(record.request, operation);
+                steps.push(Step::Collective(collective()));
+            }
+            Class::PrepareCollective | Class::PrepareNeighbor => {
+                let operation = Operation::Collective(collective());
+                self.prepared.insert(record.request, operation);
+            }
+            Class::Completion => self.complete(call, steps),
+            _ => {}
+        }
+    }
+
+    fn complete(&mut self, call: &MpiCall, steps: &mut Vec<Step>) {
+        for done in call
+            .record
+            .completions
+            .iter()
+            .filter(|done| done.request != 0)
+        {
+            let twin = done.request | TWIN;
+            let sent = self.pending.remove(&twin);
+            steps.extend(sent.clone().map(|operation| Step::Complete {
+                request: twin,
+                operation,
+                ending: Ending::Done,
+            }));
+            let Some(mut operation) = self.pending.remove(&done.request) else {
+                self.unknown += u64::from(sent.is_none());
+                continue;
+            };
+            if let (Operation::Receive(receive), false) = (&mut operation, done.cancelled) {
+                receive.message = message(done, receive, call);
+            }
+            steps.push(Step::Complete {
+                request: done.request,
+                operation,
+                ending: match done.cancelled {
+                    true => Ending::Cancelled,
+                    false => Ending::Done,
+                },
+            });
+        }
+    }
+
+    fn received(&self, record: &MpiRecord, call: &MpiCall) -> Option<Step> {
+        let mut posted = receive(record)?;
+        let done = Completion {
+            bytes: posted.room,
+            source: posted.source,
+            tag: posted.tag,
+            ..Completion::default()
+        };
+        let done = record.completions.first().unwrap_or(&done);
+        posted.message = message(done, &posted, call);
+        Some(Step::Receive(posted))
+    }
+
+    /// The receive of a message that a probe has matched. Records of this version do not say which, so it is the oldest one that fits.
+    fn matched(&mut self, record: &MpiRecord, call: &MpiCall) -> Option<Step> {
+        let fits = |(_, done): &(u64, Completion)| done.bytes <= record.receive_bytes;
+        let at = self.matched.iter().position(fits)?;
+        let (communicator, done) = self.matched.remove(at)?;
+        let mut posted = Receive {
+            request: 0,
+            communicator,
+            source: done.source,
+            tag: done.tag,
+            room: record.receive_bytes,
+            message: None,
+        };
+        if record.function == Function::Imrecv {
+            posted.request = record.request;
+            let operation = Operation::Receive(posted.clone());
+            self.pending.insert(record.request, operation);
+        } else {
+            posted.message = message(&done, &posted, call);
+        }
+        Some(Step::Receive(posted))
+    }
+}
+
+fn send(record: &MpiRecord) -> Option<Send> {
+    use Function::*;
+    Some(crate::steps::Send {
+        request: match record.function.class() {
+            Class::StartSend => record.request,
+            _ => 0,
+        },
+        to: record.destination.rank()?,
+        tag: value(record.send_tag).unwrap_or(0),
+        bytes: record.send_bytes,
+        communicator: record.communicator,
+        mode: match record.function {
+            Bsend | Ibsend | BsendInit => Mode::Buffered,
+            Ssend | Issend | SsendInit => Mode::Synchronous,
+            Rsend | Irsend | RsendInit => Mode::Ready,
+            _ => Mode::Standard,
+        },
+    })
+}
+
+fn receive(record: &MpiRecord) -> Option<Receive> {
+    matches!(record.source, Peer::Rank(_) | Peer::Any).then(|| Receive {
+        request: match record.function.class() {
+            Class::StartReceive | Class::StartSendReceive => record.request,
+            _ => 0,
+        },
+        communicator: record.communicator,
+        source: record.source,
+        tag: record.receive_tag,
+        room: record.receive_bytes,
+        message: None,
+    })
+}
+
+/// What a completion says of a receive. A source or tag that it lacks is the one asked for.
+fn message(done: &Completion, asked: &Receive, call: &MpiCall) -> Option<Message> {
+    let from = match done.source {
+        Peer::Rank(rank) => rank,
+        // A receive from MPI_PROC_NULL, or from outside.
+        Peer::Null | Peer::Outside => return None,
+        Peer::None | Peer::Any => asked.source.rank()?,
+    };
+    Some(Message {
+        from,
+        tag: value(done.tag).or(value(asked.tag))?,
+        bytes: done.bytes,
+        completed: (call.entry.time, call.exit.time),
+    })
+}
+
+fn value(tag: Tag) -> Option<u32> {
+    match tag {
+        Tag::Value(value) => Some(value),
+        Tag::None | Tag::Any => None,
+    }
+}
+
+/// A call with its steps.
+#[derive(Clone, Debug)]
+pub struct Stepped {
+    /// Number of its thread.
+    pub location: usize,
+    /// The call.
+    pub call: Box<MpiCall>,
+    /// What it did.
+    pub steps: Vec<Step>,
+}
+
+/// Keeps the calls of one process back until all receives among them and before them have their messages. What it returns is in
+/// the process's order, so that receives come in the order in which they were posted.
+#[derive(Debug, Default)]
+pub struct Resolver {
+    tracker: Tracker,
+    queue: VecDeque<(Stepped, usize)>,
+    /// Number of the call at the front of the queue.
+    front: usize,
+    /// Where receives are posted that wait for their messages.
+    waiting: HashMap<u64, (usize, usize)>,
+}
+
+impl Resolver {
+    /// Takes the process's next call.
+    pub fn push(&mut self, location: usize, call: Box<MpiCall>) {
+        let steps = self.tracker.steps(&call);
+        let number = self.front + self.queue.len();
+        let mut open = 0;
+        for (at, step) in steps.iter().enumerate() {
+            match step {
+                Step::Receive(posted) if posted.request != 0 => {
+                    open += 1;
+                    self.waiting.insert(posted.request, (number, at));
+                }
+                Step::Complete {
+                    request, operation, ..
+                } => {
+                    if let (Some(place), Operation::Receive(done)) =
+                        (self.waiting.remove(request), operation)
+                    {
+                        self.resolve(place, done.message.clone());
+                    }
+                }
+                _ => {}
+            }
+        }
+        let stepped = Stepped {
+            location,
+            call,
+            steps,
+        };
+        self.queue.push_back((stepped, open));
+    }
+
+    fn resolve(&mut self, (number, at): (usize, usize), message: Option<Message>) {
+        let entry = number
+            .checked_sub(self.front)
+            .and_then(|at| self.queue.get_mut(at));
+        if let Some((stepped, open)) = entry {
+            *open -= 1;
+            if let Some(Step::Receive(posted)) = stepped.steps.get_mut(at) {
+                posted.message = message;
+            }
+        }
+    }
+
+    /// The next call of which everything is known.
+    pub fn pop(&mut self) -> Option<Stepped> {
+        match self.queue.front() {
+            Some((_, 0)) => self.take(),
+            _ => None,
+        }
+    }
+
+    /// At the end of the trace: the next call, whether or not its receives have completed.
+    pub fn take(&mut self) -> Option<Stepped> {
+        self.front += 1;
+        match self.queue.pop_front() {
+            Some((stepped, _)) => Some(stepped),
+            None => {
+                self.front -= 1;
+                None
+            }
+        }
+    }
+
+    /// Requests completed whose beginning is not in the trace.
+    pub fn unknown(&self) -> u64 {
+        self.tracker.unknown
+    }
+}

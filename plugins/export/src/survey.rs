@@ -1,0 +1,539 @@
+//! The first pass over a trace: who is in it. Formats begin with such lists, and events are streamed in a second pass.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::Path;
+
+use nodescope_hypercall::record::{Flags, communicator};
+use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
+use nodescope_trace::{Body, Event, Header, TraceError, TraceReader};
+
+use crate::error::ExportError;
+
+/// What a trace consists of.
+#[derive(Debug)]
+pub struct Survey {
+    /// The trace's header.
+    pub header: Header,
+    /// The MPI jobs, in the order in which they began: a trace may hold several, one after the other.
+    pub worlds: Vec<World>,
+    /// The processes, by job and rank.
+    pub processes: Vec<Process>,
+    /// The threads that called MPI, by process; the main thread first.
+    pub locations: Vec<Location>,
+    /// The functions called.
+    pub functions: BTreeSet<Function>,
+    /// Where they were called.
+    pub call_sites: BTreeSet<CallSite>,
+    /// File names of modules.
+    pub modules: BTreeMap<u64, String>,
+    /// Events.
+    pub events: u64,
+    /// MPI calls of known ranks.
+    pub calls: u64,
+    /// MPI calls of threads of which no rank is known.
+    pub strays: u64,
+    /// Calls whose lists did not fit their record.
+    pub lists_left_out: u64,
+    /// The latest time in the trace, picoseconds.
+    pub end: u64,
+    /// That the trace is incomplete, and how.
+    pub incomplete: Option<String>,
+    /// From the order of discovery to the order here.
+    order: Vec<usize>,
+}
+
+/// One MPI job: the processes of one `MPI_COMM_WORLD`.
+#[derive(Debug)]
+pub struct World {
+    /// Ranks.
+    pub size: u32,
+    /// The program's short name; empty if unknown.
+    pub program: String,
+    /// Numbers of its processes.
+    pub processes: std::ops::Range<usize>,
+    /// Its communicators but `MPI_COMM_SELF`; the world first, the others in the order of their creation.
+    pub communicators: Vec<Communicator>,
+    /// MPI calls.
+    pub calls: u64,
+    index: HashMap<u64, usize>,
+}
+
+impl World {
+    /// Number of the communicator of this id in [`World::communicators`].
+    pub fn communicator(&self, id: u64) -> Option<usize> {
+        self.index.get(&id).copied()
+    }
+}
+
+/// A communicator.
+#[derive(Debug)]
+pub struct Communicator {
+    /// Its id in records.
+    pub id: u64,
+    /// How it came about, such as `MPI_Comm_split`; none for the world, or if that is not in the trace.
+    pub made_by: Option<Function>,
+    /// Id of the communicator that it was made from; 0 if unknown.
+    pub parent: u64,
+    /// World ranks of its members, in the order of its ranks. If the trace does not tell, those that used it, ascending.
+    pub members: Vec<u32>,
+    /// The trace tells the members.
+    pub known: bool,
+    /// It is an intercommunicator: `members` are one side.
+    pub inter: bool,
+    /// World ranks of the other side of an intercommunicator.
+    pub remote: Vec<u32>,
+    positions: HashMap<u32, u32>,
+}
+
+impl Communicator {
+    /// The rank in this communicator of a world rank; of an intercommunicator, in the side that it is on.
+    pub fn position(&self, rank: u32) -> Option<u32> {
+        if self.id == communicator::WORLD {
+            return Some(rank);
+        }
+        self.positions.get(&rank).copied()
+    }
+}
+
+/// One MPI process.
+#[derive(Clone, Debug)]
+pub struct Process {
+    /// Number of its job.
+    pub world: usize,
+    /// Its rank in that job.
+    pub rank: u32,
+    /// The node, by its number.
+    pub node: u32,
+    /// Its process id in the guest.
+    pub pid: u32,
+}
+
+/// One thread that called MPI.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// Number of its process.
+    pub process: usize,
+    /// The thread.
+    pub thread: ThreadId,
+    /// Beginning of its first call, picoseconds.
+    pub first: u64,
+    /// End of its last call, picoseconds.
+    pub last: u64,
+    /// Its calls.
+    pub calls: u64,
+}
+
+/// A place in a program that calls MPI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallSite {
+    /// The return address.
+    pub address: u64,
+    /// The module it was made from, to whose load address the address is relative: 0 for the main program.
+    pub module: u64,
+}
+
+impl CallSite {
+    /// Where a record's call was made.
+    pub fn of(record: &MpiRecord) -> CallSite {
+        CallSite {
+            address: record.call_site,
+            module: record.call_module,
+        }
+    }
+}
+
+/// Finds the process and thread of an event; both passes do it alike, in the order of the events.
+#[derive(Debug, Default)]
+struct Finder {
+    processes: Vec<Process>,
+    by_pid: HashMap<(u32, u32), usize>,
+    by_thread: HashMap<(usize, ThreadId), usize>,
+    locations: Vec<(usize, ThreadId)>,
+    worlds: Vec<Found>,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    ranks: BTreeSet<u32>,
+    size: u32,
+    program: String,
+}
+
+impl Finder {
+    fn hello(&mut self, node: u32, hello: &Hello) {
+        if let Peer::Rank(rank) = hello.rank {
+            self.process(node, hello.pid, rank, hello.world_size, &hello.program);
+        }
+    }
+
+    /// A process that introduces itself, or whose first record says its rank. A rank that is there already begins another job.
+    fn process(&mut self, node: u32, pid: u32, rank: u32, size: u32, program: &str) -> usize {
+        let fits = self.worlds.last().is_some_and(|world| {
+            !world.ranks.contains(&rank) && (size == 0 || world.size == 0 || world.size == size)
+        });
+        if !fits {
+            self.worlds.push(Found::default());
+        }
+        let number = self.worlds.len() - 1;
+        let world = &mut self.worlds[number];
+        world.ranks.insert(rank);
+        world.size = world.size.max(size);
+        if world.program.is_empty() {
+            world.program = program.into();
+        }
+        self.processes.push(Process {
+            world: number,
+            rank,
+            node,
+            pid,
+        });
+        let process = self.processes.len() - 1;
+        self.by_pid.insert((node, pid), process);
+        process
+    }
+
+    /// Number of the thread in the order of discovery.
+    fn location(&mut self, node: u32, thread: ThreadId, rank: Peer) -> Option<usize> {
+        let process = match (self.by_pid.get(&(node, thread.pid)), rank) {
+            (Some(&process), Peer::Rank(rank)) if self.processes[process].rank != rank => {
+                self.process(node, thread.pid, rank, 0, "")
+            }
+            (Some(&process), _) => process,
+            (None, Peer::Rank(rank)) => self.process(node, thread.pid, rank, 0, ""),
+            (None, _) => return None,
+        };
+        let next = self.locations.len();
+        let location = *self.by_thread.entry((process, thread)).or_insert(next);
+        if location == next {
+            self.locations.push((process, thread));
+        }
+        Some(location)
+    }
+
+    fn of(&mut self, event: &Event) -> Option<usize> {
+        match &event.body {
+            Body::Mpi(call) => self.location(event.node, call.record.thread, call.record.rank),
+            Body::Unfinished(call) => self.location(event.node, call.thread, call.rank),
+            Body::Process(hello) => {
+                self.hello(event.node, hello);
+                None
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Default)]
+struct Extent {
+    first: Option<u64>,
+    last: u64,
+    calls: u64,
+}
+
+#[derive(Default)]
+struct Made {
+    by: Option<Function>,
+    parent: u64,
+    members: Vec<u32>,
+    remote: Vec<u32>,
+    users: BTreeSet<u32>,
+    inter: bool,
+    order: usize,
+}
+
+/// A list of ranks, if it is there and all of them are of this world.
+fn ranks(peers: &[Peer]) -> Option<Vec<u32>> {
+    let ranks: Option<Vec<u32>> = peers.iter().map(|peer| peer.rank()).collect();
+    ranks.filter(|ranks| !ranks.is_empty())
+}
+
+/// What is known of a communicator that a process uses; nothing of those that every program has.
+fn used<'a>(
+    made: &'a mut BTreeMap<(usize, u64), Made>,
+    process: &Process,
+    id: u64,
+) -> Option<&'a mut Made> {
+    if matches!(
+        id,
+        communicator::NONE | communicator::WORLD | communicator::SELF
+    ) {
+        return None;
+    }
+    let order = made.len();
+    let made = made.entry((process.world, id)).or_insert_with(|| Made {
+        order,
+        ..Made::default()
+    });
+    made.users.insert(process.rank);
+    Some(made)
+}
+
+impl Survey {
+    /// Reads the whole trace once.
+    pub fn of(trace: &Path) -> Result<Survey, ExportError> {
+        let reader = TraceReader::open(trace)?;
+        let header = reader.header().clone();
+        let mut finder = Finder::default();
+        let mut extents: Vec<Extent> = Vec::new();
+        let mut made: BTreeMap<(usize, u64), Made> = BTreeMap::new();
+        let mut survey = Survey {
+            header,
+            worlds: Vec::new(),
+            processes: Vec::new(),
+            locations: Vec::new(),
+            functions: BTreeSet::new(),
+            call_sites: BTreeSet::new(),
+            modules: BTreeMap::new(),
+            events: 0,
+            calls: 0,
+            strays: 0,
+            lists_left_out: 0,
+            end: 0,
+            incomplete: None,
+            order: Vec::new(),
+        };
+        for event in reader.events() {
+            let event = match event {
+                Ok(event) => event,
+                Err(cut @ TraceError::Cut { .. }) => {
+                    survey.incomplete = Some(cut.to_string());
+                    break;
+                }
+                Err(error) => return Err(error.into()),
+            };
+            survey.events += 1;
+            survey.end = survey.end.max(event.stamp.time);
+            let Some(location) = finder.of(&event) else {
+                survey.strays += u64::from(matches!(event.body, Body::Mpi(_)));
+                continue;
+            };
+            extents.resize_with(finder.locations.len(), Extent::default);
+            let extent = &mut extents[location];
+            let Body::Mpi(call) = &event.body else {
+                if let Body::Unfinished(call) = &event.body {
+                    survey.functions.insert(call.function);
+                    let first = extent.first.unwrap_or(call.entry.time);
+                    extent.first = Some(first.min(call.entry.time));
+                    extent.last = extent.last.max(event.stamp.time);
+                }
+                continue;
+            };
+            let first = extent.first.unwrap_or(call.entry.time);
+            extent.first = Some(first.min(call.entry.time));
+            extent.last = extent.last.max(call.exit.time);
+            extent.calls += 1;
+            survey.calls += 1;
+            survey.end = survey.end.max(call.exit.time);
+            let record = &call.record;
+            survey.functions.insert(record.function);
+            if record.call_site != 0 {
+                survey.call_sites.insert(CallSite::of(record));
+            }
+            if !record.module_name.is_empty() {
+                let known = survey.modules.entry(record.call_module);
+                known.or_insert_with(|| record.module_name.clone());
+            }
+            survey.lists_left_out += u64::from(record.flags.contains(Flags::TAIL_DROPPED));
+            let process = &finder.processes[finder.locations[location].0];
+            if let Some(used) = used(&mut made, process, record.communicator) {
+                used.inter |= record.flags.contains(Flags::INTERCOMM);
+            }
+            if let Some(new) = used(&mut made, process, record.new_communicator) {
+                new.by = Some(record.function);
+                new.parent = record.communicator;
+                new.inter |= record.function == Function::IntercommCreate;
+                new.inter |= !record.remote_members.is_empty();
+                if new.members.is_empty()
+                    && let Some(members) = ranks(&record.members)
+                {
+                    new.members = members;
+                    new.remote = ranks(&record.remote_members).unwrap_or_default();
+                }
+            }
+        }
+        survey.settle(finder, extents, made);
+        Ok(survey)
+    }
+
+    /// Puts what was found into its order.
+    fn settle(&mut self, finder: Finder, extents: Vec<Extent>, made: BTreeMap<(usize, u64), Made>) {
+        let mut processes: Vec<usize> = (0..finder.processes.len()).collect();
+        processes.sort_by_key(|&at| (finder.processes[at].world, finder.processes[at].rank));
+        let mut place = vec![0; processes.len()];
+        for (to, &from) in processes.iter().enumerate() {
+            place[from] = to;
+            self.processes.push(finder.processes[from].clone());
+        }
+        let mut locations: Vec<usize> = (0..finder.locations.len()).collect();
+        locations.sort_by_key(|&at| {
+            let (process, thread) = finder.locations[at];
+            (place[process], thread.tid != thread.pid, at)
+        });
+        self.order = vec![0; locations.len()];
+        for (to, &from) in locations.iter().enumerate() {
+            self.order[from] = to;
+            let (process, thread) = finder.locations[from];
+            let extent = extents.get(from);
+            self.locations.push(Location {
+                process: place[process],
+                thread,
+                first: extent.and_then(|extent| extent.first).unwrap_or(0),
+                last: extent.map_or(0, |extent| extent.last),
+                calls: extent.map_or(0, |extent| extent.calls),
+            });
+        }
+        for (number, found) in finder.worlds.into_iter().enumerate() {
+            let size = found
+                .size
+                .max(found.ranks.last().map_or(0, |&rank| rank.saturating_add(1)));
+            let first = self
+                .processes
+                .partition_point(|process| process.world < number);
+            let last = self
+                .processes
+                .partition_point(|process| process.world <= number);
+            let calls = self.locations.iter();
+            let calls = calls.filter(|at| (first..last).contains(&at.process));
+            self.worlds.push(World {
+                size,
+                program: found.program,
+                processes: first..last,
+                communicators: vec![Communicator {
+                    id: communicator::WORLD,
+                    made_by: None,
+                    parent: communicator::NONE,
+                    // A size is what a guest says: it may be anything, so that no list is made from it alone.
+                    members: found.ranks.into_iter().collect(),
+                    known: true,
+                    inter: false,
+                    remote: Vec::new(),
+                    positions: HashMap::new(),
+                }],
+                calls: calls.map(|at| at.calls).sum(),
+                index: HashMap::from([(communicator::WORLD, 0)]),
+            });
+        }
+        let mut made: Vec<((usize, u64), Made)> = made.into_iter().collect();
+        made.sort_by_key(|(_, made)| made.order);
+        for ((world, id), made) in made {
+            let known = !made.members.is_empty();
+            let members = match known {
+                true => made.members,
+                false => made.users.into_iter().collect(),
+            };
+            let sides = members.iter().zip(0..).chain(made.remote.iter().zip(0..));
+            let positions = sides.map(|(&rank, at)| (rank, at)).collect();
+            let world = &mut self.worlds[world];
+            world.index.insert(id, world.communicators.len());
+            world.communicators.push(Communicator {
+                id,
+                made_by: made.by,
+                parent: made.parent,
+                positions,
+                members,
+                known,
+                inter: made.inter,
+                remote: made.remote,
+            });
+        }
+    }
+
+    /// The second pass: every event with the number of its thread, if it is one of a thread.
+    pub fn replay<E: From<TraceError>>(
+        &self,
+        trace: &Path,
+        mut each: impl FnMut(Event, Option<usize>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut finder = Finder::default();
+        for (event, _) in TraceReader::open(trace)?.events().zip(0..self.events) {
+            let event = event?;
+            let location = finder.of(&event);
+            let location = location.and_then(|found| self.order.get(found).copied());
+            each(event, location)?;
+        }
+        Ok(())
+    }
+
+    /// The process of a thread.
+    pub fn process_of(&self, location: usize) -> &Process {
+        &self.processes[self.locations[location].process]
+    }
+
+    /// A call site as text, such as `0x11f3` in the main program, or `libm.so.6+0x11f3`.
+    pub fn site_name(&self, site: &CallSite) -> String {
+        match (site.module, self.modules.get(&site.module)) {
+            (0, _) => format!("{:#x}", site.address),
+            (_, Some(name)) => format!("{name}+{:#x}", site.address),
+            (module, None) => format!("{module:#x}+{:#x}", site.address),
+        }
+    }
+
+    /// Name of a node; its number if it has none.
+    pub fn node_name(&self, node: u32) -> String {
+        self.header
+            .nodes
+            .get(node as usize)
+            .map_or_else(|| format!("node{node}"), |entry| entry.name.clone())
+    }
+
+    /// Name of a thread, such as `rank 3`, `rank 3 thread 2`, or with several jobs `job 1 rank 3`.
+    pub fn location_name(&self, number: usize) -> String {
+        let location = &self.locations[number];
+        let first = self
+            .locations
+            .partition_point(|other| other.process < location.process);
+        let name = self.process_name(location.process);
+        match number - first {
+            0 => name,
+            thread => format!("{name} thread {thread}"),
+        }
+    }
+
+    /// Name of a process, such as `rank 3`, or with several jobs `job 1 rank 3`.
+    pub fn process_name(&self, process: usize) -> String {
+        let process = &self.processes[process];
+        match self.worlds.len() {
+            1 => format!("rank {}", process.rank),
+            _ => format!("job {} rank {}", process.world, process.rank),
+        }
+    }
+
+    /// The job to export where a format holds one only: the one asked for, or the one with most calls.
+    pub fn one_world(&self, asked: Option<usize>) -> Result<usize, ExportError> {
+        match asked {
+            Some(asked) if asked < self.worlds.len() => Ok(asked),
+            Some(asked) => Err(ExportError::NoSuchWorld {
+                asked,
+                worlds: self.worlds.len(),
+            }),
+            None => Ok((0..self.worlds.len())
+                .rev()
+                .max_by_key(|&at| self.worlds[at].calls)
+                .unwrap_or(0)),
+        }
+    }
+
+    /// That every rank of a job is there, and how many they are.
+    pub fn complete(&self, world: usize, format: &'static str) -> Result<u32, ExportError> {
+        let world = &self.worlds[world];
+        let ranks = self.processes[world.processes.clone()].iter();
+        for (process, rank) in ranks.zip(0..) {
+            if process.rank != rank {
+                return Err(ExportError::MissingRank {
+                    format,
+                    rank,
+                    size: world.size,
+                });
+            }
+        }
+        let found = world.processes.len() as u32;
+        if found < world.size {
+            return Err(ExportError::MissingRank {
+                format,
+                rank: found,
+                size: world.size,
+            });
+        }
+        Ok(world.size)
+    }
+}
