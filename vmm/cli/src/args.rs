@@ -46,6 +46,10 @@ pub enum Command {
     Image(Image),
     /// Boot a study's cluster with a shell in place of the job and connect this terminal to a node's console.
     Console(Console),
+    /// Write a trace in the format of another tool (plugins/export/README.md).
+    Export(Export),
+    /// Make a trace of one that another tool wrote: an OTF2 archive or a SimGrid time-independent trace.
+    Import(Import),
 }
 
 /// `nodescope run`.
@@ -169,4 +173,70 @@ pub struct Console {
     /// The node whose console it is, from 0.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub node: u32,
+}
+
+/// `nodescope export`.
+#[derive(Debug, clap::Args)]
+pub struct Export {
+    /// Folder of the results, or a trace.
+    pub results: PathBuf,
+    /// The format, or several with commas between them.
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_enum,
+        value_delimiter = ',',
+        required = true
+    )]
+    pub format: Vec<ExportFormat>,
+    /// Folder to write to; with several formats, a folder in it for each.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// The MPI job, from 0, where a trace holds several and a format one (simgrid, dimemas); by default the one with most calls.
+    #[arg(long, value_name = "N")]
+    pub job: Option<usize>,
+    /// What stands for the work between MPI calls in a format that replays it (simgrid).
+    #[arg(long, value_enum, default_value_t = Bursts::Time)]
+    pub bursts: Bursts,
+}
+
+/// Formats of `nodescope export`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExportFormat {
+    /// Open Trace Format 2: Vampir, Scalasca, otf2-print.
+    Otf2,
+    /// Perfetto's native format: ui.perfetto.dev; for traces of any size.
+    Perfetto,
+    /// Chrome's JSON: ui.perfetto.dev, chrome://tracing; for small traces.
+    Chrome,
+    /// SimGrid's time-independent trace and a platform: smpirun -replay.
+    Simgrid,
+    /// Paraver's .prv, .pcf and .row.
+    Paraver,
+    /// Dimemas' .dim.
+    Dimemas,
+    /// A table, one line an event.
+    Csv,
+}
+
+/// What stands for the work between MPI calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Bursts {
+    /// Its virtual time.
+    Time,
+    /// Its instructions, at the mean speed at which the job executed them.
+    Instructions,
+}
+
+/// `nodescope import`.
+#[derive(Debug, clap::Args)]
+pub struct Import {
+    /// An OTF2 archive (its .otf2 file, or the folder with it) or a SimGrid time-independent trace (the file for smpirun -replay).
+    pub input: PathBuf,
+    /// The trace to write.
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// Replace a trace that is already there.
+    #[arg(long)]
+    pub force: bool,
 }

@@ -5,6 +5,7 @@ mod check;
 mod config;
 mod console;
 mod exit;
+mod export;
 mod image;
 mod predict;
 mod progress;
@@ -29,6 +30,8 @@ fn main() -> std::process::ExitCode {
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
         Command::Console(console) => console::console(console),
+        Command::Export(args) => export::export(args),
+        Command::Import(args) => export::import(args),
     };
     let exit = result.unwrap_or_else(|failure| {
         failure.print(args.log_format);

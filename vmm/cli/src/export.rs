@@ -1,0 +1,170 @@
+//! `nodescope export` and `nodescope import`.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_config::quantity::{self, BitRate, Time};
+use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Options};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::terminal::print;
+
+/// Writes a trace in another tool's format.
+pub fn export(args: &args::Export) -> Result<Exit, Failure> {
+    let (trace, network) = source(&args.results)?;
+    let options = Options {
+        world: args.job,
+        bursts: match args.bursts {
+            args::Bursts::Time => Bursts::Time,
+            args::Bursts::Instructions => Bursts::Instructions,
+        },
+        network: network.unwrap_or_default(),
+    };
+    for &format in &args.format {
+        let format = Format::from(format);
+        // Files of several formats lie apart: their names may be the same.
+        let folder = match args.format.len() {
+            1 => args.output.clone(),
+            _ => args.output.join(format.name()),
+        };
+        let summary =
+            nodescope_export::export(&trace, format, &folder, &options).map_err(|error| {
+                let exit = match &error {
+                    ExportError::Io { .. } => Exit::Host,
+                    ExportError::Otf2(error) if error.missing() => Exit::Host,
+                    _ => Exit::Study,
+                };
+                Failure::of(exit, &error)
+            })?;
+        let mut text = format!(
+            "{}: {} events, {} of them MPI calls\n",
+            format.name(),
+            summary.events,
+            summary.calls
+        );
+        for file in &summary.files {
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "  {}", file.display());
+        }
+        for note in &summary.notes {
+            let _ = writeln!(text, "  note: {note}");
+        }
+        print(&text)?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Makes a trace of another tool's.
+pub fn import(args: &args::Import) -> Result<Exit, Failure> {
+    if args.output.exists() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} is there already; give another name, or --force to replace it",
+                args.output.display()
+            ),
+        ));
+    }
+    let imported = nodescope_export::import(&args.input, &args.output).map_err(|error| {
+        let exit = match &error {
+            ImportError::Io { .. } | ImportError::Write(_) => Exit::Host,
+            ImportError::Otf2(error) if error.missing() => Exit::Host,
+            _ => Exit::Study,
+        };
+        Failure::of(exit, &error)
+    })?;
+    let mut text = format!(
+        "{}: {} ranks, {} MPI calls\n",
+        args.output.display(),
+        imported.ranks,
+        imported.calls
+    );
+    for note in &imported.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
+    print(&text)?;
+    Ok(Exit::Ok)
+}
+
+/// The trace in a results folder, or the trace itself, with the study's network if a study lies beside it.
+fn source(results: &Path) -> Result<(PathBuf, Option<Network>), Failure> {
+    if !results.is_dir() {
+        return Ok((results.into(), None));
+    }
+    let trace = results.join(TRACE_FILE);
+    if !trace.is_file() {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} holds no trace (no {TRACE_FILE}); give the folder that `nodescope run` named, or a trace",
+                results.display()
+            ),
+        ));
+    }
+    let study = results.join("study.toml");
+    let network =
+        match fs::read_to_string(&study) {
+            Ok(text) => Some(network(&text).map_err(|what| {
+                Failure::new(Exit::Study, format!("{}: {what}", study.display()))
+            })?),
+            Err(_) => None,
+        };
+    Ok((trace, network))
+}
+
+/// The network of a study, as far as it says; the study was checked when it ran.
+fn network(text: &str) -> Result<Network, String> {
+    let study: toml::Table = toml::from_str(text).map_err(|error| error.to_string())?;
+    let field = |name: &str| {
+        let value = study.get("network")?.as_table()?.get(name)?;
+        Some(value.as_str().unwrap_or_default().to_string())
+    };
+    let mut network = Network::default();
+    if let Some(text) = field("latency") {
+        let latency: Time =
+            quantity::parse(&text).map_err(|error| format!("network.latency: {error}"))?;
+        network.latency_ps = latency.0;
+    }
+    if let Some(text) = field("bandwidth") {
+        let bandwidth: BitRate =
+            quantity::parse(&text).map_err(|error| format!("network.bandwidth: {error}"))?;
+        network.bandwidth = bandwidth.0;
+    }
+    Ok(network)
+}
+
+impl From<args::ExportFormat> for Format {
+    fn from(format: args::ExportFormat) -> Format {
+        match format {
+            args::ExportFormat::Otf2 => Format::Otf2,
+            args::ExportFormat::Perfetto => Format::Perfetto,
+            args::ExportFormat::Chrome => Format::Chrome,
+            args::ExportFormat::Simgrid => Format::Simgrid,
+            args::ExportFormat::Paraver => Format::Paraver,
+            args::ExportFormat::Dimemas => Format::Dimemas,
+            args::ExportFormat::Csv => Format::Csv,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_network_is_the_studys() {
+        let text = "[network]\nlatency = \"50 us\"\nbandwidth = \"1 Gbit/s\"\n";
+        let network = network(text).unwrap();
+        assert_eq!(network.latency_ps, 50_000_000);
+        assert_eq!(network.bandwidth, 1_000_000_000);
+    }
+
+    #[test]
+    fn a_study_that_says_nothing_has_the_default_network() {
+        assert_eq!(network("[study]\nname = \"x\"\n"), Ok(Network::default()));
+        assert!(network("[network]\nlatency = \"1.3\"\n").is_err());
+    }
+}
