@@ -1,7 +1,7 @@
 //! Traces in the formats of other tools, and traces of other tools as ours.
 //!
 //! - [`export`] writes a trace in one of the [`Format`]s; `README.md` says what each holds and what it loses.
-//! - [`import`] makes a trace of an OTF2 archive or of a SimGrid time-independent trace.
+//! - [`import()`] makes a trace of an OTF2 archive or of a SimGrid time-independent trace.
 //!
 //! Below that, [`survey`] is the first pass over a trace, which finds who is in it, and [`steps`] tells calls as messages sent,
 //! receives posted and requests completed. There is a module for each format. Traces are streamed: memory grows with ranks,
