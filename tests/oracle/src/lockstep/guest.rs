@@ -78,6 +78,8 @@ pub enum Start {
 pub struct Image {
     /// [`USED`] bytes.
     pub bytes: Vec<u8>,
+    /// Physical addresses of the table entries that the kernel changes.
+    pub entries: [u64; 8],
 }
 
 impl Image {
@@ -88,6 +90,7 @@ impl Image {
     pub fn new(window: &[u8]) -> Result<Self, IcedError> {
         let mut image = Self {
             bytes: vec![0; USED],
+            entries: [0; 8],
         };
         let mut tables = PageTables::new(TABLES);
         let memory = &mut image.bytes;
@@ -108,6 +111,7 @@ impl Image {
         }
         map(DEVICE, DEVICE_PHYSICAL | P | W | U | NX);
         assert!(tables.end() <= IDT);
+        image.entries = entries;
         let (code, vectors, system_call) = kernel(&entries)?;
         image.put(KERNEL_CODE, &code);
         for (v, target) in vectors.iter().enumerate() {

@@ -15,6 +15,7 @@ use thiserror::Error;
 use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image, STRIDE, Start, VCPUS};
 use super::platform::{Event, Machine};
 use super::program::Writer;
+use crate::bare::page;
 use crate::catalogue::Group;
 use crate::generate::{registers, window};
 use crate::layout::CODE;
@@ -104,6 +105,15 @@ impl Side {
         // SAFETY: the first region starts at address zero and is larger; it is written only while the vCPU runs or by
         // `Ram::write`, neither of which happens while `self` is borrowed.
         unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host, guest::USED) }
+    }
+
+    /// The table entries that the kernel changes, without the bits that processors set.
+    fn mapped(&self, image: &Image) -> [u64; 8] {
+        image.entries.map(|at| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&self.bytes()[at as usize..][..8]);
+            u64::from_le_bytes(word) & !(page::A | page::D)
+        })
     }
 
     /// Make memory what it is in `image`.
@@ -352,7 +362,7 @@ impl Pair {
             }
             tally.programs += 1;
             let stop = cut.filter(|c| c.program == program);
-            self.program(program, tally, stop)?;
+            self.program(program, base, tally, stop)?;
             if stop.is_some() {
                 return Ok(());
             }
@@ -428,8 +438,15 @@ impl Pair {
         }
     }
 
-    fn program(&mut self, program: u64, tally: &mut Tally, cut: Option<Cut>) -> Result<(), Place> {
+    fn program(
+        &mut self,
+        program: u64,
+        base: &Image,
+        tally: &mut Tally,
+        cut: Option<Cut>,
+    ) -> Result<(), Place> {
         let mut ran = 0;
+        let mut mapped = self.sides[0].mapped(base);
         // vCPUs that do nothing any more.
         let mut ended = vec![false; self.sides[0].vcpus.len()];
         for slice in 0..SLICES {
@@ -466,6 +483,12 @@ impl Pair {
                     what,
                 });
             }
+            let now_mapped = self.sides[0].mapped(base);
+            if now_mapped != mapped {
+                // The kernel of a node tells other vCPUs before it goes on.
+                mapped = now_mapped;
+                self.shoot_down(turn);
+            }
             for side in &mut self.sides {
                 tally.events += side.machine.log.len() as u64;
                 side.machine.log.clear();
@@ -501,6 +524,18 @@ impl Pair {
             }
         }
         Ok(())
+    }
+
+    /// Drop the translations that all vCPUs but one have cached.
+    fn shoot_down(&mut self, turn: usize) {
+        for side in &mut self.sides {
+            for (n, vcpu) in side.vcpus.iter_mut().enumerate() {
+                if n != turn {
+                    let state = vcpu.save();
+                    vcpu.restore(&state);
+                }
+            }
+        }
     }
 
     /// What happens between slices: devices write memory, other vCPUs take lines away, windows open and close, NMIs come.
