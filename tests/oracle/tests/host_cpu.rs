@@ -87,7 +87,7 @@ fn group_agrees(group: Group, encodings: u64) {
 
 #[test]
 fn integer_instructions_agree() {
-    group_agrees(Group::Integer, 2_000);
+    group_agrees(Group::Integer, 5_000);
 }
 
 #[test]
