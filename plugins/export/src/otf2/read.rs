@@ -164,6 +164,15 @@ impl Open<'_> {
                 let mut count = 0;
                 let code = (otf2.reader_read_events)(self.reader, global, &mut count);
                 result = self.check(code);
+                if result.is_ok() && count != definitions.events {
+                    result = Err(Otf2Error::Library {
+                        doing: self.doing.clone(),
+                        what: format!(
+                            "its definitions announce {} events, and there are {count}",
+                            definitions.events
+                        ),
+                    });
+                }
             }
             result
         }
@@ -179,6 +188,8 @@ struct Definitions {
     tree: BTreeMap<u32, (u32, u32)>,
     /// Parents of location groups.
     groups: HashMap<u32, u32>,
+    /// Events of all locations.
+    events: u64,
     /// Groups of locations.
     locations: BTreeMap<u64, u32>,
     /// Names of regions.
@@ -247,7 +258,8 @@ definition_callbacks! {
     on_location_group(found, number: u32, _name: u32, _kind: u8, parent: u32, _creator: u32) {
         found.groups.insert(number, parent);
     }
-    on_location(found, number: u64, _name: u32, _kind: u8, _events: u64, group: u32) {
+    on_location(found, number: u64, _name: u32, _kind: u8, events: u64, group: u32) {
+        found.events = found.events.saturating_add(events);
         found.locations.insert(number, group);
     }
     on_region(found, number: u32, name: u32, _canonical: u32, _description: u32, _role: u8, _paradigm: u8, _flags: u32, _file: u32, _begin: u32, _end: u32) {
