@@ -12,6 +12,7 @@ const LINES: usize = 128;
 const FIRST_LINE: usize = 2 * PAGES;
 /// All slots.
 const SLOTS: usize = FIRST_LINE + 2 * LINES;
+
 /// A page (or line) that loads and stores may touch. An access of `n` bytes at `linear` hits where
 /// `linear - read <= unit - n`: one subtraction finds both the right page and an access that leaves it.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +39,8 @@ const EMPTY: Entry = Entry {
 /// missing, its page usually is not.
 #[repr(C)]
 pub struct DataFilter {
+    /// Entries that are asked stand for lines, which may be as large as pages.
+    of_lines: bool,
     /// log2 of what an entry that is asked stands for: page or line.
     shift: u32,
     /// The same in bytes.
@@ -156,6 +159,7 @@ const PAGE_SHIFT: u32 = 12;
 impl Default for DataFilter {
     fn default() -> Self {
         let mut filter = Self {
+            of_lines: false,
             shift: PAGE_SHIFT,
             unit: 1 << PAGE_SHIFT,
             index_shift: 0,
@@ -189,6 +193,7 @@ impl DataFilter {
             geometry.is_none_or(|_| slots as usize <= LINES) && shift >= ENTRY_SHIFT,
             "filter geometry has more slots or smaller lines than the engine keeps"
         );
+        self.of_lines = geometry.is_some();
         self.shift = shift;
         self.unit = 1 << shift;
         self.index_shift = shift - ENTRY_SHIFT;
@@ -200,12 +205,6 @@ impl DataFilter {
         self.flush();
     }
 
-    /// Entries stand for lines.
-    #[inline(always)]
-    fn of_lines(&self) -> bool {
-        self.shift != PAGE_SHIFT
-    }
-
     /// Slot of an address, without regard to privilege.
     #[inline(always)]
     fn slot(&self, linear: u64) -> usize {
@@ -215,7 +214,7 @@ impl DataFilter {
     /// A privilege's first entry of those that are asked.
     #[inline(always)]
     fn first(&self, privilege: usize) -> usize {
-        if self.of_lines() {
+        if self.of_lines {
             FIRST_LINE + privilege * LINES
         } else {
             privilege * PAGES
@@ -287,7 +286,7 @@ impl DataFilter {
     }
 
     fn flush_lines(&mut self) {
-        if self.of_lines() {
+        if self.of_lines {
             for slot in FIRST_LINE..SLOTS {
                 self.entries[slot] = self.empty(slot);
             }
@@ -314,7 +313,7 @@ impl DataFilter {
         for slot in [slot, slot + PAGES] {
             self.entries[slot] = self.empty(slot);
         }
-        if self.of_lines() {
+        if self.of_lines {
             for slot in FIRST_LINE..SLOTS {
                 let entry = &self.entries[slot];
                 if entry.read >> 12 == linear >> 12 || entry.write >> 12 == linear >> 12 {
@@ -342,6 +341,7 @@ impl DataFilter {
         self.base = (self.first(self.privilege) << ENTRY_SHIFT) as u64;
     }
 
+    /// The entry that an address asks.
     #[inline(always)]
     pub fn entry(&self, linear: u64) -> &Entry {
         let at = (linear >> self.index_shift & self.mask) + self.base;
@@ -524,6 +524,40 @@ impl DataFilter {
                 }
             }
             Permission::ReadWrite => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A page that is known must not answer for a line that the model has not seen, whatever the line's size.
+    #[test]
+    fn pages_do_not_answer_for_lines_as_large_as_pages() {
+        let mut filter = DataFilter::default();
+        for line_shift in [6, PAGE_SHIFT as u8] {
+            filter.shape(Some(FilterGeometry {
+                line_shift,
+                data_slots: 0,
+                instruction_slots: 0,
+                data_ways: 1,
+                instruction_ways: 1,
+            }));
+            let linear = 0x5000;
+            filter.enter_page(linear, 0x9000, 0x10_0000, true, false);
+            assert!(filter.page(linear, true).is_some());
+            let entry = *filter.entry(linear);
+            assert_eq!(filter.hit(entry.read, linear, 8), None, "{line_shift}");
+            let outcome = Outcome {
+                stall: 0,
+                filter: Permission::Read,
+                replaced: None,
+            };
+            filter.enter_line(linear, 0x10_0000, 0x9000, &outcome, true);
+            let entry = *filter.entry(linear);
+            assert_eq!(filter.hit(entry.read, linear, 8), Some(0), "{line_shift}");
+            assert_eq!(filter.hit(entry.write, linear, 8), None, "{line_shift}");
         }
     }
 }
