@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use nodescope_config::problem::{Problem, Problems, Severity};
+use nodescope_config::document::{self, Document};
+use nodescope_config::problem::Problems;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
-use nodescope_config::reader::{Item, Section, Source, position};
+use nodescope_config::reader::{Item, Section};
 use nodescope_model::CollectiveKind;
-use toml::de::DeTable;
 
 use super::{Cluster, Placement, Preset, Progress, Speed};
 use crate::collective::{Algorithm, Library, Selected};
@@ -21,28 +21,7 @@ impl Cluster {
     ///
     /// Everything that is wrong with it, in the order of the file.
     pub fn load(path: &Path) -> Result<Cluster, Problems> {
-        let whole = |position, message: String| {
-            let problem = Problem {
-                severity: Severity::Error,
-                position,
-                field: String::new(),
-                message,
-            };
-            Problems::new(path, vec![problem])
-        };
-        let bytes = std::fs::read(path).map_err(|error| {
-            whole(
-                None,
-                format!("cannot be read: {error}; give the path of a cluster file"),
-            )
-        })?;
-        match std::str::from_utf8(&bytes) {
-            Ok(text) => Cluster::parse(path, text),
-            Err(error) => Err(whole(
-                Some(position(&bytes, error.valid_up_to())),
-                "is not UTF-8 text from here on; save the file as UTF-8".into(),
-            )),
-        }
+        document::load(path, "a cluster", Cluster::parse)
     }
 
     /// Reads the text of a cluster file.
@@ -51,48 +30,18 @@ impl Cluster {
     ///
     /// As [`Cluster::load`].
     pub fn parse(file: &Path, text: &str) -> Result<Cluster, Problems> {
-        read(file, text).0
+        read(file, text).checked.map(|(cluster, _)| cluster)
     }
 }
 
 /// All fields that a text has been asked for. For the test of the reference.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
-    read(file, text).1
+    read(file, text).known
 }
 
-fn read(file: &Path, text: &str) -> (Result<Cluster, Problems>, BTreeSet<String>) {
-    let (document, syntax) = DeTable::parse_recoverable(text);
-    let source = Source::new(text, "a cluster");
-    let root = Section::root(&source, document.get_ref());
-    let cluster = cluster(file, &root);
-    root.finish();
-    let (mut problems, _, known) = source.finish();
-    if !syntax.is_empty() {
-        // What the parser skipped is not missing, and a line that it could not read has one problem, not two.
-        let syntax: Vec<Problem> = (syntax.iter())
-            .map(|error| Problem {
-                severity: Severity::Error,
-                position: Some(position(
-                    text.as_bytes(),
-                    error.span().map_or(0, |span| span.start),
-                )),
-                field: String::new(),
-                message: format!("is not TOML: {}", error.message().replace('\n', ", ")),
-            })
-            .collect();
-        let line = |problem: &Problem| problem.position.map(|position| position.line);
-        problems.retain(|problem| {
-            !problem.message.starts_with("is missing")
-                && !syntax.iter().any(|error| line(error) == line(problem))
-        });
-        problems.extend(syntax);
-    }
-    if problems.is_empty() {
-        (Ok(cluster), known)
-    } else {
-        (Err(Problems::new(file, problems)), known)
-    }
+fn read(file: &Path, text: &str) -> Document<Cluster> {
+    document::read(file, text, "a cluster", |root| cluster(file, root))
 }
 
 fn cluster(file: &Path, root: &Section<'_>) -> Cluster {
