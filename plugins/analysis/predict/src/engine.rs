@@ -7,6 +7,7 @@
 //!
 //! All that is stored per message and per rank lies in arrays, linked by 32-bit numbers.
 
+mod agenda;
 mod burst;
 mod collective;
 mod matching;
@@ -15,14 +16,14 @@ mod path;
 mod point;
 mod wires;
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 use crate::cluster::{Cluster, FitError, Progress};
 use crate::code::{Act, Code, Ins, NONE};
 use crate::collective::Selected;
 use crate::network::Channel;
 use crate::result::{Outcome, Problem, RankTimes, WaitKind};
+use agenda::Agenda;
 use burst::Busy;
 use collective::Team;
 use matching::{Message, Posted, Queues, Slab};
@@ -175,6 +176,9 @@ struct WaitSum {
     late_rank: u32,
 }
 
+/// How many events before its own a context's memory is fetched.
+const AHEAD: usize = 8;
+
 /// Event codes: a context; a request to send that arrives; a permission that arrives.
 const ASKED: u32 = 1 << 30;
 const GRANTED: u32 = 1 << 31;
@@ -191,7 +195,7 @@ struct Engine<'a> {
     beta: f64,
     contexts: Vec<Context>,
     spare: Vec<u32>,
-    queue: BinaryHeap<Reverse<(u64, u32)>>,
+    queue: Agenda,
     /// Contexts that can go on, where the order of times does not matter.
     runnable: Vec<u32>,
     messages: Slab<Message>,
@@ -247,7 +251,7 @@ impl<'a> Engine<'a> {
             beta,
             contexts,
             spare: Vec::new(),
-            queue: BinaryHeap::with_capacity(world as usize + 16),
+            queue: Agenda::default(),
             runnable: Vec::new(),
             messages: Slab::default(),
             posted: Slab::default(),
@@ -283,8 +287,11 @@ impl<'a> Engine<'a> {
                 return;
             }
         }
-        while let Some(Reverse((time, what))) = self.queue.pop() {
+        while let Some((time, what)) = self.queue.take() {
             self.now = time;
+            if let Some(next) = self.queue.ahead(AHEAD) {
+                self.prepare(next);
+            }
             if what & GRANTED != 0 {
                 self.granted(what & !GRANTED, time);
             } else if what & ASKED != 0 {
@@ -299,23 +306,37 @@ impl<'a> Engine<'a> {
         self.deadlock();
     }
 
+    /// Has the memory of a context at hand that will soon go on.
+    fn prepare(&self, what: u32) {
+        let Some(context) = self.contexts.get(what as usize) else {
+            return;
+        };
+        agenda::prefetch(context);
+        if let Some(account) = self.accounts.get(what as usize) {
+            agenda::prefetch(account);
+            agenda::prefetch(&self.queues.messages[what as usize]);
+            agenda::prefetch(&self.queues.posted[what as usize]);
+            self.wires.prepare(self.node_of[what as usize]);
+        }
+    }
+
     /// Wakes a context at a time.
     fn wake(&mut self, context: u32, time: u64) {
         self.contexts[context as usize].wake = time;
         if self.ordered {
-            self.queue.push(Reverse((time, context)));
+            self.queue.add(time, context);
         } else {
             self.runnable.push(context);
         }
     }
 
     /// Whether something happens before `time`.
-    fn overtaken(&self, time: u64) -> bool {
+    fn overtaken(&mut self, time: u64) -> bool {
         self.ordered
             && self
                 .queue
-                .peek()
-                .is_some_and(|Reverse((earliest, _))| *earliest < time)
+                .earliest()
+                .is_some_and(|earliest| earliest < time)
     }
 
     /// Lets a context run as far as it can.

@@ -244,8 +244,7 @@ impl Engine<'_> {
             if posted.time >= arrival || waits || self.asynchronous {
                 self.grant(number, arrival.max(posted.time));
             } else {
-                self.queue
-                    .push(std::cmp::Reverse((arrival, ASKED | number)));
+                self.queue.add(arrival, ASKED | number);
             }
             return;
         }
@@ -321,8 +320,7 @@ impl Engine<'_> {
         let waits = matches!(message.sender, Target::Context(_));
         // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
-            self.queue
-                .push(std::cmp::Reverse((arrives, GRANTED | number)));
+            self.queue.add(arrives, GRANTED | number);
         } else {
             self.data(number, arrives);
         }

@@ -15,11 +15,18 @@ use crate::result::LinkLoad;
 #[derive(Debug)]
 pub(super) struct Wires {
     nodes: u32,
-    /// When each link, or each rank's own port without contention, is free again.
-    free: Vec<u64>,
-    bytes: Vec<u64>,
-    busy: Vec<u64>,
+    /// Each link, or each rank's own port without contention.
+    links: Vec<Link>,
     route: Vec<u32>,
+}
+
+/// A link, or a port.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// When it is free again.
+    free: u64,
+    bytes: u64,
+    busy: u64,
 }
 
 impl Wires {
@@ -29,49 +36,46 @@ impl Wires {
             crate::topology::Topology::Crossbar => used,
             _ => cluster.topology.capacity() as u32,
         };
-        let links = if cluster.contention {
-            cluster.topology.links(nodes) as usize
-        } else {
-            0
+        let links = match cluster.contention {
+            true => cluster.topology.links(nodes) as usize,
+            false => world as usize,
         };
         Wires {
             nodes,
-            free: vec![
-                0;
-                if cluster.contention {
-                    links
-                } else {
-                    world as usize
-                }
-            ],
-            bytes: vec![0; links],
-            busy: vec![0; links],
+            links: vec![Link::default(); links],
             route: Vec::new(),
         }
     }
 
     fn occupy(&mut self, link: u32, head: u64, bytes: u64, time: u64) -> u64 {
-        let link = link as usize;
-        let start = self.free[link].max(head);
-        self.free[link] = start + time;
-        self.bytes[link] += bytes;
-        self.busy[link] += time;
+        let link = &mut self.links[link as usize];
+        let start = link.free.max(head);
+        link.free = start + time;
+        link.bytes += bytes;
+        link.busy += time;
         start
+    }
+
+    /// Has a node's own links at hand.
+    pub fn prepare(&self, node: u32) {
+        if let Some(link) = self.links.get(node as usize) {
+            super::agenda::prefetch(link);
+        }
     }
 
     /// The links that carried most.
     pub fn loads(&self, cluster: &Cluster, most: usize) -> Vec<LinkLoad> {
-        let mut order: Vec<usize> = (0..self.bytes.len())
-            .filter(|&link| self.bytes[link] > 0)
+        let mut order: Vec<usize> = (0..self.links.len())
+            .filter(|&link| self.links[link].bytes > 0)
             .collect();
-        order.sort_by_key(|&link| (u64::MAX - self.busy[link], link));
+        order.sort_by_key(|&link| (u64::MAX - self.links[link].busy, link));
         order
             .into_iter()
             .take(most)
             .map(|link| LinkLoad {
                 link: cluster.topology.link_name(link as u32, self.nodes),
-                bytes: self.bytes[link],
-                busy: self.busy[link],
+                bytes: self.links[link].bytes,
+                busy: self.links[link].busy,
             })
             .collect()
     }
@@ -110,13 +114,14 @@ impl Engine<'_> {
             return (time + wire, time + wire + extra + hops);
         }
         if !cluster.contention {
-            let start = wires.free[from as usize].max(time);
+            let port = &mut wires.links[from as usize];
+            let start = port.free.max(time);
             // A post occupies its sender until it has arrived.
             let busy = match channel.model {
                 Model::LogGp => occupied,
                 Model::Post => wire + extra,
             };
-            wires.free[from as usize] = start + busy;
+            port.free = start + busy;
             return (start + wire, start + wire + extra + hops);
         }
         let route = std::mem::take(&mut wires.route);
