@@ -45,11 +45,19 @@ pub enum Algorithm {
     ScatterAllgather,
     /// A reduction to rank 0, then a broadcast.
     ReduceBroadcast,
+    /// A tree in which every rank has two children, level by level.
+    Binary,
+    /// As the binomial tree, with three children at each distance 1, 4, 16, ...
+    Knomial,
+    /// A block with one neighbour, then two blocks with the other and the one in turn.
+    NeighbourExchange,
+    /// Everybody's block to rank 0, then a broadcast along a binary tree.
+    GatherBroadcast,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 12] = [
+    pub const ALL: [Algorithm; 16] = [
         Algorithm::Linear,
         Algorithm::Binomial,
         Algorithm::Pipeline,
@@ -62,6 +70,10 @@ impl Algorithm {
         Algorithm::Dissemination,
         Algorithm::ScatterAllgather,
         Algorithm::ReduceBroadcast,
+        Algorithm::Binary,
+        Algorithm::Knomial,
+        Algorithm::NeighbourExchange,
+        Algorithm::GatherBroadcast,
     ];
 
     /// Its name in cluster files.
@@ -79,6 +91,10 @@ impl Algorithm {
             Algorithm::Dissemination => "dissemination",
             Algorithm::ScatterAllgather => "scatter-allgather",
             Algorithm::ReduceBroadcast => "reduce-broadcast",
+            Algorithm::Binary => "binary",
+            Algorithm::Knomial => "knomial",
+            Algorithm::NeighbourExchange => "neighbour-exchange",
+            Algorithm::GatherBroadcast => "gather-broadcast",
         }
     }
 
@@ -88,16 +104,25 @@ impl Algorithm {
         use CollectiveKind as K;
         match kind {
             K::Barrier => matches!(self, Linear | RecursiveDoubling | Dissemination),
-            K::Bcast => matches!(self, Linear | Binomial | Pipeline | ScatterAllgather),
-            K::Reduce => matches!(self, Linear | Binomial | Pipeline | Rabenseifner),
+            K::Bcast => matches!(
+                self,
+                Linear | Binomial | Binary | Knomial | Pipeline | ScatterAllgather
+            ),
+            K::Reduce => matches!(self, Linear | Binomial | Binary | Pipeline | Rabenseifner),
             K::Allreduce | K::Create => matches!(
                 self,
                 RecursiveDoubling | Ring | Rabenseifner | ReduceBroadcast
             ),
             K::Gather | K::Scatter => matches!(self, Linear | Binomial),
             K::Gatherv | K::Scatterv => self == Linear,
-            K::Allgather => matches!(self, RecursiveDoubling | Ring | Bruck | Linear),
-            K::Allgatherv => matches!(self, Ring | Linear),
+            K::Allgather => matches!(
+                self,
+                RecursiveDoubling | Ring | Bruck | NeighbourExchange | Linear
+            ),
+            K::Allgatherv => matches!(
+                self,
+                Ring | Bruck | NeighbourExchange | GatherBroadcast | Linear
+            ),
             K::Alltoall => matches!(self, Linear | Pairwise | Bruck),
             K::Alltoallv => matches!(self, Linear | Pairwise),
             K::ReduceScatter | K::ReduceScatterBlock => {
@@ -172,6 +197,25 @@ impl Shape<'_> {
         }
     }
 
+    /// Bytes of a rank's block in an all-gather.
+    fn block(&self, rank: u32) -> u64 {
+        if rank == self.me && self.receive_from.is_empty() {
+            self.bytes
+        } else {
+            self.from(rank)
+        }
+    }
+
+    /// Bytes of so many blocks from a rank's on.
+    fn blocks(&self, from: u32, count: u32) -> u64 {
+        if self.receive_from.is_empty() {
+            return self.bytes * u64::from(count);
+        }
+        (0..count)
+            .map(|k| self.block(((u64::from(from) + u64::from(k)) % u64::from(self.size)) as u32))
+            .sum()
+    }
+
     /// The rank so many after the caller.
     fn after(&self, distance: u32) -> u32 {
         ((u64::from(self.me) + u64::from(distance)) % u64::from(self.size)) as u32
@@ -244,12 +288,15 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
         }
         (K::Bcast, Linear) => tree::linear_out(shape, k, |_| shape.bytes),
         (K::Bcast, Pipeline) => tree::pipeline(shape, k, selected.segment),
+        (K::Bcast, Binary) => tree::binary_out(shape, k, shape.root, shape.bytes),
+        (K::Bcast, Knomial) => tree::knomial_out(shape, k),
         (K::Bcast, ScatterAllgather) => exchange::scatter_allgather(shape, k),
         (K::Bcast, _) => tree::binomial_out(shape, k, shape.root, |_| shape.bytes),
         (K::Reduce, Linear) => {
             tree::linear_in(shape, k, |_| shape.bytes).map(|r| reduced(r, shape.bytes))
         }
         (K::Reduce, Pipeline) => tree::reduce_pipeline(shape, k, selected.segment),
+        (K::Reduce, Binary) => tree::binary_in(shape, k).map(|r| reduced(r, shape.bytes)),
         (K::Reduce, Rabenseifner) => exchange::rabenseifner_reduce(shape, k),
         (K::Reduce, _) => tree::binomial_in(shape, k, shape.root, |_| shape.bytes)
             .map(|r| reduced(r, shape.bytes)),
@@ -267,7 +314,13 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
         (K::Allgather, RecursiveDoubling) if shape.size.is_power_of_two() => {
             exchange::doubling_allgather(shape, k)
         }
-        (K::Allgather, Bruck | RecursiveDoubling) => exchange::bruck_allgather(shape, k),
+        (K::Allgather, Bruck | RecursiveDoubling) | (K::Allgatherv, Bruck) => {
+            exchange::bruck_allgather(shape, k)
+        }
+        (K::Allgather | K::Allgatherv, NeighbourExchange) if shape.size.is_multiple_of(2) => {
+            exchange::neighbour_allgather(shape, k)
+        }
+        (K::Allgatherv, GatherBroadcast) => tree::gather_broadcast(shape, k),
         (K::Allgather | K::Allgatherv, Linear) => {
             let own = shape.bytes;
             exchange::linear(shape, k, |_| own, |rank| shape.from(rank))

@@ -176,20 +176,53 @@ pub(super) fn ring_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round> {
 pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k + 1 < shape.size).then(|| {
         // In round k the caller passes on what it got in round k - 1: the block of the rank k before it.
-        let own = |rank: u32| {
-            if rank == shape.me && shape.receive_from.is_empty() {
-                shape.bytes
-            } else {
-                shape.from(rank)
-            }
-        };
         Round::exchange(
             shape.after(1),
-            own(shape.before(k)),
+            shape.block(shape.before(k)),
             shape.before(1),
-            own(shape.before(k + 1)),
+            shape.block(shape.before(k + 1)),
         )
     })
+}
+
+/// Neighbour exchange (Chen, Zhang, Zhang and Yuan, 2005), for an even number of ranks: in round 0 pairs exchange their blocks; then
+/// each rank passes the two blocks that it got last to its other neighbour and gets two from there, in turn.
+pub(super) fn neighbour_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
+    if k >= shape.size / 2 {
+        return None;
+    }
+    let even = shape.me.is_multiple_of(2);
+    let partner = if even == k.is_multiple_of(2) {
+        shape.after(1)
+    } else {
+        shape.before(1)
+    };
+    if k == 0 {
+        let (own, other) = (shape.block(shape.me), shape.block(partner));
+        return Some(Round::exchange(partner, own, partner, other));
+    }
+    // The pair of blocks that a rank has got last before round k begins with the first block of its own pair, moved on by two
+    // ranks for each round on that side.
+    let pair = |rank: u32, rounds: u32| {
+        let first = rank - rank % 2;
+        let even = rank.is_multiple_of(2);
+        // Rounds with the neighbour beyond the pair: 1, 3, ...; with the partner: 2, 4, ...
+        let beyond = !rounds.is_multiple_of(2);
+        let moved = 2 * rounds.div_ceil(2);
+        let back = if beyond { even } else { !even };
+        let size = shape.size;
+        let moved = moved % size;
+        if rounds == 0 {
+            first
+        } else if back {
+            (first + size - moved) % size
+        } else {
+            (first + moved) % size
+        }
+    };
+    let sent = shape.blocks(pair(shape.me, k - 1), 2);
+    let received = shape.blocks(pair(partner, k - 1), 2);
+    Some(Round::exchange(partner, sent, partner, received))
 }
 
 /// Twice as many blocks with partners twice as far, for powers of two.
@@ -206,8 +239,10 @@ pub(super) fn bruck_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     (k < log2_ceil(shape.size)).then(|| {
         let distance = 1u32 << k;
         let blocks = distance.min(shape.size - distance);
-        let bytes = shape.bytes * u64::from(blocks);
-        Round::exchange(shape.before(distance), bytes, shape.after(distance), bytes)
+        let (to, from) = (shape.before(distance), shape.after(distance));
+        let sent = shape.blocks(shape.me, blocks);
+        let received = shape.blocks(from, blocks);
+        Round::exchange(to, sent, from, received)
     })
 }
 

@@ -11,8 +11,7 @@ use super::{Algorithm, Selected};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Library {
-    /// Open MPI 4.1, component "tuned": its fixed rules for all-reduce; for the other collectives the thresholds of the 1.x series,
-    /// which it had until 4.0.
+    /// Open MPI 4.1, component "tuned" with its fixed rules.
     OpenMpi,
     /// MPICH 4.0.
     Mpich,
@@ -48,65 +47,372 @@ impl Choice {
     }
 }
 
-fn segmented(algorithm: Algorithm, segment: u64) -> Selected {
-    Selected { algorithm, segment }
+/// The algorithm of the first row whose limit of ranks is above `size`, and of its first entry whose limit of bytes is above `bytes`.
+type Rules = &'static [(u32, &'static [(u64, Algorithm)])];
+
+fn look_up(rules: Rules, size: u32, bytes: u64) -> Algorithm {
+    let row = rules.iter().find(|row| size < row.0).or(rules.last());
+    let entries = row.map_or(&[][..], |row| row.1);
+    let entry = entries.iter().find(|entry| bytes < entry.0);
+    entry
+        .or(entries.last())
+        .map_or(Algorithm::Linear, |entry| entry.1)
 }
 
-/// Open MPI's rules, by ranks and message size, simplified where an algorithm of its own (binary trees, neighbour exchange, sparbit) has no
-/// counterpart here: the nearest one in shape takes its place.
+/// No limit of ranks, and of bytes.
+const ANY: u32 = u32::MAX;
+const ALL: u64 = u64::MAX;
+
+/// Open MPI's rules for commutative operations, by ranks and message size. Where an algorithm of its own (chains with several branches,
+/// split binary trees, butterflies) has no counterpart here, the nearest one in shape takes its place.
 fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
     use Algorithm::*;
     use CollectiveKind as K;
-    let total = bytes.saturating_mul(u64::from(size));
     match kind {
-        K::Barrier if size.is_power_of_two() => RecursiveDoubling.into(),
-        K::Barrier => Dissemination.into(),
-        K::Bcast => match bytes {
-            0..2048 => Binomial.into(),
-            2048..370_728 if size < 8 => Binomial.into(),
-            2048..370_728 => ScatterAllgather.into(),
-            _ => segmented(Pipeline, 128 << 10),
+        K::Barrier => match size {
+            4..8 => Linear.into(),
+            64..256 | 512..1024 | 4096.. => Dissemination.into(),
+            _ => RecursiveDoubling.into(),
         },
-        K::Reduce => match bytes {
-            0..512 if size < 8 => Linear.into(),
-            0..20_480 => Binomial.into(),
-            _ => segmented(Pipeline, 32 << 10),
-        },
-        K::Allreduce | K::Create => open_mpi_allreduce(size, bytes).into(),
-        K::Gather => match bytes {
-            0..1024 if size >= 10 => Binomial.into(),
-            _ => Linear.into(),
-        },
-        K::Scatter => match bytes {
-            0..300 if size > 10 => Binomial.into(),
-            _ => Linear.into(),
-        },
+        K::Bcast => look_up(OPEN_MPI_BCAST, size, bytes).into(),
+        K::Reduce => look_up(OPEN_MPI_REDUCE, size, bytes).into(),
+        K::Create => RecursiveDoubling.into(),
+        K::Allreduce => open_mpi_allreduce(size, bytes).into(),
+        K::Gather => look_up(OPEN_MPI_GATHER, size, bytes).into(),
+        K::Scatter => look_up(OPEN_MPI_SCATTER, size, bytes).into(),
         K::Gatherv | K::Scatterv => Linear.into(),
-        K::Allgather => match total {
-            0..50_000 if size.is_power_of_two() => RecursiveDoubling.into(),
-            0..81_920 => Bruck.into(),
-            _ => Ring.into(),
-        },
-        K::Allgatherv => Ring.into(),
-        K::Alltoall => match bytes {
-            0..200 if size > 12 => Bruck.into(),
-            0..3000 => Linear.into(),
+        K::Allgather => look_up(OPEN_MPI_ALLGATHER, size, bytes).into(),
+        K::Allgatherv => look_up(OPEN_MPI_ALLGATHERV, size, bytes).into(),
+        K::Alltoall => look_up(OPEN_MPI_ALLTOALL, size, bytes).into(),
+        K::Alltoallv => match size {
+            4..64 | 128..256 | 1024.. => Linear.into(),
             _ => Pairwise.into(),
         },
-        K::Alltoallv => Pairwise.into(),
-        K::ReduceScatter | K::ReduceScatterBlock => match bytes {
-            0..12_288 => RecursiveHalving.into(),
-            _ if size.is_power_of_two() && bytes <= 256 << 10 => RecursiveHalving.into(),
-            _ => Ring.into(),
+        K::ReduceScatter => match (size, bytes) {
+            (0..4, _) | (4..32, 262_144..) | (32..64, 524_288..) => Ring.into(),
+            _ => RecursiveHalving.into(),
         },
+        K::ReduceScatterBlock => RecursiveHalving.into(),
         K::Scan | K::Exscan => Linear.into(),
     }
 }
 
+use Algorithm::{
+    Binary, Binomial, Bruck, GatherBroadcast, Knomial, Linear, NeighbourExchange, Pairwise,
+    Pipeline, Rabenseifner, RecursiveDoubling, ReduceBroadcast, Ring, ScatterAllgather,
+};
+
+const OPEN_MPI_BCAST: Rules = &[
+    (
+        4,
+        &[
+            (32, Pipeline),
+            (256, Binary),
+            (512, Pipeline),
+            (1024, Knomial),
+            (32_768, Linear),
+            (131_072, Binary),
+            (262_144, Pipeline),
+            (524_288, Linear),
+            (1_048_576, Binomial),
+            (ALL, Binary),
+        ],
+    ),
+    (
+        8,
+        &[
+            (64, Binary),
+            (128, Binomial),
+            (2048, Binary),
+            (8192, Binomial),
+            (1_048_576, Linear),
+            (ALL, Pipeline),
+        ],
+    ),
+    (
+        16,
+        &[
+            (8, Knomial),
+            (64, Binary),
+            (4096, Knomial),
+            (16_384, Binary),
+            (32_768, Binomial),
+            (ALL, Linear),
+        ],
+    ),
+    (
+        32,
+        &[
+            (4096, Knomial),
+            (1_048_576, Binomial),
+            (ALL, ScatterAllgather),
+        ],
+    ),
+    (64, &[(2048, Binomial), (ALL, Knomial)]),
+    (128, &[(ALL, Knomial)]),
+    (
+        256,
+        &[
+            (2, Binomial),
+            (16_384, Binary),
+            (32_768, Linear),
+            (65_536, Binary),
+            (ALL, Knomial),
+        ],
+    ),
+    (1024, &[(16_384, Knomial), (32_768, Binary), (ALL, Knomial)]),
+    (2048, &[(524_288, Knomial), (ALL, ScatterAllgather)]),
+    (4096, &[(262_144, Knomial), (ALL, ScatterAllgather)]),
+    (ANY, &[(8192, Knomial), (16_384, Binary), (ALL, Knomial)]),
+];
+
+const OPEN_MPI_REDUCE: Rules = &[
+    (
+        4,
+        &[
+            (8, Rabenseifner),
+            (16, Binary),
+            (32, Pipeline),
+            (262_144, Linear),
+            (ALL, Pipeline),
+        ],
+    ),
+    (
+        8,
+        &[
+            (4096, Binary),
+            (65_536, Pipeline),
+            (262_144, Binomial),
+            (524_288, Linear),
+            (1_048_576, Binomial),
+            (ALL, Linear),
+        ],
+    ),
+    (16, &[(8192, Binary), (ALL, Binomial)]),
+    (32, &[(4096, Binary), (ALL, Binomial)]),
+    (256, &[(ALL, Binomial)]),
+    (512, &[(8192, Binomial), (16_384, Binary), (ALL, Binomial)]),
+    (2048, &[(ALL, Binomial)]),
+    (
+        4096,
+        &[
+            (512, Binomial),
+            (1024, Binary),
+            (8192, Binomial),
+            (16_384, Binary),
+            (ALL, Binomial),
+        ],
+    ),
+    (
+        ANY,
+        &[
+            (16, Binomial),
+            (32, Binary),
+            (1024, Binomial),
+            (2048, Binary),
+            (8192, Binomial),
+            (16_384, Binary),
+            (ALL, Binomial),
+        ],
+    ),
+];
+
+const OPEN_MPI_GATHER: Rules = &[
+    (
+        4,
+        &[
+            (4, Linear),
+            (32_768, Binomial),
+            (65_536, Linear),
+            (131_072, Binomial),
+            (ALL, Linear),
+        ],
+    ),
+    (
+        8,
+        &[
+            (1024, Binomial),
+            (8192, Linear),
+            (32_768, Binomial),
+            (ALL, Linear),
+        ],
+    ),
+    (256, &[(ALL, Binomial)]),
+    (512, &[(2048, Binomial), (8192, Linear), (ALL, Binomial)]),
+    (ANY, &[(ALL, Binomial)]),
+];
+
+const OPEN_MPI_SCATTER: Rules = &[
+    (4, &[(ALL, Linear)]),
+    (
+        8,
+        &[
+            (2048, Binomial),
+            (4096, Linear),
+            (8192, Binomial),
+            (ALL, Linear),
+        ],
+    ),
+    (32, &[(16_384, Binomial), (ALL, Linear)]),
+    (
+        64,
+        &[
+            (512, Binomial),
+            (8192, Linear),
+            (16_384, Binomial),
+            (ALL, Linear),
+        ],
+    ),
+    (ANY, &[(512, Binomial), (ALL, Linear)]),
+];
+
+const OPEN_MPI_ALLGATHER: Rules = &[
+    (3, &[(ALL, Ring)]),
+    (32, &[(ALL, RecursiveDoubling)]),
+    (
+        64,
+        &[
+            (1024, RecursiveDoubling),
+            (65_536, NeighbourExchange),
+            (ALL, Ring),
+        ],
+    ),
+    (
+        128,
+        &[
+            (512, RecursiveDoubling),
+            (65_536, NeighbourExchange),
+            (ALL, Ring),
+        ],
+    ),
+    (
+        256,
+        &[
+            (512, RecursiveDoubling),
+            (131_072, NeighbourExchange),
+            (524_288, Ring),
+            (1_048_576, NeighbourExchange),
+            (ALL, Ring),
+        ],
+    ),
+    (
+        512,
+        &[
+            (32, RecursiveDoubling),
+            (128, Bruck),
+            (1024, RecursiveDoubling),
+            (131_072, NeighbourExchange),
+            (524_288, Ring),
+            (1_048_576, NeighbourExchange),
+            (ALL, Ring),
+        ],
+    ),
+    (
+        1024,
+        &[
+            (64, RecursiveDoubling),
+            (256, Bruck),
+            (2048, RecursiveDoubling),
+            (ALL, NeighbourExchange),
+        ],
+    ),
+    (
+        2048,
+        &[
+            (4, RecursiveDoubling),
+            (8, Bruck),
+            (16, RecursiveDoubling),
+            (32, Bruck),
+            (256, RecursiveDoubling),
+            (512, Bruck),
+            (4096, RecursiveDoubling),
+            (ALL, NeighbourExchange),
+        ],
+    ),
+    (
+        4096,
+        &[
+            (32, Bruck),
+            (128, RecursiveDoubling),
+            (512, Bruck),
+            (4096, RecursiveDoubling),
+            (ALL, NeighbourExchange),
+        ],
+    ),
+    (
+        ANY,
+        &[
+            (2, RecursiveDoubling),
+            (8, Bruck),
+            (16, RecursiveDoubling),
+            (512, Bruck),
+            (4096, RecursiveDoubling),
+            (ALL, NeighbourExchange),
+        ],
+    ),
+];
+
+/// By the mean size of a rank's block.
+const OPEN_MPI_ALLGATHERV: Rules = &[
+    (3, &[(ALL, Ring)]),
+    (
+        8,
+        &[
+            (256, GatherBroadcast),
+            (4096, NeighbourExchange),
+            (8192, Ring),
+            (16_384, NeighbourExchange),
+            (262_144, Bruck),
+            (ALL, NeighbourExchange),
+        ],
+    ),
+    (16, &[(1024, GatherBroadcast), (ALL, Bruck)]),
+    (32, &[(128, GatherBroadcast), (262_144, Bruck), (ALL, Ring)]),
+    (64, &[(256, GatherBroadcast), (8192, Bruck), (ALL, Ring)]),
+    (128, &[(256, GatherBroadcast), (4096, Bruck), (ALL, Ring)]),
+    (
+        256,
+        &[(1024, Bruck), (65_536, NeighbourExchange), (ALL, Ring)],
+    ),
+    (512, &[(1024, Bruck), (ALL, Ring)]),
+    (
+        1024,
+        &[
+            (512, Bruck),
+            (1024, GatherBroadcast),
+            (4096, Bruck),
+            (1_048_576, NeighbourExchange),
+            (ALL, Ring),
+        ],
+    ),
+    (ANY, &[(4096, Bruck), (ALL, NeighbourExchange)]),
+];
+
+/// What Open MPI calls "two_proc" is here the pairwise exchange, and its "linear_sync" the linear one.
+const OPEN_MPI_ALLTOALL: Rules = &[
+    (3, &[(32_768, Pairwise), (262_144, Linear), (ALL, Pairwise)]),
+    (
+        8,
+        &[(524_288, Linear), (1_048_576, Pairwise), (ALL, Linear)],
+    ),
+    (16, &[(ALL, Linear)]),
+    (32, &[(4, Linear), (512, Bruck), (ALL, Linear)]),
+    (64, &[(512, Bruck), (ALL, Linear)]),
+    (256, &[(1024, Bruck), (262_144, Linear), (ALL, Pairwise)]),
+    (512, &[(1024, Bruck), (32_768, Linear), (ALL, Pairwise)]),
+    (1024, &[(512, Bruck), (262_144, Linear), (ALL, Pairwise)]),
+    (2048, &[(512, Bruck), (ALL, Linear)]),
+    (4096, &[(1024, Bruck), (ALL, Linear)]),
+    (ANY, &[(2048, Bruck), (ALL, Linear)]),
+];
+
+/// Open MPI goes round a ring only with at least one element a rank, and doubles otherwise. A trace has bytes; of elements the
+/// smallest that is common is assumed.
+const ELEMENT: u64 = 4;
+
 /// All-reduce of commutative operations in 4.1, whose segmented ring is the ring here.
 fn open_mpi_allreduce(size: u32, bytes: u64) -> Algorithm {
-    use Algorithm::{Rabenseifner, RecursiveDoubling, ReduceBroadcast, Ring};
-    match (size, bytes) {
+    let chosen = match (size, bytes) {
         (0..4, 0..8 | 4096..8192 | 16_384..262_144) => Ring,
         (0..4, 0..16_384) => RecursiveDoubling,
         (4..8, 0..16) => Ring,
@@ -125,6 +431,11 @@ fn open_mpi_allreduce(size: u32, bytes: u64) -> Algorithm {
         (4096.., 0..16_384) => Ring,
         (4096.., 0..32_768) => RecursiveDoubling,
         _ => Rabenseifner,
+    };
+    if chosen == Ring && bytes < ELEMENT * u64::from(size) {
+        RecursiveDoubling
+    } else {
+        chosen
     }
 }
 
@@ -165,19 +476,20 @@ mod tests {
     fn all_reduce_is_chosen_as_open_mpi_does() {
         use Algorithm::*;
         for (size, bytes, algorithm) in [
+            (2, 4, RecursiveDoubling),
             (2, 8, RecursiveDoubling),
             (2, 4096, Ring),
             (3, 8192, RecursiveDoubling),
             (2, 300_000, Rabenseifner),
-            (4, 8, Ring),
+            (4, 8, RecursiveDoubling),
             (8, 8191, RecursiveDoubling),
-            (16, 8, Ring),
-            (48, 127, Ring),
+            (16, 8, RecursiveDoubling),
+            (48, 127, RecursiveDoubling),
             (48, 128, Rabenseifner),
             (64, 8, RecursiveDoubling),
             (200, 8, ReduceBroadcast),
             (5000, 8, ReduceBroadcast),
-            (5000, 4096, Ring),
+            (5000, 4096, RecursiveDoubling),
         ] {
             assert_eq!(
                 open_mpi_allreduce(size, bytes),

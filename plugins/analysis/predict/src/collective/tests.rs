@@ -126,6 +126,21 @@ fn volumes_are_those_of_the_literature() {
         volume(CollectiveKind::Bcast, Binomial, 6, 10),
         [0, 10, 10, 10, 10, 10]
     );
+    for tree in [Binary, Knomial] {
+        assert_eq!(
+            volume(CollectiveKind::Bcast, tree, 6, 10),
+            [0, 10, 10, 10, 10, 10]
+        );
+    }
+    assert_eq!(
+        volume(CollectiveKind::Allgather, NeighbourExchange, 8, 10),
+        [70; 8]
+    );
+    assert_eq!(volume(CollectiveKind::Allgatherv, Bruck, 7, 10), [60; 7]);
+    assert_eq!(
+        volume(CollectiveKind::Allgatherv, GatherBroadcast, 4, 10),
+        [30, 40, 40, 40]
+    );
     assert_eq!(volume(CollectiveKind::Gather, Binomial, 5, 10)[0], 40);
     assert_eq!(
         volume(CollectiveKind::Reduce, Rabenseifner, 8, 4096)[0],
@@ -135,6 +150,44 @@ fn volumes_are_those_of_the_literature() {
         volume(CollectiveKind::Bcast, ScatterAllgather, 4, 4096)[1],
         1024 + 3072
     );
+}
+
+#[test]
+fn blocks_of_different_sizes_are_passed_on_whole() {
+    let blocks: Vec<u64> = (0..8).map(|rank| 1 << rank).collect();
+    let of = |algorithm: Algorithm, me: u32, k: u32| {
+        let shape = Shape {
+            kind: CollectiveKind::Allgatherv,
+            size: 8,
+            me,
+            root: 0,
+            bytes: blocks[me as usize],
+            send_to: &[],
+            receive_from: &blocks,
+        };
+        round(algorithm.into(), &shape, k)
+    };
+    for algorithm in [
+        Algorithm::Ring,
+        Algorithm::Bruck,
+        Algorithm::NeighbourExchange,
+    ] {
+        for me in 0..8 {
+            let mut got = blocks[me as usize];
+            for k in 0.. {
+                let Some(round) = of(algorithm, me, k) else {
+                    break;
+                };
+                let (from, bytes) = round.receive.unwrap();
+                // The sizes are powers of two, so that no block comes twice and none is missing.
+                assert_eq!(got & bytes, 0, "{algorithm}, rank {me}, round {k}");
+                got += bytes;
+                let sent = of(algorithm, from, k).unwrap().send;
+                assert_eq!(sent, Some((me, bytes)), "{algorithm}, rank {me}, round {k}");
+            }
+            assert_eq!(got, 255, "{algorithm}, rank {me}");
+        }
+    }
 }
 
 #[test]

@@ -77,6 +77,112 @@ pub(super) fn binomial_in(
     })
 }
 
+/// A rank's parent and its first child in a tree of two children each, by ranks relative to the root; the second child is as far
+/// again. Level l has the ranks from 2^l - 1, and the children of a rank are 2^l and 2^(l + 1) after it.
+fn binary(v: u32) -> (Option<u32>, u64) {
+    let level = (v + 1).ilog2();
+    let parent = (level > 0).then(|| {
+        // Those of the level above are 2^(level - 1) ranks.
+        let width = 1u32 << (level - 1);
+        let first = width - 1;
+        first + (v - (2 * width - 1)) % width
+    });
+    (parent, 1 << level)
+}
+
+fn binary_children(v: u32, size: u32) -> (u32, u64) {
+    let (_, distance) = binary(v);
+    let exists = |child: u64| u64::from(v) + child * distance < u64::from(size);
+    (u32::from(exists(1)) + u32::from(exists(2)), distance)
+}
+
+/// From a root along a binary tree.
+pub(super) fn binary_out(shape: &Shape<'_>, k: u32, root: u32, bytes: u64) -> Option<Round> {
+    let v = relative(shape, root);
+    let (parent, _) = binary(v);
+    if let (Some(parent), 0) = (parent, k) {
+        return Some(Round::receive(absolute(shape, root, parent), bytes));
+    }
+    let index = k - u32::from(parent.is_some());
+    let (children, distance) = binary_children(v, shape.size);
+    (index < children).then(|| {
+        let child = v + (index + 1) * distance as u32;
+        Round::send(absolute(shape, root, child), bytes)
+    })
+}
+
+/// To the root along a binary tree.
+pub(super) fn binary_in(shape: &Shape<'_>, k: u32) -> Option<Round> {
+    let v = relative(shape, shape.root);
+    let (children, distance) = binary_children(v, shape.size);
+    if k < children {
+        let child = v + (k + 1) * distance as u32;
+        return Some(Round::receive(
+            absolute(shape, shape.root, child),
+            shape.bytes,
+        ));
+    }
+    let (parent, _) = binary(v);
+    let parent = parent.filter(|_| k == children)?;
+    Some(Round::send(
+        absolute(shape, shape.root, parent),
+        shape.bytes,
+    ))
+}
+
+/// From the root along a tree with children at distance 1, 2, 3, 4, 8, 12, 16, ..., the farthest distances first.
+pub(super) fn knomial_out(shape: &Shape<'_>, k: u32) -> Option<Round> {
+    let v = relative(shape, shape.root);
+    let size = u64::from(shape.size);
+    // The power of four whose digit is the lowest of `v` that is not 0; beyond all ranks for the root.
+    let mut mask = 1u64;
+    while mask < size && u64::from(v).is_multiple_of(4 * mask) {
+        mask *= 4;
+    }
+    let own = u32::from(v != 0);
+    if k < own {
+        let parent = u64::from(v) / (4 * mask) * (4 * mask);
+        return Some(Round::receive(
+            absolute(shape, shape.root, parent as u32),
+            shape.bytes,
+        ));
+    }
+    let mut index = k - own;
+    while mask > 1 {
+        mask /= 4;
+        for step in 1..4 {
+            let child = u64::from(v) + step * mask;
+            if child < size {
+                if index == 0 {
+                    let to = absolute(shape, shape.root, child as u32);
+                    return Some(Round::send(to, shape.bytes));
+                }
+                index -= 1;
+            }
+        }
+    }
+    None
+}
+
+/// Everybody's block to rank 0, then all of them from there along a binary tree.
+pub(super) fn gather_broadcast(shape: &Shape<'_>, k: u32) -> Option<Round> {
+    let all = shape.blocks(0, shape.size);
+    if shape.me != 0 {
+        return match k {
+            0 => Some(Round::send(0, shape.block(shape.me))),
+            _ => binary_out(shape, k - 1, 0, all),
+        };
+    }
+    let others = shape.size - 1;
+    if k < others {
+        return Some(Round {
+            wait: k + 1 == others,
+            ..Round::receive(k + 1, shape.block(k + 1))
+        });
+    }
+    binary_out(shape, k - others, 0, all)
+}
+
 /// The root sends to everybody.
 pub(super) fn linear_out(shape: &Shape<'_>, k: u32, bytes: impl Fn(u32) -> u64) -> Option<Round> {
     if shape.me != shape.root {
