@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use nodescope_hypercall::Function;
 use nodescope_study::quantity::{ByteRate, Time};
 
 use crate::exit::EXIT_CODES;
@@ -116,12 +117,36 @@ pub struct Predict {
     /// Other ranks a node.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub ranks_per_node: Option<u32>,
+    /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
+    #[arg(long, value_name = "N")]
+    pub job: Option<usize>,
+    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
+    #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
+    pub from: Option<(Function, u64)>,
+    /// ... to the return of this one.
+    #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
+    pub to: Option<(Function, u64)>,
     /// Interpretations with bursts drawn anew, from which the interval follows.
     #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
     pub replicas: u32,
     /// Where their draws begin.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+}
+
+/// A function and the number of a call of it, from 1.
+fn call(text: &str) -> Result<(Function, u64), String> {
+    let (name, number) = text.split_once(':').unwrap_or((text, "1"));
+    let function = (Function::ALL.iter())
+        .find(|function| function.name() == name)
+        .copied()
+        .ok_or_else(|| format!("{name} is no MPI function that is traced"))?;
+    match number.parse() {
+        Ok(number) if number > 0 => Ok((function, number)),
+        _ => Err(format!(
+            "{number:?} is no number of a call; write e.g. {name}:2 for its second call"
+        )),
+    }
 }
 
 /// Placements by name.

@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use nodescope_model::Program;
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
+use nodescope_model::{Program, Take};
 use nodescope_predict::{Cluster, Placement, Prediction, Request, predict as interpret};
 use nodescope_study::quantity::{ByteRate, Time};
 use nodescope_trace::{TraceError, TraceReader};
@@ -17,7 +17,11 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let mut cluster =
         Cluster::load(&args.cluster).map_err(|problems| Failure::of(Exit::Study, &problems))?;
     change(&mut cluster, args);
-    let (path, sequences) = read(&args.results)?;
+    let take = Take {
+        job: args.job,
+        marks: args.from.into_iter().chain(args.to).collect(),
+    };
+    let (path, sequences) = read(&args.results, take)?;
     let program = Program::new(&sequences);
     let request = Request {
         replicas: args.replicas,
@@ -26,6 +30,17 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     };
     let mut prediction = interpret(&program, &cluster, &request)
         .map_err(|error| Failure::of(Exit::Study, &error))?;
+    if let (Some(from), Some(to)) = (args.from, args.to) {
+        for (mark, (function, number)) in sequences.marks.iter().zip([from, to]) {
+            if mark.is_none() {
+                return Err(Failure::new(
+                    Exit::Study,
+                    format!("some rank calls {function} less than {number} times"),
+                ));
+            }
+        }
+        prediction.between(&sequences.marks);
+    }
     prediction.traced = sequences.spans.iter().copied().max();
     prediction.model.trace_bytes = path.metadata().ok().map(|file| file.len());
     tell(&prediction, args)?;
@@ -67,7 +82,7 @@ fn change(cluster: &mut Cluster, args: &args::Predict) {
 }
 
 /// The sequences of a trace, given by its file or by the folder of the results.
-pub fn read(results: &Path) -> Result<(PathBuf, Sequences), Failure> {
+pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure> {
     let path = if results.is_dir() {
         results.join("trace.nst")
     } else {
@@ -75,7 +90,7 @@ pub fn read(results: &Path) -> Result<(PathBuf, Sequences), Failure> {
     };
     let fail = |error: &dyn std::error::Error| Failure::of(Exit::Host, error);
     let reader = TraceReader::open(&path).map_err(|error| fail(&error))?;
-    let mut builder = SequenceBuilder::default();
+    let mut builder = SequenceBuilder::new(take);
     let mut cut = None;
     for event in reader.events() {
         match event {

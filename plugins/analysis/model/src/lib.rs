@@ -19,4 +19,4 @@ pub use build::ProgramBuilder;
 pub use fold::{Forest, Node};
 pub use op::{Action, Collective, CollectiveKind, Mode, Op, PeerRef, Site, Source};
 pub use program::{Bursts, Column, Program, Rank, Size};
-pub use sequence::{Burst, Entry, ModelError, Sequence, Sequences};
+pub use sequence::{Burst, Entry, ModelError, Sequence, Sequences, Take};

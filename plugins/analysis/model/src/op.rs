@@ -208,6 +208,8 @@ pub enum Action {
     Nothing,
     /// Takes as long as it was traced to take: calls that are not interpreted.
     Opaque,
+    /// Nothing; the moment is of interest, under this number.
+    Mark(u32),
     /// A message to a rank; blocking without a request.
     Send {
         /// Receiver.

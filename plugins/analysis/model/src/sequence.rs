@@ -3,11 +3,11 @@
 mod calls;
 mod rank;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use nodescope_hypercall::Peer;
 use nodescope_hypercall::record::communicator;
-use nodescope_trace::{Body, Event};
+use nodescope_hypercall::{Function, Peer};
+use nodescope_trace::{Body, Event, MpiCall};
 
 use crate::op::Op;
 use rank::RankState;
@@ -54,6 +54,18 @@ pub struct Sequences {
     pub nodes: Vec<u32>,
     /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches.
     pub spans: Vec<u64>,
+    /// When ranks passed the marks that were asked for: the first and the last of them, picoseconds of the trace. None where a rank
+    /// never did.
+    pub marks: Vec<Option<(u64, u64)>>,
+}
+
+/// What to take of a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Take {
+    /// The MPI job, from 0, where a trace holds several, one after the other; the one with most calls if not given.
+    pub job: Option<usize>,
+    /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
+    pub marks: Vec<(Function, u64)>,
 }
 
 /// Why a trace has no model.
@@ -80,6 +92,14 @@ pub enum ModelError {
         /// Ranks of the world.
         world: u32,
     },
+    /// A job beyond those that there are.
+    #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
+    NoSuchJob {
+        /// The job asked for.
+        asked: usize,
+        /// Jobs of the trace.
+        jobs: usize,
+    },
 }
 
 /// Most ranks that a trace may state.
@@ -88,7 +108,17 @@ const MOST_RANKS: u32 = 1 << 20;
 /// Makes sequences from events, which must come in the order of the file.
 #[derive(Debug, Default)]
 pub struct SequenceBuilder {
+    take: Take,
+    jobs: Vec<Job>,
+}
+
+/// One MPI job: the processes of one `MPI_COMM_WORLD`.
+#[derive(Debug, Default)]
+struct Job {
     ranks: BTreeMap<u32, RankState>,
+    /// Ranks that have introduced themselves.
+    known: BTreeSet<u32>,
+    calls: u64,
     world: u32,
     /// By the trace's id: members, as rank 0 of the communicator told them.
     members: HashMap<u64, Vec<u32>>,
@@ -98,42 +128,44 @@ pub struct SequenceBuilder {
 }
 
 impl SequenceBuilder {
+    /// Takes what is wanted of a trace.
+    pub fn new(take: Take) -> SequenceBuilder {
+        SequenceBuilder {
+            take,
+            jobs: Vec::new(),
+        }
+    }
+
     /// Adds an event.
     pub fn add(&mut self, event: &Event) {
         match &event.body {
-            Body::Process(hello)
-                if hello.rank.rank().is_some() && hello.world_size <= MOST_RANKS =>
-            {
-                self.world = self.world.max(hello.world_size);
-            }
-            Body::Mpi(call) => {
-                let Peer::Rank(rank) = call.record.rank else {
+            Body::Process(hello) if hello.world_size <= MOST_RANKS => {
+                let Peer::Rank(rank) = hello.rank else {
                     return;
                 };
-                if rank >= MOST_RANKS {
-                    return;
+                // A rank that is there already, or another number of ranks, begins another job.
+                let size = hello.world_size;
+                let fits = |job: &Job| !job.known.contains(&rank) && job.world == size;
+                if !self.jobs.last().is_some_and(fits) {
+                    self.jobs.push(Job::default());
                 }
-                let record = &call.record;
-                let told: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
-                if let (true, Some(members)) = (!record.members.is_empty(), told) {
-                    self.members.insert(record.new_communicator, members);
+                if let Some(job) = self.jobs.last_mut() {
+                    job.known.insert(rank);
+                    job.world = size;
                 }
-                for id in [record.communicator, record.new_communicator] {
-                    if id > communicator::SELF {
-                        let users = self.users.entry(id).or_default();
-                        if users.last() != Some(&rank) && !users.contains(&rank) {
-                            users.push(rank);
-                        }
-                    }
+            }
+            Body::Mpi(call) => {
+                if self.jobs.is_empty() {
+                    self.jobs.push(Job::default());
                 }
-                self.ranks
-                    .entry(rank)
-                    .or_insert_with(|| RankState::new(rank, event.node))
-                    .call(call);
+                if let Some(job) = self.jobs.last_mut() {
+                    job.call(event.node, call, &self.take.marks);
+                }
             }
             Body::Unfinished(unfinished) => {
                 if let Peer::Rank(rank) = unfinished.rank
-                    && let Some(state) = self.ranks.get_mut(&rank)
+                    && let Some(job) = self.jobs.last_mut()
+                    && let Some(state) = job.ranks.get_mut(&rank)
                 {
                     state.unfinished(unfinished);
                 }
@@ -146,8 +178,60 @@ impl SequenceBuilder {
     ///
     /// # Errors
     ///
-    /// A trace without calls, or in which ranks are missing.
+    /// A trace without calls, or in which ranks are missing; a job that it does not have.
     pub fn finish(mut self) -> Result<Sequences, ModelError> {
+        let jobs = self.jobs.len();
+        let chosen = match self.take.job {
+            Some(asked) if asked >= jobs.max(1) => {
+                return Err(ModelError::NoSuchJob { asked, jobs });
+            }
+            Some(asked) => asked,
+            None => (0..jobs)
+                .rev()
+                .max_by_key(|&at| self.jobs[at].calls)
+                .unwrap_or(0),
+        };
+        if chosen >= jobs {
+            return Err(ModelError::NoCalls);
+        }
+        let mut job = self.jobs.swap_remove(chosen);
+        if jobs > 1 {
+            let note = format!("the trace has {jobs} MPI jobs; this is number {chosen}");
+            job.notes.push(note);
+        }
+        job.finish(self.take.marks.len())
+    }
+}
+
+impl Job {
+    fn call(&mut self, node: u32, call: &MpiCall, marks: &[(Function, u64)]) {
+        let Peer::Rank(rank) = call.record.rank else {
+            return;
+        };
+        if rank >= MOST_RANKS {
+            return;
+        }
+        self.calls += call.record.calls;
+        let record = &call.record;
+        let told: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
+        if let (true, Some(members)) = (!record.members.is_empty(), told) {
+            self.members.insert(record.new_communicator, members);
+        }
+        for id in [record.communicator, record.new_communicator] {
+            if id > communicator::SELF {
+                let users = self.users.entry(id).or_default();
+                if users.last() != Some(&rank) && !users.contains(&rank) {
+                    users.push(rank);
+                }
+            }
+        }
+        self.ranks
+            .entry(rank)
+            .or_insert_with(|| RankState::new(rank, node, marks))
+            .call(call);
+    }
+
+    fn finish(mut self, marks: usize) -> Result<Sequences, ModelError> {
         let Some((&last, _)) = self.ranks.last_key_value() else {
             return Err(ModelError::NoCalls);
         };
@@ -164,6 +248,7 @@ impl SequenceBuilder {
         }
         let mut sequences = Sequences {
             communicators: vec![Vec::new()],
+            marks: vec![Some((u64::MAX, 0)); marks],
             ..Sequences::default()
         };
         // Communicators whose members nobody told consist of those who used them, in the order of the world.
@@ -197,6 +282,12 @@ impl SequenceBuilder {
         for (rank, state) in self.ranks {
             sequences.nodes.push(state.node);
             sequences.spans.push(state.span());
+            for (all, own) in sequences.marks.iter_mut().zip(state.marks()) {
+                *all = match (*all, own) {
+                    (Some((first, last)), Some(own)) => Some((first.min(own), last.max(own))),
+                    _ => None,
+                };
+            }
             let mut finished = state.finish(&self.members, &mut self.notes);
             let communicators = std::mem::take(&mut finished.communicators);
             sequences.ranks.push(Sequence {

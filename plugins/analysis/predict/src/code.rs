@@ -47,6 +47,8 @@ pub(crate) enum Act {
         from: Option<PeerRef>,
         tag: u32,
     },
+    /// A moment of interest.
+    Mark(u32),
     /// A part of the list of requests.
     Wait {
         start: u32,
@@ -114,6 +116,8 @@ pub struct Code<'p> {
     pub(crate) loops: u32,
     pub(crate) requests: u32,
     pub(crate) cursors: u32,
+    /// Moments of interest.
+    pub(crate) marks: u32,
     /// Some receive or probe accepts what nobody knows.
     pub(crate) open: bool,
     /// Some operation goes on while its rank does something else.
@@ -139,6 +143,7 @@ impl<'p> Code<'p> {
             loops: 0,
             requests: 0,
             cursors: 0,
+            marks: 0,
             open: false,
             overlaps: false,
             beside: false,
@@ -256,6 +261,10 @@ impl<'p> Code<'p> {
         };
         match &op.action {
             Action::Nothing | Action::Opaque => Act::Nothing,
+            Action::Mark(number) => {
+                self.marks = self.marks.max(number + 1);
+                Act::Mark(*number)
+            }
             Action::Send {
                 to,
                 tag,

@@ -218,6 +218,8 @@ struct Engine<'a> {
     events: u64,
     sent: u64,
     sent_bytes: u64,
+    /// When the first and the last rank passed each mark.
+    marks: Vec<(u64, u64)>,
 }
 
 impl<'a> Engine<'a> {
@@ -272,6 +274,7 @@ impl<'a> Engine<'a> {
             events: 0,
             sent: 0,
             sent_bytes: 0,
+            marks: vec![(u64::MAX, 0); code.marks as usize],
             node_of,
         }
     }
@@ -498,6 +501,11 @@ impl<'a> Engine<'a> {
                 let key = self.key(context, op);
                 self.probe(context, from, (key, tag));
             }
+            Act::Mark(number) => {
+                let time = self.contexts[at].clock;
+                let (first, last) = &mut self.marks[number as usize];
+                (*first, *last) = ((*first).min(time), (*last).max(time));
+            }
             Act::Wait { start, length } => self.wait(context, start, length),
             Act::Free { start, length } => {
                 for index in start..start + length {
@@ -661,6 +669,7 @@ impl<'a> Engine<'a> {
             time,
             ranks,
             waits: self.wait_states(),
+            marks: std::mem::take(&mut self.marks),
             links: self.wires.loads(self.cluster, self.options.links),
             critical_path: self.critical_path(),
             problems: self.problems,

@@ -49,6 +49,15 @@ pub struct Interval {
     pub seed: u64,
 }
 
+/// A part of the program: from when the first rank is past the first mark until the last rank is past the second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Section {
+    /// Picoseconds where it was traced.
+    pub traced: u64,
+    /// Picoseconds as predicted.
+    pub time: u64,
+}
+
 /// A prediction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Prediction {
@@ -60,6 +69,8 @@ pub struct Prediction {
     pub ranks: u32,
     /// Picoseconds of the program where it was traced, from the end of its initialisation; none if unknown.
     pub traced: Option<u64>,
+    /// A section of the program that was asked for.
+    pub section: Option<Section>,
     /// The interpretation with the bursts as they were traced.
     pub outcome: Outcome,
     /// None without replicas, or if every kind of burst has one value only.
@@ -163,6 +174,7 @@ pub fn predict(
         cluster: cluster.clone(),
         ranks: program.ranks.len() as u32,
         traced: None,
+        section: None,
         outcome,
         interval,
         efficiencies,
@@ -184,6 +196,18 @@ fn quantile(sorted: &[u64], part: f64) -> u64 {
 }
 
 impl Prediction {
+    /// Tells of the section between the first two marks, whose times in the trace are given.
+    pub fn between(&mut self, traced: &[Option<(u64, u64)>]) {
+        if let (&[Some(from), Some(to)], &[start, end]) = (traced, &*self.outcome.marks)
+            && self.outcome.complete()
+        {
+            self.section = Some(Section {
+                traced: to.1.saturating_sub(from.0),
+                time: end.1.saturating_sub(start.0),
+            });
+        }
+    }
+
     /// As JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
         let mut value = serde_json::to_value(self).unwrap_or_default();

@@ -182,6 +182,8 @@ pub struct Outcome {
     pub time: u64,
     /// By rank.
     pub ranks: Vec<RankTimes>,
+    /// When the first and the last rank passed each mark of the program.
+    pub marks: Vec<(u64, u64)>,
     /// Waiting, greatest first.
     pub waits: Vec<WaitState>,
     /// Links by use, greatest first.

@@ -45,6 +45,10 @@ impl Prediction {
         if let Some(traced) = self.traced {
             writeln!(out, "  where traced    {}", time(traced))?;
         }
+        if let Some(section) = &self.section {
+            let (predicted, traced) = (time(section.time), time(section.traced));
+            writeln!(out, "  section         {predicted}, {traced} where traced")?;
+        }
         if let Some(of) = &self.efficiencies {
             writeln!(out, "\nEfficiency")?;
             let rows = [

@@ -41,7 +41,18 @@ pub(super) struct RankState {
     pub prepared: HashMap<u64, Prepared>,
     threads: BTreeSet<ThreadId>,
     finalized: bool,
+    marks: Vec<Mark>,
     pub notes: Vec<String>,
+}
+
+/// A place that is asked for.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    function: Function,
+    /// Calls of it that are still to come, this one included.
+    left: u64,
+    /// When it was passed.
+    time: Option<u64>,
 }
 
 /// A rank's sequence, with the trace's ids of communicators.
@@ -51,7 +62,7 @@ pub(super) struct Finished {
 }
 
 impl RankState {
-    pub fn new(rank: u32, node: u32) -> RankState {
+    pub fn new(rank: u32, node: u32, marks: &[(Function, u64)]) -> RankState {
         RankState {
             rank,
             node,
@@ -67,6 +78,13 @@ impl RankState {
             prepared: HashMap::new(),
             threads: BTreeSet::new(),
             finalized: false,
+            marks: (marks.iter())
+                .map(|&(function, number)| Mark {
+                    function,
+                    left: number,
+                    time: None,
+                })
+                .collect(),
             notes: Vec::new(),
         }
     }
@@ -113,6 +131,27 @@ impl RankState {
             return;
         }
         calls::add(self, call);
+        self.mark(call);
+    }
+
+    /// Sets the marks that this call reaches.
+    fn mark(&mut self, call: &MpiCall) {
+        for number in 0..self.marks.len() {
+            let mark = &mut self.marks[number];
+            if mark.function != call.record.function || mark.time.is_some() {
+                continue;
+            }
+            mark.left = mark.left.saturating_sub(call.record.calls.max(1));
+            if mark.left == 0 {
+                mark.time = Some(call.exit.time);
+                self.push(&call.record, Action::Mark(number as u32), None);
+            }
+        }
+    }
+
+    /// When it passed each mark.
+    pub fn marks(&self) -> Vec<Option<u64>> {
+        self.marks.iter().map(|mark| mark.time).collect()
     }
 
     /// Adds a call that had not ended when the trace did.
