@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* A grid computation: Poisson's equation on a square, relaxed by Jacobi sweeps. Ranks form a two-dimensional Cartesian grid,
    start the exchange of their four borders without blocking (columns as a derived datatype), relax the inner points
-   meanwhile, and the outer ones when the borders have come. Every fifth sweep the residual is reduced. `grid EDGE SWEEPS`.
-
-   The measured part lies between the second and the third MPI_Barrier; before it, one sweep warms everything up. */
+   meanwhile, and the outer ones when the borders have come. Every fifth sweep the residual is reduced. */
+#include "programs.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,16 +62,16 @@ static double total(double own)
     return all;
 }
 
-int main(int argc, char **argv)
+void grid(int size, int sweeps)
 {
-    MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    int input[2] = {argc > 1 ? atoi(argv[1]) : 512, argc > 2 ? atoi(argv[2]) : 40};
+    int input[2] = {size, sweeps}, around[2] = {0, 0};
     /* As programs do that read their input on one rank. */
     MPI_Bcast(input, 2, MPI_INT, 0, MPI_COMM_WORLD);
     edge = input[0];
-    int sweeps = input[1], around[2] = {0, 0};
+    sweeps = input[1];
+    shape[0] = shape[1] = 0;
     MPI_Dims_create(ranks, 2, shape);
     MPI_Cart_create(MPI_COMM_WORLD, 2, shape, around, 0, &cartesian);
     MPI_Cart_coords(cartesian, rank, 2, place);
@@ -114,6 +113,7 @@ int main(int argc, char **argv)
         printf("grid %d %d on %d: sum %.9e residual %.9e, %.9f s\n", edge, sweeps, ranks, all, residual, seconds);
     MPI_Type_free(&column);
     MPI_Comm_free(&cartesian);
-    MPI_Finalize();
-    return 0;
+    free(now);
+    free(next);
+    free(source);
 }

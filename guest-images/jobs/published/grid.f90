@@ -1,24 +1,19 @@
 ! SPDX-License-Identifier: MIT OR Apache-2.0
-! The program of grid.c in Fortran, with the module mpi_f08; here rows are the derived datatype. `grid EDGE SWEEPS`.
-program grid
+! The program of grid.c in Fortran, with the module mpi_f08; here rows are the derived datatype.
+subroutine grid(size, count)
   use mpi_f08
   implicit none
-  integer :: edge, sweeps, input(2), width, height, place(2), shape(2), rank, ranks, near(4), i, s
+  integer, intent(in) :: size, count
+  integer :: edge, sweeps, input(2), width, height, place(2), shape(2), rank, ranks, near(4), s
   logical :: around(2)
   real(8), allocatable :: now(:, :), next(:, :), source(:, :)
   real(8) :: residual, start, seconds, own, all
   type(MPI_Comm) :: cartesian
   type(MPI_Datatype) :: row
-  character(len=16) :: text
 
-  call MPI_Init()
   call MPI_Comm_rank(MPI_COMM_WORLD, rank)
   call MPI_Comm_size(MPI_COMM_WORLD, ranks)
-  input = [512, 40]
-  do i = 1, min(command_argument_count(), 2)
-    call get_command_argument(i, text)
-    read (text, *) input(i)
-  end do
+  input = [size, count]
   ! As programs do that read their input on one rank.
   call MPI_Bcast(input, 2, MPI_INTEGER, 0, MPI_COMM_WORLD)
   edge = input(1)
@@ -60,7 +55,6 @@ program grid
   end if
   call MPI_Type_free(row)
   call MPI_Comm_free(cartesian)
-  call MPI_Finalize()
 
 contains
 
@@ -109,4 +103,4 @@ contains
     call MPI_Allreduce(value, all, 1, MPI_DOUBLE_PRECISION, MPI_SUM, cartesian)
     value = all
   end subroutine total
-end program grid
+end subroutine grid

@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Two-dimensional heat equation on a square, explicit in time. Ranks own blocks of rows and exchange their border rows by
-   MPI_Sendrecv; every tenth step the largest change is reduced. `heat EDGE STEPS`.
-
-   The measured part lies between the second and the third MPI_Barrier; before it, one step warms everything up. */
+   MPI_Sendrecv; every tenth step the largest change is reduced. */
+#include "programs.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static int edge, first, rows, rank, ranks, above, below;
+static int edge, rows, rank, ranks, above, below;
 static double *now, *next;
 
 /* Borders, then a step of all own rows; the largest change. */
@@ -42,15 +41,12 @@ static double largest(double own)
     return all;
 }
 
-int main(int argc, char **argv)
+void heat(int size, int steps)
 {
-    MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    edge = argc > 1 ? atoi(argv[1]) : 512;
-    int steps = argc > 2 ? atoi(argv[2]) : 40;
-    first = (int)((long)edge * rank / ranks);
-    rows = (int)((long)edge * (rank + 1) / ranks) - first;
+    edge = size;
+    rows = (int)((long)edge * (rank + 1) / ranks) - (int)((long)edge * rank / ranks);
     above = rank > 0 ? rank - 1 : MPI_PROC_NULL;
     below = rank + 1 < ranks ? rank + 1 : MPI_PROC_NULL;
     size_t cells = (size_t)(rows + 2) * (edge + 2);
@@ -75,13 +71,13 @@ int main(int argc, char **argv)
     MPI_Barrier(MPI_COMM_WORLD);
     double seconds = MPI_Wtime() - start;
 
-    double heat = 0, all;
+    double own = 0, all;
     for (int i = 1; i <= rows; i++)
         for (int j = 1; j <= edge; j++)
-            heat += now[i * ((size_t)edge + 2) + j];
-    MPI_Reduce(&heat, &all, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
+            own += now[i * ((size_t)edge + 2) + j];
+    MPI_Reduce(&own, &all, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0)
         printf("heat %d %d on %d: sum %.9e change %.9e, %.9f s\n", edge, steps, ranks, all, change, seconds);
-    MPI_Finalize();
-    return 0;
+    free(now);
+    free(next);
 }

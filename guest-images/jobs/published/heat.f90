@@ -1,26 +1,15 @@
 ! SPDX-License-Identifier: MIT OR Apache-2.0
-! The program of heat.c in Fortran: ranks own blocks of columns, which are contiguous here. `heat EDGE STEPS`.
-program heat
+! The program of heat.c in Fortran: ranks own blocks of columns, which are contiguous here.
+subroutine heat(edge, steps)
   use mpi
   implicit none
-  integer :: edge, steps, columns, rank, ranks, left, right, error, s
+  integer, intent(in) :: edge, steps
+  integer :: columns, rank, ranks, left, right, error, s
   real(8), allocatable :: now(:, :), next(:, :)
   real(8) :: change, start, seconds, own, all
-  character(len=16) :: text
 
-  call MPI_Init(error)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
-  edge = 512
-  steps = 40
-  if (command_argument_count() > 0) then
-    call get_command_argument(1, text)
-    read (text, *) edge
-  end if
-  if (command_argument_count() > 1) then
-    call get_command_argument(2, text)
-    read (text, *) steps
-  end if
   columns = edge*(rank + 1)/ranks - edge*rank/ranks
   left = MPI_PROC_NULL
   right = MPI_PROC_NULL
@@ -53,7 +42,6 @@ program heat
     print '(a,i0,1x,i0,a,i0,a,es16.9,a,es16.9,a,f12.9,a)', 'heat ', edge, steps, ' on ', ranks, ': sum ', all, &
       ' change ', change, ', ', seconds, ' s'
   end if
-  call MPI_Finalize(error)
 
 contains
 
@@ -88,4 +76,4 @@ contains
     call MPI_Allreduce(value, all, 1, MPI_DOUBLE_PRECISION, MPI_MAX, MPI_COMM_WORLD, error)
     value = all
   end subroutine largest
-end program heat
+end subroutine heat

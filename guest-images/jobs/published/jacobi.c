@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /* Jacobi's method for a dense, diagonally dominant system. Ranks own blocks of rows; every iteration they gather the whole
-   vector by MPI_Allgatherv and reduce the squared residual. `jacobi UNKNOWNS ITERATIONS`.
-
-   The measured part lies between the second and the third MPI_Barrier; before it, one iteration warms everything up. */
+   vector by MPI_Allgatherv and reduce the squared residual. */
+#include "programs.h"
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,13 +35,11 @@ static double iterate(void)
     return all;
 }
 
-int main(int argc, char **argv)
+void jacobi(int size, int iterations)
 {
-    MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    unknowns = argc > 1 ? atoi(argv[1]) : 960;
-    int iterations = argc > 2 ? atoi(argv[2]) : 30;
+    unknowns = size;
     counts = calloc(ranks, sizeof *counts);
     starts = calloc(ranks, sizeof *starts);
     if (!counts || !starts)
@@ -81,6 +78,10 @@ int main(int argc, char **argv)
             sum += x[j];
         printf("jacobi %d %d on %d: sum %.9e change %.9e, %.9f s\n", unknowns, iterations, ranks, sum, change, seconds);
     }
-    MPI_Finalize();
-    return 0;
+    free(counts);
+    free(starts);
+    free(matrix);
+    free(right);
+    free(own);
+    free(x);
 }

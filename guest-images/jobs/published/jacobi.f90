@@ -1,27 +1,16 @@
 ! SPDX-License-Identifier: MIT OR Apache-2.0
-! The program of jacobi.c in Fortran; a rank keeps its rows as columns. `jacobi UNKNOWNS ITERATIONS`.
-program jacobi
+! The program of jacobi.c in Fortran; a rank keeps its rows as columns.
+subroutine jacobi(unknowns, iterations)
   use mpi
   implicit none
-  integer :: unknowns, iterations, first, rows, rank, ranks, error, i, j, r, s
+  integer, intent(in) :: unknowns, iterations
+  integer :: first, rows, rank, ranks, error, i, j, r, s
   integer, allocatable :: counts(:), starts(:)
   real(8), allocatable :: matrix(:, :), right(:), x(:), own(:)
   real(8) :: change, start, seconds
-  character(len=16) :: text
 
-  call MPI_Init(error)
   call MPI_Comm_rank(MPI_COMM_WORLD, rank, error)
   call MPI_Comm_size(MPI_COMM_WORLD, ranks, error)
-  unknowns = 960
-  iterations = 30
-  if (command_argument_count() > 0) then
-    call get_command_argument(1, text)
-    read (text, *) unknowns
-  end if
-  if (command_argument_count() > 1) then
-    call get_command_argument(2, text)
-    read (text, *) iterations
-  end if
   allocate (counts(ranks), starts(ranks))
   do r = 1, ranks
     starts(r) = unknowns*(r - 1)/ranks
@@ -53,7 +42,6 @@ program jacobi
     print '(a,i0,1x,i0,a,i0,a,es16.9,a,es16.9,a,f12.9,a)', 'jacobi ', unknowns, iterations, ' on ', ranks, ': sum ', &
       sum(x), ' change ', change, ', ', seconds, ' s'
   end if
-  call MPI_Finalize(error)
 
 contains
 
@@ -71,4 +59,4 @@ contains
     call MPI_Allgatherv(own, rows, MPI_DOUBLE_PRECISION, x, counts, starts, MPI_DOUBLE_PRECISION, MPI_COMM_WORLD, error)
     call MPI_Allreduce(changed, all, 1, MPI_DOUBLE_PRECISION, MPI_SUM, MPI_COMM_WORLD, error)
   end subroutine iterate
-end program jacobi
+end subroutine jacobi

@@ -4,9 +4,10 @@ use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{
     Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
 };
+use nodescope_model::sequence::SequenceBuilder;
 use nodescope_model::{
     Action, Burst, Collective, CollectiveKind, Entry, Mode, Op, PeerRef, Program, Sequence,
-    Sequences, Site, Source,
+    Sequences, Site, Source, Take,
 };
 use nodescope_trace::{Body, Event, MpiCall, Stamp};
 use proptest::prelude::*;
@@ -342,4 +343,54 @@ proptest! {
             prop_assert_eq!(&program.unfold(rank as u32), &sequences.ranks[rank]);
         }
     }
+}
+
+#[test]
+fn a_job_of_several_and_marks_in_it_are_found() {
+    let mut trace = TraceOf::default();
+    // A job of two ranks, then one of three whose last rank is heard of first.
+    for (job, world) in [(0u64, 2u32), (1, 3)] {
+        let start = 1000 * job;
+        let hellos = TraceOf::new(world).events;
+        trace.events.extend(hellos.into_iter().rev());
+        for rank in 0..world {
+            let late = u64::from(rank);
+            trace.call(rank, Function::Init, start, start + 100 + late, |_| {});
+            for turn in 0..3 + job {
+                let from = start + 110 + 20 * turn;
+                trace.call(rank, Function::Barrier, from, from + 10 + late, |_| {});
+            }
+            trace.call(rank, Function::Finalize, start + 300, start + 310, |_| {});
+        }
+    }
+    let take = |job, marks: &[(Function, u64)]| {
+        let marks = marks.to_vec();
+        let mut builder = SequenceBuilder::new(Take { job, marks });
+        trace.events.iter().for_each(|event| builder.add(event));
+        builder.finish()
+    };
+    // The one with most calls, which is said.
+    let most = take(None, &[]).unwrap();
+    assert_eq!(most.ranks.len(), 3);
+    assert_eq!(
+        most.notes,
+        ["the trace has 2 MPI jobs; this is number 1"],
+        "{most:?}"
+    );
+    let marks = [(Function::Barrier, 1), (Function::Barrier, 3)];
+    let first = take(Some(0), &marks).unwrap();
+    assert_eq!(first.ranks.len(), 2);
+    assert_eq!(first.marks, [Some((120, 121)), Some((160, 161))]);
+    let actions: Vec<bool> = (first.ranks[0].entries.iter())
+        .map(|entry| matches!(entry.op.action, Action::Mark(_)))
+        .collect();
+    assert_eq!(actions, [false, true, false, false, true, false]);
+    // A call that some rank does not make marks nothing.
+    let marks = [(Function::Barrier, 4)];
+    assert_eq!(take(Some(0), &marks).unwrap().marks, [None]);
+    let error = take(Some(2), &[]).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "there is no job 2; the trace has 2 MPI jobs, numbered from 0"
+    );
 }
