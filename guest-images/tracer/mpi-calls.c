@@ -3,10 +3,13 @@
  * The way of a call's record: filled in while the arguments are at hand, announced by MPI_ENTER just before the real call, sent by
  * MPI_EVENT just after it. No clock is read here: the host knows virtual time and instructions retired, and stamps both.
  *
- * NODESCOPE_TRACE_DUMP=PATH in the environment writes the records to PATH.RANK as well; that works on real hardware too.
+ * On real hardware NODESCOPE_TRACE_LOG=FOLDER in the environment puts a log in the host's place (mpi-log.h), which has the times.
+ * NODESCOPE_TRACE_DUMP=PATH writes the records alone to PATH.RANK, anywhere.
  */
 #define _GNU_SOURCE
 #include "mpi-tracer.h"
+
+#include "mpi-log.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -83,6 +86,7 @@ void *real_function(const char *name) {
 
 static void after_fork(void) {
     thread.pid = thread.tid = 0;
+    log_leave();
 }
 
 void tracer_decide(void) {
@@ -99,7 +103,9 @@ void tracer_decide(void) {
     struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
     direct = nodescope_answered(answer) && answer.transport == NODESCOPE_TRANSPORT_DIRECT;
     dump_path = getenv("NODESCOPE_TRACE_DUMP");
-    if (!direct && !dump_path)
+    if (!direct)
+        log_open();
+    if (!direct && !dump_path && !log_on)
         return;
     pthread_atfork(NULL, NULL, after_fork);
     tracer_state = BEFORE_INIT;
@@ -115,6 +121,7 @@ __attribute__((constructor)) static void start(void) {
 __attribute__((destructor)) static void stop(void) {
     if (tracer_state == RUNNING)
         flush_poll_runs();
+    log_close();
 }
 
 static void greet(void) {
@@ -122,7 +129,10 @@ static void greet(void) {
         .kind = NODESCOPE_PROCESS_MPI_RANK, .world_rank = world_rank, .world_size = world_size, .pid = getpid(), .flavour = FLAVOUR, .version = NODESCOPE_ABI_VERSION};
     gethostname(hello.host, sizeof hello.host - 1);
     strncpy(hello.program, program_invocation_short_name, sizeof hello.program - 1);
-    nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0);
+    if (direct)
+        nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0);
+    if (log_on)
+        log_put(NODESCOPE_OP_HELLO, 0, sizeof hello, 0, &hello, 0);
 }
 
 void tracer_started(void) {
@@ -132,7 +142,7 @@ void tracer_started(void) {
     real.Comm_rank(MPI_COMM_WORLD, &world_rank);
     real.Comm_size(MPI_COMM_WORLD, &world_size);
     tracer_state = RUNNING;
-    if (direct)
+    if (direct || log_on)
         greet();
 }
 
@@ -140,6 +150,8 @@ void tracer_message(const char *text) {
     fprintf(stderr, "nodescope: %s\n", text);
     if (direct)
         nodescope_call(NODESCOPE_OP_MESSAGE, (void *)(uintptr_t)text, strlen(text), 0, NULL, 0);
+    if (log_on)
+        log_put(NODESCOPE_OP_MESSAGE, 0, strlen(text), 0, text, 0);
 }
 
 void tracer_ends(void) {
@@ -167,11 +179,18 @@ static void dump(const void *bytes, size_t length) {
     pthread_mutex_unlock(&dump_lock);
 }
 
-static void send_records(void) {
+/* `returned` is when the MPI function had returned, of a log's clock. */
+static void send(const void *records, size_t bytes, uint64_t returned) {
     if (direct)
-        nodescope_call(NODESCOPE_OP_MPI_EVENT, thread.buffer, thread.used, 0, NULL, 0);
+        nodescope_call(NODESCOPE_OP_MPI_EVENT, (void *)(uintptr_t)records, bytes, 0, NULL, 0);
     if (dump_path)
-        dump(thread.buffer, thread.used);
+        dump(records, bytes);
+    if (log_on)
+        log_put(NODESCOPE_OP_MPI_EVENT, 0, bytes, 0, records, returned);
+}
+
+static void send_records(uint64_t returned) {
+    send(thread.buffer, thread.used, returned);
     thread.used = 0;
 }
 
@@ -191,6 +210,7 @@ static uint8_t *append(size_t bytes) {
 }
 
 void call_begin(struct call *call, uint16_t function, uint16_t flags, void *call_site) {
+    uint64_t began = log_on ? log_now() : 0;
     *call = (struct call){.record = {.function = function,
                                      .flags = flags,
                                      .rank = world_rank,
@@ -199,7 +219,8 @@ void call_begin(struct call *call, uint16_t function, uint16_t flags, void *call
                                      .source = NODESCOPE_NONE,
                                      .receive_tag = NODESCOPE_NONE,
                                      .root = NODESCOPE_NONE,
-                                     .calls = 1}};
+                                     .calls = 1},
+                          .began = began};
     call->module = site_of(call, (uintptr_t)call_site);
     thread.used = 0;
     append(sizeof call->record);
@@ -212,6 +233,8 @@ static void announce(struct call *call) {
     call->record.sequence = thread.sequence;
     if (direct)
         nodescope_cpuid(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, 0, 0);
+    if (log_on)
+        log_put(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, NULL, call->began);
 }
 
 /* Appends a section with a text; its end, padded, is the record's. */
@@ -268,7 +291,7 @@ void flush_poll_runs(void) {
         return;
     thread.used = 0;
     append_runs();
-    send_records();
+    send_records(0);
 }
 
 void call_enter(struct call *call) {
@@ -276,10 +299,7 @@ void call_enter(struct call *call) {
         /* The buffer's start is this call's, its sections may be there already: send the runs from behind them. */
         size_t own = thread.used;
         append_runs();
-        if (direct)
-            nodescope_call(NODESCOPE_OP_MPI_EVENT, thread.buffer + own, thread.used - own, 0, NULL, 0);
-        if (dump_path)
-            dump(thread.buffer + own, thread.used - own);
+        send(thread.buffer + own, thread.used - own, 0);
         thread.used = own;
     }
     announce(call);
@@ -287,7 +307,7 @@ void call_enter(struct call *call) {
 
 void call_leave(struct call *call, int result) {
     close_record(call, result);
-    send_records();
+    send_records(call->returned);
     thread.sequence++;
 }
 
@@ -309,7 +329,7 @@ void poll_leave(struct call *call, int result, int found) {
         /* The runs that it ends follow in the same hypercall, after the record whose interval must not contain their sending. */
         close_record(call, result);
         append_runs();
-        send_records();
+        send_records(call->returned);
         thread.sequence++;
         return;
     }
@@ -336,6 +356,8 @@ void poll_leave(struct call *call, int result, int found) {
     uint64_t joined = run ? run->record.sequence : call->record.sequence;
     if (direct)
         nodescope_cpuid(NODESCOPE_OP_MPI_POLL_FAILED, call->record.function, thread_id(), joined, 0, 0);
+    if (log_on)
+        log_put(NODESCOPE_OP_MPI_POLL_FAILED, call->record.function, thread_id(), joined, NULL, call->returned);
     if (run) {
         /* Its number was not used up: the thread's sequence has no gaps. */
         run->record.calls++;

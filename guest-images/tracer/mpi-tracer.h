@@ -6,6 +6,7 @@
  *     wrap-*.c, wrap-*.h    one wrapper for each MPI function that communicates, synchronises or does I/O; a .h has the functions that
  *                           take counts and is included once for int counts and once for the large ones of MPI 4 (MPI_X_c)
  *     mpi-calls.c           activation, the record of a call on its way to the host, poll runs
+ *     mpi-log.c, mpi-log.h  the log that takes the host's place on real hardware
  *     mpi-sites.c           where calls are made
  *     mpi-fortran.c         where calls are made in Fortran programs
  *     mpi-communicators.c   communicator ids, world ranks, neighbours
@@ -157,6 +158,7 @@ struct call {
     struct request **claimed; /* given to this call, and not completed by it */
     int claims;
     struct object *ends; /* taken out of its table; released when the record is closed */
+    uint64_t began, returned; /* of a log's clock: this wrapper, and from the MPI function */
 };
 
 enum state { INERT, BEFORE_INIT, RUNNING };

@@ -10,6 +10,7 @@
 #ifndef NODESCOPE_MPI_WRAP_H
 #define NODESCOPE_MPI_WRAP_H
 
+#include "mpi-log.h"
 #include "mpi-tracer.h"
 
 #define PASTE(a, b) PASTE_EXPANDED(a, b)
@@ -37,6 +38,8 @@
         BEFORE;                                                                                                                \
         ENTER(call);                                                                                                           \
         int result = next ARGUMENTS;                                                                                           \
+        if (__builtin_expect(log_on, 0))                                                                                       \
+            call->returned = log_now();                                                                                        \
         CALL;                                                                                                                  \
         LEAVE;                                                                                                                 \
         depth--;                                                                                                               \

@@ -41,6 +41,9 @@ pub enum Command {
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
     Predict(Predict),
+    /// Trace an MPI program on this machine, without guests (vmm/host-trace/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Trace(Trace),
     /// Tell every problem of a study and of this host, each with its mend, without booting anything.
     Check(Check),
     /// Build, list or show guest images.
@@ -156,6 +159,35 @@ pub enum Placing {
     Block,
     /// Neighbours on neighbouring nodes.
     Cyclic,
+}
+
+/// `nodescope trace`.
+#[derive(Debug, clap::Args)]
+pub struct Trace {
+    /// Folder of the results; the trace in it is trace.nst. Of a program on several machines, a folder that all of them share.
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Whose MPI the program uses; by default the launcher is asked for its version.
+    #[arg(long, value_enum)]
+    pub mpi: Option<MpiName>,
+    /// Replace a trace that is already there.
+    #[arg(long)]
+    pub force: bool,
+    /// Keep the processes' logs, of which the trace is made.
+    #[arg(long)]
+    pub keep_logs: bool,
+    /// The command, after "--": a launcher with its program, such as mpirun -np 4 ./program.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// MPIs by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum MpiName {
+    /// Open MPI.
+    Openmpi,
+    /// MPICH, and others of its ABI.
+    Mpich,
 }
 
 /// `nodescope check`.

@@ -13,6 +13,7 @@ mod report;
 mod results;
 mod run;
 mod terminal;
+mod trace;
 mod warnings;
 
 use clap::Parser;
@@ -27,6 +28,7 @@ fn main() -> std::process::ExitCode {
         Command::Run(run) => run::run(run, args.log_format),
         Command::Report(report) => report::report(report),
         Command::Predict(predict) => predict::predict(predict),
+        Command::Trace(trace) => trace::trace(trace),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
         Command::Console(console) => console::console(console),

@@ -10,6 +10,13 @@ use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
 /// Threads and poll runs that one node may have under way. A real program has a handful; a guest that makes them up is cut off.
 const MOST: usize = 1 << 16;
 
+/// A moment at which the tracer reports, and when, before or after its own work there, the MPI function began or had returned.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    stamp: Stamp,
+    inner: u64,
+}
+
 /// What is known of a poll run before its record comes.
 struct Run {
     entry: Stamp,
@@ -23,7 +30,7 @@ struct Run {
 pub struct Assembler {
     node: u32,
     sequence: u64,
-    begun: BTreeMap<ThreadId, (MpiEnter, Stamp)>,
+    begun: BTreeMap<ThreadId, (MpiEnter, Moment)>,
     runs: BTreeMap<(ThreadId, u64), Run>,
     ranks: BTreeMap<u32, Peer>,
 }
@@ -42,17 +49,31 @@ impl Assembler {
 
     /// Takes a request that the node made at `stamp` and appends the events that it amounts to.
     pub fn request(&mut self, request: Request, stamp: Stamp, events: &mut Vec<Event>) {
+        self.measured(request, stamp, stamp.time, events);
+    }
+
+    /// The same where the tracer's own work has been measured: `stamp` is when it began, before a call, or was done, after one, and
+    /// `inner` when the MPI function itself began or had returned. That work then lies between the event's stamps, and outside its
+    /// [`MpiCall::time_inside`].
+    pub fn measured(
+        &mut self,
+        request: Request,
+        stamp: Stamp,
+        inner: u64,
+        events: &mut Vec<Event>,
+    ) {
+        let moment = Moment { stamp, inner };
         let body = match request {
             Request::MpiEnter(enter) => {
                 if self.begun.len() < MOST || self.begun.contains_key(&enter.thread) {
-                    self.begun.insert(enter.thread, (enter, stamp));
+                    self.begun.insert(enter.thread, (enter, moment));
                 }
                 return;
             }
-            Request::MpiPollFailed(poll) => return self.poll_failed(poll, stamp),
+            Request::MpiPollFailed(poll) => return self.poll_failed(poll, moment),
             Request::MpiEvents(records) => {
                 for record in records {
-                    let call = self.call(record, stamp);
+                    let call = self.call(record, moment);
                     // A run that this event ends was over before: its own end is when it was known to have ended.
                     self.emit(stamp, Body::Mpi(Box::new(call)), events);
                 }
@@ -93,7 +114,7 @@ impl Assembler {
                     rank,
                     thread,
                     sequence,
-                    entry,
+                    entry: entry.stamp,
                 }),
                 events,
             );
@@ -110,11 +131,12 @@ impl Assembler {
         self.sequence += 1;
     }
 
-    fn poll_failed(&mut self, poll: MpiEnter, stamp: Stamp) {
+    fn poll_failed(&mut self, poll: MpiEnter, moment: Moment) {
+        let stamp = moment.stamp;
         let Some((_, entry)) = self.begun.remove(&poll.thread) else {
             return;
         };
-        let (time, instructions) = inside(entry, stamp);
+        let (time, instructions) = inside(entry, moment);
         let key = (poll.thread, poll.sequence);
         if let Some(run) = self.runs.get_mut(&key) {
             run.exit = stamp;
@@ -124,7 +146,7 @@ impl Assembler {
             self.runs.insert(
                 key,
                 Run {
-                    entry,
+                    entry: entry.stamp,
                     exit: stamp,
                     time_inside: time,
                     instructions_inside: instructions,
@@ -133,7 +155,8 @@ impl Assembler {
         }
     }
 
-    fn call(&mut self, record: MpiRecord, stamp: Stamp) -> MpiCall {
+    fn call(&mut self, record: MpiRecord, moment: Moment) -> MpiCall {
+        let stamp = moment.stamp;
         let unseen = Run {
             entry: stamp,
             exit: stamp,
@@ -152,9 +175,9 @@ impl Assembler {
                 self.begun.remove(&record.thread);
             }
             begun.map(|entry| {
-                let (time_inside, instructions_inside) = inside(entry, stamp);
+                let (time_inside, instructions_inside) = inside(entry, moment);
                 Run {
-                    entry,
+                    entry: entry.stamp,
                     exit: stamp,
                     time_inside,
                     instructions_inside,
@@ -179,13 +202,14 @@ impl Assembler {
     }
 }
 
-fn inside(entry: Stamp, exit: Stamp) -> (u64, u64) {
-    let instructions = if entry.vcpu == exit.vcpu {
-        exit.instructions.saturating_sub(entry.instructions)
+fn inside(entry: Moment, exit: Moment) -> (u64, u64) {
+    let (from, to) = (entry.stamp, exit.stamp);
+    let instructions = if from.vcpu == to.vcpu {
+        to.instructions.saturating_sub(from.instructions)
     } else {
         0
     };
-    (exit.time.saturating_sub(entry.time), instructions)
+    (exit.inner.saturating_sub(entry.inner), instructions)
 }
 
 #[cfg(test)]
@@ -252,6 +276,18 @@ mod tests {
             (250, 50, true)
         );
         assert_eq!((events[0].node, events[0].sequence), (2, 0));
+    }
+
+    #[test]
+    fn the_tracers_own_work_is_between_the_stamps_and_not_inside() {
+        let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
+        let enter = Request::MpiEnter(enter(Function::Send, 0));
+        assembler.measured(enter, at(100, 0), 130, &mut events);
+        let sent = Request::MpiEvents(vec![record(Function::Send, 0)]);
+        assembler.measured(sent, at(400, 0), 350, &mut events);
+        let call = calls(&events)[0];
+        assert_eq!((call.entry.time, call.exit.time), (100, 400));
+        assert_eq!(call.time_inside, 220);
     }
 
     #[test]

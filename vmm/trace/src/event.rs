@@ -114,7 +114,8 @@ pub struct MpiCall {
     pub entry: Stamp,
     /// Its end; of a run, the end of the last poll.
     pub exit: Stamp,
-    /// Picoseconds inside the call: exit - entry, but of a run the sum over its polls, without the work between them.
+    /// Picoseconds inside the call: exit - entry, but of a run the sum over its polls, without the work between them, and on real
+    /// hardware without the tracer's own work, which is part of exit - entry there.
     pub time_inside: u64,
     /// Instructions inside the call, likewise; on the calling virtual CPU, and 0 if the call ended on another one than it began on.
     pub instructions_inside: u64,

@@ -1,0 +1,168 @@
+//! `nodescope trace`.
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_host_trace::tracer::{Mpi, library};
+use nodescope_host_trace::{HostTraceError, Summary, merge};
+use nodescope_image::{ImageSpec, Recipe};
+
+use crate::args::{self, MpiName};
+use crate::exit::{Exit, Failure};
+use crate::terminal::print;
+
+/// Folder of the processes' logs among the results.
+const LOGS: &str = "calls";
+
+/// Traces an MPI program on this machine.
+pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
+    let trace = args.output.join(TRACE_FILE);
+    if trace.exists() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} is there already; give another folder, or --force to replace it",
+                trace.display()
+            ),
+        ));
+    }
+    let mpi = match args.mpi {
+        Some(MpiName::Openmpi) => Mpi::OpenMpi,
+        Some(MpiName::Mpich) => Mpi::Mpich,
+        None => mpi_of(&args.command[0])?,
+    };
+    let library = library(mpi, &sources()?, &cache()?).map_err(fail)?;
+    let logs = args.output.join(LOGS);
+    if logs.exists() {
+        fs::remove_dir_all(&logs).map_err(Failure::io("remove", &logs))?;
+    }
+    fs::create_dir_all(&logs).map_err(Failure::io("create", &logs))?;
+    let logs = fs::canonicalize(&logs).map_err(Failure::io("open", &logs))?;
+    let status = run(&args.command, &library, &logs)?;
+    let summary = merge(&logs, &trace, Some(status)).map_err(fail)?;
+    if !args.keep_logs {
+        fs::remove_dir_all(&logs).map_err(Failure::io("remove", &logs))?;
+    }
+    print(&text(&summary, &trace))?;
+    if status == 0 {
+        Ok(Exit::Ok)
+    } else {
+        eprintln!(
+            "warning: the command ended with status {status}; the trace is of what it did until then"
+        );
+        Ok(Exit::JobFailed)
+    }
+}
+
+fn text(summary: &Summary, trace: &Path) -> String {
+    let calls = summary.calls.max(1);
+    let mut text = format!(
+        "{}: {} ranks on {} node{}, {} MPI calls, {}\n",
+        trace.display(),
+        summary.ranks,
+        summary.nodes.len(),
+        if summary.nodes.len() == 1 { "" } else { "s" },
+        summary.calls,
+        time(summary.span),
+    );
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        text,
+        "  the tracer took {} a call, which is kept apart from both the calls and the work between them",
+        time(summary.own / calls)
+    );
+    text
+}
+
+/// A time of measured precision.
+fn time(picoseconds: u64) -> String {
+    let (unit, factor) = match picoseconds {
+        0..1_000_000 => ("ns", 1e3),
+        1_000_000..1_000_000_000 => ("us", 1e6),
+        1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
+        _ => ("s", 1e12),
+    };
+    format!("{:.1} {unit}", picoseconds as f64 / factor)
+}
+
+fn fail(error: HostTraceError) -> Failure {
+    let exit = match error {
+        HostTraceError::NothingTraced => Exit::Study,
+        _ => Exit::Host,
+    };
+    Failure::of(exit, &error)
+}
+
+/// Which MPI a launcher belongs to, by what it says of itself.
+fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
+    let output = Command::new(launcher)
+        .arg("--version")
+        .output()
+        .map_err(|error| cannot_start(launcher, &error))?;
+    let mut text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.push_str(&String::from_utf8_lossy(&output.stderr));
+    Mpi::of_version(&text).ok_or_else(|| {
+        Failure::new(
+            Exit::Study,
+            format!(
+                "{} does not say whose MPI it starts; add --mpi openmpi or --mpi mpich",
+                launcher.display()
+            ),
+        )
+    })
+}
+
+fn cannot_start(command: &OsString, error: &std::io::Error) -> Failure {
+    Failure::new(
+        Exit::Host,
+        format!("cannot start {}: {error}", command.display()),
+    )
+}
+
+/// Runs the command with the tracer in its processes; its exit status, 128 and more for a signal.
+fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure> {
+    // Whoever interrupts the program wants the trace of what it did: the program gets the signal, this process goes on.
+    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    let mut preload = OsString::from(library);
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    // Open MPI passes its own settings on to other nodes, and this one tells it to pass on the two.
+    let mut forward = OsString::from("LD_PRELOAD=");
+    forward.push(&preload);
+    forward.push(";NODESCOPE_TRACE_LOG=");
+    forward.push(logs);
+    if let Some(before) = std::env::var_os("OMPI_MCA_mca_base_env_list") {
+        forward.push(";");
+        forward.push(before);
+    }
+    let status = Command::new(&command[0])
+        .args(&command[1..])
+        .env("LD_PRELOAD", &preload)
+        .env("NODESCOPE_TRACE_LOG", logs)
+        .env("OMPI_MCA_mca_base_env_list", &forward)
+        .status()
+        .map_err(|error| cannot_start(&command[0], &error))?;
+    Ok(status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+}
+
+/// The tracer's source, where the guest images' recipe has it.
+fn sources() -> Result<PathBuf, Failure> {
+    let recipe = ImageSpec::debian().recipe;
+    let tools = Recipe::read(&recipe).map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(recipe.join(tools.tools))
+}
+
+fn cache() -> Result<PathBuf, Failure> {
+    let images =
+        nodescope_image::default_cache_dir().map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(images.with_file_name("tracer"))
+}

@@ -1,0 +1,91 @@
+//! Traces of MPI programs on real machines.
+//!
+//! On real hardware the tracer's hypercalls go nowhere, so it writes each of them, with the time, to a log: a file for each process
+//! (`guest-images/tracer/mpi-log.h` defines it). This crate builds the tracer ([`tracer`]), reads such logs ([`log`]), and merges
+//! them into a trace like that of a run in guests ([`merge`]).
+//!
+//! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a
+//! node the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to
+//! whoever looks at when messages arrived, and not to predictions, which use what each rank does between its calls.
+
+pub mod log;
+mod merge;
+pub mod tracer;
+
+use std::io;
+use std::path::PathBuf;
+
+use nodescope_hypercall::HypercallError;
+use nodescope_trace::WriteError;
+
+pub use merge::{Summary, merge};
+
+/// Why there is no trace.
+#[derive(Debug, thiserror::Error)]
+pub enum HostTraceError {
+    /// A file or folder cannot be used.
+    #[error("cannot {action} {}: {cause}", .path.display())]
+    Io {
+        /// What was to be done.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// No process has left a log.
+    #[error(
+        "no process was traced: the program is linked statically, has no MPI, ended before MPI_Init was done, or its launcher did not pass LD_PRELOAD on"
+    )]
+    NothingTraced,
+    /// A file that is no log.
+    #[error("{} is no log of the tracer: {what}", .path.display())]
+    NoLog {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        what: String,
+    },
+    /// A log with something in it that the tracer does not write.
+    #[error("{} is damaged at byte {at}: {what}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        at: u64,
+        /// How.
+        what: String,
+    },
+    /// A log with a call that cannot be decoded.
+    #[error("{} is damaged at byte {at}", .path.display())]
+    Call {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        at: u64,
+        /// How.
+        #[source]
+        cause: HypercallError,
+    },
+    /// The trace cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
+    /// The tracer does not compile here.
+    #[error("the MPI tracer cannot be built here: {0}")]
+    Build(String),
+}
+
+impl HostTraceError {
+    /// For `map_err`.
+    fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> HostTraceError {
+        let path = path.into();
+        move |cause| HostTraceError::Io {
+            action,
+            path,
+            cause,
+        }
+    }
+}

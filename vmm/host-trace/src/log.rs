@@ -1,0 +1,256 @@
+//! The log of one process.
+
+use std::fs::File;
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use nodescope_hypercall::call::{Fault, GuestVirtual, decode};
+use nodescope_hypercall::{Call, Operation, Request, limits};
+
+use crate::HostTraceError;
+
+/// The first bytes of a log.
+pub const MAGIC: [u8; 8] = *b"NSCALLS\n";
+/// The version that this crate reads.
+pub const VERSION: u32 = 1;
+/// Bytes of a log's header.
+pub const HEADER: usize = 72;
+/// Bytes of a frame without its payload.
+pub const FRAME: usize = 48;
+
+/// The same moment on three clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// The log's own.
+    pub ticks: u64,
+    /// The node's monotonic one, nanoseconds.
+    pub monotonic: u64,
+    /// The node's clock of day, nanoseconds since 1970.
+    pub real: u64,
+}
+
+/// What a log begins with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// Processors of the node.
+    pub processors: u32,
+    /// Their frequency, hertz; 0 if unknown.
+    pub frequency: u64,
+    /// When the process began.
+    pub first: Moment,
+    /// A late moment.
+    pub last: Moment,
+}
+
+impl Header {
+    /// Picoseconds of the node's monotonic clock at a tick.
+    pub fn time(&self, ticks: u64) -> u64 {
+        let (first, last) = (self.first, self.last);
+        let span = i128::from(last.ticks) - i128::from(first.ticks);
+        let nanoseconds = i128::from(last.monotonic) - i128::from(first.monotonic);
+        // Without a second moment a tick counts as a nanosecond; such a log has no frames.
+        let (span, nanoseconds) = if span <= 0 || nanoseconds <= 0 {
+            (1, 1)
+        } else {
+            (span, nanoseconds)
+        };
+        let since = (i128::from(ticks) - i128::from(first.ticks)) * nanoseconds * 1000 / span;
+        let time = i128::from(first.monotonic) * 1000 + since;
+        u64::try_from(time.max(0)).unwrap_or(u64::MAX)
+    }
+
+    /// Nanoseconds from the zero of the monotonic clock to 1970, to be added to get the time of day.
+    pub fn epoch(&self) -> i128 {
+        i128::from(self.first.real) - i128::from(self.first.monotonic)
+    }
+}
+
+/// One hypercall as it was logged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Logged {
+    /// What it says.
+    pub request: Request,
+    /// Ticks: when the MPI function itself began, or had returned.
+    pub inner: u64,
+    /// When the tracer began before it, or was done after it.
+    pub outer: u64,
+    /// When it was logged: the order of the log.
+    pub written: u64,
+}
+
+/// Reads a log.
+#[derive(Debug)]
+pub struct LogReader {
+    path: PathBuf,
+    file: BufReader<File>,
+    header: Header,
+    at: u64,
+    length: u64,
+}
+
+/// A payload, as the memory that the arguments point to.
+struct Payload<'a>(&'a [u8]);
+
+impl GuestVirtual for Payload<'_> {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), Fault> {
+        let from = usize::try_from(address).ok();
+        let bytes = from.and_then(|from| self.0.get(from..)?.get(..buffer.len()));
+        let bytes = bytes.ok_or(Fault {
+            address,
+            write: false,
+        })?;
+        buffer.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn write(&mut self, address: u64, _: &[u8]) -> Result<(), Fault> {
+        Err(Fault {
+            address,
+            write: true,
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+fn half(bytes: &[u8], at: usize) -> u32 {
+    let mut half = [0; 4];
+    half.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(half)
+}
+
+impl LogReader {
+    /// Opens the log in file `path`.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, or that is no log of this version.
+    pub fn open(path: &Path) -> Result<LogReader, HostTraceError> {
+        let file = File::open(path).map_err(HostTraceError::io("read", path))?;
+        let length = file.metadata().map_err(HostTraceError::io("read", path))?;
+        let mut file = BufReader::with_capacity(1 << 16, file);
+        let mut bytes = [0; HEADER];
+        let no_log = |what: String| HostTraceError::NoLog {
+            path: path.into(),
+            what,
+        };
+        file.read_exact(&mut bytes)
+            .map_err(|_| no_log(format!("it has fewer than {HEADER} bytes")))?;
+        if bytes[..8] != MAGIC {
+            return Err(no_log("it does not begin like one".into()));
+        }
+        let version = half(&bytes, 8);
+        if version != VERSION {
+            return Err(no_log(format!(
+                "it has version {version}, this program reads version {VERSION}"
+            )));
+        }
+        let moment = |at| Moment {
+            ticks: word(&bytes, at),
+            monotonic: word(&bytes, at + 8),
+            real: word(&bytes, at + 16),
+        };
+        Ok(LogReader {
+            path: path.into(),
+            file,
+            header: Header {
+                processors: half(&bytes, 12),
+                frequency: word(&bytes, 16),
+                first: moment(24),
+                last: moment(48),
+            },
+            at: HEADER as u64,
+            length: length.len(),
+        })
+    }
+
+    /// What the log begins with.
+    pub fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The next hypercall; none at the end, which is where the process was when it ended, however it did.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, or that has in it what the tracer does not write.
+    pub fn next_logged(&mut self) -> Result<Option<Logged>, HostTraceError> {
+        if self.at + FRAME as u64 > self.length {
+            return Ok(None);
+        }
+        let mut bytes = [0; FRAME];
+        self.read(&mut bytes)?;
+        let size = u64::from(half(&bytes, 0));
+        if size == 0 {
+            return Ok(None);
+        }
+        let operation = half(&bytes, 4);
+        let most = FRAME as u64 + limits::RECORDS;
+        if size < FRAME as u64 || size % 8 != 0 || size > most || self.at + size > self.length {
+            return Err(self.damaged(format!("a frame of {size} bytes")));
+        }
+        let mut payload = vec![0; size as usize - FRAME];
+        self.read(&mut payload)?;
+        let (inner, outer) = (word(&bytes, 8), word(&bytes, 16));
+        let arguments = [word(&bytes, 24), word(&bytes, 32), word(&bytes, 40), 0, 0];
+        let call = |cause| HostTraceError::Call {
+            path: self.path.clone(),
+            at: self.at,
+            cause,
+        };
+        let request = Call::new(operation, arguments)
+            .and_then(|call| decode(&call, &mut Payload(&payload)))
+            .map_err(call)?;
+        let enters = operation == Operation::MpiEnter as u32;
+        self.at += size;
+        Ok(Some(Logged {
+            request,
+            inner,
+            outer,
+            written: if enters { inner } else { outer },
+        }))
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), HostTraceError> {
+        self.file
+            .read_exact(bytes)
+            .map_err(HostTraceError::io("read", &self.path))
+    }
+
+    fn damaged(&self, what: String) -> HostTraceError {
+        HostTraceError::Damaged {
+            path: self.path.clone(),
+            at: self.at,
+            what,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_become_time_between_the_two_moments() {
+        let moment = |ticks, monotonic| Moment {
+            ticks,
+            monotonic,
+            real: monotonic + 50,
+        };
+        let header = Header {
+            first: moment(1000, 10),
+            last: moment(26_000, 10_010),
+            ..Header::default()
+        };
+        // 2.5 ticks a nanosecond.
+        assert_eq!(header.time(1000), 10_000);
+        assert_eq!(header.time(1005), 12_000);
+        assert_eq!(header.time(900), 0);
+        assert_eq!(header.epoch(), 50);
+        assert_eq!(Header::default().time(3), 3000);
+    }
+}
