@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use nodescope_hypercall::Function;
-use nodescope_study::quantity::{ByteRate, Time};
-
 use crate::exit::EXIT_CODES;
+pub use crate::predict::args::Predict;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
 #[derive(Debug, Parser)]
@@ -92,73 +90,6 @@ pub struct Report {
     /// Where it was measured, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
-}
-
-/// `nodescope predict`.
-#[derive(Debug, clap::Args)]
-pub struct Predict {
-    /// Folder of the results, or a trace.
-    pub results: PathBuf,
-    /// The file that describes the cluster (plugins/analysis/predict/CLUSTER.md).
-    #[arg(long, value_name = "FILE")]
-    pub cluster: PathBuf,
-    /// Print JSON in place of text (plugins/analysis/predict/SCHEMA.md).
-    #[arg(long)]
-    pub json: bool,
-    /// A network of zero latency and infinite bandwidth in place of the cluster's.
-    #[arg(long)]
-    pub ideal_network: bool,
-    /// Another latency, such as "2 us".
-    #[arg(long, value_name = "TIME")]
-    pub latency: Option<Time>,
-    /// Another bandwidth, such as "10 GB/s".
-    #[arg(long, value_name = "RATE")]
-    pub bandwidth: Option<ByteRate>,
-    /// Another placement.
-    #[arg(long, value_enum)]
-    pub placement: Option<Placing>,
-    /// Other ranks a node.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub ranks_per_node: Option<u32>,
-    /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
-    #[arg(long, value_name = "N")]
-    pub job: Option<usize>,
-    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
-    #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
-    pub from: Option<(Function, u64)>,
-    /// ... to the return of this one.
-    #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
-    pub to: Option<(Function, u64)>,
-    /// Interpretations with bursts drawn anew, from which the interval follows.
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
-    pub replicas: u32,
-    /// Where their draws begin.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
-}
-
-/// A function and the number of a call of it, from 1.
-fn call(text: &str) -> Result<(Function, u64), String> {
-    let (name, number) = text.split_once(':').unwrap_or((text, "1"));
-    let function = (Function::ALL.iter())
-        .find(|function| function.name() == name)
-        .copied()
-        .ok_or_else(|| format!("{name} is no MPI function that is traced"))?;
-    match number.parse() {
-        Ok(number) if number > 0 => Ok((function, number)),
-        _ => Err(format!(
-            "{number:?} is no number of a call; write e.g. {name}:2 for its second call"
-        )),
-    }
-}
-
-/// Placements by name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Placing {
-    /// Neighbours on one node.
-    Block,
-    /// Neighbours on neighbouring nodes.
-    Cyclic,
 }
 
 /// `nodescope trace`.

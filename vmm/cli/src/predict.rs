@@ -1,22 +1,26 @@
 //! `nodescope predict`.
 
+pub mod args;
+mod sweep;
+
 use std::path::{Path, PathBuf};
 
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
 use nodescope_model::{Program, Take};
-use nodescope_predict::{Cluster, Placement, Prediction, Request, predict as interpret};
-use nodescope_study::quantity::{ByteRate, Time};
+use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret};
 use nodescope_trace::{TraceError, TraceReader};
 
-use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
 
 /// Predicts a trace's time on another cluster.
 pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
-    let mut cluster =
-        Cluster::load(&args.cluster).map_err(|problems| Failure::of(Exit::Study, &problems))?;
-    change(&mut cluster, args);
+    let wrong = |problems| Failure::of(Exit::Study, &problems);
+    let file = ClusterFile::load(&args.cluster).map_err(wrong)?;
+    let mut cluster = file.with(&args.settings()).map_err(wrong)?;
+    if args.ideal_network {
+        cluster = cluster.ideal_network();
+    }
     let take = Take {
         job: args.job,
         marks: args.from.into_iter().chain(args.to).collect(),
@@ -28,6 +32,9 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         seed: args.seed,
         ..Request::default()
     };
+    if let Some(sweep) = &args.sweep {
+        return sweep::sweep(args, sweep, &file, &program, &request);
+    }
     let mut prediction = interpret(&program, &cluster, &request)
         .map_err(|error| Failure::of(Exit::Study, &error))?;
     if let (Some(from), Some(to)) = (args.from, args.to) {
@@ -56,28 +63,6 @@ fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
         print(&prediction.json())
     } else {
         print(&prediction.text())
-    }
-}
-
-/// What the options change of the cluster.
-fn change(cluster: &mut Cluster, args: &args::Predict) {
-    if args.ideal_network {
-        *cluster = cluster.ideal_network();
-    }
-    if let Some(Time(latency)) = args.latency {
-        cluster.network.latency = latency;
-    }
-    if let Some(ByteRate(bandwidth)) = args.bandwidth {
-        cluster.network.per_byte = nodescope_predict::network::per_byte(bandwidth);
-    }
-    if let Some(placement) = args.placement {
-        cluster.placement = match placement {
-            args::Placing::Block => Placement::Block,
-            args::Placing::Cyclic => Placement::Cyclic,
-        };
-    }
-    if let Some(ranks) = args.ranks_per_node {
-        cluster.ranks_per_node = ranks;
     }
 }
 

@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use toml::de::DeTable;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
 use crate::problem::{Position, Problem, Problems, Severity};
 use crate::reader::{Section, Source, position};
@@ -57,8 +58,39 @@ pub fn read<T>(
     what: &'static str,
     check: impl FnOnce(&Section<'_>) -> T,
 ) -> Document<T> {
-    let (document, syntax) = DeTable::parse_recoverable(text);
-    let source = Source::new(text, what);
+    read_with(file, text, &[], what, check)
+}
+
+/// As [`read`], as if the file had these settings in place of its own. Problems of a setting have no place in the file.
+pub fn read_with<T>(
+    file: &Path,
+    text: &str,
+    settings: &[Setting],
+    what: &'static str,
+    check: impl FnOnce(&Section<'_>) -> T,
+) -> Document<T> {
+    // Settings stand behind the text, each padded to its place there, so that all positions are of one whole.
+    let mut whole = text.to_owned();
+    let mut padded = Vec::new();
+    for setting in settings {
+        whole.push('\n');
+        padded.push(format!("{}v={}", " ".repeat(whole.len()), setting.value));
+        whole.push_str(&format!("v={}", setting.value));
+    }
+    let lines = position(text.as_bytes(), text.len()).line;
+    let (mut document, syntax) = DeTable::parse_recoverable(text);
+    let mut misplaced = Vec::new();
+    for (setting, padded) in settings.iter().zip(&padded) {
+        if let Err(message) = put(document.get_mut(), &setting.field, padded) {
+            misplaced.push(Problem {
+                severity: Severity::Error,
+                position: None,
+                field: setting.field.clone(),
+                message,
+            });
+        }
+    }
+    let source = Source::new(&whole, what);
     let root = Section::root(&source, document.get_ref());
     let value = check(&root);
     root.finish();
@@ -83,12 +115,102 @@ pub fn read<T>(
         });
         problems.extend(syntax);
     }
+    for problem in &mut problems {
+        let set = |position: &Position| position.line > lines;
+        if problem.position.as_ref().is_some_and(set) {
+            problem.position = None;
+            problem
+                .message
+                .push_str(" (set for this run, not by the file)");
+        }
+    }
+    problems.extend(misplaced);
     let checked = if problems.is_empty() {
         Ok((value, places))
     } else {
         Err(Problems::new(file, problems))
     };
     Document { checked, known }
+}
+
+/// A field that is set otherwise than by the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    field: String,
+    /// As TOML.
+    value: String,
+}
+
+impl Setting {
+    /// Sets `field`, such as `network.latency`, to `value`: a number, `true`, `false`, a list or table as in TOML, and anything else
+    /// as the text that it is.
+    pub fn new(field: &str, value: &str) -> Setting {
+        let value = value.trim();
+        let written = format!("v={value}");
+        let plain = DeTable::parse(&written).is_ok_and(|table| {
+            let table = table.get_ref();
+            let only = table.values().next().map(Spanned::get_ref);
+            table.len() == 1 && only.is_some_and(|value| !matches!(value, DeValue::Datetime(_)))
+        });
+        Setting {
+            field: field.trim().to_owned(),
+            value: if plain && !value.contains('\n') {
+                value.to_owned()
+            } else {
+                toml::Value::String(value.to_owned()).to_string()
+            },
+        }
+    }
+
+    /// The field.
+    pub fn field(&self) -> &str {
+        &self.field
+    }
+
+    /// The value as TOML.
+    pub fn value(&self) -> &str {
+        &self.value
+    }
+}
+
+/// Puts a value into a document; `written` is `v=` and the value, padded to its place.
+fn put<'a>(table: &mut DeTable<'a>, field: &str, written: &'a str) -> Result<(), String> {
+    let parsed = DeTable::parse(written).map_err(|error| error.message().to_owned())?;
+    let Some((name, value)) = parsed.into_inner().into_iter().next() else {
+        return Err("has no value".to_owned());
+    };
+    let place = name.span();
+    let mut keys: Vec<&str> = field.split('.').collect();
+    let plain = |key: &&str| {
+        let usual = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        !key.is_empty() && key.chars().all(usual)
+    };
+    if !keys.iter().all(plain) {
+        return Err(
+            "is no field of a file; write e.g. network.latency, with names as in the file".into(),
+        );
+    }
+    let last = keys.pop().unwrap_or_default();
+    let mut table = table;
+    for (depth, key) in keys.iter().enumerate() {
+        let known = table.keys().any(|name| name.get_ref() == key);
+        if !known {
+            let empty = Spanned::new(place.clone(), DeValue::Table(DeTable::new()));
+            table.insert(Spanned::new(place.clone(), (*key).to_owned().into()), empty);
+        }
+        let inner = table.iter_mut().find(|(name, _)| name.get_ref() == key);
+        match inner.map(|(_, value)| value.get_mut()) {
+            Some(DeValue::Table(inner)) => table = inner,
+            _ => return Err(format!("{} is no table", keys[..=depth].join("."))),
+        }
+    }
+    match table.iter_mut().find(|(name, _)| name.get_ref() == last) {
+        Some((_, old)) => *old = value,
+        None => {
+            table.insert(Spanned::new(place, last.to_owned().into()), value);
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -122,6 +244,49 @@ mod tests {
         let syntax = told("[part]\nnumber = \n");
         assert!(syntax.starts_with("f.toml:2: is not TOML"), "{syntax}");
         assert!(!syntax.contains("missing"), "{syntax}");
+    }
+
+    fn set(text: &str, field: &str, value: &str) -> Result<Option<u64>, String> {
+        let settings = [Setting::new(field, value)];
+        let document = read_with(Path::new("f.toml"), text, &settings, "a test", |root| {
+            let section = root.section("part");
+            let number = section.require("number", "7");
+            let size = section.item("size");
+            section.finish();
+            let size = size.and_then(|item| item.quantity::<crate::quantity::Bytes>());
+            size.map(|size| size.0)
+                .or(number.and_then(|item| item.integer(1..=9)))
+        });
+        let value = document.checked.map(|(value, _)| value);
+        value.map_err(|problems| problems.to_string())
+    }
+
+    #[test]
+    fn settings_take_the_place_of_what_the_file_says() {
+        let text = "[part]\nnumber = 3";
+        assert_eq!(set(text, "part.number", "5"), Ok(Some(5)));
+        assert_eq!(set("", "part.number", "5"), Ok(Some(5)));
+        assert_eq!(set(text, "part.size", "2 KiB"), Ok(Some(2048)));
+        assert_eq!(set(text, "part.size", "\"2 KiB\""), Ok(Some(2048)));
+    }
+
+    #[test]
+    fn settings_are_checked_like_the_file() {
+        let text = "[part]\nnumber = 3\n";
+        let told = |field: &str, value: &str| set(text, field, value).unwrap_err();
+        assert_eq!(
+            told("part.number", "50"),
+            "f.toml: part.number: is 50; write a whole number from 1 to 9 (set for this run, not by the file)"
+        );
+        assert!(told("part.numbre", "5").contains("did you mean \"number\"?"));
+        assert!(told("prt.number", "5").contains("prt: is not a section of a test"));
+        assert!(told("part.size", "5").contains("5 has no unit"));
+        assert!(told("part.number.x", "5").contains("part.number is no table"));
+        assert!(told("part..x", "5").contains("is no field of a file"));
+        assert!(told("part.size", "").contains("does not begin with a number"));
+        // A problem of the file itself keeps its line.
+        let told = set("[part]\nnumber = 30\n", "part.size", "1 B").unwrap_err();
+        assert!(told.starts_with("f.toml:2:"), "{told}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::collective::{Choice, Library, Selected};
 use crate::network::{Channel, Model};
 use crate::topology::Topology;
 
-pub use file::known_fields;
+pub use file::{ClusterFile, known_fields};
 pub use preset::Preset;
 
 /// How bursts scale from where they were traced.

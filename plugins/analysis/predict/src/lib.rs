@@ -8,6 +8,7 @@
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
 //! - `engine`: the interpreter.
 //! - [`result`]: what it yields; efficiencies.
+//! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
 //! - [`predict()`]: all of it together, with an interval from the bursts' variability.
 //!
 //! The model is that of Padaryan's ParJava (2005), with LogGP (Alexandrov et al., 1995) beside its own network. Times are
@@ -17,14 +18,19 @@ pub mod cluster;
 pub mod collective;
 pub mod network;
 pub mod result;
+pub mod series;
+pub mod sweep;
 pub mod topology;
 
+mod chart;
 mod code;
 mod engine;
 mod predict;
+mod series_text;
 mod text;
 
-pub use cluster::{Cluster, FitError, Placement, Preset, Progress, Speed};
+pub use chart::ChartError;
+pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Speed};
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use engine::{Options, interpret};
@@ -33,4 +39,6 @@ pub use predict::{Interval, Prediction, Request, Section, predict};
 pub use result::{
     Blocked, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes, WaitKind, WaitState,
 };
+pub use series::{Point, PointResult, Series, Split};
+pub use sweep::{Scale, Sweep, SweepError, Value};
 pub use topology::Topology;

@@ -279,7 +279,7 @@ fn blocked_line(f: &mut std::fmt::Formatter<'_>, rank: &Blocked) -> std::fmt::Re
 }
 
 /// A time in a unit that suits it.
-fn time(picoseconds: u64) -> String {
+pub(crate) fn time(picoseconds: u64) -> String {
     let (unit, factor) = match picoseconds {
         0..1_000_000 => ("ns", 1e3),
         1_000_000..1_000_000_000 => ("us", 1e6),

@@ -1,9 +1,9 @@
 //! The file that describes a cluster; `CLUSTER.md` is its reference.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use nodescope_config::document::{self, Document};
+use nodescope_config::document::{self, Document, Setting};
 use nodescope_config::problem::Problems;
 use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section};
@@ -13,6 +13,47 @@ use super::{Cluster, Placement, Preset, Progress, Speed};
 use crate::collective::{Algorithm, Library, Selected};
 use crate::network::{Channel, Model, Table, per_byte};
 use crate::topology::{DIMENSIONS, Topology};
+
+/// The text of a cluster file, from which clusters are made with other settings than its own.
+#[derive(Clone, Debug)]
+pub struct ClusterFile {
+    path: PathBuf,
+    text: String,
+}
+
+impl ClusterFile {
+    /// Reads a file, which must describe a cluster.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with it, in the order of the file.
+    pub fn load(path: &Path) -> Result<ClusterFile, Problems> {
+        document::load(path, "a cluster", |path, text| {
+            Cluster::parse(path, text)?;
+            Ok(ClusterFile::new(path, text))
+        })
+    }
+
+    /// Of a text that is not checked yet.
+    pub fn new(path: &Path, text: &str) -> ClusterFile {
+        ClusterFile {
+            path: path.to_owned(),
+            text: text.to_owned(),
+        }
+    }
+
+    /// The cluster, as if the file had these settings in place of its own.
+    ///
+    /// # Errors
+    ///
+    /// Everything that is wrong with the file or the settings.
+    pub fn with(&self, settings: &[Setting]) -> Result<Cluster, Problems> {
+        let read = document::read_with(&self.path, &self.text, settings, "a cluster", |root| {
+            cluster(&self.path, root)
+        });
+        read.checked.map(|(cluster, _)| cluster)
+    }
+}
 
 impl Cluster {
     /// Reads the cluster in file `path`.

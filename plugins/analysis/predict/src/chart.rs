@@ -1,0 +1,200 @@
+//! Charts as SVG.
+
+use plotters::coord::ranged1d::{KeyPointHint, Ranged, ValueFormatter};
+use plotters::prelude::*;
+
+use crate::series::{PointResult, Series};
+use crate::sweep::Scale;
+use crate::text::time;
+
+const WIDTH: u32 = 960;
+const HEIGHT: u32 = 480;
+const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
+const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
+
+/// Colours of computation, other, communication, wait and idle.
+pub(crate) const PARTS: [RGBColor; 5] = [
+    RGBColor(0x3b, 0x6f, 0xb6),
+    RGBColor(0x4f, 0xae, 0x9b),
+    RGBColor(0xf2, 0xb1, 0x34),
+    RGBColor(0xb0, 0x3a, 0x5b),
+    RGBColor(0xd5, 0xda, 0xe1),
+];
+
+/// A chart that could not be drawn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the chart cannot be drawn: {0}")]
+pub struct ChartError(String);
+
+fn failed(error: impl std::fmt::Display) -> ChartError {
+    ChartError(error.to_string())
+}
+
+pub(crate) fn font(size: i32) -> TextStyle<'static> {
+    ("sans-serif", size).into_font().color(&INK)
+}
+
+/// The horizontal axis: places of points from 0 to 1 and beyond, labelled at the points themselves.
+struct Places {
+    places: Vec<f64>,
+    range: std::ops::Range<f64>,
+}
+
+impl Ranged for Places {
+    type FormatOption = plotters::coord::ranged1d::NoDefaultFormatting;
+    type ValueType = f64;
+
+    fn map(&self, value: &f64, limit: (i32, i32)) -> i32 {
+        let part = (value - self.range.start) / (self.range.end - self.range.start);
+        limit.0 + (f64::from(limit.1 - limit.0) * part).round() as i32
+    }
+
+    fn key_points<Hint: KeyPointHint>(&self, _: Hint) -> Vec<f64> {
+        self.places.clone()
+    }
+
+    fn range(&self) -> std::ops::Range<f64> {
+        self.range.clone()
+    }
+}
+
+impl ValueFormatter<f64> for Places {
+    fn format_ext(&self, value: &f64) -> String {
+        value.to_string()
+    }
+}
+
+impl Series {
+    /// Time and where it goes, by value, as an SVG image: stacked areas for numbers, bars for names, intervals as whiskers.
+    ///
+    /// # Errors
+    ///
+    /// Where no value has a time.
+    pub fn svg(&self) -> Result<String, ChartError> {
+        let points: Vec<_> = self.times().collect();
+        if points.is_empty() {
+            return Err(failed("no value has a time"));
+        }
+        let numbers: Option<Vec<f64>> = points.iter().map(|(value, _)| value.number).collect();
+        let places: Vec<f64> = match (self.scale, numbers) {
+            (Scale::Linear, Some(numbers)) => numbers,
+            (Scale::Logarithmic, Some(numbers)) => numbers.iter().map(|n| n.log10()).collect(),
+            _ => (0..points.len()).map(|index| index as f64).collect(),
+        };
+        let bars = self.scale == Scale::Names || points.len() == 1;
+        let (first, last) = (places[0], places[places.len() - 1]);
+        let room = match (bars, places.len()) {
+            (true, _) => 0.6,
+            (false, _) => 0.02 * (last - first),
+        };
+        let top = |(_, result): &(_, &PointResult)| {
+            result
+                .interval
+                .map_or(result.time, |(_, high)| high.max(result.time))
+        };
+        let highest = points.iter().map(top).max().unwrap_or(1).max(1) as f64 * 1.08;
+        let label = |place: &f64| {
+            let at = places
+                .iter()
+                .position(|other| (other - place).abs() < 1e-12);
+            at.map_or(String::new(), |at| points[at].0.text.clone())
+        };
+        let mut svg = String::new();
+        {
+            let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+            area.fill(&WHITE).map_err(failed)?;
+            let mut chart = ChartBuilder::on(&area)
+                .caption(
+                    format!("{}: time by {}", self.cluster, self.parameter),
+                    font(17),
+                )
+                .margin(10)
+                .margin_right(30)
+                .x_label_area_size(46)
+                .y_label_area_size(86)
+                .build_cartesian_2d(
+                    Places {
+                        places: sparse(&places),
+                        range: first - room..last + room,
+                    },
+                    0.0..highest,
+                )
+                .map_err(failed)?;
+            chart
+                .configure_mesh()
+                .x_desc(self.parameter.clone())
+                .x_label_formatter(&label)
+                .y_label_formatter(&|value| time(*value as u64))
+                .label_style(font(13))
+                .axis_desc_style(font(14))
+                .axis_style(INK)
+                .bold_line_style(FAINT)
+                .light_line_style(TRANSPARENT)
+                .draw()
+                .map_err(failed)?;
+            let mut below = vec![0u64; points.len()];
+            for (part, colour) in PARTS.into_iter().enumerate() {
+                let (name, _) = points[0].1.split.parts()[part];
+                let above: Vec<u64> = (below.iter().zip(&points))
+                    .map(|(below, (_, result))| below + result.split.parts()[part].1)
+                    .collect();
+                if above != below {
+                    let drawn = if bars {
+                        chart.draw_series((0..points.len()).map(|at| {
+                            let x = places[at];
+                            Rectangle::new(
+                                [(x - 0.3, below[at] as f64), (x + 0.3, above[at] as f64)],
+                                colour.filled(),
+                            )
+                        }))
+                    } else {
+                        let up = places.iter().zip(&above).map(|(&x, &y)| (x, y as f64));
+                        let down = places.iter().zip(&below).map(|(&x, &y)| (x, y as f64));
+                        let outline: Vec<_> = up.chain(down.rev()).collect();
+                        chart.draw_series([Polygon::new(outline, colour.filled())])
+                    };
+                    drawn.map_err(failed)?.label(name).legend(move |(x, y)| {
+                        Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
+                    });
+                }
+                below = above;
+            }
+            for (&x, (_, result)) in places.iter().zip(&points) {
+                let y = result.time as f64;
+                chart
+                    .draw_series([Circle::new((x, y), 3, INK.filled())])
+                    .map_err(failed)?;
+                if let Some((low, high)) = result.interval {
+                    let bar =
+                        ErrorBar::new_vertical(x, low as f64, y, high as f64, INK.filled(), 8);
+                    chart.draw_series([bar]).map_err(failed)?;
+                }
+            }
+            chart
+                .configure_series_labels()
+                .position(SeriesLabelPosition::UpperLeft)
+                .background_style(WHITE.mix(0.8))
+                .border_style(FAINT)
+                .label_font(font(13))
+                .draw()
+                .map_err(failed)?;
+            area.present().map_err(failed)?;
+        }
+        Ok(svg)
+    }
+}
+
+/// Places whose labels do not lie on one another.
+fn sparse(places: &[f64]) -> Vec<f64> {
+    let width = places.last().unwrap_or(&0.0) - places.first().unwrap_or(&0.0);
+    let mut kept: Vec<f64> = Vec::new();
+    for &place in places {
+        if kept
+            .last()
+            .is_none_or(|last| (place - last).abs() >= width / 12.0)
+        {
+            kept.push(place);
+        }
+    }
+    kept
+}

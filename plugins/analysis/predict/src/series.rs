@@ -1,0 +1,247 @@
+//! Predictions side by side: for the values of a parameter, or for numbers of ranks.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use serde::Serialize;
+
+use crate::predict::Prediction;
+use crate::result::Outcome;
+use crate::sweep::{Scale, Value};
+
+/// Where a program's time goes, as means over its ranks, picoseconds. The parts add up to its time exactly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Split {
+    /// Bursts.
+    pub computation: u64,
+    /// Calls that are not interpreted.
+    pub opaque: u64,
+    /// In MPI, moving data or messages.
+    pub communication: u64,
+    /// In MPI, because another rank was late.
+    pub wait: u64,
+    /// From a rank's end to the last rank's, with what rounding left of the other parts.
+    pub idle: u64,
+}
+
+impl Split {
+    /// Of an outcome.
+    pub fn new(outcome: &Outcome) -> Split {
+        let ranks = outcome.ranks.len().max(1) as u128;
+        let mean = |part: fn(&crate::result::RankTimes) -> u64| {
+            let sum: u128 = outcome.ranks.iter().map(|r| u128::from(part(r))).sum();
+            (sum / ranks) as u64
+        };
+        let (computation, opaque) = (mean(|r| r.computation), mean(|r| r.opaque));
+        let (communication, wait) = (mean(|r| r.communication), mean(|r| r.wait));
+        let busy = computation + opaque + communication + wait;
+        Split {
+            computation,
+            opaque,
+            communication,
+            wait,
+            idle: outcome.time.saturating_sub(busy),
+        }
+    }
+
+    /// The parts with their names, in the order in which they are shown.
+    pub fn parts(&self) -> [(&'static str, u64); 5] {
+        [
+            ("computation", self.computation),
+            ("other", self.opaque),
+            ("communication", self.communication),
+            ("wait", self.wait),
+            ("idle", self.idle),
+        ]
+    }
+}
+
+/// One prediction of a series.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The parameter's value.
+    pub value: Value,
+    /// What was predicted; none if the program cannot run so.
+    pub result: Option<PointResult>,
+    /// Why it cannot.
+    pub error: Option<String>,
+}
+
+/// What is kept of a prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PointResult {
+    /// Picoseconds.
+    pub time: u64,
+    /// The interval's ends; none without one.
+    pub interval: Option<(u64, u64)>,
+    /// Where the time goes.
+    pub split: Split,
+    /// Parallel efficiency.
+    pub parallel: f64,
+    /// Load balance.
+    pub load_balance: f64,
+    /// Serialisation efficiency.
+    pub serialisation: f64,
+    /// Transfer efficiency.
+    pub transfer: f64,
+    /// Messages.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Point {
+    /// What is kept of a prediction, or the reason why there is none.
+    pub fn new(value: Value, prediction: &Result<Prediction, String>) -> Point {
+        let (result, error) = match prediction {
+            Err(error) => (None, Some(error.clone())),
+            Ok(prediction) => match &prediction.efficiencies {
+                Some(of) => (Some(PointResult::new(prediction, of)), None),
+                None => {
+                    let problems = prediction.outcome.problems.iter();
+                    let told: Vec<_> = problems.map(|p| p.to_string().trim().to_owned()).collect();
+                    (None, Some(told.join("; ").replace('\n', " ")))
+                }
+            },
+        };
+        Point {
+            value,
+            result,
+            error,
+        }
+    }
+}
+
+impl PointResult {
+    fn new(prediction: &Prediction, of: &crate::result::Efficiencies) -> PointResult {
+        let outcome = &prediction.outcome;
+        PointResult {
+            time: outcome.time,
+            interval: prediction.interval.map(|i| (i.low, i.high)),
+            split: Split::new(outcome),
+            parallel: of.parallel(),
+            load_balance: of.load_balance(),
+            serialisation: of.serialisation(),
+            transfer: of.transfer(),
+            messages: outcome.messages,
+            bytes: outcome.bytes,
+        }
+    }
+}
+
+/// Predictions for the values of a parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Series {
+    /// Version of this format.
+    pub format: u32,
+    /// The cluster's name.
+    pub cluster: String,
+    /// The parameter: a field of the cluster file, or `ranks`.
+    pub parameter: String,
+    /// Unit of its numbers; empty for none.
+    pub unit: &'static str,
+    /// How its values lie.
+    pub scale: Scale,
+    /// In the order in which the values were given.
+    pub points: Vec<Point>,
+    /// What is less exact than it could be.
+    pub notes: Vec<String>,
+}
+
+/// Calls `work` with each of `count` numbers, on as many threads as the host has cores; results are in order.
+pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = AtomicUsize::new(0);
+    let one = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return done;
+            }
+            done.push((index, work(index)));
+        }
+    };
+    let mut all: Vec<(usize, T)> = std::thread::scope(|scope| {
+        let workers: Vec<_> = (1..threads.min(count)).map(|_| scope.spawn(one)).collect();
+        let mut all = one();
+        for worker in workers {
+            match worker.join() {
+                Ok(done) => all.extend(done),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        all
+    });
+    all.sort_by_key(|(index, _)| *index);
+    all.into_iter().map(|(_, value)| value).collect()
+}
+
+impl Series {
+    /// Points that have a time: value and result.
+    pub fn times(&self) -> impl Iterator<Item = (&Value, &PointResult)> {
+        let points = self.points.iter();
+        points.filter_map(|point| point.result.as_ref().map(|result| (&point.value, result)))
+    }
+
+    /// As JSON; `SCHEMA.md` describes it.
+    pub fn json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// As a table of comma-separated values (RFC 4180), a line for each value; times in seconds.
+    pub fn csv(&self) -> String {
+        let quoted = |text: &str| {
+            if text.contains([',', '"', '\n']) {
+                format!("\"{}\"", text.replace('"', "\"\""))
+            } else {
+                text.to_owned()
+            }
+        };
+        let unit = if self.unit.is_empty() {
+            "number"
+        } else {
+            self.unit
+        };
+        let mut out = format!(
+            "{},{},time_s,low_s,high_s,computation_s,other_s,communication_s,wait_s,idle_s,parallel_efficiency,load_balance,serialisation,transfer,messages,bytes,error\r\n",
+            quoted(&self.parameter),
+            quoted(&format!("{} [{unit}]", self.parameter)),
+        );
+        let seconds = |time: u64| {
+            format!(
+                "{}.{:012}",
+                time / 1_000_000_000_000,
+                time % 1_000_000_000_000
+            )
+        };
+        for point in &self.points {
+            let mut fields = vec![
+                quoted(&point.value.text),
+                point.value.number.map_or(String::new(), |n| format!("{n}")),
+            ];
+            match &point.result {
+                None => fields.extend(vec![String::new(); 14]),
+                Some(result) => {
+                    fields.push(seconds(result.time));
+                    let ends = result.interval.map(|(low, high)| [low, high].map(seconds));
+                    fields.extend(ends.unwrap_or_default());
+                    fields.extend(result.split.parts().map(|(_, part)| seconds(part)));
+                    let ratios = [
+                        result.parallel,
+                        result.load_balance,
+                        result.serialisation,
+                        result.transfer,
+                    ];
+                    fields.extend(ratios.map(|ratio| format!("{ratio:.6}")));
+                    fields.extend([result.messages, result.bytes].map(|n| n.to_string()));
+                }
+            }
+            fields.push(quoted(point.error.as_deref().unwrap_or_default()));
+            out.push_str(&fields.join(","));
+            out.push_str("\r\n");
+        }
+        out
+    }
+}

@@ -1,0 +1,186 @@
+//! The command line of `nodescope predict`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use nodescope_config::document::Setting;
+use nodescope_config::quantity::{ByteRate, Time};
+use nodescope_hypercall::Function;
+use nodescope_predict::Sweep;
+
+/// `nodescope predict`.
+#[derive(Debug, clap::Args)]
+pub struct Predict {
+    /// Folder of the results, or a trace.
+    pub results: PathBuf,
+    /// The file that describes the cluster (plugins/analysis/predict/CLUSTER.md).
+    #[arg(long, value_name = "FILE")]
+    pub cluster: PathBuf,
+    /// Print JSON in place of text (plugins/analysis/predict/SCHEMA.md).
+    #[arg(long)]
+    pub json: bool,
+    /// A network of zero latency and infinite bandwidth in place of the cluster's.
+    #[arg(long)]
+    pub ideal_network: bool,
+    /// Another value of a field of the cluster file, such as nodes.speed=2 or topology.size=[4,4]; may be given several times.
+    #[arg(long, value_name = "FIELD=VALUE", value_parser = setting)]
+    pub set: Vec<Setting>,
+    /// Another latency, such as "2 us": network.latency.
+    #[arg(long, value_name = "TIME")]
+    pub latency: Option<Time>,
+    /// Another bandwidth, such as "10 GB/s": network.bandwidth.
+    #[arg(long, value_name = "RATE")]
+    pub bandwidth: Option<ByteRate>,
+    /// Another placement: block, cyclic, or the node of each rank, such as 0,0,1,1: nodes.placement.
+    #[arg(long, value_name = "PLACEMENT")]
+    pub placement: Option<Placing>,
+    /// Other ranks a node: nodes.ranks_per_node.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub ranks_per_node: Option<u32>,
+    /// Predictions for several values of a field of the cluster file: network.latency=1us,2us,5us, 1us:10us:5 (5 values from 1 us to
+    /// 10 us), 1us:100us:log10 (10 values, logarithmic), nodes.placement=block,cyclic.
+    #[arg(long, value_name = "FIELD=VALUES")]
+    pub sweep: Option<Sweep>,
+    /// Print a sweep as comma-separated values in place of text.
+    #[arg(long, requires = "sweep", conflicts_with = "json")]
+    pub csv: bool,
+    /// Draw a sweep as an SVG image: time and where it goes, by value.
+    #[arg(long, value_name = "FILE", requires = "sweep")]
+    pub plot: Option<PathBuf>,
+    /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
+    #[arg(long, value_name = "N")]
+    pub job: Option<usize>,
+    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
+    #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
+    pub from: Option<(Function, u64)>,
+    /// ... to the return of this one.
+    #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
+    pub to: Option<(Function, u64)>,
+    /// Interpretations with bursts drawn anew, from which the interval follows.
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(0..=10000))]
+    pub replicas: u32,
+    /// Where their draws begin.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+}
+
+fn setting(text: &str) -> Result<Setting, String> {
+    match text.split_once('=') {
+        Some((field, value)) if !field.trim().is_empty() => Ok(Setting::new(field, value)),
+        _ => Err("is no FIELD=VALUE; write e.g. network.latency=2us".to_owned()),
+    }
+}
+
+/// A function and the number of a call of it, from 1.
+fn call(text: &str) -> Result<(Function, u64), String> {
+    let (name, number) = text.split_once(':').unwrap_or((text, "1"));
+    let function = (Function::ALL.iter())
+        .find(|function| function.name() == name)
+        .copied()
+        .ok_or_else(|| format!("{name} is no MPI function that is traced"))?;
+    match number.parse() {
+        Ok(number) if number > 0 => Ok((function, number)),
+        _ => Err(format!(
+            "{number:?} is no number of a call; write e.g. {name}:2 for its second call"
+        )),
+    }
+}
+
+/// A placement, as the cluster file writes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placing(String);
+
+impl FromStr for Placing {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Placing, String> {
+        if matches!(text, "block" | "cyclic") {
+            return Ok(Placing(text.to_owned()));
+        }
+        let nodes: Option<Vec<u32>> = (text.split(','))
+            .map(|node| node.trim().parse().ok())
+            .collect();
+        match nodes {
+            Some(nodes) => Ok(Placing(format!("{nodes:?}"))),
+            None => {
+                Err("is neither block, cyclic, nor the node of each rank, such as 0,0,1,1".into())
+            }
+        }
+    }
+}
+
+impl Predict {
+    /// The settings that options make, in the order in which they take effect.
+    pub fn settings(&self) -> Vec<Setting> {
+        let named = [
+            ("network.latency", self.latency.map(|time| time.to_string())),
+            (
+                "network.bandwidth",
+                self.bandwidth.map(|rate| rate.to_string()),
+            ),
+            (
+                "nodes.placement",
+                self.placement.clone().map(|placing| placing.0),
+            ),
+            (
+                "nodes.ranks_per_node",
+                self.ranks_per_node.map(|n| n.to_string()),
+            ),
+        ];
+        let named = named.into_iter();
+        let named = named.filter_map(|(field, value)| Some(Setting::new(field, &value?)));
+        named.chain(self.set.iter().cloned()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        predict: Predict,
+    }
+
+    fn parse(options: &[&str]) -> Result<Predict, String> {
+        let line = ["predict", "r", "--cluster", "c.toml"]
+            .iter()
+            .chain(options);
+        let parsed = Line::try_parse_from(line).map(|line| line.predict);
+        parsed.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn options_become_settings_of_the_file() {
+        let options = [
+            "--latency",
+            "2.5us",
+            "--placement",
+            "0,0, 1",
+            "--set",
+            "nodes.speed=2",
+        ];
+        let settings = parse(&options).unwrap().settings();
+        let told: Vec<_> = settings.iter().map(|s| (s.field(), s.value())).collect();
+        assert_eq!(
+            told,
+            [
+                ("network.latency", "\"2.5 us\""),
+                ("nodes.placement", "[0, 0, 1]"),
+                ("nodes.speed", "2")
+            ]
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let told = |options: &[&str]| parse(options).err().unwrap_or_default();
+        assert!(told(&["--placement", "0,x"]).contains("neither block, cyclic"));
+        assert!(told(&["--set", "nodes.speed"]).contains("is no FIELD=VALUE"));
+        assert!(told(&["--sweep", "network.latency=5us:1us:3"]).contains("does not ascend"));
+        assert!(told(&["--plot", "x.svg"]).contains("--sweep"));
+    }
+}

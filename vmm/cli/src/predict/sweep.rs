@@ -1,0 +1,93 @@
+//! Predictions for several values of a parameter.
+
+use nodescope_config::document::Setting;
+use nodescope_model::Program;
+use nodescope_predict::series::in_parallel;
+use nodescope_predict::{
+    Cluster, ClusterFile, Point, Request, Series, Sweep, predict as interpret,
+};
+
+use super::args::Predict;
+use crate::exit::{Exit, Failure};
+use crate::results::write;
+use crate::terminal::print;
+
+/// Predicts a program for each value of a sweep.
+pub fn sweep(
+    args: &Predict,
+    sweep: &Sweep,
+    file: &ClusterFile,
+    program: &Program,
+    request: &Request,
+) -> Result<Exit, Failure> {
+    let settings = args.settings();
+    if let Some(twice) = settings
+        .iter()
+        .find(|setting| setting.field() == sweep.field)
+    {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} is set to {} and swept; leave one out",
+                sweep.field,
+                twice.value()
+            ),
+        ));
+    }
+    // Every value is checked before the first is interpreted.
+    let clusters: Vec<Cluster> = (sweep.values.iter())
+        .map(|value| {
+            let own = [sweep.setting(value)];
+            let all: Vec<Setting> = settings.iter().chain(&own).cloned().collect();
+            let cluster = file.with(&all).map_err(|problems| {
+                let failure = Failure::of(Exit::Study, &problems);
+                Failure {
+                    also: Some(format!("while sweeping {} = {}", sweep.field, value.text)),
+                    ..failure
+                }
+            })?;
+            Ok(if args.ideal_network {
+                cluster.ideal_network()
+            } else {
+                cluster
+            })
+        })
+        .collect::<Result<_, Failure>>()?;
+    let name = clusters.first().map_or(String::new(), |c| c.name.clone());
+    let points = in_parallel(clusters.len(), |index| {
+        let prediction = interpret(program, &clusters[index], request);
+        let prediction = prediction.map_err(|error| error.to_string());
+        Point::new(sweep.values[index].clone(), &prediction)
+    });
+    let series = Series {
+        format: 1,
+        cluster: name,
+        parameter: sweep.field.clone(),
+        unit: sweep.unit,
+        scale: sweep.scale,
+        points,
+        notes: program.notes.clone(),
+    };
+    tell(args, &series)
+}
+
+/// Prints a series and draws it.
+pub fn tell(args: &Predict, series: &Series) -> Result<Exit, Failure> {
+    if let Some(file) = &args.plot {
+        let svg = series
+            .svg()
+            .map_err(|error| Failure::of(Exit::Study, &error))?;
+        write(file, &svg)?;
+    }
+    let text = match (args.json, args.csv) {
+        (true, _) => series.json(),
+        (_, true) => series.csv(),
+        _ => series.text(),
+    };
+    print(&text)?;
+    Ok(if series.times().next().is_some() {
+        Exit::Ok
+    } else {
+        Exit::JobFailed
+    })
+}
