@@ -2,6 +2,7 @@
 
 pub mod args;
 mod sweep;
+mod timeline;
 
 use std::path::{Path, PathBuf};
 
@@ -30,6 +31,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let request = Request {
         replicas: args.replicas,
         seed: args.seed,
+        timeline: args.html || args.timeline.is_some(),
         ..Request::default()
     };
     if let Some(sweep) = &args.sweep {
@@ -50,6 +52,11 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     }
     prediction.traced = sequences.spans.iter().copied().max();
     prediction.model.trace_bytes = path.metadata().ok().map(|file| file.len());
+    if let Some(file) = &args.timeline
+        && let Some(timeline) = &prediction.outcome.timeline
+    {
+        timeline::write(&prediction, &program, timeline, file)?;
+    }
     tell(&prediction, args)?;
     Ok(if prediction.outcome.complete() {
         Exit::Ok
@@ -61,6 +68,9 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
 fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
     if args.json {
         print(&prediction.json())
+    } else if args.html {
+        let page = prediction.html();
+        print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)
     } else {
         print(&prediction.text())
     }

@@ -24,7 +24,7 @@ pub(crate) const PARTS: [RGBColor; 5] = [
 /// A chart that could not be drawn.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the chart cannot be drawn: {0}")]
-pub struct ChartError(String);
+pub struct ChartError(pub(crate) String);
 
 fn failed(error: impl std::fmt::Display) -> ChartError {
     ChartError(error.to_string())

@@ -14,6 +14,7 @@ mod matching;
 mod monitor;
 mod path;
 mod point;
+mod timeline;
 mod wires;
 
 use std::collections::HashMap;
@@ -41,6 +42,8 @@ pub struct Options {
     pub force_order: bool,
     /// Links to report, most used first.
     pub links: usize,
+    /// Keep when each rank is in which call: 32 bytes for each call.
+    pub timeline: bool,
 }
 
 impl Default for Options {
@@ -50,6 +53,7 @@ impl Default for Options {
             critical_path: true,
             force_order: false,
             links: 10,
+            timeline: false,
         }
     }
 }
@@ -211,6 +215,7 @@ struct Engine<'a> {
     /// Messages that wait until a rank is in MPI.
     deferred: HashMap<u32, Vec<u32>>,
     path: Path,
+    calls: timeline::Calls,
     waits: HashMap<(WaitKind, u32, u32), WaitSum>,
     problems: Vec<Problem>,
     stopped: bool,
@@ -267,6 +272,7 @@ impl<'a> Engine<'a> {
             busy: vec![Busy::default(); if beta > 0.0 { world as usize } else { 0 }],
             deferred: HashMap::new(),
             path: Path::new(options.critical_path),
+            calls: timeline::Calls::new(options.timeline, world),
             waits: HashMap::new(),
             problems: Vec::new(),
             stopped: false,
@@ -389,6 +395,9 @@ impl<'a> Engine<'a> {
     }
 
     fn past(&mut self, at: usize) {
+        if self.calls.keep {
+            self.keep_call(at, self.contexts[at].entered);
+        }
         self.contexts[at].counter += 1;
         self.contexts[at].phase = Phase::Next;
     }
@@ -419,6 +428,9 @@ impl<'a> Engine<'a> {
                 self.accounts[at].computation += burst;
                 self.accounts[at].opaque += own;
                 self.contexts[at].clock += burst + own;
+                if self.calls.keep {
+                    self.keep_call(at, self.contexts[at].clock - own);
+                }
                 self.contexts[at].counter += 1;
             }
             Ins::Loop { count } => {
@@ -672,6 +684,7 @@ impl<'a> Engine<'a> {
             marks: std::mem::take(&mut self.marks),
             links: self.wires.loads(self.cluster, self.options.links),
             critical_path: self.critical_path(),
+            timeline: self.timeline(),
             problems: self.problems,
             events: self.events,
             messages: self.sent,

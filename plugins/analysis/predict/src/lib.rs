@@ -8,6 +8,7 @@
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
 //! - `engine`: the interpreter.
 //! - [`result`]: what it yields; efficiencies.
+//! - [`timeline`], [`trace`]: what each rank does when, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
 //! - [`predict()`]: all of it together, with an interval from the bursts' variability.
 //!
@@ -20,11 +21,14 @@ pub mod network;
 pub mod result;
 pub mod series;
 pub mod sweep;
+pub mod timeline;
 pub mod topology;
+pub mod trace;
 
 mod chart;
 mod code;
 mod engine;
+mod html;
 mod predict;
 mod series_text;
 mod text;
@@ -41,4 +45,5 @@ pub use result::{
 };
 pub use series::{Point, PointResult, Series, Split};
 pub use sweep::{Scale, Sweep, SweepError, Value};
+pub use timeline::{Phases, Timeline};
 pub use topology::Topology;

@@ -7,6 +7,11 @@ use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
 use crate::engine::{Options, interpret};
 use crate::result::{Efficiencies, Outcome};
+use crate::timeline::Phases;
+
+/// Most rows and columns of the phases that are told.
+const ROWS: u32 = 64;
+const COLUMNS: u32 = 240;
 
 /// What to predict besides the time itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +24,8 @@ pub struct Request {
     pub critical_path: bool,
     /// Links to tell.
     pub links: usize,
+    /// Tell what each rank does when.
+    pub timeline: bool,
 }
 
 impl Default for Request {
@@ -28,6 +35,7 @@ impl Default for Request {
             seed: 1,
             critical_path: true,
             links: 10,
+            timeline: false,
         }
     }
 }
@@ -75,6 +83,8 @@ pub struct Prediction {
     pub outcome: Outcome,
     /// None without replicas, or if every kind of burst has one value only.
     pub interval: Option<Interval>,
+    /// What each rank does when, if it was asked for.
+    pub phases: Option<Phases>,
     /// None if the program did not come to its end.
     pub efficiencies: Option<Efficiencies>,
     /// The model's size.
@@ -133,6 +143,7 @@ pub fn predict(
     let options = Options {
         critical_path: request.critical_path,
         links: request.links,
+        timeline: request.timeline,
         ..Options::default()
     };
     let outcome = interpret(&code, cluster, &options)?;
@@ -175,6 +186,7 @@ pub fn predict(
         ranks: program.ranks.len() as u32,
         traced: None,
         section: None,
+        phases: (outcome.timeline.as_ref()).map(|timeline| timeline.phases(program, ROWS, COLUMNS)),
         outcome,
         interval,
         efficiencies,

@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::timeline::Timeline;
+
 /// Where one rank's time goes, picoseconds. `computation + opaque + communication + wait + idle` is the program's time, exactly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RankTimes {
@@ -190,6 +192,9 @@ pub struct Outcome {
     pub links: Vec<LinkLoad>,
     /// What determines the time; none if it was not asked for.
     pub critical_path: Option<CriticalPath>,
+    /// When each rank is in which call; none if it was not asked for.
+    #[serde(skip)]
+    pub timeline: Option<Timeline>,
     /// What the monitor saw.
     pub problems: Vec<Problem>,
     /// Bursts, messages sent and messages received.

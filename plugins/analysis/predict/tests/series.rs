@@ -94,7 +94,10 @@ fn what_is_written_is_well_formed() {
             assert!(line.contains(&point.value.text), "{line}");
         }
         let json: serde_json::Value = serde_json::from_str(&series.json()).unwrap();
-        assert_eq!(json["points"].as_array().unwrap().len(), series.points.len());
+        assert_eq!(
+            json["points"].as_array().unwrap().len(),
+            series.points.len()
+        );
         assert!(series.text().contains(&series.parameter));
     }
 }
@@ -102,7 +105,11 @@ fn what_is_written_is_well_formed() {
 #[test]
 fn a_value_with_which_the_program_cannot_run_says_why() {
     let series = series("nodes.placement=block,[0, 0, 0, 0],[0, 1]");
-    let errors: Vec<_> = series.points.iter().map(|point| point.error.clone()).collect();
+    let errors: Vec<_> = series
+        .points
+        .iter()
+        .map(|point| point.error.clone())
+        .collect();
     assert_eq!(errors[0], None);
     assert!(errors[1].as_ref().unwrap().contains("which has 1 cores"));
     assert!(errors[2].as_ref().unwrap().contains("the nodes of 2 ranks"));

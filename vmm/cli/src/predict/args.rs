@@ -19,6 +19,12 @@ pub struct Predict {
     /// Print JSON in place of text (plugins/analysis/predict/SCHEMA.md).
     #[arg(long)]
     pub json: bool,
+    /// Print an HTML page in place of text: a bar for each rank, and what each does when.
+    #[arg(long, conflicts_with_all = ["json", "sweep"])]
+    pub html: bool,
+    /// Write the predicted run as a trace, which `nodescope export` gives to other tools; JSON then has what each rank does when.
+    #[arg(long, value_name = "FILE", conflicts_with = "sweep")]
+    pub timeline: Option<PathBuf>,
     /// A network of zero latency and infinite bandwidth in place of the cluster's.
     #[arg(long)]
     pub ideal_network: bool,

@@ -1,0 +1,188 @@
+//! A prediction as one HTML page, written so that it is well-formed XML, too.
+
+use std::fmt::Write;
+
+use plotters::prelude::*;
+
+use crate::chart::{ChartError, PARTS, font};
+use crate::predict::Prediction;
+use crate::result::RankTimes;
+use crate::text::time;
+use crate::timeline::Phases;
+
+const STYLE: &str = "
+body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
+section { background: #fff; border: 1px solid #e3e7ed; border-radius: 10px; padding: 16px 22px; margin: 20px 0; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; } p { margin: 4px 0; color: #5b6675; }
+svg { max-width: 100%; height: auto; display: block; } pre { font-size: 13px; overflow-x: auto; margin: 0; }
+.legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px 0 14px; vertical-align: -1px; }
+";
+const NAMES: [&str; 5] = ["computation", "other", "communication", "wait", "idle"];
+const WIDTH: u32 = 1030;
+/// Bars of ranks that are drawn; of more ranks, each bar is the mean of some.
+const BARS: usize = 64;
+
+/// From, to, and which part of the time.
+type Piece = (f64, f64, usize);
+/// A name and what is drawn beside it.
+type Lane = (String, Vec<Piece>);
+
+impl Prediction {
+    /// As an HTML page: the text, a bar for each rank, and, if it was asked for, what each rank does when.
+    ///
+    /// # Errors
+    ///
+    /// Where a chart cannot be drawn.
+    pub fn html(&self) -> Result<String, ChartError> {
+        let mut page = String::from(
+            "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\" />\n",
+        );
+        let title = format!("{} ranks on {}", self.ranks, self.cluster.name);
+        // Writing to a string cannot fail.
+        let _ = write!(
+            page,
+            "<title>{0}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<p>predicted time {1}</p>\n",
+            escaped(&title),
+            time(self.outcome.time)
+        );
+        if self.outcome.complete() && self.outcome.time > 0 {
+            section(&mut page, "Where the time of each rank goes", &self.bars()?);
+            if let Some(phases) = &self.phases {
+                let drawn = phases.svg(self.outcome.time, self.ranks)?;
+                section(&mut page, "What each rank does when", &drawn);
+            }
+        }
+        let _ = write!(
+            page,
+            "<section><h2>In numbers</h2>\n<pre>{}</pre></section>\n</body>\n</html>\n",
+            escaped(&self.text())
+        );
+        Ok(page)
+    }
+
+    fn bars(&self) -> Result<String, ChartError> {
+        let ranks = &self.outcome.ranks;
+        let block = ranks.len().div_ceil(BARS).max(1);
+        let parts = |r: &RankTimes| [r.computation, r.opaque, r.communication, r.wait, r.idle];
+        let whole = self.outcome.time as f64;
+        let rows: Vec<Lane> = (ranks.chunks(block).enumerate())
+            .map(|(row, ranks)| {
+                let mut left = 0.0;
+                let bars = (0..NAMES.len()).map(|part| {
+                    let sum: u128 = ranks.iter().map(|r| u128::from(parts(r)[part])).sum();
+                    let from = left;
+                    left += sum as f64 / ranks.len() as f64;
+                    (from, left, part)
+                });
+                (name(row * block, ranks.len()), bars.collect())
+            })
+            .collect();
+        lanes(&rows, whole)
+    }
+}
+
+impl Phases {
+    /// A lane for each row: in each column the parts of its time, one after the other.
+    fn svg(&self, end: u64, ranks: u32) -> Result<String, ChartError> {
+        let rows: Vec<Lane> = (self.rows.iter().enumerate())
+            .map(|(number, row)| {
+                let first = number as u32 * self.ranks_per_row;
+                let count = self.ranks_per_row.min(ranks - first);
+                let mut pieces: Vec<Piece> = Vec::new();
+                for at in 0..row.computation.len() {
+                    let start = at as u64 * self.column;
+                    let width = self.column.min(end.saturating_sub(start));
+                    let all = [&row.computation, &row.opaque, &row.communication, &row.wait];
+                    let mut left = start as f64;
+                    let mut add = |length: f64, part: usize| {
+                        let from = left;
+                        left += length;
+                        match pieces.last_mut() {
+                            _ if length <= 0.0 => {}
+                            Some(last) if last.2 == part && last.1 >= from - 1.0 => last.1 = left,
+                            _ => pieces.push((from, left, part)),
+                        }
+                    };
+                    let mut busy = 0.0;
+                    for (part, values) in all.iter().enumerate() {
+                        let length = values[at] as f64 / f64::from(count);
+                        busy += length;
+                        add(length, part);
+                    }
+                    add(width as f64 - busy, 4);
+                }
+                (name(first as usize, count as usize), pieces)
+            })
+            .collect();
+        lanes(&rows, end as f64)
+    }
+}
+
+fn name(first: usize, count: usize) -> String {
+    match count {
+        1 => format!("rank {first}"),
+        count => format!("{first} to {}", first + count - 1),
+    }
+}
+
+/// Lanes with coloured pieces from 0 to `end`, below a legend.
+fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
+    let failed = |error: &dyn std::fmt::Display| ChartError(error.to_string());
+    let mut svg = String::new();
+    {
+        let height = 50 + 18 * rows.len() as u32;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let count = rows.len() as f64;
+        let mut chart = ChartBuilder::on(&area)
+            .margin(4)
+            .margin_right(24)
+            .x_label_area_size(34)
+            .y_label_area_size(96)
+            .build_cartesian_2d(0.0..end, 0.0..count)
+            .map_err(|error| failed(&error))?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .disable_y_axis()
+            .x_label_formatter(&|value| time(*value as u64))
+            .label_style(font(13))
+            .draw()
+            .map_err(|error| failed(&error))?;
+        let plane = chart.plotting_area().clone();
+        for (number, (name, pieces)) in rows.iter().enumerate() {
+            let bottom = count - 1.0 - number as f64;
+            for &(from, to, part) in pieces {
+                let corners = [(from, bottom + 0.1), (to, bottom + 0.9)];
+                plane
+                    .draw(&Rectangle::new(corners, PARTS[part].filled()))
+                    .map_err(|error| failed(&error))?;
+            }
+            let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
+            area.draw(&Text::new(name.clone(), (6, y - 6), font(13)))
+                .map_err(|error| failed(&error))?;
+        }
+        area.present().map_err(|error| failed(&error))?;
+    }
+    let mut out = String::from("<p class=\"legend\">");
+    for (name, colour) in NAMES.iter().zip(PARTS) {
+        let css = format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2);
+        let _ = write!(out, "<i style=\"background:{css}\"></i>{name}");
+    }
+    out.push_str("</p>\n");
+    out.push_str(&svg);
+    Ok(out)
+}
+
+fn section(page: &mut String, title: &str, content: &str) {
+    let _ = write!(
+        page,
+        "<section><h2>{}</h2>\n{content}</section>\n",
+        escaped(title)
+    );
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+}

@@ -1,0 +1,101 @@
+//! What each rank does when, in an interpretation.
+
+use nodescope_model::{Action, Program};
+use serde::Serialize;
+
+/// A call of a rank. Before it, since the call before, the rank computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Its operation, by its number in the program.
+    pub op: u32,
+    /// Picoseconds.
+    pub enter: u64,
+    /// Picoseconds.
+    pub leave: u64,
+    /// Of the time between, because another rank was late.
+    pub wait: u64,
+}
+
+/// All calls of all ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Timeline {
+    /// By rank, in order.
+    pub calls: Vec<Vec<Call>>,
+    /// By rank: its end, picoseconds.
+    pub ends: Vec<u64>,
+}
+
+/// What ranks do, over time: a row for each rank or, of many, for some that follow one another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Phases {
+    /// Ranks of a row; the last may have fewer.
+    pub ranks_per_row: u32,
+    /// Picoseconds of a column; the last may be shorter.
+    pub column: u64,
+    /// By row.
+    pub rows: Vec<Row>,
+}
+
+/// Picoseconds of all ranks of a row, by column. What they lack of a column's time is idle: ranks that have ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Row {
+    /// Bursts.
+    pub computation: Vec<u64>,
+    /// Calls that are not interpreted.
+    pub opaque: Vec<u64>,
+    /// In MPI, moving data or messages.
+    pub communication: Vec<u64>,
+    /// In MPI, because another rank was late: told from the start of its call.
+    pub wait: Vec<u64>,
+}
+
+impl Timeline {
+    /// At most `rows` rows of at most `columns` columns.
+    pub fn phases(&self, program: &Program, rows: u32, columns: u32) -> Phases {
+        let ranks = self.calls.len() as u32;
+        let per_row = ranks.div_ceil(rows.max(1)).max(1);
+        let end = self.ends.iter().copied().max().unwrap_or(0);
+        let column = end.div_ceil(u64::from(columns.max(1))).max(1);
+        let empty = vec![0; end.div_ceil(column) as usize];
+        let row = Row {
+            computation: empty.clone(),
+            opaque: empty.clone(),
+            communication: empty.clone(),
+            wait: empty,
+        };
+        let mut phases = Phases {
+            ranks_per_row: per_row,
+            column,
+            rows: vec![row; ranks.div_ceil(per_row) as usize],
+        };
+        for (rank, calls) in self.calls.iter().enumerate() {
+            let row = &mut phases.rows[rank / per_row as usize];
+            let mut before = 0;
+            for call in calls {
+                spread(&mut row.computation, column, before, call.enter);
+                let opaque = (program.ops.get(call.op as usize))
+                    .is_some_and(|op| op.action == Action::Opaque);
+                if opaque {
+                    spread(&mut row.opaque, column, call.enter, call.leave);
+                } else {
+                    let until = (call.enter + call.wait).min(call.leave);
+                    spread(&mut row.wait, column, call.enter, until);
+                    spread(&mut row.communication, column, until, call.leave);
+                }
+                before = call.leave;
+            }
+            spread(&mut row.computation, column, before, self.ends[rank]);
+        }
+        phases
+    }
+}
+
+/// Adds the time from `from` to `to` to the columns that it lies in.
+fn spread(columns: &mut [u64], column: u64, mut from: u64, to: u64) {
+    while from < to {
+        let at = (from / column) as usize;
+        let until = to.min((at as u64 + 1) * column);
+        columns[at] += until - from;
+        from = until;
+    }
+}

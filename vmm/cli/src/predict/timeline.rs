@@ -1,0 +1,28 @@
+//! The predicted run as a trace.
+
+use std::path::Path;
+
+use nodescope_model::Program;
+use nodescope_predict::timeline::Timeline;
+use nodescope_predict::{Prediction, trace};
+
+use crate::exit::{Exit, Failure};
+
+/// Writes the trace of a prediction, whole or not at all.
+pub fn write(
+    prediction: &Prediction,
+    program: &Program,
+    timeline: &Timeline,
+    file: &Path,
+) -> Result<(), Failure> {
+    let nodes = prediction.cluster.place(prediction.ranks);
+    let nodes = nodes.map_err(|error| Failure::of(Exit::Study, &error))?;
+    let name = format!("predicted for {}", prediction.cluster.name);
+    let partial = file.with_extension("partial");
+    trace::write_trace(program, &nodes, timeline, &name, &partial).map_err(|error| {
+        // On a full disk what is left of it would only be in the way.
+        let _ = std::fs::remove_file(&partial);
+        Failure::of(Exit::Host, &error)
+    })?;
+    std::fs::rename(&partial, file).map_err(Failure::io("write", file))
+}
