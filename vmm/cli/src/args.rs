@@ -38,7 +38,7 @@ pub enum Command {
     Report(Report),
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
-    Predict(Predict),
+    Predict(Box<Predict>),
     /// Trace an MPI program on this machine, without guests (vmm/host-trace/README.md).
     #[command(after_help = EXIT_CODES)]
     Trace(Trace),
