@@ -333,10 +333,17 @@ impl<'a> Engine<'a> {
     fn wake(&mut self, context: u32, time: u64) {
         self.contexts[context as usize].wake = time;
         if self.ordered {
-            self.queue.add(time, context);
+            self.queue.add(time, context, context);
         } else {
             self.runnable.push(context);
         }
+    }
+
+    /// A request or a permission comes: of those that come at the same time, first that of what was sent first.
+    fn comes(&mut self, time: u64, what: u32) {
+        let message = self.messages.get(what % ASKED);
+        let order = what & (ASKED | GRANTED) | message.sequence % ASKED;
+        self.queue.add(time, order, what);
     }
 
     /// Whether something happens before `time`.

@@ -8,8 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// A time, and what happens then; equal times are taken by ascending numbers.
-type Entry = (u64, u32);
+/// A time, an order among equal times, and what happens then.
+type Entry = (u64, u32, u32);
 
 /// Buckets up to this size are sorted, not split.
 const SMALL: usize = 512;
@@ -43,11 +43,11 @@ impl Default for Agenda {
 
 impl Agenda {
     /// Adds an entry.
-    pub fn add(&mut self, time: u64, what: u32) {
+    pub fn add(&mut self, time: u64, order: u32, what: u32) {
         if time <= self.horizon {
-            self.near.push(Reverse((time, what)));
+            self.near.push(Reverse((time, order, what)));
         } else {
-            self.put((time, what));
+            self.put((time, order, what));
         }
     }
 
@@ -60,8 +60,8 @@ impl Agenda {
     /// The earliest time.
     pub fn earliest(&mut self) -> Option<u64> {
         self.fill();
-        let near = self.near.peek().map(|Reverse((time, _))| *time);
-        let sorted = self.sorted.last().map(|(time, _)| *time);
+        let near = self.near.peek().map(|Reverse((time, ..))| *time);
+        let sorted = self.sorted.last().map(|(time, ..)| *time);
         match (near, sorted) {
             (Some(near), Some(sorted)) => Some(near.min(sorted)),
             (one, other) => one.or(other),
@@ -69,20 +69,20 @@ impl Agenda {
     }
 
     /// Takes out the earliest entry.
-    pub fn take(&mut self) -> Option<Entry> {
+    pub fn take(&mut self) -> Option<(u64, u32)> {
         self.fill();
-        match (self.near.peek(), self.sorted.last()) {
-            (Some(Reverse(near)), Some(sorted)) if near < sorted => {}
-            (_, Some(_)) => return self.sorted.pop(),
-            (_, None) => {}
-        }
-        self.near.pop().map(|Reverse(entry)| entry)
+        let entry = match (self.near.peek(), self.sorted.last()) {
+            (Some(Reverse(near)), Some(sorted)) if near >= sorted => self.sorted.pop(),
+            (None, _) => self.sorted.pop(),
+            _ => self.near.pop().map(|Reverse(entry)| entry),
+        };
+        entry.map(|(time, _, what)| (time, what))
     }
 
     /// What is taken out after so many others, unless something is added before it; for those who want to be prepared.
     pub fn ahead(&self, distance: usize) -> Option<u32> {
         let at = self.sorted.len().checked_sub(1 + distance)?;
-        self.sorted.get(at).map(|(_, what)| *what)
+        self.sorted.get(at).map(|(.., what)| *what)
     }
 
     /// Makes sure that the earliest entries are sorted.
@@ -93,11 +93,11 @@ impl Agenda {
             let mut entries = std::mem::take(&mut self.buckets[bucket as usize]);
             if entries.len() <= SMALL || bucket == 0 {
                 // Every time of this bucket is below those of the ones above it.
-                self.horizon = entries.iter().map(|(time, _)| *time).max().unwrap_or(0);
+                self.horizon = entries.iter().map(|(time, ..)| *time).max().unwrap_or(0);
                 entries.sort_unstable_by(|a, b| b.cmp(a));
                 std::mem::swap(&mut self.sorted, &mut entries);
             } else {
-                self.horizon = entries.iter().map(|(time, _)| *time).min().unwrap_or(0);
+                self.horizon = entries.iter().map(|(time, ..)| *time).min().unwrap_or(0);
                 for &entry in &entries {
                     if entry.0 == self.horizon {
                         self.sorted.push(entry);
@@ -146,7 +146,7 @@ mod tests {
             let mut now = 0;
             for (delay, what, takes) in steps {
                 let time = now + (delay << spread);
-                agenda.add(time, what);
+                agenda.add(time, what, what);
                 heap.push(Reverse((time, what)));
                 for _ in 2..takes {
                     prop_assert_eq!(agenda.earliest(), heap.peek().map(|Reverse((time, _))| *time));
@@ -166,13 +166,13 @@ mod tests {
     fn a_thousand_at_one_time_and_later_ones() {
         let mut agenda = Agenda::default();
         for what in (0..1000).rev() {
-            agenda.add(7, what);
-            agenda.add(u64::MAX, what);
-            agenda.add(7 + (1 << 40), what);
+            agenda.add(7, what, 1000 - what);
+            agenda.add(u64::MAX, what, 1000 - what);
+            agenda.add(7 + (1 << 40), what, 1000 - what);
         }
         for time in [7, 7 + (1 << 40), u64::MAX] {
             for what in 0..1000 {
-                assert_eq!(agenda.take(), Some((time, what)));
+                assert_eq!(agenda.take(), Some((time, 1000 - what)));
             }
         }
         assert_eq!(agenda.earliest(), None);

@@ -216,6 +216,12 @@ impl Engine<'_> {
                     return false;
                 }
                 self.unblock(context);
+                // What it waited for may come later than what others do first.
+                let clock = self.contexts[context as usize].clock;
+                if self.overtaken(clock) {
+                    self.wake(context, clock);
+                    return false;
+                }
             }
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Message {
     /// When its sender entered the call.
     pub entered: u64,
     pub op: u32,
+    /// How many were sent before it, modulo 2^32.
+    pub sequence: u32,
     pub next: u32,
     /// It waits for permission.
     pub asks: bool,

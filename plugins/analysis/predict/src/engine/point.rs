@@ -115,6 +115,7 @@ impl Engine<'_> {
             arrival: ready + channel.latency,
             entered,
             op,
+            sequence: self.sent as u32,
             next: NONE,
             asks,
             sender: target,
@@ -244,7 +245,7 @@ impl Engine<'_> {
             if posted.time >= arrival || waits || self.asynchronous {
                 self.grant(number, arrival.max(posted.time));
             } else {
-                self.queue.add(arrival, ASKED | number);
+                self.comes(arrival, ASKED | number);
             }
             return;
         }
@@ -320,7 +321,7 @@ impl Engine<'_> {
         let waits = matches!(message.sender, Target::Context(_));
         // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
-            self.queue.add(arrives, GRANTED | number);
+            self.comes(arrives, GRANTED | number);
         } else {
             self.data(number, arrives);
         }
