@@ -342,7 +342,7 @@ impl<'a> Engine<'a> {
     /// A request or a permission comes: of those that come at the same time, first that of what was sent first.
     fn comes(&mut self, time: u64, what: u32) {
         let message = self.messages.get(what % ASKED);
-        let order = what & (ASKED | GRANTED) | message.sequence % ASKED;
+        let order = (what & (ASKED | GRANTED)) | (message.sequence % ASKED);
         self.queue.add(time, order, what);
     }
 

@@ -61,6 +61,8 @@ pub struct Channel {
     pub model: Model,
     /// Latency, picoseconds.
     pub latency: u64,
+    /// Time that a service message takes, with which a large message asks or is let come, picoseconds; none for the latency.
+    pub service_latency: Option<u64>,
     /// Picoseconds per byte: the reciprocal of the bandwidth.
     pub per_byte: f64,
     /// Least time between two messages of one sender, picoseconds.
@@ -81,6 +83,7 @@ impl Channel {
         Channel {
             model,
             latency,
+            service_latency: None,
             per_byte: per_byte(bandwidth),
             gap: 0,
             send_overhead: Table::default(),
@@ -96,6 +99,11 @@ impl Channel {
             eager_limit: u64::MAX,
             ..Channel::new(Model::LogGp, 0, 0)
         }
+    }
+
+    /// Time that a service message takes, picoseconds.
+    pub fn service(&self) -> u64 {
+        self.service_latency.unwrap_or(self.latency)
     }
 
     /// Time on the wire, picoseconds.

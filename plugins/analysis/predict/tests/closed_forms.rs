@@ -237,6 +237,48 @@ fn a_link_is_shared_by_those_who_use_it() {
 }
 
 #[test]
+fn exchanges_in_step_wait_for_no_link() {
+    // In each round everybody sends to another rank: links are there for all of them.
+    let ranks = 16;
+    let mut builder = ProgramBuilder::new();
+    builder.begin();
+    builder.collective(CollectiveKind::Alltoall, 0, 1000);
+    builder.end(20).ranks(ranks);
+    let program = builder.finish();
+    let contended = |eager_limit, service_latency| {
+        let channel = Channel {
+            eager_limit,
+            service_latency,
+            ..Channel::new(Model::LogGp, 5 * US, 1_000_000_000)
+        };
+        Cluster {
+            contention: true,
+            ..Cluster::simple("c", channel)
+        }
+    };
+    let rounds = 20 * u64::from(ranks - 1);
+    let pairwise = |cluster: Cluster| {
+        cluster.with_algorithm(CollectiveKind::Alltoall, Algorithm::Pairwise.into())
+    };
+    assert_eq!(
+        run(&program, &pairwise(contended(1000, None))).time,
+        rounds * 6 * US
+    );
+    // Asking takes two service messages.
+    let asked = run(&program, &pairwise(contended(999, Some(2 * US))));
+    assert_eq!(asked.time, rounds * 10 * US);
+    // All at once, each rank's messages in the order in which it sent them: no link is ever idle.
+    let linear = |cluster: Cluster| {
+        cluster.with_algorithm(CollectiveKind::Alltoall, Algorithm::Linear.into())
+    };
+    let turn = u64::from(ranks - 1) * US + 5 * US;
+    assert_eq!(
+        run(&program, &linear(contended(999, Some(0)))).time,
+        20 * turn
+    );
+}
+
+#[test]
 fn a_torus_adds_hops() {
     let mut builder = ProgramBuilder::new();
     builder.send(rank(10), 0, 1000).ranks(1);

@@ -255,6 +255,11 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     if let Some(rate) = bandwidth.and_then(|item| rate(&item)) {
         channel.per_byte = per_byte(rate);
     }
+    if let Some(item) = section.item("service_latency")
+        && let Some(time) = item.quantity::<Time>()
+    {
+        channel.service_latency = Some(time.0);
+    }
     if let Some(time) = section.item("gap").and_then(|item| item.quantity::<Time>()) {
         channel.gap = time.0;
     }

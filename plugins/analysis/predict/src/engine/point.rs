@@ -112,7 +112,7 @@ impl Engine<'_> {
             key,
             tag,
             bytes,
-            arrival: ready + channel.latency,
+            arrival: ready + channel.service(),
             entered,
             op,
             sequence: self.sent as u32,
@@ -317,7 +317,7 @@ impl Engine<'_> {
     fn grant(&mut self, number: u32, time: u64) {
         let message = self.messages.get(number);
         let (from, to) = (message.from, message.to);
-        let arrives = time + self.channel(from, to).latency;
+        let arrives = time + self.channel(from, to).service();
         let waits = matches!(message.sender, Target::Context(_));
         // Links are reserved in the order of time, so that this must wait its turn; so must a rank that may be computing.
         if self.cluster.contention || !(waits || self.asynchronous) {
