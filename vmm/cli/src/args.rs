@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use nodescope_study::quantity::Bytes;
+
 use crate::exit::EXIT_CODES;
 pub use crate::predict::args::Predict;
 
@@ -39,6 +41,9 @@ pub enum Command {
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
     Predict(Box<Predict>),
+    /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
+    #[command(after_help = EXIT_CODES)]
+    Calibrate(Calibrate),
     /// Trace an MPI program on this machine, without guests (vmm/host-trace/README.md).
     #[command(after_help = EXIT_CODES)]
     Trace(Trace),
@@ -90,6 +95,37 @@ pub struct Report {
     /// Where it was measured, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
+}
+
+/// `nodescope calibrate`.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("measured").required(true).multiple(true).args(["network", "memory"]))]
+pub struct Calibrate {
+    /// What was measured between two nodes: NetPIPE's output file (bytes, Mbit/s, seconds), a trace, or the folder of a traced run
+    /// (plugins/analysis/predict/CALIBRATION.md).
+    #[arg(long, value_name = "FILE|DIR")]
+    pub network: Option<PathBuf>,
+    /// The same within a node.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub memory: Option<PathBuf>,
+    /// The cluster file to write, for nodescope predict --cluster (plugins/analysis/predict/CLUSTER.md).
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// The cluster's name; by default that of the file.
+    #[arg(long)]
+    pub name: Option<String>,
+    /// Cores of a node.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub cores: u32,
+    /// The largest message that is sent at once between nodes, such as "64 KiB", in place of what the measurements show.
+    #[arg(long, value_name = "SIZE", requires = "network")]
+    pub eager_limit: Option<Bytes>,
+    /// The same within a node.
+    #[arg(long, value_name = "SIZE", requires = "memory")]
+    pub memory_eager_limit: Option<Bytes>,
+    /// Replace a file that is already there.
+    #[arg(long)]
+    pub force: bool,
 }
 
 /// `nodescope trace`.

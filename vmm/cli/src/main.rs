@@ -1,6 +1,7 @@
 //! The command `nodescope`: glue over the crates that do the work.
 
 mod args;
+mod calibrate;
 mod check;
 mod config;
 mod console;
@@ -28,6 +29,7 @@ fn main() -> std::process::ExitCode {
         Command::Run(run) => run::run(run, args.log_format),
         Command::Report(report) => report::report(report),
         Command::Predict(predict) => predict::predict(predict),
+        Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Trace(trace) => trace::trace(trace),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),

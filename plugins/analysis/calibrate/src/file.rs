@@ -1,0 +1,252 @@
+//! The cluster file of what was fitted.
+
+use std::fmt::Write;
+
+use nodescope_config::quantity::ByteRate;
+use nodescope_predict::{Channel, Table};
+
+use crate::fit::{Fit, Limit};
+use crate::piecewise::{Piecewise, Residuals};
+
+/// A fitted path and where its measurements came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Path {
+    /// File or folder.
+    pub source: String,
+    /// The fit.
+    pub fit: Fit,
+}
+
+/// A cluster whose paths were fitted.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClusterFile {
+    /// Its name.
+    pub name: String,
+    /// Cores of a node.
+    pub cores: u32,
+    /// Between nodes; if it was not measured, as within a node.
+    pub network: Option<Path>,
+    /// Within a node; if it was not measured, as between nodes.
+    pub memory: Option<Path>,
+}
+
+impl ClusterFile {
+    /// The file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments tell residuals and ranges.
+    pub fn text(&self) -> String {
+        let mut out = String::from(
+            "# Made by nodescope calibrate (plugins/analysis/predict/CALIBRATION.md).\n",
+        );
+        // Writing to a string cannot fail.
+        let _ = write!(
+            out,
+            "name = {}\n\n[nodes]\ncores = {}\n",
+            quoted(&self.name),
+            self.cores
+        );
+        let within = match &self.network {
+            Some(network) => {
+                section(&mut out, "network", network);
+                self.memory.as_ref()
+            }
+            None => {
+                if let Some(memory) = &self.memory {
+                    out.push_str("\n# Between nodes nothing was measured: as within a node.");
+                    section(&mut out, "network", memory);
+                }
+                None
+            }
+        };
+        match within {
+            Some(memory) => section(&mut out, "memory", memory),
+            None if self.network.is_some() => {
+                out.push_str("\n# Within a node nothing was measured: as between nodes.\n");
+            }
+            None => {}
+        }
+        out
+    }
+
+    /// The fits in words.
+    pub fn summary(&self) -> String {
+        let mut out = String::new();
+        for (what, path) in [
+            ("between nodes", &self.network),
+            ("within a node", &self.memory),
+        ] {
+            let Some(path) = path else { continue };
+            let Path { source, fit } = path;
+            let _ = writeln!(out, "{what}, from {source}");
+            let _ = writeln!(
+                out,
+                "  latency          {}\n  bandwidth        {}\n  eager limit      {}",
+                time(fit.channel.latency),
+                ByteRate(fit.bandwidth),
+                eager(fit)
+            );
+            let ends = fit.range;
+            for (name, table) in [
+                ("send overhead", &fit.channel.send_overhead),
+                ("receive overhead", &fit.channel.receive_overhead),
+            ] {
+                let _ = writeln!(
+                    out,
+                    "  {name:<16} {} at {} B, {} at {} B",
+                    time(table.at(ends.0)),
+                    ends.0,
+                    time(table.at(ends.1)),
+                    ends.1
+                );
+            }
+            let _ = writeln!(out, "  one way          {}", line_up(&fit.one_way));
+            if let Some(send) = &fit.send {
+                let _ = writeln!(out, "  in sends         {}", line_up(send));
+            }
+            if let Some(receive) = &fit.receive {
+                let _ = writeln!(out, "  late receives    {}", line_up(receive));
+            }
+            if let Some(rate) = fit.copy_bandwidth {
+                let _ = writeln!(out, "  copies           {}", ByteRate(rate));
+            }
+            let _ = writeln!(out, "  costs, one way   {}", residuals(&fit.residuals));
+            if let Some(late) = &fit.late_residuals {
+                let _ = writeln!(out, "  costs, late      {}", residuals(late));
+            }
+            for note in &fit.notes {
+                let _ = writeln!(out, "  note: {note}");
+            }
+        }
+        out
+    }
+}
+
+fn section(out: &mut String, name: &str, path: &Path) {
+    let Path { source, fit } = path;
+    let Channel {
+        latency,
+        send_overhead,
+        receive_overhead,
+        eager_limit,
+        ..
+    } = &fit.channel;
+    let _ = write!(
+        out,
+        "\n[{name}]\n# From {}.\n",
+        source.replace(['\n', '\r'], " ")
+    );
+    let _ = writeln!(out, "# One way: {}.", line_up(&fit.one_way));
+    if let Some(send) = &fit.send {
+        let _ = writeln!(out, "# In sends: {}.", line_up(send));
+    }
+    if let Some(receive) = &fit.receive {
+        let _ = writeln!(out, "# In late receives: {}.", line_up(receive));
+    }
+    let _ = writeln!(
+        out,
+        "# These costs against the one-way times measured: {}.",
+        residuals(&fit.residuals)
+    );
+    if let Some(late) = &fit.late_residuals {
+        let _ = writeln!(
+            out,
+            "# These costs against the late receives measured: {}.",
+            residuals(late)
+        );
+    }
+    for note in &fit.notes {
+        let _ = writeln!(out, "# Note: {}.", note.replace(['\n', '\r'], " "));
+    }
+    let _ = writeln!(out, "latency = {}", exact(*latency));
+    let _ = writeln!(out, "bandwidth = \"{}\"", ByteRate(fit.bandwidth));
+    if let Some(rate) = fit.copy_bandwidth {
+        let _ = writeln!(out, "copy_bandwidth = \"{}\"", ByteRate(rate));
+    }
+    let _ = writeln!(out, "# {}", eager(fit));
+    let _ = writeln!(out, "eager_limit = \"{eager_limit} B\"");
+    table(out, "send_overhead", send_overhead);
+    table(out, "receive_overhead", receive_overhead);
+}
+
+fn table(out: &mut String, key: &str, table: &Table) {
+    match table.points[..] {
+        [] => {
+            let _ = writeln!(out, "{key} = \"0 ns\"");
+        }
+        [(_, time)] => {
+            let _ = writeln!(out, "{key} = {}", exact(time));
+        }
+        _ => {
+            let _ = writeln!(out, "{key} = [");
+            for &(bytes, time) in &table.points {
+                let _ = writeln!(
+                    out,
+                    "    {{ bytes = \"{bytes} B\", time = {} }},",
+                    exact(time)
+                );
+            }
+            out.push_str("]\n");
+        }
+    }
+}
+
+/// Picoseconds as a text that reads back as the same number.
+fn exact(picoseconds: u64) -> String {
+    format!("\"{}.{:03} ns\"", picoseconds / 1000, picoseconds % 1000)
+}
+
+/// A basic string of TOML.
+fn quoted(text: &str) -> String {
+    let escaped: String = (text.chars())
+        .map(|c| match c {
+            '"' | '\\' => format!("\\{c}"),
+            c if c.is_control() => format!("\\u{:04x}", c as u32),
+            c => c.to_string(),
+        })
+        .collect();
+    format!("\"{escaped}\"")
+}
+
+fn time(picoseconds: u64) -> String {
+    let (unit, factor) = match picoseconds {
+        0..1_000_000 => ("ns", 1e3),
+        1_000_000..1_000_000_000 => ("us", 1e6),
+        1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
+        _ => ("s", 1e12),
+    };
+    format!("{:.4} {unit}", picoseconds as f64 / factor)
+}
+
+fn eager(fit: &Fit) -> String {
+    let limit = format!("{} B", fit.channel.eager_limit);
+    match fit.limit {
+        Limit::Given => format!("{limit}, as given"),
+        Limit::Waiting(next) => format!("{limit}: sends of {next} B wait for their receives"),
+        Limit::Step(next) => format!("{limit}: the time steps up before {next} B"),
+        Limit::Unseen => format!("{limit}, the largest size measured: no step is visible"),
+    }
+}
+
+fn line_up(fit: &Piecewise) -> String {
+    let points: usize = fit.segments.iter().map(|segment| segment.points).sum();
+    let ends = (fit.segments.first(), fit.segments.last());
+    let range = match ends {
+        (Some(first), Some(last)) => format!("{} B to {} B", first.from, last.to),
+        _ => String::new(),
+    };
+    let lines = match fit.segments.len() {
+        1 => "1 line".to_owned(),
+        count => format!("{count} lines"),
+    };
+    format!(
+        "{points} sizes from {range}, {lines}, {}",
+        residuals(&fit.residuals)
+    )
+}
+
+fn residuals(residuals: &Residuals) -> String {
+    format!(
+        "off by {:.2} % in the median, {:.1} % at most (at {} B)",
+        residuals.median * 100.0,
+        residuals.largest * 100.0,
+        residuals.largest_at
+    )
+}

@@ -1,0 +1,434 @@
+//! The costs of a channel from what was measured on it.
+//!
+//! With L the latency, G the time per byte, o_s and o_r the overheads, a message of n bytes takes T(n) = o_s(n) + L + n G + o_r(n) if it
+//! is sent at once, and 2 L more if its sender asks first (a request and a permission go before it): the costs by which `nodescope predict`
+//! interprets a ping-pong. T is measured. Where the trace shows them, so are o_s, by the time in sends that do not wait, and o_r, by the time in
+//! receives of messages that were there before. L follows from the smallest size, G from how T grows between the largest, whose senders wait
+//! until the data has gone; what then remains of T goes into the receiver's table, so that the tables together give back T as fitted.
+//! What late receives take longer than that table says grows with the size, and becomes the bandwidth of
+//! copies. Where only T is known, the remainder is divided between both ends alike.
+
+use nodescope_predict::{Channel, Model, Table};
+
+use crate::piecewise::{Piecewise, Point, Residuals, Segment};
+use crate::{CalibrateError, Measurements, Sample};
+
+/// A step between two lines is a change of protocol where the time rises by so much.
+const STEP: f64 = 0.05;
+/// The line of large messages tells of the latency where it says at least this part of what the smallest take.
+const PLAUSIBLE: f64 = 0.3;
+/// Tables go on straight to this size.
+const BEYOND: u64 = 1 << 30;
+/// No wire is faster, bytes per second: for paths on which the ends' copies take all time.
+const FASTEST: f64 = 1e12;
+
+/// What the user knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FitOptions {
+    /// Largest message that is sent without asking.
+    pub eager_limit: Option<u64>,
+}
+
+/// How the eager limit came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The user gave it.
+    Given,
+    /// Sends of up to this size did not wait for late receives, and those of the next size measured did.
+    Waiting(u64),
+    /// The time steps up between this size and the next measured.
+    Step(u64),
+    /// No sign of one: it is the largest size measured.
+    Unseen,
+}
+
+/// A fitted channel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// The costs.
+    pub channel: Channel,
+    /// Bytes per second.
+    pub bandwidth: u64,
+    /// Bytes per second of the copies of messages that were there before their receives; none if they cost nothing.
+    pub copy_bandwidth: Option<u64>,
+    /// The one-way times.
+    pub one_way: Piecewise,
+    /// Times in sends, if they are visible.
+    pub send: Option<Piecewise>,
+    /// Times in late receives, if there are any.
+    pub receive: Option<Piecewise>,
+    /// How the eager limit came about.
+    pub limit: Limit,
+    /// How far the channel's one-way times are from those measured.
+    pub residuals: Residuals,
+    /// How far what it says of late receives is from those measured, if there are any.
+    pub late_residuals: Option<Residuals>,
+    /// Smallest and largest size measured.
+    pub range: (u64, u64),
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// The time of a message whose receive has begun before, by the costs of a channel, nanoseconds.
+pub fn one_way(channel: &Channel, bytes: u64) -> f64 {
+    let crossings = if bytes > channel.eager_limit { 3 } else { 1 };
+    let overheads = channel.send_overhead.at(bytes) + channel.receive_overhead.at(bytes);
+    (overheads + crossings * channel.latency + channel.wire(bytes)) as f64 / 1e3
+}
+
+fn points(samples: &[Sample]) -> Vec<Point> {
+    (samples.iter())
+        .map(|sample| Point {
+            bytes: sample.bytes,
+            time: sample.time,
+        })
+        .collect()
+}
+
+fn piecewise(samples: &[Sample]) -> Option<Piecewise> {
+    (!samples.is_empty()).then(|| Piecewise::fit(&points(samples)))
+}
+
+/// Fits a channel.
+///
+/// # Errors
+///
+/// Fewer than two sizes, or times that are not positive.
+pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, CalibrateError> {
+    let unusable = |what: &str| CalibrateError::Unusable {
+        from: measured.source.clone(),
+        what: what.into(),
+    };
+    let times = points(&measured.one_way);
+    if times.len() < 2 {
+        return Err(unusable("has fewer than two sizes"));
+    }
+    if times
+        .iter()
+        .any(|point| !point.time.is_finite() || point.time <= 0.0)
+    {
+        return Err(unusable("has times that are not positive"));
+    }
+    let range = (times[0].bytes, times[times.len() - 1].bytes);
+    let total = Piecewise::fit(&times);
+    let (eager_limit, limit) = eager_limit(measured, &total, options, range);
+    let below = |samples: &[Sample]| -> Vec<Sample> {
+        let kept = samples.iter().filter(|sample| sample.bytes <= eager_limit);
+        kept.copied().collect()
+    };
+    let send = piecewise(&below(&measured.send));
+    let receive = piecewise(&below(&measured.receive));
+    let costs = Costs {
+        total: &total,
+        send: send.as_ref(),
+        receive: receive.as_ref(),
+        eager_limit,
+        smallest: range.0,
+    };
+    let knots = costs.knots(range.1);
+    let latency = costs.latency(&knots);
+    let slope = costs.slope(&knots, latency);
+    let bandwidth = (1e9 / slope.max(1e9 / FASTEST)).round().max(1.0) as u64;
+    let bandwidth = rounded(bandwidth);
+    let (mut channel, clipped) = costs.channel(&knots, latency, bandwidth);
+    let late = points(&below(&measured.receive));
+    channel.copy_per_byte = copies(&channel, &late);
+    let copy_bandwidth = match channel.copy_per_byte {
+        0.0 => None,
+        per_byte => Some(rounded((1e12 / per_byte) as u64)),
+    };
+    channel.copy_per_byte = copy_bandwidth.map_or(0.0, nodescope_predict::network::per_byte);
+    let late_residuals = (!late.is_empty()).then(|| {
+        let fitted = |point: &Point| {
+            let time = channel.receive_overhead.at(point.bytes) + channel.copy(point.bytes);
+            Point {
+                bytes: point.bytes,
+                time: time as f64 / 1e3,
+            }
+        };
+        let fitted: Vec<Point> = late.iter().map(fitted).collect();
+        residuals(&fitted, &late, total.sigma)
+    });
+    let check: Vec<Point> = (times.iter())
+        .map(|point| Point {
+            bytes: point.bytes,
+            time: one_way(&channel, point.bytes),
+        })
+        .collect();
+    let mut notes = measured.notes.clone();
+    if send.is_none() {
+        notes.push("only one-way times are known: what they are beyond latency and bandwidth is divided between both ends alike".into());
+    } else if receive.is_none() {
+        notes.push("no receive was late: the time in receives is taken to be that in sends".into());
+    }
+    if clipped > 0.05 {
+        notes.push(format!(
+            "latency and bandwidth alone exceed the one-way time by up to {:.0} % at some sizes",
+            clipped * 100.0
+        ));
+    }
+    Ok(Fit {
+        residuals: residuals(&check, &times, total.sigma),
+        late_residuals,
+        channel,
+        bandwidth,
+        copy_bandwidth,
+        one_way: total,
+        send,
+        receive,
+        limit,
+        range,
+        notes,
+    })
+}
+
+/// Picoseconds a byte that late receives take beyond the receiver's table: the slope of least absolute relative residuals through zero, which is a
+/// weighted median.
+fn copies(channel: &Channel, late: &[Point]) -> f64 {
+    let mut slopes: Vec<(f64, f64)> = (late.iter())
+        .filter(|point| point.bytes > 0)
+        .map(|point| {
+            let bytes = point.bytes as f64;
+            let more = point.time * 1e3 - channel.receive_overhead.at(point.bytes) as f64;
+            (more / bytes, bytes / point.time)
+        })
+        .collect();
+    slopes.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let half = slopes.iter().map(|slope| slope.1).sum::<f64>() / 2.0;
+    let mut sum = 0.0;
+    let middle = slopes.iter().find(|slope| {
+        sum += slope.1;
+        sum >= half
+    });
+    middle.map_or(0.0, |slope| slope.0.max(0.0))
+}
+
+fn residuals(fitted: &[Point], measured: &[Point], sigma: f64) -> Residuals {
+    let off = fitted
+        .iter()
+        .zip(measured)
+        .map(|(fitted, measured)| ((fitted.time / measured.time - 1.0).abs(), measured.bytes));
+    let off: Vec<(f64, u64)> = off.collect();
+    let largest = off.iter().fold(
+        (0.0, 0),
+        |most, &off| if off.0 > most.0 { off } else { most },
+    );
+    Residuals {
+        median: crate::piecewise::median(off.iter().map(|off| off.0).collect()),
+        largest: largest.0,
+        largest_at: largest.1,
+        outliers: off.iter().filter(|off| off.0 > 3.0 * sigma).count(),
+    }
+}
+
+/// Four digits: more mean nothing, and a file that people read has fewer.
+fn rounded(value: u64) -> u64 {
+    let mut unit = 1;
+    while value / unit >= 10_000 {
+        unit *= 10;
+    }
+    (value + unit / 2) / unit * unit
+}
+
+/// The largest size sent at once, and how it is known.
+fn eager_limit(
+    measured: &Measurements,
+    total: &Piecewise,
+    options: FitOptions,
+    range: (u64, u64),
+) -> (u64, Limit) {
+    if let Some(limit) = options.eager_limit {
+        return (limit, Limit::Given);
+    }
+    // Between the two sizes a step says where.
+    let between = (measured.sent_at_once, measured.waited);
+    let (least, most) = match between {
+        (None, None) => (range.0, range.1),
+        (at_once, waited) => (at_once.unwrap_or(range.0), waited.unwrap_or(range.1)),
+    };
+    let steps = total.segments.windows(2).filter_map(|pair| {
+        let (before, after): (&Segment, &Segment) = (&pair[0], &pair[1]);
+        let rise = after.at(after.from) / before.at(after.from).max(f64::MIN_POSITIVE) - 1.0;
+        let real = rise > STEP.max(4.0 * total.sigma);
+        let within = before.to >= least && after.from <= most;
+        (real && within).then_some((rise, before.to, after.from))
+    });
+    let step = steps.max_by(|a, b| a.0.total_cmp(&b.0));
+    match (between, step) {
+        ((Some(at_once), Some(_)), Some((_, before, after))) => {
+            (before.max(at_once), Limit::Waiting(after))
+        }
+        ((Some(at_once), Some(waited)), None) => (at_once, Limit::Waiting(waited)),
+        (_, Some((_, before, after))) => (before, Limit::Step(after)),
+        _ => (range.1, Limit::Unseen),
+    }
+}
+
+/// What the channel is made of, nanoseconds.
+struct Costs<'a> {
+    total: &'a Piecewise,
+    send: Option<&'a Piecewise>,
+    receive: Option<&'a Piecewise>,
+    eager_limit: u64,
+    smallest: u64,
+}
+
+impl Costs<'_> {
+    /// Sizes at which a line begins or ends, up to the largest that was measured.
+    fn knots(&self, largest: u64) -> Vec<u64> {
+        let ends = |fit: &Piecewise| -> Vec<u64> {
+            let ends = fit
+                .segments
+                .iter()
+                .flat_map(|segment| [segment.from, segment.to]);
+            ends.collect()
+        };
+        let mut knots = ends(self.total);
+        for fit in [self.send, self.receive].into_iter().flatten() {
+            knots.extend(ends(fit));
+        }
+        if self.eager_limit < largest {
+            knots.extend([self.eager_limit, self.eager_limit + 1]);
+        }
+        knots.retain(|&bytes| bytes >= self.smallest && bytes <= largest);
+        knots.sort_unstable();
+        knots.dedup();
+        knots
+    }
+
+    /// The one-way time. Above the eager limit, the line of the sizes that are measured there.
+    fn total(&self, bytes: u64) -> f64 {
+        let segments = &self.total.segments;
+        let next = segments.partition_point(|segment| segment.to < bytes);
+        match segments.get(next) {
+            Some(segment)
+                if bytes > self.eager_limit
+                    && bytes < segment.from
+                    && next > 0
+                    && segments[next - 1].to <= self.eager_limit =>
+            {
+                segment.at(bytes)
+            }
+            _ => self.total.at(bytes),
+        }
+    }
+
+    fn crossings(&self, bytes: u64) -> f64 {
+        if bytes > self.eager_limit { 3.0 } else { 1.0 }
+    }
+
+    /// A sender that asks is busy only to ask.
+    fn send(&self, bytes: u64) -> f64 {
+        let bytes = if bytes > self.eager_limit {
+            self.smallest
+        } else {
+            bytes
+        };
+        // A send that is longer than the whole way has met something else.
+        self.send
+            .map_or(0.0, |send| send.at(bytes).max(0.0).min(self.total(bytes)))
+    }
+
+    /// What of the way is surely the receiver's.
+    fn receive(&self, bytes: u64) -> f64 {
+        let bytes = if bytes > self.eager_limit {
+            self.smallest
+        } else {
+            bytes
+        };
+        let rest = self.total(bytes) - self.send(bytes);
+        match self.receive {
+            Some(receive) => receive.at(bytes).clamp(0.0, rest.max(0.0)),
+            None => self.send(bytes).min(rest).max(0.0),
+        }
+    }
+
+    fn latency(&self, knots: &[u64]) -> f64 {
+        let smallest = self.smallest;
+        let rest = self.total(smallest) - self.send(smallest) - self.receive(smallest);
+        // A message that asks takes three latencies: no more than its line has at no bytes, where that is of their kind at all.
+        let above = (self.total.segments.iter()).find(|segment| segment.from > self.eager_limit);
+        let third = above.map_or(rest, |above| {
+            (above.intercept - self.send(above.from)) / 3.0
+        });
+        let rest = if third > PLAUSIBLE * rest {
+            rest.min(third)
+        } else {
+            rest
+        };
+        let asks = (knots.iter()).filter(|&&bytes| bytes > self.eager_limit);
+        asks.map(|&bytes| (self.total(bytes) - self.send(bytes)) / 3.0)
+            .fold(rest, f64::min)
+            .max(0.0)
+    }
+
+    /// Nanoseconds a byte: no more than leaves every size its time.
+    fn slope(&self, knots: &[u64], latency: f64) -> f64 {
+        let last = self.total.segments.last().map_or(0.0, |last| last.slope);
+        // Small sizes say little about it.
+        let matters = 2.0 * self.total(self.smallest);
+        (knots.iter())
+            .filter(|&&bytes| bytes > 0 && self.total(bytes) >= matters)
+            .map(|&bytes| (self.total(bytes) - self.crossings(bytes) * latency) / bytes as f64)
+            .fold(last, f64::min)
+            .max(0.0)
+    }
+
+    /// The channel, and the largest part of a one-way time by which latency and bandwidth exceed it.
+    fn channel(&self, knots: &[u64], latency: f64, bandwidth: u64) -> (Channel, f64) {
+        let picoseconds = |time: f64| (time * 1e3).round().max(0.0) as u64;
+        let mut channel = Channel::new(Model::LogGp, picoseconds(latency), bandwidth);
+        channel.eager_limit = self.eager_limit;
+        let (mut sends, mut receives) = (Vec::new(), Vec::new());
+        let mut clipped: f64 = 0.0;
+        let mut add = |bytes: u64, total: f64| {
+            let crossings = self.crossings(bytes) * channel.latency as f64 / 1e3;
+            let wire = channel.wire(bytes) as f64 / 1e3;
+            let rest = total - crossings - wire;
+            let (send, receive) = match self.send {
+                // A send that ends only when the message has arrived shows the wire's time too.
+                Some(_) => {
+                    let send = self.send(bytes).min(rest.max(0.0));
+                    (send, rest - send)
+                }
+                None => (rest / 2.0, rest / 2.0),
+            };
+            clipped = clipped.max(-rest / total);
+            sends.push((bytes, picoseconds(send)));
+            receives.push((bytes, picoseconds(receive)));
+        };
+        for &bytes in knots {
+            add(bytes, self.total(bytes));
+        }
+        let last = self.total.segments.last();
+        if let (Some(last), Some(&largest)) = (last, knots.last())
+            && largest < BEYOND
+        {
+            let more = (BEYOND - largest) as f64 * last.slope.max(0.0);
+            add(BEYOND, self.total(largest) + more);
+        }
+        channel.send_overhead = table(sends);
+        channel.receive_overhead = table(receives);
+        (channel, clipped)
+    }
+}
+
+/// A table without points that lie on the line between their neighbours.
+fn table(points: Vec<(u64, u64)>) -> Table {
+    let mut kept: Vec<(u64, u64)> = Vec::new();
+    for (at, &point) in points.iter().enumerate() {
+        if let (Some(&before), Some(&after)) = (kept.last(), points.get(at + 1)) {
+            let line = Table {
+                points: vec![before, after],
+            };
+            if line.at(point.0).abs_diff(point.1) <= 1 {
+                continue;
+            }
+        }
+        kept.push(point);
+    }
+    if kept.iter().all(|&(_, time)| time == kept[0].1) {
+        return Table::constant(kept.first().map_or(0, |point| point.1));
+    }
+    Table { points: kept }
+}

@@ -1,0 +1,83 @@
+//! Fits the network of a cluster file to measurements.
+//!
+//! What was measured comes from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. Lines
+//! with breaks are fitted to it ([`piecewise`]), the costs of a channel follow ([`fit`]), and a cluster file has them ([`file`]).
+//! `plugins/analysis/predict/CALIBRATION.md` is the user's description.
+
+pub mod file;
+pub mod fit;
+pub mod netpipe;
+pub mod piecewise;
+pub mod trace;
+
+use std::path::PathBuf;
+
+use nodescope_trace::TraceError;
+
+pub use file::{ClusterFile, Path as FittedPath};
+pub use fit::{Fit, FitOptions};
+pub use piecewise::{Piecewise, Point, Residuals};
+
+/// What was measured at one size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Bytes.
+    pub bytes: u64,
+    /// The median, nanoseconds.
+    pub time: f64,
+    /// How many times it was measured; 0 if unknown.
+    pub count: usize,
+}
+
+/// What was measured on one path.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Measurements {
+    /// Where it comes from.
+    pub source: String,
+    /// A message from one rank to the other, from before its send to after its receive: half a round trip. Sizes ascend.
+    pub one_way: Vec<Sample>,
+    /// The time in sends that do not wait for their receives; empty if not visible.
+    pub send: Vec<Sample>,
+    /// The time in receives whose message was there before; empty if not visible.
+    pub receive: Vec<Sample>,
+    /// Sizes of messages whose sends returned before their receives began: largest.
+    pub sent_at_once: Option<u64>,
+    /// Sizes of messages whose sends waited for their late receives: smallest.
+    pub waited: Option<u64>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Why measurements cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// A file cannot be read.
+    #[error("cannot read {}: {cause}", .file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// A line that NetPIPE does not write.
+    #[error("{}:{line}: {what}", .file.display())]
+    Line {
+        /// The file.
+        file: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// Measurements from which nothing follows.
+    #[error("{from}: {what}")]
+    Unusable {
+        /// Where they come from.
+        from: String,
+        /// Why.
+        what: String,
+    },
+    /// A trace that cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}

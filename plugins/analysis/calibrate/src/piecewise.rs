@@ -1,0 +1,419 @@
+//! Straight lines through measured times, with as many breaks as the data warrant.
+//!
+//! Errors of measured times grow with the times, so residuals are relative to the measured value. The points, in the order of their
+//! sizes, are cut into runs by dynamic programming (Bai and Perron, "Computation and analysis of multiple structural change models",
+//! 2003), each with a line of its own, so that steps are possible; the number of runs is the one of least Schwarz criterion (Schwarz,
+//! "Estimating the dimension of a model", 1978), with three parameters a run: intercept, slope, break.
+//!
+//! Outliers must neither pull a line nor buy a run of their own. So a residual of more than three standard deviations costs as much as one of
+//! three (the truncated quadratic), and a run's line begins as Tukey's resistant line (Exploratory Data Analysis, 1977) or as least squares,
+//! whichever comes out better, and is then improved by least squares over the points that it does not count as outliers. The standard deviation comes
+//! first, from the median of how far each point lies off the line through its neighbours (the median absolute deviation of Hampel, 1974).
+
+use statrs::statistics::{Data, OrderStatistics};
+
+/// Most points that are fitted; of more, neighbours are joined.
+pub const MOST_POINTS: usize = 240;
+/// Residuals count in this unit at least: differences of less are not worth a break.
+const LEAST_SIGMA: f64 = 0.004;
+/// Standard deviations beyond which a point is an outlier.
+const OUTLIER: f64 = 3.0;
+/// Fewest points of a run.
+const SHORTEST: usize = 3;
+/// Improvements of a line.
+const ROUNDS: usize = 4;
+
+/// A time at a size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Point {
+    /// Bytes.
+    pub bytes: u64,
+    /// Nanoseconds.
+    pub time: f64,
+}
+
+/// One run of points and its line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Segment {
+    /// Smallest size, bytes.
+    pub from: u64,
+    /// Largest size.
+    pub to: u64,
+    /// Points in it.
+    pub points: usize,
+    /// Nanoseconds at 0 bytes.
+    pub intercept: f64,
+    /// Nanoseconds a byte.
+    pub slope: f64,
+}
+
+impl Segment {
+    /// The line's value, nanoseconds.
+    pub fn at(&self, bytes: u64) -> f64 {
+        self.intercept + self.slope * bytes as f64
+    }
+}
+
+/// How far points lie off a fit: relative residuals.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Residuals {
+    /// The median of the absolute values.
+    pub median: f64,
+    /// The greatest absolute value.
+    pub largest: f64,
+    /// Where that is, bytes.
+    pub largest_at: u64,
+    /// Points that the fit takes for outliers.
+    pub outliers: usize,
+}
+
+/// A fit of straight lines.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piecewise {
+    /// Sizes ascending.
+    pub segments: Vec<Segment>,
+    /// The relative standard deviation of single points that the fit assumed.
+    pub sigma: f64,
+    /// How far the points lie off it.
+    pub residuals: Residuals,
+}
+
+impl Piecewise {
+    /// Fits points, sizes ascending without repetition, times positive.
+    ///
+    /// # Panics
+    ///
+    /// Without a point.
+    pub fn fit(points: &[Point]) -> Piecewise {
+        assert!(!points.is_empty(), "no points to fit");
+        let points = thinned(points);
+        let sigma = sigma(&points);
+        let segments = cut(&points, sigma);
+        let mut fit = Piecewise {
+            segments,
+            sigma,
+            residuals: Residuals {
+                median: 0.0,
+                largest: 0.0,
+                largest_at: points[0].bytes,
+                outliers: 0,
+            },
+        };
+        fit.residuals = fit.residuals_of(&points);
+        fit
+    }
+
+    /// The time at a size, nanoseconds; between two runs straight from one's end to the other's beginning, beyond them by the nearest line.
+    pub fn at(&self, bytes: u64) -> f64 {
+        let next = self.segments.partition_point(|segment| segment.to < bytes);
+        let Some(segment) = self.segments.get(next) else {
+            let last = self.segments.last();
+            return last.map_or(0.0, |last| last.at(bytes));
+        };
+        let before = next.checked_sub(1).map(|before| self.segments[before]);
+        match before {
+            Some(before) if bytes < segment.from => {
+                let (from, to) = (before.to, segment.from);
+                let part = (bytes - from) as f64 / (to - from) as f64;
+                let (low, high) = (before.at(from), segment.at(to));
+                low + (high - low) * part
+            }
+            _ => segment.at(bytes),
+        }
+    }
+
+    /// How far other points lie off the fit.
+    pub fn residuals_of(&self, points: &[Point]) -> Residuals {
+        let mut largest = (0.0, points.first().map_or(0, |point| point.bytes));
+        let mut all = Vec::with_capacity(points.len());
+        for point in points {
+            let residual = (self.at(point.bytes) / point.time - 1.0).abs();
+            if residual > largest.0 {
+                largest = (residual, point.bytes);
+            }
+            all.push(residual);
+        }
+        let outliers = (all.iter())
+            .filter(|&&residual| residual > OUTLIER * self.sigma)
+            .count();
+        Residuals {
+            median: median(all),
+            largest: largest.0,
+            largest_at: largest.1,
+            outliers,
+        }
+    }
+}
+
+/// The median; 0 of nothing.
+pub(crate) fn median(values: Vec<f64>) -> f64 {
+    if values.is_empty() {
+        return 0.0;
+    }
+    Data::new(values).median()
+}
+
+/// Joins neighbours where there are too many points.
+fn thinned(points: &[Point]) -> Vec<Point> {
+    let size = points.len().div_ceil(MOST_POINTS);
+    (points.chunks(size))
+        .map(|chunk| Point {
+            bytes: chunk[chunk.len() / 2].bytes,
+            time: median(chunk.iter().map(|point| point.time).collect()),
+        })
+        .collect()
+}
+
+/// The relative standard deviation of a point, from how far each lies off the line through its neighbours.
+fn sigma(points: &[Point]) -> f64 {
+    let off: Vec<f64> = (points.windows(3))
+        .map(|three| {
+            let [a, b, c] = [three[0], three[1], three[2]];
+            let part = (b.bytes - a.bytes) as f64 / (c.bytes - a.bytes) as f64;
+            let middle = a.time + (c.time - a.time) * part;
+            let (left, right) = ((1.0 - part) * a.time / b.time, part * c.time / b.time);
+            // Of three points with the same relative error, the difference has this many times their variance.
+            let scale = (1.0 + left * left + right * right).sqrt();
+            (middle / b.time - 1.0).abs() / scale
+        })
+        .collect();
+    // The median absolute deviation of a normal distribution is 0.6745 standard deviations.
+    (median(off) / 0.6745).max(LEAST_SIGMA)
+}
+
+/// A line and what its residuals cost.
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    intercept: f64,
+    slope: f64,
+    cost: f64,
+}
+
+fn cost(points: &[Point], sigma: f64, (intercept, slope): (f64, f64)) -> f64 {
+    (points.iter())
+        .map(|point| {
+            let residual = (intercept + slope * point.bytes as f64) / point.time - 1.0;
+            (residual / sigma).abs().min(OUTLIER).powi(2)
+        })
+        .sum()
+}
+
+/// Least squares of relative residuals over the points that `keep` keeps; a constant where they have one size.
+fn least_squares(points: &[Point], keep: impl Fn(&Point) -> bool) -> Option<(f64, f64)> {
+    // About the weighted mean, so that large sizes lose no digits.
+    let (mut weights, mut x, mut y) = (0.0, 0.0, 0.0);
+    for point in points.iter().filter(|point| keep(point)) {
+        let weight = point.time.powi(-2);
+        weights += weight;
+        x += weight * point.bytes as f64;
+        y += weight * point.time;
+    }
+    if weights == 0.0 {
+        return None;
+    }
+    let (x, y) = (x / weights, y / weights);
+    let (mut xx, mut xy) = (0.0, 0.0);
+    for point in points.iter().filter(|point| keep(point)) {
+        let weight = point.time.powi(-2);
+        let from_mean = point.bytes as f64 - x;
+        xx += weight * from_mean * from_mean;
+        xy += weight * from_mean * (point.time - y);
+    }
+    let slope = if xx > 0.0 { xy / xx } else { 0.0 };
+    Some((y - slope * x, slope))
+}
+
+/// Tukey's resistant line: through the medians of the outer thirds.
+fn resistant(points: &[Point]) -> (f64, f64) {
+    let third = points.len().div_ceil(3);
+    let of =
+        |points: &[Point], value: fn(&Point) -> f64| median(points.iter().map(value).collect());
+    let (low, high) = (&points[..third], &points[points.len() - third..]);
+    let size = |point: &Point| point.bytes as f64;
+    let (from, to) = (of(low, size), of(high, size));
+    let rise = of(high, |point| point.time) - of(low, |point| point.time);
+    let slope = if to > from { rise / (to - from) } else { 0.0 };
+    let rests = (points.iter()).map(|point| point.time - slope * point.bytes as f64);
+    (median(rests.collect()), slope)
+}
+
+fn line(points: &[Point], sigma: f64) -> Line {
+    let starts = [least_squares(points, |_| true), Some(resistant(points))];
+    let mut best = Line {
+        intercept: 0.0,
+        slope: 0.0,
+        cost: f64::INFINITY,
+    };
+    for start in starts.into_iter().flatten() {
+        let mut now = start;
+        for _ in 0..ROUNDS {
+            let cost = cost(points, sigma, now);
+            if cost < best.cost {
+                best = Line {
+                    intercept: now.0,
+                    slope: now.1,
+                    cost,
+                };
+            }
+            let inlier = |point: &Point| {
+                let value = now.0 + now.1 * point.bytes as f64;
+                (value / point.time - 1.0).abs() <= OUTLIER * sigma
+            };
+            match least_squares(points, inlier) {
+                Some(better) if better != now => now = better,
+                _ => break,
+            }
+        }
+    }
+    best
+}
+
+/// The cut of least cost and parameters.
+fn cut(points: &[Point], sigma: f64) -> Vec<Segment> {
+    let count = points.len();
+    let shortest = SHORTEST.min(count);
+    let penalty = 3.0 * (count as f64).ln().max(1.0);
+    // best[i]: the first i points, and where their last run begins.
+    let mut best: Vec<Option<(f64, usize, Line)>> = vec![None; count + 1];
+    for end in shortest..=count {
+        for start in 0..=end - shortest {
+            let before = match start {
+                0 => 0.0,
+                _ => match best[start] {
+                    Some((cost, _, _)) => cost,
+                    None => continue,
+                },
+            };
+            let line = line(&points[start..end], sigma);
+            let cost = before + line.cost + penalty;
+            if best[end].is_none_or(|(least, _, _)| cost < least) {
+                best[end] = Some((cost, start, line));
+            }
+        }
+    }
+    let mut segments = Vec::new();
+    let mut end = count;
+    while let Some((_, start, line)) = best[end] {
+        segments.push(Segment {
+            from: points[start].bytes,
+            to: points[end - 1].bytes,
+            points: end - start,
+            intercept: line.intercept,
+            slope: line.slope,
+        });
+        if start == 0 {
+            break;
+        }
+        end = start;
+    }
+    segments.reverse();
+    segments
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes() -> Vec<u64> {
+        let mut sizes = vec![1, 2, 3, 4, 6, 8, 12, 13, 16, 19, 21, 24, 27, 29, 32, 35];
+        let mut size = 45_u64;
+        while size < 8 << 20 {
+            sizes.extend([size - 3, size, size + 3]);
+            size = size * 7 / 5;
+        }
+        sizes
+    }
+
+    /// Deterministic noise in (-1, 1).
+    fn noise(seed: u64) -> f64 {
+        let mixed = (seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        (mixed >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
+    }
+
+    fn truth(bytes: u64) -> f64 {
+        let n = bytes as f64;
+        match bytes {
+            0..=4096 => 1000.0 + 0.5 * n,
+            4097..=65536 => 4000.0 + 0.2 * n,
+            _ => 12_000.0 + 0.1 * n,
+        }
+    }
+
+    fn points(amplitude: f64, outliers: bool) -> Vec<Point> {
+        (sizes().into_iter().enumerate())
+            .map(|(number, bytes)| {
+                let mut time = truth(bytes) * (1.0 + amplitude * noise(number as u64));
+                if outliers && number % 13 == 5 {
+                    time *= 3.0;
+                }
+                Point { bytes, time }
+            })
+            .collect()
+    }
+
+    #[test]
+    fn lines_and_breaks_are_found_again() {
+        for (amplitude, outliers, bound) in [
+            (0.0, false, 1e-9),
+            (0.02, false, 0.015),
+            (0.02, true, 0.02),
+            (0.05, true, 0.05),
+        ] {
+            let fit = Piecewise::fit(&points(amplitude, outliers));
+            let what = format!("noise {amplitude}, outliers {outliers}: {fit:#?}");
+            assert_eq!(fit.segments.len(), 3, "{what}");
+            for bytes in [
+                1,
+                100,
+                1000,
+                3000,
+                6000,
+                30_000,
+                50_000,
+                100_000,
+                1 << 20,
+                8 << 20,
+            ] {
+                let error = (fit.at(bytes) / truth(bytes) - 1.0).abs();
+                assert!(error <= bound, "{bytes} B: {error} in {what}");
+            }
+            // No break is off by more than the distance between neighbouring sizes.
+            assert!((2900..=4096).contains(&fit.segments[0].to), "{what}");
+            assert!((46_000..=74_000).contains(&fit.segments[1].to), "{what}");
+        }
+    }
+
+    #[test]
+    fn one_line_stays_one() {
+        let points: Vec<Point> = (sizes().into_iter().enumerate())
+            .map(|(number, bytes)| Point {
+                bytes,
+                time: (500.0 + 0.3 * bytes as f64) * (1.0 + 0.04 * noise(number as u64)),
+            })
+            .collect();
+        let fit = Piecewise::fit(&points);
+        assert_eq!(fit.segments.len(), 1, "{fit:#?}");
+        assert!((0.01..0.05).contains(&fit.sigma), "{fit:#?}");
+        assert!((fit.segments[0].slope / 0.3 - 1.0).abs() < 0.02);
+    }
+
+    #[test]
+    fn few_points_and_many_give_a_fit() {
+        let one = Piecewise::fit(&[Point {
+            bytes: 8,
+            time: 5.0,
+        }]);
+        assert_eq!(one.at(800), 5.0);
+        let two = [(8, 5.0), (16, 9.0)].map(|(bytes, time)| Point { bytes, time });
+        assert!((Piecewise::fit(&two).at(12) - 7.0).abs() < 1e-9);
+        let many: Vec<Point> = (1..2000)
+            .map(|bytes| Point {
+                bytes,
+                time: 100.0 + bytes as f64,
+            })
+            .collect();
+        let fit = Piecewise::fit(&many);
+        assert!((fit.at(1000) / 1100.0 - 1.0).abs() < 1e-6, "{fit:?}");
+    }
+}

@@ -1,0 +1,98 @@
+//! `nodescope calibrate`.
+
+use std::path::Path;
+
+use nodescope_calibrate::fit::fit;
+use nodescope_calibrate::trace::Collector;
+use nodescope_calibrate::{
+    CalibrateError, ClusterFile, FitOptions, FittedPath, Measurements, netpipe,
+};
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_study::quantity::Bytes;
+use nodescope_trace::{TraceError, TraceReader};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::results;
+use crate::terminal::print;
+
+/// The first bytes of a trace.
+const TRACE_MAGIC: &[u8] = b"NSTRACE\n";
+
+/// Fits a cluster's network to what was measured on it.
+pub fn calibrate(args: &args::Calibrate) -> Result<Exit, Failure> {
+    if args.output.exists() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} is there already; give another name, or --force to replace it",
+                args.output.display()
+            ),
+        ));
+    }
+    let stem = args.output.file_stem().unwrap_or_default();
+    let file = ClusterFile {
+        name: (args.name.clone()).unwrap_or_else(|| stem.to_string_lossy().into_owned()),
+        cores: args.cores,
+        network: path(args.network.as_deref(), args.eager_limit)?,
+        memory: path(args.memory.as_deref(), args.memory_eager_limit)?,
+    };
+    results::write(&args.output, &file.text())?;
+    print(&format!("{}{}\n", file.summary(), args.output.display()))?;
+    Ok(Exit::Ok)
+}
+
+fn path(source: Option<&Path>, eager_limit: Option<Bytes>) -> Result<Option<FittedPath>, Failure> {
+    let Some(source) = source else {
+        return Ok(None);
+    };
+    let options = FitOptions {
+        eager_limit: eager_limit.map(|Bytes(bytes)| bytes),
+    };
+    let fit = measurements(source).and_then(|measured| fit(&measured, options));
+    let fit = fit.map_err(|error| {
+        let exit = match error {
+            CalibrateError::Io { .. } | CalibrateError::Trace(TraceError::Io { .. }) => Exit::Host,
+            _ => Exit::Study,
+        };
+        Failure::of(exit, &error)
+    })?;
+    Ok(Some(FittedPath {
+        source: source.display().to_string(),
+        fit,
+    }))
+}
+
+/// What a file or folder says: a folder of results, a trace, or else NetPIPE's output.
+fn measurements(source: &Path) -> Result<Measurements, CalibrateError> {
+    let trace = source.join(TRACE_FILE);
+    if source.is_dir() {
+        return traced(&trace);
+    }
+    let mut head = [0; TRACE_MAGIC.len()];
+    let read = std::fs::File::open(source)
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut head));
+    if read.is_ok() && head == TRACE_MAGIC {
+        return traced(source);
+    }
+    netpipe::read(source)
+}
+
+fn traced(path: &Path) -> Result<Measurements, CalibrateError> {
+    let mut collector = Collector::default();
+    let mut cut = None;
+    for event in TraceReader::open(path)?.events() {
+        match event {
+            Ok(event) => collector.add(&event),
+            // What was written until then is a trace of a shorter run.
+            Err(error @ TraceError::Cut { .. }) => {
+                cut = Some(error.to_string());
+                break;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let mut measured = collector.finish(&path.display().to_string())?;
+    measured.notes.extend(cut);
+    Ok(measured)
+}
