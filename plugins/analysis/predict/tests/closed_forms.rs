@@ -391,3 +391,28 @@ fn waits_at_collectives_are_classified() {
     assert_eq!(outcome.waits[0].kind.name(), "late broadcast");
     assert_eq!(outcome.waits[0].time, 300 * US);
 }
+
+#[test]
+fn rounds_of_a_collective_use_links_in_the_order_of_their_times() {
+    // Blocks of 1000 B by neighbour exchange, 100 us each on the wire and 100 us of latency; rank 2 comes 160 us late.
+    let mut builder = ProgramBuilder::new();
+    for late in [0, 0, 160, 0] {
+        builder
+            .compute(late * US)
+            .collective(CollectiveKind::Allgather, 0, 1000)
+            .ranks(1);
+    }
+    let mut cluster = Cluster {
+        contention: true,
+        ..Cluster::simple("c", Channel::new(Model::LogGp, 100 * US, 10_000_000))
+    };
+    let selected = Algorithm::NeighbourExchange.into();
+    cluster
+        .collectives
+        .fixed
+        .insert(CollectiveKind::Allgather, selected);
+    // Ranks 0 and 1 have each other's block at 200 us and send two blocks each. What rank 2 sends to rank 3 at 160 us is on the link
+    // to rank 3 until 260 us and there at 360 us, before rank 0's two blocks, which are there at 560 us. At 360 us rank 3 sends two
+    // blocks to rank 0: 200 us on the wire, 100 us of latency.
+    assert_eq!(run(&builder.finish(), &cluster).time, 660 * US);
+}
