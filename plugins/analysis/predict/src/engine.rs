@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use crate::cluster::{Cluster, FitError, Progress};
 use crate::code::{Act, Code, Ins, NONE};
 use crate::collective::Selected;
-use crate::network::Channel;
+use crate::network::{Channel, Receipt};
 use crate::result::{Outcome, Problem, RankTimes, WaitKind};
 use agenda::Agenda;
 use burst::Busy;
@@ -112,8 +112,10 @@ struct Context {
     clock: u64,
     /// Latest completion that it waits for.
     ready: u64,
-    /// Processor time of the completions that it waits for.
+    /// Processor time after them.
     owed: u64,
+    /// When the completions that it waits for come, and what each costs of the processor.
+    inbox: Vec<(u64, u64)>,
     /// When it entered its current operation.
     entered: u64,
     /// The event that wakes it.
@@ -146,7 +148,7 @@ struct Request {
     awaited: bool,
     generation: u32,
     at: u64,
-    owed: u64,
+    owed: Receipt,
     cause: Option<Cause>,
     /// The rank whose request it is.
     rank: u32,
@@ -159,7 +161,10 @@ const IDLE: Request = Request {
     awaited: false,
     generation: 0,
     at: 0,
-    owed: 0,
+    owed: Receipt {
+        awaited: 0,
+        buffered: 0,
+    },
     cause: None,
     rank: NONE,
     peer: NONE,
@@ -567,7 +572,8 @@ impl<'a> Engine<'a> {
         let c = &mut self.contexts[context as usize];
         let start = c.clock;
         let ready = c.ready.max(start);
-        c.clock = ready + c.owed;
+        c.clock = c.served();
+        c.inbox.clear();
         (c.ready, c.owed) = (0, 0);
         let (Some(cause), true) = (c.cause.take(), ready > start) else {
             return;
@@ -608,8 +614,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Something that a context or a request stands for is complete at `time`, and then costs `owed` of the processor.
-    fn complete(&mut self, target: Target, time: u64, owed: u64, cause: Cause) {
+    /// Something that a context or a request stands for is complete at `time`, and then costs something of the processor.
+    fn complete(&mut self, target: Target, time: u64, owed: Receipt, cause: Cause) {
         let context = match target {
             Target::Nobody => return,
             Target::Context(context) => context,
@@ -631,10 +637,10 @@ impl<'a> Engine<'a> {
         };
         let c = &mut self.contexts[context as usize];
         c.learn(time, cause);
-        c.owed += owed;
+        c.take(time, owed);
         c.pending -= 1;
         if c.pending == 0 && c.phase == Phase::Blocked {
-            let end = c.ready.max(c.clock) + c.owed;
+            let end = c.served();
             self.wake(context, end);
         }
     }
@@ -721,11 +727,36 @@ impl Context {
         }
     }
 
+    /// Something complete at `time` costs it something of the processor.
+    fn take(&mut self, time: u64, owed: Receipt) {
+        let cost = if time <= self.clock {
+            owed.buffered
+        } else {
+            owed.awaited
+        };
+        if cost > 0 {
+            self.inbox.push((time, cost));
+        }
+    }
+
+    /// When all that it waits for has come and been dealt with, one after the other as it came.
+    fn served(&mut self) -> u64 {
+        if self.inbox.len() > 1 {
+            self.inbox.sort_unstable();
+        }
+        let mut clock = self.clock;
+        for &(time, cost) in &self.inbox {
+            clock = clock.max(time) + cost;
+        }
+        clock.max(self.ready) + self.owed
+    }
+
     fn new(rank: u32) -> Context {
         Context {
             clock: 0,
             ready: 0,
             owed: 0,
+            inbox: Vec::new(),
             entered: 0,
             wake: 0,
             cause: None,

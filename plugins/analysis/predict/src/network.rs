@@ -71,6 +71,8 @@ pub struct Channel {
     pub send_overhead: Table,
     /// The receiver's processor, by size.
     pub receive_overhead: Table,
+    /// The same for messages that were there before the receiver waited for them; none for no difference.
+    pub buffered_overhead: Option<Table>,
     /// Largest message that is sent without asking first, bytes.
     pub eager_limit: u64,
     /// Picoseconds per byte to copy a message that was there before its receive.
@@ -88,6 +90,7 @@ impl Channel {
             gap: 0,
             send_overhead: Table::default(),
             receive_overhead: Table::default(),
+            buffered_overhead: None,
             eager_limit: 65536,
             copy_per_byte: 0.0,
         }
@@ -98,6 +101,16 @@ impl Channel {
         Channel {
             eager_limit: u64::MAX,
             ..Channel::new(Model::LogGp, 0, 0)
+        }
+    }
+
+    /// What a message costs its receiver.
+    pub fn receive(&self, bytes: u64) -> Receipt {
+        let awaited = self.receive_overhead.at(bytes);
+        let buffered = self.buffered_overhead.as_ref();
+        Receipt {
+            awaited,
+            buffered: buffered.map_or(awaited, |table| table.at(bytes)),
         }
     }
 
@@ -115,6 +128,15 @@ impl Channel {
     pub fn copy(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.copy_per_byte).round() as u64
     }
+}
+
+/// Processor time that a completion costs, picoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Receipt {
+    /// If it was waited for.
+    pub awaited: u64,
+    /// If it was there before.
+    pub buffered: u64,
 }
 
 /// Picoseconds per byte at a bandwidth in bytes per second; 0 for 0, which stands for no limit.

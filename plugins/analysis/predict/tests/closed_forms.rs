@@ -416,3 +416,29 @@ fn rounds_of_a_collective_use_links_in_the_order_of_their_times() {
     // blocks to rank 0: 200 us on the wire, 100 us of latency.
     assert_eq!(run(&builder.finish(), &cluster).time, 660 * US);
 }
+
+#[test]
+fn messages_that_were_there_cost_less_and_are_dealt_with_in_turn() {
+    let mut channel = loggp();
+    channel.receive_overhead = Table::constant(4 * US);
+    channel.buffered_overhead = Some(Table::constant(2 * US));
+    let cluster = Cluster::simple("c", channel);
+    let two = |late: u64| {
+        let mut builder = ProgramBuilder::new();
+        builder
+            .ireceive(rank(1), 0, 1000, 0)
+            .ireceive(rank(2), 0, 1000, 1)
+            .compute(late)
+            .wait(&[0, 1])
+            .ranks(1);
+        builder.send(rank(0), 0, 1000).ranks(1);
+        builder.compute(3 * US).send(rank(0), 0, 1000).ranks(1);
+        run(&builder.finish(), &cluster).time
+    };
+    // They come at 7 and 10 us: the second waits until the first has been dealt with, at 11 us.
+    assert_eq!(two(0), 15 * US);
+    // The first was there at 8 us and takes until 10 us, when the second comes.
+    assert_eq!(two(8 * US), 14 * US);
+    // Both were there.
+    assert_eq!(two(20 * US), 24 * US);
+}

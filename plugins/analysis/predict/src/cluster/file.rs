@@ -272,6 +272,9 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     if let Some(table) = receives.or(both) {
         channel.receive_overhead = table;
     }
+    if let Some(item) = section.item("buffered_overhead") {
+        channel.buffered_overhead = Some(table(&item));
+    }
     if let Some(bytes) = section
         .item("eager_limit")
         .and_then(|item| item.quantity::<Bytes>())

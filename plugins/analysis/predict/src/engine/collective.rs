@@ -7,6 +7,7 @@ use nodescope_model::{CollectiveKind, Mode};
 use super::{Cause, Context, Engine, Phase, Target};
 use crate::code::{Code, NONE};
 use crate::collective::{Selected, Shape, round};
+use crate::network::Receipt;
 use crate::result::{Problem, WaitKind};
 
 /// A communicator's members and the collectives that they are in.
@@ -303,7 +304,7 @@ impl Engine<'_> {
         let (target, time) = (c.completes, c.clock);
         self.contexts[context as usize].phase = Phase::Done;
         self.spare.push(context);
-        self.complete(target, time, 0, cause);
+        self.complete(target, time, Receipt::default(), cause);
     }
 }
 

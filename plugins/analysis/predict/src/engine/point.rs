@@ -9,7 +9,7 @@ use nodescope_model::{Mode, PeerRef};
 use super::matching::{self, Message, Posted};
 use super::{ASKED, Cause, Context, Engine, GRANTED, Phase, Request, Target};
 use crate::code::{ANY, NONE};
-use crate::network::Model;
+use crate::network::{Model, Receipt};
 use crate::result::{Problem, WaitKind};
 
 impl Engine<'_> {
@@ -49,7 +49,7 @@ impl Engine<'_> {
             awaited: false,
             generation: request.generation.wrapping_add(1),
             at: 0,
-            owed: 0,
+            owed: Receipt::default(),
             cause: None,
             rank: context,
             peer,
@@ -139,9 +139,9 @@ impl Engine<'_> {
                     } else {
                         arrival
                     };
-                    self.complete(target, end, 0, cause);
+                    self.complete(target, end, Receipt::default(), cause);
                 }
-                (Model::LogGp, _) => self.complete(target, ready, 0, cause),
+                (Model::LogGp, _) => self.complete(target, ready, Receipt::default(), cause),
             }
         }
         self.deliver(message);
@@ -160,7 +160,7 @@ impl Engine<'_> {
         for probe in probes {
             let target = self.posted.get(probe).target;
             self.posted.release(probe);
-            self.complete(target, message.arrival, 0, message.cause());
+            self.complete(target, message.arrival, Receipt::default(), message.cause());
         }
         let number = self.messages.add(message);
         if posted == NONE {
@@ -222,7 +222,7 @@ impl Engine<'_> {
         } else if probe {
             let message = self.messages.get(message);
             let (arrival, cause) = (message.arrival, message.cause());
-            self.complete(target, arrival, 0, cause);
+            self.complete(target, arrival, Receipt::default(), cause);
         } else {
             let number = self.posted.add(posted);
             self.matched(message, number);
@@ -251,9 +251,10 @@ impl Engine<'_> {
         }
         let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
         let channel = self.channel(from, to);
-        let mut owed = channel.receive_overhead.at(bytes);
+        let mut owed = channel.receive(bytes);
         if arrival <= posted.time {
-            owed += channel.copy(bytes);
+            owed.awaited += channel.copy(bytes);
+            owed.buffered += channel.copy(bytes);
         }
         if matches!(posted.target, Target::Request { .. }) {
             let begins = arrival.saturating_sub(channel.wire(bytes));
@@ -363,8 +364,8 @@ impl Engine<'_> {
         if matches!(posted.target, Target::Request { .. }) {
             self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
         }
-        self.complete(message.sender, sent, 0, receiver);
-        let owed = channel.receive_overhead.at(bytes);
+        self.complete(message.sender, sent, Receipt::default(), receiver);
+        let owed = channel.receive(bytes);
         self.complete(posted.target, arrival, owed, sender);
     }
 
@@ -378,8 +379,7 @@ impl Engine<'_> {
                 if let Some(cause) = request.cause {
                     c.learn(request.at, cause);
                 }
-                c.owed += request.owed;
-                request.owed = 0;
+                c.take(request.at, std::mem::take(&mut request.owed));
             } else if !request.awaited {
                 request.awaited = true;
                 c.pending += 1;
