@@ -8,6 +8,7 @@
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
 //! - `engine`: the interpreter.
 //! - [`result`]: what it yields; efficiencies.
+//! - [`scale`](mod@scale): the same program with more ranks than were traced.
 //! - [`timeline`], [`trace`]: what each rank does when, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
 //! - [`predict()`]: all of it together, with an interval from the bursts' variability.
@@ -19,6 +20,7 @@ pub mod cluster;
 pub mod collective;
 pub mod network;
 pub mod result;
+pub mod scale;
 pub mod series;
 pub mod sweep;
 pub mod timeline;
@@ -43,6 +45,7 @@ pub use predict::{Interval, Prediction, Request, Section, predict};
 pub use result::{
     Blocked, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes, WaitKind, WaitState,
 };
+pub use scale::{ScaleError, ScaleRequest, Scaled, scale};
 pub use series::{Point, PointResult, Series, Split};
 pub use sweep::{Scale, Sweep, SweepError, Value};
 pub use timeline::{Phases, Timeline};

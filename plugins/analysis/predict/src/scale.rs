@@ -1,0 +1,520 @@
+//! More ranks than were traced: the program of P ranks from programs of at least three smaller sizes.
+//!
+//! - [`shape`](self): ranks are arranged as a line, a balanced grid of two or three dimensions, or a hypercube. What a rank does must
+//!   depend on its place alone (at which ends of the arrangement it is), and partners must be at the same distance, the same rank
+//!   from either end, or differ in the same bits, at every traced size. Anything else is refused with what does not fit.
+//! - [`fit`](self): durations of bursts and sizes of messages are functions of p in the performance model normal form with one term.
+//! - Loops may run a + b p, a + b log2(p) or a + b times a side of the grid times.
+//!
+//! A rank takes the sequence of bursts of a traced rank of its place at the largest size, each scaled by what the fit says, so that
+//! their variability stays.
+
+mod extrapolate;
+mod fit;
+mod shape;
+mod structure;
+
+use serde::Serialize;
+
+use crate::cluster::Cluster;
+use crate::predict::{Prediction, Request, predict};
+use crate::series::{Point, Series, in_parallel};
+use crate::sweep::{Scale, Value};
+use nodescope_model::Program;
+
+pub use extrapolate::{Extrapolation, Quantity};
+pub use fit::{Fit, Form, Term, relative};
+pub use shape::Shape;
+
+/// Why a program cannot be scaled up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ScaleError {
+    /// Too few sizes to fit anything.
+    #[error(
+        "there are traces of {count} numbers of ranks ({sizes}); give results of at least three, such as of 4, 8 and 16 ranks, of the same program"
+    )]
+    Sizes {
+        /// Different sizes.
+        count: usize,
+        /// They.
+        sizes: String,
+    },
+    /// A communicator that is not of all ranks.
+    #[error(
+        "rank {rank} of {ranks} communicates in a communicator of {members} ranks; only those of all ranks, or of one, can be scaled up"
+    )]
+    Communicator {
+        /// The rank.
+        rank: u32,
+        /// Ranks of that run.
+        ranks: u32,
+        /// Members.
+        members: usize,
+    },
+    /// Lists of bytes that differ by rank.
+    #[error(
+        "{at} of rank {rank} of {ranks} exchanges different sizes with different ranks, for which no law is known"
+    )]
+    Lists {
+        /// The rank.
+        rank: u32,
+        /// Ranks of that run.
+        ranks: u32,
+        /// The call.
+        at: String,
+    },
+    /// Nothing regular was recognised.
+    #[error("the communication is not regular:{}", told(refused))]
+    Irregular {
+        /// Arrangements that were tried, and why each does not fit.
+        refused: Vec<(Shape, String)>,
+    },
+    /// A size that the arrangement does not have.
+    #[error(
+        "{ranks} ranks cannot be arranged as {shape}, as the traced ones are, or a loop's count cannot be told for them"
+    )]
+    Arrangement {
+        /// Ranks.
+        ranks: u32,
+        /// The arrangement.
+        shape: Shape,
+    },
+    /// A place that no traced rank has.
+    #[error(
+        "rank {rank} of {ranks} has a place, in {shape}, that no rank of the traced runs has; trace a size with such a place too"
+    )]
+    Place {
+        /// The rank.
+        rank: u32,
+        /// Ranks.
+        ranks: u32,
+        /// The arrangement.
+        shape: Shape,
+    },
+}
+
+fn told(refused: &[(Shape, String)]) -> String {
+    let plain = refused
+        .iter()
+        .filter(|(shape, _)| !shape.parity && !shape.ascending);
+    let lines = plain.map(|(shape, reason)| format!("\n  as {shape}: {reason}"));
+    lines.collect()
+}
+
+/// How well what was extrapolated from the smaller sizes predicts the largest.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct HeldOut {
+    /// The largest traced size.
+    pub ranks: u32,
+    /// Predicted from its own trace, picoseconds.
+    pub from_its_trace: u64,
+    /// Predicted from the smaller ones.
+    pub from_the_others: u64,
+    /// (others - own) / own.
+    pub error: f64,
+}
+
+/// How the work depends on the number of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scaling {
+    /// About the same work, divided: the efficiency is p0 T(p0) / (p T(p)).
+    Strong,
+    /// Work in proportion to the ranks: the efficiency is T(p0) / T(p).
+    Weak,
+}
+
+/// Why adding ranks stops paying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    /// The time does not fall any more.
+    Time,
+    /// The efficiency is below the threshold.
+    Efficiency,
+}
+
+/// How far adding ranks pays.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Range {
+    /// The largest number of ranks up to which it does.
+    pub up_to: u32,
+    /// The next one that was predicted, and what is wrong with it; none if it pays throughout.
+    pub beyond: Option<(u32, Limit)>,
+    /// The threshold.
+    pub threshold: f64,
+}
+
+/// A fitted quantity, for telling.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NamedFit {
+    /// What it is.
+    pub what: String,
+    /// The function.
+    pub form: String,
+    /// Its values at the largest traced and the largest predicted size, picoseconds.
+    pub values: (f64, f64),
+    /// Its share of the computation at the largest traced size.
+    pub share: f64,
+    /// Its error by leave-one-out.
+    pub error: f64,
+}
+
+/// A program at more ranks than were traced.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Scaled {
+    /// Predictions by number of ranks, traced sizes first.
+    pub series: Series,
+    /// Sizes of the traces.
+    pub traced: Vec<u32>,
+    /// The arrangement that was recognised.
+    pub arrangement: String,
+    /// Bursts by their share of the computation.
+    pub fits: Vec<NamedFit>,
+    /// Mean of the fits' errors, weighted by share.
+    pub fit_error: f64,
+    /// None if the smaller sizes alone do not tell enough; then [`Scaled::notes`](Series::notes) has the reason.
+    pub held_out: Option<HeldOut>,
+    /// Strong or weak.
+    pub scaling: Scaling,
+    /// Speedup over the smallest size and efficiency, parallel to the points; none where there is no time.
+    pub efficiency: Vec<Option<(f64, f64)>>,
+    /// How far it pays.
+    pub range: Option<Range>,
+}
+
+/// What to predict.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ScaleRequest {
+    /// Numbers of ranks.
+    pub targets: Vec<u32>,
+    /// The least efficiency with which adding ranks pays.
+    pub threshold: f64,
+    /// How each is predicted.
+    pub request: Request,
+}
+
+/// Most calls that are told.
+const FITS: usize = 12;
+
+/// Predicts a program, traced at several sizes, at others. Also gives the prediction of the last target.
+///
+/// # Errors
+///
+/// Too few sizes, or a program that is not regular.
+pub fn scale(
+    programs: &[Program],
+    cluster: &Cluster,
+    request: &ScaleRequest,
+) -> Result<(Scaled, Option<Prediction>), ScaleError> {
+    let mut by_size: Vec<&Program> = programs.iter().collect();
+    by_size.sort_by_key(|program| program.ranks.len());
+    by_size.dedup_by_key(|program| program.ranks.len());
+    let traced: Vec<u32> = by_size.iter().map(|p| p.ranks.len() as u32).collect();
+    if traced.len() < 3 {
+        let sizes: Vec<String> = traced.iter().map(u32::to_string).collect();
+        return Err(ScaleError::Sizes {
+            count: traced.len(),
+            sizes: sizes.join(", "),
+        });
+    }
+    let largest = traced[traced.len() - 1];
+    let mut targets = request.targets.clone();
+    targets.sort_unstable();
+    targets.dedup();
+    let last = targets.last().copied().unwrap_or(largest).max(largest);
+    let extrapolation = Extrapolation::new(&by_size, None, &targets)?;
+    let asked: Result<Vec<Program>, ScaleError> = (targets.iter())
+        .map(|&target| extrapolation.program(target))
+        .collect();
+    let asked = asked?;
+    let mut sizes: Vec<(u32, &Program)> = traced
+        .iter()
+        .copied()
+        .zip(by_size.iter().copied())
+        .collect();
+    let fresh = targets.iter().copied().zip(&asked);
+    sizes.extend(fresh.filter(|(target, _)| !traced.contains(target)));
+    sizes.sort_by_key(|(size, _)| *size);
+    let run = |program: &Program, request: &Request| {
+        predict(program, cluster, request).map_err(|error| error.to_string())
+    };
+    let mut predictions = in_parallel(sizes.len(), |index| run(sizes[index].1, &request.request));
+    let mut notes = programs
+        .last()
+        .map_or(Vec::new(), |program| program.notes.clone());
+    let held_out = match held_out(&by_size, &extrapolation, &run) {
+        Ok(held_out) => Some(held_out),
+        Err(reason) => {
+            notes.push(format!(
+                "no size could be held out to test the extrapolation: {reason}"
+            ));
+            None
+        }
+    };
+    let points: Vec<Point> = (sizes.iter().zip(&predictions))
+        .map(|(&(size, _), prediction)| {
+            let value = Value {
+                text: size.to_string(),
+                number: Some(size.into()),
+            };
+            Point::new(value, prediction)
+        })
+        .collect();
+    let (fits, fit_error) = named(&extrapolation, largest, last);
+    let scaling = kind(&extrapolation.work());
+    let efficiency = efficiencies(&points, scaling);
+    let scaled = Scaled {
+        range: range(&points, &efficiency, scaling, request.threshold),
+        series: Series {
+            format: 1,
+            cluster: cluster.name.clone(),
+            parameter: "ranks".into(),
+            unit: "",
+            scale: Scale::Logarithmic,
+            points,
+            notes,
+        },
+        traced,
+        arrangement: extrapolation.shape().to_string(),
+        fits,
+        fit_error,
+        held_out,
+        scaling,
+        efficiency,
+    };
+    let prediction = predictions.pop().and_then(Result::ok);
+    Ok((scaled, prediction))
+}
+
+/// Predicts the largest size from the others; with two of them, the forms of all are kept and their coefficients fitted anew.
+fn held_out(
+    by_size: &[&Program],
+    all: &Extrapolation,
+    run: &impl Fn(&Program, &Request) -> Result<Prediction, String>,
+) -> Result<HeldOut, String> {
+    let (largest, others) = by_size.split_last().ok_or("there are no traces")?;
+    let ranks = largest.ranks.len() as u32;
+    let forms = (others.len() < 3).then_some(&all.fits);
+    let program = Extrapolation::new(others, forms, &[ranks])
+        .and_then(|extrapolation| extrapolation.program(ranks))
+        .map_err(|error| error.to_string())?;
+    let plain = Request {
+        replicas: 0,
+        critical_path: false,
+        ..Request::default()
+    };
+    let time = |program: &Program| {
+        let outcome = run(program, &plain)?.outcome;
+        match outcome.complete() {
+            true => Ok(outcome.time),
+            false => Err("the program does not come to its end".to_owned()),
+        }
+    };
+    let (own, other) = (time(largest)?, time(&program)?);
+    Ok(HeldOut {
+        ranks,
+        from_its_trace: own,
+        from_the_others: other,
+        error: (other as f64 - own as f64) / (own as f64).max(1.0),
+    })
+}
+
+fn named(extrapolation: &Extrapolation, largest: u32, last: u32) -> (Vec<NamedFit>, f64) {
+    let mut times = extrapolation.times();
+    let all: f64 = times.iter().map(|(_, sum, _)| sum).sum::<f64>().max(1.0);
+    let error = times
+        .iter()
+        .map(|(_, sum, fit)| fit.error * sum / all)
+        .sum();
+    times.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let fits = times
+        .into_iter()
+        .take(FITS)
+        .map(|(quantity, sum, fit)| NamedFit {
+            what: match quantity {
+                Quantity::Burst(None, (site, function)) => {
+                    format!("work before the first call, {function} at {site}")
+                }
+                Quantity::Burst(Some((from, after)), (site, function)) => {
+                    format!("work from {after} at {from} to {function} at {site}")
+                }
+                Quantity::Opaque((site, function)) => format!("{function} at {site}"),
+                Quantity::Sent(_) | Quantity::Room(_) => String::new(),
+            },
+            form: fit.form.to_string(),
+            values: (fit.at(largest.into()), fit.at(last.into())),
+            share: sum / all,
+            error: fit.error,
+        });
+    (fits.collect(), error)
+}
+
+/// Strong if all work together grows less than with the square root of the ranks.
+fn kind(work: &[(f64, f64)]) -> Scaling {
+    let (Some(first), Some(last)) = (work.first(), work.last()) else {
+        return Scaling::Strong;
+    };
+    let grows = (last.1 / first.1.max(1.0)).ln() / (last.0 / first.0).ln();
+    if grows >= 0.5 {
+        Scaling::Weak
+    } else {
+        Scaling::Strong
+    }
+}
+
+fn efficiencies(points: &[Point], scaling: Scaling) -> Vec<Option<(f64, f64)>> {
+    let timed = |point: &Point| Some((point.value.number?, point.result?.time as f64));
+    let Some((first, base)) = points.iter().find_map(timed) else {
+        return vec![None; points.len()];
+    };
+    let efficiency = |point: &Point| {
+        let (ranks, time) = timed(point)?;
+        let speedup = base / time.max(1.0);
+        Some(match scaling {
+            Scaling::Strong => (speedup, speedup * first / ranks),
+            Scaling::Weak => (speedup * ranks / first, speedup),
+        })
+    };
+    points.iter().map(efficiency).collect()
+}
+
+fn range(
+    points: &[Point],
+    efficiency: &[Option<(f64, f64)>],
+    scaling: Scaling,
+    threshold: f64,
+) -> Option<Range> {
+    let mut up_to: Option<(u32, u64)> = None;
+    for (point, efficiency) in points.iter().zip(efficiency) {
+        let (Some(ranks), Some(result), Some((_, efficiency))) =
+            (point.value.number, point.result, efficiency)
+        else {
+            continue;
+        };
+        let ranks = ranks as u32;
+        let limit = match up_to {
+            Some((_, time)) if scaling == Scaling::Strong && result.time >= time => {
+                Some(Limit::Time)
+            }
+            _ if *efficiency < threshold => Some(Limit::Efficiency),
+            _ => None,
+        };
+        if let (Some(limit), Some((up_to, _))) = (limit, up_to) {
+            return Some(Range {
+                up_to,
+                beyond: Some((ranks, limit)),
+                threshold,
+            });
+        }
+        up_to = Some((ranks, result.time));
+    }
+    up_to.map(|(up_to, _)| Range {
+        up_to,
+        beyond: None,
+        threshold,
+    })
+}
+
+impl Scaled {
+    /// As JSON; `SCHEMA.md` describes it.
+    pub fn json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+
+    /// As a table for a terminal.
+    pub fn text(&self) -> String {
+        let mut out = self.series.text();
+        // Writing to a string cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        use std::fmt::Write;
+        let sizes: Vec<String> = self.traced.iter().map(u32::to_string).collect();
+        writeln!(
+            out,
+            "\nScaled up from traces of {} ranks, arranged as {}",
+            sizes.join(", "),
+            self.arrangement
+        )?;
+        let kind = match self.scaling {
+            Scaling::Strong => "strong: the work of all ranks stays about the same",
+            Scaling::Weak => "weak: the work of all ranks grows with their number",
+        };
+        writeln!(
+            out,
+            "Scaling is {kind}\n\n     ranks    speedup  efficiency"
+        )?;
+        for (point, efficiency) in self.series.points.iter().zip(&self.efficiency) {
+            if let Some((speedup, efficiency)) = efficiency {
+                let traced = point
+                    .value
+                    .number
+                    .is_some_and(|n| self.traced.contains(&(n as u32)));
+                let mark = if traced { "  traced" } else { "" };
+                writeln!(
+                    out,
+                    "{:>10} {speedup:>10.2} {:>9.2} %{mark}",
+                    point.value.text,
+                    100.0 * efficiency
+                )?;
+            }
+        }
+        if let Some(range) = &self.range {
+            let percent = 100.0 * range.threshold;
+            match range.beyond {
+                Some((ranks, Limit::Time)) => writeln!(
+                    out,
+                    "Adding ranks pays up to {}: with {ranks} the time does not fall any more",
+                    range.up_to
+                )?,
+                Some((ranks, Limit::Efficiency)) => writeln!(
+                    out,
+                    "Adding ranks pays up to {}: with {ranks} the efficiency is below {percent:.0} %",
+                    range.up_to
+                )?,
+                None => writeln!(
+                    out,
+                    "Adding ranks pays up to {} at least: the efficiency stays above {percent:.0} %",
+                    range.up_to
+                )?,
+            }
+        }
+        if let Some(held) = &self.held_out {
+            writeln!(
+                out,
+                "\nHeld out: {} ranks predicted from the smaller sizes {}, from their own trace {}: {:+.2} %",
+                held.ranks,
+                crate::text::time(held.from_the_others),
+                crate::text::time(held.from_its_trace),
+                100.0 * held.error
+            )?;
+        }
+        writeln!(
+            out,
+            "Fits of the work between calls, each size predicted from the others: {:.2} % off in the mean",
+            100.0 * self.fit_error
+        )?;
+        let last = self
+            .series
+            .points
+            .last()
+            .map_or("", |point| &point.value.text);
+        for fit in &self.fits {
+            writeln!(
+                out,
+                "  {:5.1} %  {:<18} {:>5.2} % off, {} at {last}: {}",
+                100.0 * fit.share,
+                fit.form,
+                100.0 * fit.error,
+                crate::text::time(fit.values.1.max(0.0) as u64),
+                fit.what
+            )?;
+        }
+        Ok(())
+    }
+}

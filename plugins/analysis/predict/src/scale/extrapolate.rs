@@ -1,0 +1,553 @@
+//! The program of more ranks, from programs of fewer.
+
+use std::collections::{BTreeMap, HashMap};
+
+use nodescope_hypercall::Function;
+use nodescope_model::program::{Column, Rank, Step};
+use nodescope_model::{Action, Bursts, CollectiveKind, Op, PeerRef, Program, Site};
+
+use super::ScaleError;
+use super::fit::{Fit, Form};
+use super::shape::{Partner, SHAPES, Shape};
+use super::structure::{Place, Structure, Traced, walk};
+
+type At = (Site, Function);
+
+/// A quantity that is fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quantity {
+    /// The burst between two calls; none before the first.
+    Burst(Option<At>, At),
+    /// The duration of a call that is not interpreted.
+    Opaque(At),
+    /// Bytes that a call sends.
+    Sent(At),
+    /// Room that a call has for what it receives.
+    Room(At),
+}
+
+/// Sum and number of a quantity's values.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sum {
+    sum: f64,
+    count: u64,
+}
+
+impl Sum {
+    fn add(&mut self, value: u64) {
+        self.sum += value as f64;
+        self.count += 1;
+    }
+
+    fn mean(self) -> f64 {
+        if self.count == 0 {
+            0.0
+        } else {
+            self.sum / self.count as f64
+        }
+    }
+}
+
+/// Programs of several sizes, understood well enough to make others.
+#[derive(Debug)]
+pub struct Extrapolation {
+    traced: Vec<Traced>,
+    structure: Structure,
+    /// By quantity: mean by size.
+    means: BTreeMap<Quantity, BTreeMap<u32, Sum>>,
+    /// By quantity.
+    pub fits: BTreeMap<Quantity, Fit>,
+    communicators: Vec<Option<u32>>,
+    notes: Vec<String>,
+}
+
+/// What the calls of a rank have of each quantity.
+fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)) {
+    let mut before = None;
+    for entry in &traced.ranks[rank].entries {
+        let at = (entry.op.site, entry.op.function);
+        visit(Quantity::Burst(before, at), entry.burst.time);
+        if let Some(duration) = entry.opaque {
+            visit(Quantity::Opaque(at), duration);
+        }
+        match &entry.op.action {
+            Action::Send { bytes, .. } => visit(Quantity::Sent(at), *bytes),
+            Action::Receive { room, .. } => visit(Quantity::Room(at), *room),
+            Action::SendReceive { send, receive } => {
+                if let Some((.., bytes)) = send {
+                    visit(Quantity::Sent(at), *bytes);
+                }
+                if let Some((.., room)) = receive {
+                    visit(Quantity::Room(at), *room);
+                }
+            }
+            Action::Collective(collective) => visit(Quantity::Sent(at), collective.bytes),
+            _ => {}
+        }
+        before = Some(at);
+    }
+}
+
+impl Extrapolation {
+    /// Understands programs of ascending sizes. `forms` are those of another fit, to be kept; without them each quantity takes the
+    /// best that is not negative at any of `targets`.
+    ///
+    /// # Errors
+    ///
+    /// What about the programs is not regular.
+    pub fn new(
+        programs: &[&Program],
+        forms: Option<&BTreeMap<Quantity, Fit>>,
+        targets: &[u32],
+    ) -> Result<Extrapolation, ScaleError> {
+        let traced: Vec<Traced> = (programs.iter())
+            .map(|program| Traced {
+                size: program.ranks.len() as u32,
+                ranks: (0..program.ranks.len() as u32)
+                    .map(|rank| program.unfold(rank))
+                    .collect(),
+            })
+            .collect();
+        let communicators = communicators(programs, &traced)?;
+        for one in &traced {
+            lists(one)?;
+        }
+        let mut refused: Vec<(Shape, String)> = Vec::new();
+        let mut structure = None;
+        for shape in SHAPES {
+            match Structure::new(shape, &traced) {
+                Ok(found) => {
+                    structure = Some(found);
+                    break;
+                }
+                Err(reason) => refused.push((shape, reason)),
+            }
+        }
+        let structure = structure.ok_or(ScaleError::Irregular { refused })?;
+        let mut means: BTreeMap<Quantity, BTreeMap<u32, Sum>> = BTreeMap::new();
+        for one in &traced {
+            for rank in 0..one.ranks.len() {
+                quantities(one, rank, |quantity, value| {
+                    let sizes = means.entry(quantity).or_default();
+                    sizes.entry(one.size).or_default().add(value);
+                });
+            }
+        }
+        let also: Vec<f64> = targets.iter().map(|&target| f64::from(target)).collect();
+        let fits = (means.iter())
+            .map(|(quantity, sizes)| {
+                let points: Vec<_> = sizes
+                    .iter()
+                    .map(|(&p, sum)| (f64::from(p), sum.mean()))
+                    .collect();
+                let kept = forms
+                    .and_then(|forms| forms.get(quantity))
+                    .map(|fit| fit.form);
+                let kept = kept.and_then(|form: Form| Fit::with(form, &points));
+                (*quantity, kept.unwrap_or_else(|| Fit::new(&points, &also)))
+            })
+            .collect();
+        Ok(Extrapolation {
+            traced,
+            structure,
+            means,
+            fits,
+            communicators,
+            notes: programs
+                .last()
+                .map_or(Vec::new(), |program| program.notes.clone()),
+        })
+    }
+
+    /// How ranks are arranged.
+    pub fn shape(&self) -> Shape {
+        self.structure.shape
+    }
+
+    /// The fitted time of all executions at the largest traced size, by quantity, and their fits.
+    pub fn times(&self) -> Vec<(Quantity, f64, Fit)> {
+        let last = self.traced.last().map_or(0, |one| one.size);
+        let all = self.means.iter();
+        all.filter(|(quantity, _)| matches!(quantity, Quantity::Burst(..) | Quantity::Opaque(_)))
+            .filter_map(|(quantity, sizes)| {
+                Some((*quantity, sizes.get(&last)?.sum, self.fits[quantity]))
+            })
+            .collect()
+    }
+
+    /// Computation of all ranks by size, picoseconds.
+    pub fn work(&self) -> Vec<(f64, f64)> {
+        let sizes = self.traced.iter().map(|one| one.size);
+        sizes
+            .map(|size| {
+                let bursts = self
+                    .means
+                    .iter()
+                    .filter(|(q, _)| matches!(q, Quantity::Burst(..) | Quantity::Opaque(_)));
+                let sum = bursts
+                    .filter_map(|(_, sizes)| sizes.get(&size))
+                    .map(|sum| sum.sum);
+                (f64::from(size), sum.sum())
+            })
+            .collect()
+    }
+
+    /// What a quantity of the traced `size` is multiplied with among `ranks`.
+    fn factor(&self, quantity: Quantity, size: u32, ranks: u32) -> f64 {
+        let mean = self.means.get(&quantity).and_then(|sizes| sizes.get(&size));
+        match (mean.map(|sum| sum.mean()), self.fits.get(&quantity)) {
+            (Some(mean), Some(fit)) if mean > 0.0 => fit.at(f64::from(ranks)).max(0.0) / mean,
+            _ => 1.0,
+        }
+    }
+
+    /// The program of `ranks` ranks.
+    ///
+    /// # Errors
+    ///
+    /// A number of ranks that the shape does not have, or with places that no traced size has.
+    pub fn program(&self, ranks: u32) -> Result<Program, ScaleError> {
+        let shape = self.structure.shape;
+        if shape.sides(ranks).is_none() {
+            return Err(ScaleError::Arrangement { ranks, shape });
+        }
+        let mut made = Made {
+            program: Program {
+                communicators: vec![Vec::new(); 1 + self.communicators.len()],
+                communicator_lists: vec![self.communicators.clone()],
+                notes: self.notes.clone(),
+                ..Program::default()
+            },
+            ..Made::default()
+        };
+        let mut seen: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+        for rank in 0..ranks {
+            let role = shape.role(rank, ranks);
+            let place = self.structure.places.get(&role);
+            let place = place.ok_or(ScaleError::Place { rank, ranks, shape })?;
+            let number = seen.entry(role.clone()).or_default();
+            let source = place.ranks[*number % place.ranks.len()];
+            *number += 1;
+            let counts: Option<Vec<u32>> = place
+                .counts
+                .iter()
+                .map(|count| count.at(shape, ranks))
+                .collect();
+            let counts = counts.ok_or(ScaleError::Arrangement { ranks, shape })?;
+            let peers =
+                peers(shape, place, rank, ranks).ok_or(ScaleError::Place { rank, ranks, shape })?;
+            let key = (role, source, distinct(place, &peers));
+            let tree = match made.trees.get(&key) {
+                Some(&tree) => tree,
+                None => {
+                    let tree = self.tree(&mut made, place, source, &counts, &peers, ranks);
+                    made.trees.insert(key, tree);
+                    tree
+                }
+            };
+            let bursts = self.bursts(&mut made, place.size, source, ranks);
+            made.program.ranks.push(Rank {
+                tree,
+                communicators: 0,
+                bursts,
+            });
+        }
+        Ok(made.program)
+    }
+
+    fn source(&self, size: u32) -> Option<&Traced> {
+        self.traced.iter().find(|one| one.size == size)
+    }
+
+    fn tree(
+        &self,
+        made: &mut Made,
+        place: &Place,
+        source: u32,
+        counts: &[u32],
+        peers: &[[Option<PeerRef>; 3]],
+        ranks: u32,
+    ) -> u32 {
+        let Some(traced) = self.source(place.size) else {
+            return made.program.forest.body(&[]);
+        };
+        let entries = &traced.ranks[source as usize].entries;
+        // What was traced at each position, in order.
+        let mut at_position: Vec<Vec<u32>> = vec![Vec::new(); place.positions as usize];
+        let mut next = 0;
+        let traced_counts: Vec<u32> = (place.counts.iter())
+            .map(|count| count.at(self.structure.shape, place.size).unwrap_or(0))
+            .collect();
+        walk(
+            &place.parts,
+            &|number| traced_counts[number as usize],
+            &mut |position| {
+                at_position[position as usize].push(next);
+                next += 1;
+            },
+        );
+        let mut done = vec![0usize; place.positions as usize];
+        let mut symbols = Vec::new();
+        let mut before = None;
+        walk(
+            &place.parts,
+            &|number| counts[number as usize],
+            &mut |position| {
+                let known = &at_position[position as usize];
+                let Some(&entry) = known.get(done[position as usize] % known.len().max(1)) else {
+                    return;
+                };
+                done[position as usize] += 1;
+                let op = &entries[entry as usize].op;
+                let at = (op.site, op.function);
+                let op = self.op(op, peers[position as usize], place.size, ranks);
+                let step = Step {
+                    slot: made.slot(Quantity::Burst(before, at)),
+                    op: made.op(op),
+                };
+                symbols.push(made.step(step));
+                before = Some(at);
+            },
+        );
+        made.program.forest.fold(symbols)
+    }
+
+    /// An operation with its partners and sizes.
+    fn op(&self, op: &Op, peers: [Option<PeerRef>; 3], size: u32, ranks: u32) -> Op {
+        let at = (op.site, op.function);
+        let scaled = |quantity: Quantity, value: u64| {
+            (value as f64 * self.factor(quantity, size, ranks)).round() as u64
+        };
+        // What is made for a message of one size must not refuse one that rounding made larger.
+        let room = |value: u64| {
+            scaled(Quantity::Room(at), value)
+                .saturating_mul(2)
+                .saturating_add(64)
+        };
+        let mut op = op.clone();
+        match &mut op.action {
+            Action::Send { to, bytes, .. } => {
+                *to = peers[0].unwrap_or(*to);
+                *bytes = scaled(Quantity::Sent(at), *bytes);
+            }
+            Action::Receive {
+                from, room: own, ..
+            } => {
+                *from = replace(*from, peers[0]);
+                *own = room(*own);
+            }
+            Action::Probe { from, .. } => *from = replace(*from, peers[0]),
+            Action::SendReceive { send, receive } => {
+                if let Some((to, _, bytes)) = send {
+                    *to = peers[0].unwrap_or(*to);
+                    *bytes = scaled(Quantity::Sent(at), *bytes);
+                }
+                if let Some((from, _, own)) = receive {
+                    *from = replace(*from, peers[1]);
+                    *own = room(*own);
+                }
+            }
+            Action::Collective(collective) => {
+                let all = scaled(Quantity::Sent(at), collective.bytes);
+                if let Some(PeerRef::Absolute(root)) = peers[2] {
+                    collective.root = root;
+                }
+                let mut factor = self.factor(Quantity::Sent(at), size, ranks);
+                // The size is that of the whole vector, of which each rank has its share.
+                if matches!(
+                    collective.kind,
+                    CollectiveKind::Alltoallv
+                        | CollectiveKind::ReduceScatter
+                        | CollectiveKind::ReduceScatterBlock
+                ) {
+                    factor *= f64::from(size) / f64::from(ranks);
+                }
+                for list in [&mut collective.send_to, &mut collective.receive_from] {
+                    if let Some(&each) = list.first() {
+                        let each = (each as f64 * factor).round() as u64;
+                        *list = vec![each; ranks as usize].into();
+                    }
+                }
+                collective.bytes = all;
+            }
+            _ => {}
+        }
+        op
+    }
+
+    fn bursts(&self, made: &mut Made, size: u32, source: u32, ranks: u32) -> u32 {
+        if let Some(&known) = made.bursts.get(&(size, source)) {
+            return known;
+        }
+        let mut values: BTreeMap<u32, Vec<(u64, u64)>> = BTreeMap::new();
+        if let Some(traced) = self.source(size) {
+            let mut before = None;
+            for entry in &traced.ranks[source as usize].entries {
+                let at = (entry.op.site, entry.op.function);
+                let mut add = |quantity: Quantity, slot: u32, time: u64, instructions: u64| {
+                    let factor = self.factor(quantity, size, ranks);
+                    let scale = |value: u64| (value as f64 * factor).round() as u64;
+                    let value = (scale(time), scale(instructions));
+                    values.entry(slot).or_default().push(value);
+                };
+                let quantity = Quantity::Burst(before, at);
+                let slot = made.slot(quantity);
+                add(quantity, slot, entry.burst.time, entry.burst.instructions);
+                if let Some(duration) = entry.opaque {
+                    let slot = made.slot(Quantity::Opaque(at));
+                    made.program.opaque_slots.insert(at, slot);
+                    add(Quantity::Opaque(at), slot, duration, 0);
+                }
+                before = Some(at);
+            }
+        }
+        let mut bursts = Bursts::default();
+        let counted = values.values().flatten().any(|value| value.1 != 0);
+        for (slot, list) in values {
+            bursts.columns.push(Column {
+                slot,
+                start: bursts.times.len() as u32,
+                length: list.len() as u32,
+            });
+            bursts.times.extend(list.iter().map(|value| value.0));
+            if counted {
+                bursts.instructions.extend(list.iter().map(|value| value.1));
+            }
+        }
+        made.program.bursts.push(bursts);
+        let number = made.program.bursts.len() as u32 - 1;
+        made.bursts.insert((size, source), number);
+        number
+    }
+}
+
+/// What makes a tree: the place, the traced rank, and the partners.
+type TreeKey = (Vec<u8>, u32, Vec<PeerRef>);
+
+/// A program that is being made, and numbers of what is in it.
+#[derive(Default)]
+struct Made {
+    program: Program,
+    ops: HashMap<Op, u32>,
+    steps: HashMap<Step, u32>,
+    slots: HashMap<Quantity, u32>,
+    trees: HashMap<TreeKey, u32>,
+    bursts: HashMap<(u32, u32), u32>,
+}
+
+impl Made {
+    fn slot(&mut self, quantity: Quantity) -> u32 {
+        *self.slots.entry(quantity).or_insert_with(|| {
+            self.program.slots += 1;
+            self.program.slots - 1
+        })
+    }
+
+    fn op(&mut self, op: Op) -> u32 {
+        if let Some(&number) = self.ops.get(&op) {
+            return number;
+        }
+        self.program.ops.push(op.clone());
+        let number = self.program.ops.len() as u32 - 1;
+        self.ops.insert(op, number);
+        number
+    }
+
+    fn step(&mut self, step: Step) -> u32 {
+        *self.steps.entry(step).or_insert_with(|| {
+            self.program.steps.push(step);
+            self.program.steps.len() as u32 - 1
+        })
+    }
+}
+
+fn replace(from: nodescope_model::Source, peer: Option<PeerRef>) -> nodescope_model::Source {
+    use nodescope_model::Source;
+    match (from, peer) {
+        (Source::Peer(_), Some(peer)) => Source::Peer(peer),
+        (Source::Matched(_), Some(peer)) => Source::Matched(peer),
+        (from, _) => from,
+    }
+}
+
+/// Partners of a rank, by position: as distances where that lets ranks share their trees.
+fn peers(shape: Shape, place: &Place, rank: u32, ranks: u32) -> Option<Vec<[Option<PeerRef>; 3]>> {
+    let one = |partner: Option<Partner>| match partner {
+        None => Some(None),
+        Some(partner) => {
+            let peer = PeerRef::Absolute(shape.resolve(partner, rank, ranks)?);
+            Some(Some(match partner {
+                Partner::Offset(_) | Partner::Bits(_) => peer.relative(rank, ranks),
+                Partner::First(_) | Partner::Last(_) => peer,
+            }))
+        }
+    };
+    let all = place.partners.iter().map(|slots| {
+        let [a, b, c] = slots.map(one);
+        Some([a?, b?, c?])
+    });
+    all.collect()
+}
+
+/// The partners of each kind, once.
+fn distinct(place: &Place, peers: &[[Option<PeerRef>; 3]]) -> Vec<PeerRef> {
+    let pairs = place.partners.iter().flatten().zip(peers.iter().flatten());
+    let by_partner: BTreeMap<Partner, PeerRef> = pairs
+        .filter_map(|(partner, peer)| Some(((*partner)?, (*peer)?)))
+        .collect();
+    by_partner.into_values().collect()
+}
+
+/// The list of communicators, which must be those of all ranks and of one.
+fn communicators(programs: &[&Program], traced: &[Traced]) -> Result<Vec<Option<u32>>, ScaleError> {
+    let mut longest: Vec<Option<u32>> = Vec::new();
+    for (program, traced) in programs.iter().zip(traced) {
+        for (sequence, rank) in traced.ranks.iter().zip(0..) {
+            let mut next = 0;
+            let mut list = Vec::new();
+            for number in &sequence.communicators {
+                let members = number.map(|number| &program.communicators[number as usize]);
+                if let Some(members) = members
+                    && !members.is_empty()
+                {
+                    return Err(ScaleError::Communicator {
+                        rank,
+                        ranks: traced.size,
+                        members: members.len(),
+                    });
+                }
+                list.push(number.map(|_| {
+                    next += 1;
+                    next - 1
+                }));
+            }
+            if list.len() > longest.len() {
+                longest = list;
+            }
+        }
+    }
+    Ok(longest)
+}
+
+/// Lists by rank must be the same for each.
+fn lists(traced: &Traced) -> Result<(), ScaleError> {
+    for (sequence, rank) in traced.ranks.iter().zip(0..) {
+        for entry in &sequence.entries {
+            let Action::Collective(collective) = &entry.op.action else {
+                continue;
+            };
+            let lists = [&collective.send_to, &collective.receive_from];
+            if lists
+                .iter()
+                .any(|list| list.windows(2).any(|pair| pair[0] != pair[1]))
+            {
+                return Err(ScaleError::Lists {
+                    rank,
+                    ranks: traced.size,
+                    at: format!("{} at {}", entry.op.function, entry.op.site),
+                });
+            }
+        }
+    }
+    Ok(())
+}
