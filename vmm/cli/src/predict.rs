@@ -26,14 +26,30 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         job: args.job,
         marks: args.from.into_iter().chain(args.to).collect(),
     };
-    let (path, sequences) = read(&args.results, take)?;
-    let program = Program::new(&sequences);
     let request = Request {
         replicas: args.replicas,
         seed: args.seed,
         timeline: args.html || args.timeline.is_some(),
         ..Request::default()
     };
+    if !args.ranks.is_empty() {
+        let mut programs = Vec::with_capacity(args.results.len());
+        for results in &args.results {
+            programs.push(Program::new(&read(results, take.clone())?.1));
+        }
+        return sweep::ranks(args, &cluster, &programs, &request);
+    }
+    let [results] = args.results.as_slice() else {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} results are given, of which one can be predicted; give one, or --ranks N to predict more ranks from all of them",
+                args.results.len()
+            ),
+        ));
+    };
+    let (path, sequences) = read(results, take)?;
+    let program = Program::new(&sequences);
     if let Some(sweep) = &args.sweep {
         return sweep::sweep(args, sweep, &file, &program, &request);
     }

@@ -10,9 +10,11 @@ use nodescope_predict::Sweep;
 
 /// `nodescope predict`.
 #[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("several").args(["sweep", "ranks"]).multiple(false)))]
 pub struct Predict {
-    /// Folder of the results, or a trace.
-    pub results: PathBuf,
+    /// Folder of the results, or a trace; with --ranks, those of at least three numbers of ranks.
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
     /// The file that describes the cluster (plugins/analysis/predict/CLUSTER.md).
     #[arg(long, value_name = "FILE")]
     pub cluster: PathBuf,
@@ -47,11 +49,18 @@ pub struct Predict {
     /// 10 us), 1us:100us:log10 (10 values, logarithmic), nodes.placement=block,cyclic.
     #[arg(long, value_name = "FIELD=VALUES")]
     pub sweep: Option<Sweep>,
-    /// Print a sweep as comma-separated values in place of text.
-    #[arg(long, requires = "sweep", conflicts_with = "json")]
+    /// Predict for other numbers of ranks than were traced, such as 64,1024: from results of at least three numbers of ranks.
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["sweep", "from", "timeline", "html"],
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    pub ranks: Vec<u32>,
+    /// With --ranks: the least efficiency with which adding ranks pays.
+    #[arg(long, value_name = "PART", requires = "ranks", default_value_t = 0.5, value_parser = part)]
+    pub efficiency: f64,
+    /// Print a sweep, or predictions for numbers of ranks, as comma-separated values in place of text.
+    #[arg(long, requires = "several", conflicts_with = "json")]
     pub csv: bool,
-    /// Draw a sweep as an SVG image: time and where it goes, by value.
-    #[arg(long, value_name = "FILE", requires = "sweep")]
+    /// Draw a sweep, or predictions for numbers of ranks, as an SVG image: time and where it goes, by value.
+    #[arg(long, value_name = "FILE", requires = "several")]
     pub plot: Option<PathBuf>,
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
     #[arg(long, value_name = "N")]
@@ -74,6 +83,14 @@ fn setting(text: &str) -> Result<Setting, String> {
     match text.split_once('=') {
         Some((field, value)) if !field.trim().is_empty() => Ok(Setting::new(field, value)),
         _ => Err("is no FIELD=VALUE; write e.g. network.latency=2us".to_owned()),
+    }
+}
+
+/// A share, more than 0 and at most 1.
+fn part(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if part > 0.0 && part <= 1.0 => Ok(part),
+        _ => Err("is no part from 0 to 1; write e.g. 0.5".to_owned()),
     }
 }
 
@@ -188,5 +205,9 @@ mod tests {
         assert!(told(&["--set", "nodes.speed"]).contains("is no FIELD=VALUE"));
         assert!(told(&["--sweep", "network.latency=5us:1us:3"]).contains("does not ascend"));
         assert!(told(&["--plot", "x.svg"]).contains("--sweep"));
+        assert!(told(&["--ranks", "8", "--efficiency", "2"]).contains("no part from 0 to 1"));
+        assert!(told(&["--ranks", "8,0"]).contains("0 is not in"));
+        assert!(told(&["--ranks", "8", "--sweep", "a=1"]).contains("cannot be used with"));
+        assert!(parse(&["--ranks", "8,64", "--plot", "x.svg"]).is_ok());
     }
 }

@@ -1,10 +1,10 @@
-//! Predictions for several values of a parameter.
+//! Predictions for several values of a parameter, or several numbers of ranks.
 
 use nodescope_config::document::Setting;
 use nodescope_model::Program;
 use nodescope_predict::series::in_parallel;
 use nodescope_predict::{
-    Cluster, ClusterFile, Point, Request, Series, Sweep, predict as interpret,
+    Cluster, ClusterFile, Point, Request, ScaleRequest, Series, Sweep, predict as interpret, scale,
 };
 
 use super::args::Predict;
@@ -71,14 +71,60 @@ pub fn sweep(
     tell(args, &series)
 }
 
-/// Prints a series and draws it.
-pub fn tell(args: &Predict, series: &Series) -> Result<Exit, Failure> {
-    if let Some(file) = &args.plot {
-        let svg = series
-            .svg()
-            .map_err(|error| Failure::of(Exit::Study, &error))?;
-        write(file, &svg)?;
+/// Predicts a program, traced at several sizes, for other numbers of ranks.
+pub fn ranks(
+    args: &Predict,
+    cluster: &Cluster,
+    programs: &[Program],
+    request: &Request,
+) -> Result<Exit, Failure> {
+    let request = ScaleRequest {
+        targets: args.ranks.clone(),
+        threshold: args.efficiency,
+        request: request.clone(),
+    };
+    let (scaled, last) =
+        scale(programs, cluster, &request).map_err(|error| Failure::of(Exit::Study, &error))?;
+    if args.json {
+        draw(args, &scaled.series)?;
+        print(&scaled.json())?;
+    } else if args.csv {
+        return tell(args, &scaled.series);
+    } else {
+        draw(args, &scaled.series)?;
+        print(&scaled.text())?;
+        // Of a single number of ranks everything is of interest.
+        if let ([_], Some(last)) = (args.ranks.as_slice(), last) {
+            print(&format!("\n{}", last.text()))?;
+        }
     }
+    Ok(
+        if scaled
+            .series
+            .points
+            .iter()
+            .all(|point| point.result.is_some())
+        {
+            Exit::Ok
+        } else {
+            Exit::JobFailed
+        },
+    )
+}
+
+fn draw(args: &Predict, series: &Series) -> Result<(), Failure> {
+    let Some(file) = &args.plot else {
+        return Ok(());
+    };
+    let svg = series
+        .svg()
+        .map_err(|error| Failure::of(Exit::Study, &error))?;
+    write(file, &svg)
+}
+
+/// Prints a series and draws it.
+fn tell(args: &Predict, series: &Series) -> Result<Exit, Failure> {
+    draw(args, series)?;
     let text = match (args.json, args.csv) {
         (true, _) => series.json(),
         (_, true) => series.csv(),
