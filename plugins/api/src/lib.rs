@@ -13,7 +13,7 @@ mod topology;
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use ledger::{Account, Key, Ledger, Tally};
 pub use reference::{
-    Access, Context, FilterGeometry, FilterUpdate, MemRef, MemoryModel, MemoryTiming,
+    Access, Context, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTiming,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term,
 };
 pub use topology::VcpuPlace;

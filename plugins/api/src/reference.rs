@@ -78,6 +78,9 @@ pub enum Permission {
     None,
     /// Reads (or fetches).
     Read,
+    /// Reads; and writes, if the model hears of the first one as [`Hits::modified`]: the line is held alone. Where a filter
+    /// cannot do that it takes this for `Read`.
+    Exclusive,
     /// Reads and writes: the line is held modified.
     ReadWrite,
 }
@@ -93,6 +96,24 @@ pub struct Outcome {
     /// Physical address of the line that left the requesting vCPU's first-level cache for this one. Needed where the
     /// filter keeps more than one line of a set ([`FilterGeometry::data_ways`]); else it may be None.
     pub replaced: Option<u64>,
+}
+
+/// What the filter of a vCPU has answered for, and the model has not heard of yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits<'a> {
+    /// Lines of one set of the vCPU's first-level cache, the least recently used first: each in turn becomes the most recently
+    /// used of the set. Told before the next reference to that set.
+    pub used: &'a [u64],
+    /// Lines of any set of the data cache that were written under [`Permission::Exclusive`]: they are modified now. Told
+    /// before the next reference of any vCPU.
+    pub modified: &'a [u64],
+}
+
+impl Hits<'_> {
+    /// Nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.used.is_empty() && self.modified.is_empty()
+    }
 }
 
 /// A change to some vCPU's filter: its permission for a line becomes at most this.
@@ -121,7 +142,7 @@ pub struct FilterGeometry {
     pub instruction_slots: u8,
     /// Lines of a slot that the filter may answer for: 1 is the most recently used alone. More, namely the ways of the
     /// cache, are allowed where a slot is exactly one set and no other vCPU uses that cache: then the model hears of the order
-    /// of hits by [`MemoryModel::used`].
+    /// of hits by [`Hits::used`].
     pub data_ways: u8,
     /// The same for the instruction filter.
     pub instruction_ways: u8,
@@ -132,13 +153,17 @@ pub trait MemoryModel: Send {
     /// Filter under which this model stays exact.
     fn filter(&self) -> FilterGeometry;
 
-    /// Account for one reference. Changes to filters of any vCPU (also the requesting one, for other lines) are pushed to
+    /// Account for one reference, made after these hits of the same vCPU, whose `used` are of its side and set. Changes to filters of any vCPU (also the requesting one, for other lines) are pushed to
     /// `updates`; the engine applies them before that vCPU's next reference.
-    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome;
+    fn reference(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome;
 
-    /// The filter of a vCPU has answered for these lines of one set of its first-level cache, the least recently used first:
-    /// make each in turn the most recently used. Called before the next reference to that set.
-    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]);
+    /// Hear of hits alone.
+    fn hits(&mut self, vcpu: u16, side: Side, hits: Hits<'_>);
 
     /// Forget statistics, keep state: the end of a warm-up.
     fn reset_statistics(&mut self);

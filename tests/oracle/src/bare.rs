@@ -4,7 +4,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platf
 use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterUpdate, MemRef, Outcome, Permission, Privilege, Side,
+    Access, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Permission, Privilege,
 };
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, Segment, VcpuState};
@@ -163,7 +163,7 @@ impl Platform for Bare {
     fn context(&mut self, _: u16, _: u64) -> Context {
         Context::default()
     }
-    fn reference(&mut self, reference: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(&mut self, _: Hits<'_>, reference: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
         Outcome {
             stall: 0,
             filter: if reference.access == Access::Fetch {
@@ -174,7 +174,7 @@ impl Platform for Bare {
             replaced: None,
         }
     }
-    fn used(&mut self, _: u16, _: Side, _: &[u64]) {
+    fn modified(&mut self, _: u16, _: &[u64]) {
         unreachable!("the filter keeps one line of a set")
     }
     fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}

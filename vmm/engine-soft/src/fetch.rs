@@ -8,6 +8,7 @@ use nodescope_x86::Exception;
 
 use crate::block::{Block, Entry};
 use crate::cpu::{Cpu, Mode};
+use crate::filter::Baseline;
 use crate::lower::lower;
 use crate::memory::is_canonical;
 use crate::mmu::Intent;
@@ -203,7 +204,7 @@ impl Cpu {
                     size: 1,
                     now: self.now(),
                 };
-                let outcome = self.report(&reference);
+                let outcome = self.report(Baseline, &reference);
                 self.fetch_filter.enter(line, &outcome);
             }
             let step = (line + (1 << shift) - at)

@@ -4,11 +4,11 @@
 //! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
 //! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
 
-use nodescope_plugin_api::{Access, FilterUpdate, MemRef, Outcome, Side};
+use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
-use crate::filter::Order;
+use crate::filter::{Baseline, Host, Order};
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 
@@ -389,8 +389,10 @@ impl Cpu {
 
     /// The host address of an operand that lies within one page (and line), reported and entered in the filter as loads
     /// and stores of the interpreter do; None, and nothing done, where that takes more than a cached translation.
+    #[inline(always)]
     pub fn quick_access(
         &mut self,
+        host: impl Host,
         linear: u64,
         len: usize,
         read: bool,
@@ -404,9 +406,20 @@ impl Cpu {
         {
             // Translated code has asked all of the filter for the line.
             let access = if write { Access::Write } else { Access::Read };
-            self.refer(&place, access);
+            self.refer(host, &place, access);
             return Some(place.host);
         }
+        self.access_of_unknown_page(linear, len, read, write)
+    }
+
+    #[inline(never)]
+    fn access_of_unknown_page(
+        &mut self,
+        linear: u64,
+        len: usize,
+        read: bool,
+        write: bool,
+    ) -> Option<*mut u8> {
         let intent = if write { Intent::Write } else { Intent::Read };
         let page = *self.cached_page(linear, intent)?;
         if page.host.is_null() {
@@ -429,7 +442,7 @@ impl Cpu {
 
     /// Where an access within one page and line goes, if the filter knows the page; while a model is attached, since else the
     /// page itself is what is asked first.
-    #[inline]
+    #[inline(always)]
     fn known_page(&self, linear: u64, len: usize, write: bool) -> Option<Place> {
         if !self.attached {
             return None;
@@ -474,14 +487,14 @@ impl Cpu {
                 .promote(place.linear, place.len, write)
                 .is_none()
         {
-            self.refer(place, access);
+            self.refer(Baseline, place, access);
         }
     }
 
     /// Report an access that the filter does not permit.
-    #[inline]
-    fn refer(&mut self, place: &Place, access: Access) {
-        let outcome = self.report(&MemRef {
+    #[inline(always)]
+    fn refer(&mut self, on: impl Host, place: &Place, access: Access) {
+        let reference = MemRef {
             vcpu: self.id,
             privilege: self.privilege(),
             access,
@@ -490,17 +503,18 @@ impl Cpu {
             linear: place.linear,
             size: place.len as u32,
             now: self.now(),
-        });
+        };
+        let outcome = self.report(on, &reference);
         let line = self.filter.line(place.physical);
         let host = place.host as u64;
         self.filter
-            .enter_line(place.linear, host, line, &outcome, place.writable);
+            .enter_line(on, place.linear, host, line, &outcome, place.writable);
     }
 
     /// Report a reference to the attached model, after hits of its set that the model has not seen, and apply what it
     /// changes.
-    #[inline]
-    pub fn report(&mut self, reference: &MemRef) -> Outcome {
+    #[inline(always)]
+    pub fn report(&mut self, host: impl Host, reference: &MemRef) -> Outcome {
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
@@ -509,14 +523,15 @@ impl Cpu {
             Side::Data => &mut self.filter.second.sets,
             Side::Instruction => &mut self.fetch_filter.sets,
         };
-        if sets.kept() {
-            let mut order = Order::default();
-            let used = sets.tell(sets.set(reference.physical), &mut order);
-            if !used.is_empty() {
-                platform.used(self.id, side, used);
-            }
-        }
-        let outcome = platform.reference(reference, &mut self.updates);
+        let mut order = Order::default();
+        let used = if sets.kept() {
+            sets.tell(host, sets.set(reference.physical), &mut order)
+        } else {
+            &[]
+        };
+        let modified = self.filter.second.modified.tell();
+        let hits = Hits { used, modified };
+        let outcome = platform.reference(hits, reference, &mut self.updates);
         if outcome.stall != 0 {
             let stall = u64::from(outcome.stall);
             self.stall += stall;
@@ -531,6 +546,17 @@ impl Cpu {
             self.updates = updates;
         }
         outcome
+    }
+
+    /// Tell the attached model of lines that became modified, before another vCPU runs.
+    pub fn report_modified(&mut self) {
+        if self.filter.second.modified.count != 0 {
+            let id = self.id;
+            let mut platform = self.platform.expect("called only below run()");
+            // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
+            let platform = unsafe { platform.as_mut() };
+            platform.modified(id, self.filter.second.modified.tell());
+        }
     }
 
     /// Lower the filter's permission for a line.

@@ -128,6 +128,7 @@ impl SoftVcpu {
         };
         self.cpu.platform = Some(NonNull::from(erased));
         let result = f(&mut self.cpu);
+        self.cpu.report_modified();
         crate::ops::simd::x87::release(&mut self.cpu);
         self.cpu.platform = None;
         result

@@ -1,6 +1,6 @@
 //! What a vCPU asks of the machine around it.
 
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege, Side};
+use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,10 +90,16 @@ pub trait Platform {
     /// when the vCPU starts to run, when CR3 changes, and after accesses to the platform.
     fn context(&mut self, vcpu: u16, cr3: u64) -> Context;
     /// One memory reference that the filter could not answer. Updates of the running vCPU's own filter are pushed to
-    /// `updates`; those of other vCPUs are kept by the platform until they run.
-    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome;
-    /// Hits that the running vCPU's filter has answered, for [`nodescope_plugin_api::MemoryModel::used`].
-    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]);
+    /// `updates`; those of other vCPUs are kept by the platform until they run. `hits` are what the filter has answered before.
+    fn reference(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome;
+    /// Lines that the running vCPU's filter let be written under [`nodescope_plugin_api::Permission::Exclusive`], when it
+    /// gives way to another.
+    fn modified(&mut self, vcpu: u16, lines: &[u64]);
     /// Counters of the running vCPU since the last call, for one address space and privilege.
     fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters);
 }

@@ -8,7 +8,8 @@ use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
 use nodescope_plugin_api::{
-    Context, Counters, FilterUpdate, MemRef, MemoryModel, Outcome, Permission, Privilege, Side,
+    Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
+    Side,
 };
 
 /// A decoded hypercall with the state in which it was made.
@@ -245,7 +246,12 @@ impl Platform for Board {
         })
     }
 
-    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
         let Some(model) = self.model.as_mut() else {
             return Outcome {
                 stall: 0,
@@ -253,7 +259,7 @@ impl Platform for Board {
                 replaced: None,
             };
         };
-        let outcome = model.reference(reference, updates);
+        let outcome = model.reference(hits, reference, updates);
         if !updates.is_empty() {
             updates.retain(|update| {
                 let own = update.vcpu == reference.vcpu;
@@ -266,9 +272,13 @@ impl Platform for Board {
         outcome
     }
 
-    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]) {
+    fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(model) = self.model.as_mut() {
-            model.used(vcpu, side, lines);
+            let hits = Hits {
+                used: &[],
+                modified: lines,
+            };
+            model.hits(vcpu, Side::Data, hits);
         }
     }
 

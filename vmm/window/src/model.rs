@@ -1,7 +1,7 @@
 //! Builds the models that a window attaches to a node.
 
 use nodescope_plugin_api::{
-    Context, Counters, FilterGeometry, FilterUpdate, MemRef, MemoryModel, MemoryTimingModel,
+    Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTimingModel,
     Outcome, Permission, Privilege, Side, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
@@ -106,7 +106,12 @@ impl MemoryModel for CountingOnly {
         }
     }
 
-    fn reference(&mut self, _reference: &MemRef, _updates: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(
+        &mut self,
+        _hits: Hits<'_>,
+        _reference: &MemRef,
+        _updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
         Outcome {
             stall: 0,
             filter: Permission::ReadWrite,
@@ -115,7 +120,7 @@ impl MemoryModel for CountingOnly {
     }
 
     /// Nothing depends on order.
-    fn used(&mut self, _vcpu: u16, _side: Side, _lines: &[u64]) {}
+    fn hits(&mut self, _vcpu: u16, _side: Side, _hits: Hits<'_>) {}
 
     fn reset_statistics(&mut self) {}
 

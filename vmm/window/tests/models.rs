@@ -1,7 +1,7 @@
 //! Which model a specification builds, told by what a few references cost.
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, MemRef, MemoryModel, Permission, Privilege, VcpuPlace,
+    Access, Context, Counters, Hits, MemRef, MemoryModel, Permission, Privilege, VcpuPlace,
 };
 use nodescope_window::{
     CacheConfig, HomeRange, Latencies, MemorySpec, ModelError, ModelSpec, build_model,
@@ -31,7 +31,9 @@ fn read(model: &mut dyn MemoryModel, vcpu: u16, physical: u64) -> u32 {
         size: 8,
         now: 0,
     };
-    model.reference(&reference, &mut Vec::new()).stall
+    model
+        .reference(Hits::default(), &reference, &mut Vec::new())
+        .stall
 }
 
 /// Costs of: a first read of local memory, the same again, a first read of remote memory.
@@ -83,7 +85,7 @@ fn without_a_model_everything_is_counted_and_nothing_timed() {
         size: 8,
         now: 0,
     };
-    let outcome = model.reference(&reference, &mut Vec::new());
+    let outcome = model.reference(Hits::default(), &reference, &mut Vec::new());
     assert_eq!((outcome.stall, outcome.filter), (0, Permission::ReadWrite));
     let counted = [(0, Context(0), Privilege::User, Counters::default())];
     assert_eq!(model.statistics(&counted), []);

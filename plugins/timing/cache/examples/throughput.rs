@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use nodescope_plugin_api::{Access, Context, MemRef, MemoryModel, Privilege, VcpuPlace};
+use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
@@ -38,7 +38,11 @@ fn measure(
                 size: 8,
                 now: step,
             };
-            stalls += u64::from(model.reference(&reference, &mut updates).stall);
+            stalls += u64::from(
+                model
+                    .reference(Hits::default(), &reference, &mut updates)
+                    .stall,
+            );
             changes += updates.len();
             updates.clear();
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterGeometry, FilterUpdate, Key, Ledger, MemRef, MemoryModel,
-    MemoryTimingModel, Outcome, Permission, Privilege, Side, Statistic, Tally, Term, VcpuPlace,
+    Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
+    MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, Statistic, Tally, Term,
+    VcpuPlace,
 };
 
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
@@ -120,11 +121,16 @@ impl CacheModel {
     /// A line has come up whose tag needs wide words.
     #[cold]
     #[inline(never)]
-    fn widen(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+    fn widen(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
         if let Caches::Narrow(caches, _) = &mut self.caches {
             self.caches = Caches::Wide(caches.widen());
         }
-        self.reference(reference, updates)
+        self.reference(hits, reference, updates)
     }
 
     fn ledger(&self) -> &Ledger {
@@ -165,33 +171,35 @@ impl MemoryModel for CacheModel {
     /// # Panics
     /// If the reference names a vCPU that the model was not built for.
     #[inline]
-    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
         let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
         match &mut self.caches {
-            Caches::Narrow(caches, _) if line >= caches.limit => self.widen(reference, updates),
+            Caches::Narrow(caches, _) if line >= caches.limit => {
+                self.widen(hits, reference, updates)
+            }
             #[cfg(target_arch = "x86_64")]
             Caches::Narrow(caches, Some(v3)) => {
                 // SAFETY: a `V3` stands for a host with what the function is compiled for.
-                unsafe { caches.reference_v3(*v3, reference, line, &self.first, updates) }
+                unsafe { caches.reference_v3(*v3, hits, reference, line, &self.first, updates) }
             }
             Caches::Narrow(caches, _) => {
-                caches.reference_baseline(reference, line, &self.first, updates)
+                caches.reference_baseline(hits, reference, line, &self.first, updates)
             }
             Caches::Wide(caches) => {
-                caches.reference_baseline(reference, line, &self.first, updates)
+                caches.reference_baseline(hits, reference, line, &self.first, updates)
             }
         }
     }
 
-    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]) {
+    fn hits(&mut self, vcpu: u16, side: Side, hits: Hits<'_>) {
         match &mut self.caches {
-            #[cfg(target_arch = "x86_64")]
-            Caches::Narrow(caches, Some(v3)) => {
-                // SAFETY: as in `reference`.
-                unsafe { caches.used_v3(*v3, vcpu, side, lines) }
-            }
-            Caches::Narrow(caches, _) => caches.used_all(Baseline, vcpu, side, lines),
-            Caches::Wide(caches) => caches.used_all(Baseline, vcpu, side, lines),
+            Caches::Narrow(caches, _) => caches.hear(Baseline, vcpu, side, hits),
+            Caches::Wide(caches) => caches.hear(Baseline, vcpu, side, hits),
         }
     }
 
@@ -273,12 +281,13 @@ impl<W: Word> Hierarchy<W> {
     #[inline(never)]
     fn reference_baseline(
         &mut self,
+        hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
         first_level: &FirstLevel,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(Baseline, reference, line, first_level, updates)
+        self.reference(Baseline, hits, reference, line, first_level, updates)
     }
 
     /// [`Hierarchy::reference`] with AVX2, BMI1 and BMI2.
@@ -287,26 +296,26 @@ impl<W: Word> Hierarchy<W> {
     fn reference_v3(
         &mut self,
         v3: V3,
+        hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
         first_level: &FirstLevel,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(v3, reference, line, first_level, updates)
+        self.reference(v3, hits, reference, line, first_level, updates)
     }
 
-    /// [`Hierarchy::used_all`] with AVX2, BMI1 and BMI2.
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,bmi1,bmi2")]
-    fn used_v3(&mut self, v3: V3, vcpu: u16, side: Side, lines: &[u64]) {
-        self.used_all(v3, vcpu, side, lines);
-    }
-
+    /// Hits that a filter has answered.
     #[inline(always)]
-    fn used_all<I: Isa>(&mut self, isa: I, vcpu: u16, side: Side, lines: &[u64]) {
-        let first = self.entrances[usize::from(vcpu)].first[side as usize];
-        for line in lines {
-            self.used(isa, first, (line & PHYSICAL_MASK) >> self.line_shift);
+    fn hear<I: Isa>(&mut self, isa: I, vcpu: u16, side: Side, hits: Hits<'_>) {
+        let first = self.entrances[usize::from(vcpu)].first;
+        for line in hits.used {
+            let line = (line & PHYSICAL_MASK) >> self.line_shift;
+            self.used(isa, first[side as usize], line);
+        }
+        for line in hits.modified {
+            let line = (line & PHYSICAL_MASK) >> self.line_shift;
+            self.modify(isa, first[Side::Data as usize], line);
         }
     }
 
@@ -315,6 +324,7 @@ impl<W: Word> Hierarchy<W> {
     fn reference<I: Isa>(
         &mut self,
         isa: I,
+        hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
         first_level: &FirstLevel,
@@ -322,6 +332,9 @@ impl<W: Word> Hierarchy<W> {
     ) -> Outcome {
         let access = reference.access;
         let side = access.side() as usize;
+        if !hits.is_empty() {
+            self.hear(isa, reference.vcpu, access.side(), hits);
+        }
         let first = self.entrances[usize::from(reference.vcpu)].first[side];
         if first == NONE {
             // There is no instruction cache.
@@ -352,7 +365,7 @@ impl<W: Word> Hierarchy<W> {
                     (State::Modified, stall + self.request.stall)
                 }
                 (Access::Write, State::Exclusive) => {
-                    self.modify(first, line);
+                    self.modify(isa, first, line);
                     (State::Modified, stall)
                 }
                 _ => (state, stall),
@@ -363,10 +376,10 @@ impl<W: Word> Hierarchy<W> {
             replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };
-        let held = if state == State::Modified {
-            Permission::ReadWrite
-        } else {
-            Permission::Read
+        let held = match state {
+            State::Modified => Permission::ReadWrite,
+            State::Exclusive if self.whole_sets[side] => Permission::Exclusive,
+            _ => Permission::Read,
         };
         Outcome {
             stall: u32::try_from(stall).unwrap_or(u32::MAX),

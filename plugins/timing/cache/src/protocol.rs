@@ -36,10 +36,10 @@ impl<W: Word> Hierarchy<W> {
 
     /// Where a line would be in a cache, and its way if it is there.
     #[inline(always)]
-    fn find(&self, node: u32, line: u64) -> (Spot, Option<usize>) {
+    fn find<I: Isa>(&self, isa: I, node: u32, line: u64) -> (Spot, Option<usize>) {
         let geometry = &self.nodes.get(node).geometry;
         let spot = geometry.spot(line);
-        (spot, self.tags.find(Baseline, geometry, spot))
+        (spot, self.tags.find(isa, geometry, spot))
     }
 
     /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`. Its state there,
@@ -134,7 +134,7 @@ impl<W: Word> Hierarchy<W> {
         if access == Access::Write {
             match state {
                 State::Modified => {}
-                State::Exclusive => self.modify(node, line),
+                State::Exclusive => self.modify(isa, node, line),
                 State::Shared | State::Forward => self.own(node, line, updates),
             }
             self.invalidate_others(node, inner, at, others, line, updates);
@@ -161,8 +161,9 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// The entry of a line that a cache inside `node` holds.
-    fn included(&self, node: u32, line: u64) -> Option<usize> {
-        let (spot, way) = self.find(node, line);
+    #[inline(always)]
+    fn included<I: Isa>(&self, isa: I, node: u32, line: u64) -> Option<usize> {
+        let (spot, way) = self.find(isa, node, line);
         debug_assert!(
             way.is_some(),
             "a cache does not include what the cache inside it holds"
@@ -171,11 +172,12 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// Mark a line that `node` owns as modified in it and in every cache outside it.
-    pub(crate) fn modify(&mut self, node: u32, line: u64) {
+    #[inline(always)]
+    pub(crate) fn modify<I: Isa>(&mut self, isa: I, node: u32, line: u64) {
         let mut next = node;
         while next != NONE {
             let node = next;
-            let Some(at) = self.included(node, line) else {
+            let Some(at) = self.included(isa, node, line) else {
                 return;
             };
             if self.tags.state(at) == State::Modified {
@@ -190,7 +192,7 @@ impl<W: Word> Hierarchy<W> {
     pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<FilterUpdate>) {
         let outer = self.nodes.get(node).outer;
         if outer != NONE {
-            let Some(at) = self.included(outer, line) else {
+            let Some(at) = self.included(Baseline, outer, line) else {
                 return;
             };
             let state = self.tags.state(at);
@@ -199,7 +201,7 @@ impl<W: Word> Hierarchy<W> {
             let others = around.without(holders, self.nodes.get(node).bit.into());
             if state.owned() {
                 self.charge_level(around.level.into(), AtLevel::Upgrade);
-                self.modify(outer, line);
+                self.modify(Baseline, outer, line);
             } else {
                 self.own(outer, line, updates);
             }
@@ -217,7 +219,7 @@ impl<W: Word> Hierarchy<W> {
                 }
             }
         }
-        if let (spot, Some(way)) = self.find(node, line) {
+        if let (spot, Some(way)) = self.find(Baseline, node, line) {
             self.tags.set_state(spot.start + way, State::Modified);
         }
     }
@@ -319,7 +321,7 @@ impl<W: Word> Hierarchy<W> {
         reason: Reason,
         updates: &mut Vec<FilterUpdate>,
     ) -> Option<State> {
-        let (spot, way) = self.find(node, line);
+        let (spot, way) = self.find(Baseline, node, line);
         let way = way?;
         let this = self.nodes.get(node);
         let (level, outermost) = (this.level.into(), this.outermost());
@@ -350,7 +352,7 @@ impl<W: Word> Hierarchy<W> {
         line: u64,
         updates: &mut Vec<FilterUpdate>,
     ) -> Option<State> {
-        let (spot, way) = self.find(node, line);
+        let (spot, way) = self.find(Baseline, node, line);
         let way = way?;
         let at = spot.start + way;
         let state = self.tags.state(at);
@@ -368,8 +370,9 @@ impl<W: Word> Hierarchy<W> {
                 true
             });
         }
+        // A filter may let a line that is held alone be written, too.
+        self.limit_filters(node, way, line, Permission::Read, updates);
         if state == State::Modified {
-            self.limit_filters(node, way, line, Permission::Read, updates);
             let this = self.nodes.get(node);
             if !this.outermost() {
                 self.charge_level(this.level.into(), AtLevel::Writeback);

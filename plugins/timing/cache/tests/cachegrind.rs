@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::process::Command;
 
-use nodescope_plugin_api::{Access, Context, MemRef, MemoryModel, Privilege, VcpuPlace};
+use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 
 /// Strided, transposed, unaligned and read-modify-write references over 28 KiB of data, without a C library.
@@ -195,7 +195,11 @@ fn misses_agree_with_cachegrind() {
                     now: 0,
                 };
                 // Only a miss costs a cycle here.
-                lines += u64::from(model.reference(&reference, &mut updates).stall);
+                lines += u64::from(
+                    model
+                        .reference(Hits::default(), &reference, &mut updates)
+                        .stall,
+                );
             };
             let last = address + size - 1;
             let crosses = last / 64 != address / 64;

@@ -1,7 +1,7 @@
 //! Memory without caches: every reference goes to its home.
 
 use nodescope_plugin_api::{
-    Context, Counters, FilterGeometry, FilterUpdate, Ledger, MemRef, MemoryModel,
+    Context, Counters, FilterGeometry, FilterUpdate, Hits, Ledger, MemRef, MemoryModel,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term, VcpuPlace,
 };
 
@@ -47,7 +47,12 @@ impl MemoryModel for Uncached {
 
     /// # Panics
     /// If the reference names a vCPU that the model was not built for.
-    fn reference(&mut self, reference: &MemRef, _updates: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(
+        &mut self,
+        _hits: Hits<'_>,
+        reference: &MemRef,
+        _updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
         let timing = self.numa.request(&MissRef {
             socket: self.sockets[usize::from(reference.vcpu)],
             line: reference.physical >> self.line_shift << self.line_shift,
@@ -65,7 +70,7 @@ impl MemoryModel for Uncached {
     }
 
     /// The filter answers for nothing.
-    fn used(&mut self, _vcpu: u16, _side: Side, _lines: &[u64]) {}
+    fn hits(&mut self, _vcpu: u16, _side: Side, _hits: Hits<'_>) {}
 
     fn reset_statistics(&mut self) {
         self.ledger.clear();

@@ -1,8 +1,8 @@
 //! Homes, latencies and counts of main memory.
 
 use nodescope_plugin_api::{
-    Access, Context, FilterGeometry, MemRef, MemoryModel, MemoryTimingModel, MissRef, Outcome,
-    Permission, Privilege, Term, VcpuPlace,
+    Access, Context, FilterGeometry, Hits, MemRef, MemoryModel, MemoryTimingModel, MissRef,
+    Outcome, Permission, Privilege, Term, VcpuPlace,
 };
 use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigError, Uncached};
 
@@ -219,7 +219,10 @@ fn without_caches_every_reference_is_timed() {
             filter: Permission::None,
             replaced: None,
         };
-        assert_eq!(model.reference(&reference, &mut updates), expected);
+        assert_eq!(
+            model.reference(Hits::default(), &reference, &mut updates),
+            expected
+        );
         total += u64::from(expected.stall);
     }
     assert!(updates.is_empty());

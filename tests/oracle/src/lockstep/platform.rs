@@ -1,10 +1,10 @@
 //! A machine that answers at random, the same to both, and writes down everything that it is asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterGeometry, FilterUpdate, MemRef, Outcome, Permission,
+    Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, Outcome, Permission,
     Privilege, Side,
 };
 
@@ -14,8 +14,8 @@ use crate::random::Random;
 /// Something that the machine saw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Hits that the model had not seen.
-    Used(Side, Vec<u64>),
+    /// Hits that the model had not seen: those of one set, and lines of any that were written.
+    Hits(Vec<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
     /// Counters handed over.
@@ -53,6 +53,8 @@ struct Cache {
     sets: HashMap<(bool, u64), Vec<u64>>,
     /// Sets and ways of data, of instructions.
     shape: [(u64, usize); 2],
+    /// Lines that may be written if the model hears of it.
+    exclusive: HashSet<u64>,
 }
 
 impl Cache {
@@ -114,6 +116,7 @@ impl Machine {
             *cache = Cache {
                 sets: HashMap::new(),
                 shape,
+                exclusive: HashSet::new(),
             };
         }
     }
@@ -132,6 +135,24 @@ impl Machine {
         self.device(what, now, at, data);
     }
 
+    /// Take hits into account, which must be what the filter was allowed to answer.
+    fn hear(&mut self, vcpu: u16, side: Side, hits: Hits<'_>) {
+        let cache = &mut self.caches[usize::from(vcpu)];
+        for &line in hits.used {
+            let (set, _) = cache.set(side, line).expect("the filter keeps sets");
+            assert!(set.contains(&line), "a hit on a line that is not there");
+            cache.enter(side, line);
+        }
+        for line in hits.modified {
+            let allowed = cache.exclusive.remove(line);
+            assert!(allowed, "a write to a line that is not held alone");
+        }
+        if !hits.is_empty() {
+            self.log
+                .push(Event::Hits(hits.used.to_vec(), hits.modified.to_vec()));
+        }
+    }
+
     /// A change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
     pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<FilterUpdate> {
         let update = FilterUpdate {
@@ -144,6 +165,10 @@ impl Machine {
         };
         if Some(update.line) == answered {
             return None;
+        }
+        if update.side == Side::Data {
+            let cache = &mut self.caches[usize::from(vcpu)];
+            cache.exclusive.remove(&update.line);
         }
         if update.permission == Permission::None {
             self.caches[usize::from(vcpu)].remove(update.side, update.line);
@@ -217,7 +242,13 @@ impl Platform for Machine {
         self.log.push(Event::Context(cr3));
         Context((cr3 >> 12) as u32 & 7 | u32::from(self.devices.chance(300)) << 3)
     }
-    fn reference(&mut self, reference: &MemRef, updates: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
+        self.hear(reference.vcpu, reference.access.side(), hits);
         let r = &mut self.model;
         let line = reference.physical >> self.line_shift << self.line_shift;
         self.lines[r.below(16) as usize] = line;
@@ -230,6 +261,7 @@ impl Platform for Machine {
             0 => Permission::None,
             1 | 2 => Permission::Read,
             _ if reference.access == Access::Fetch => Permission::Read,
+            3 | 4 => Permission::Exclusive,
             _ => Permission::ReadWrite,
         };
         if r.chance(100) {
@@ -242,17 +274,25 @@ impl Platform for Machine {
             filter,
             replaced: self.caches[usize::from(reference.vcpu)].enter(side, line),
         };
+        let cache = &mut self.caches[usize::from(reference.vcpu)];
+        if side == Side::Data {
+            cache.exclusive.remove(&line);
+            if let Some(replaced) = &outcome.replaced {
+                cache.exclusive.remove(replaced);
+            }
+            if filter == Permission::Exclusive {
+                cache.exclusive.insert(line);
+            }
+        }
         self.log.push(Event::Reference(*reference, outcome));
         outcome
     }
-    fn used(&mut self, vcpu: u16, side: Side, lines: &[u64]) {
-        let cache = &mut self.caches[usize::from(vcpu)];
-        for &line in lines {
-            let (set, _) = cache.set(side, line).expect("the filter keeps sets");
-            assert!(set.contains(&line), "a hit on a line that is not there");
-            cache.enter(side, line);
-        }
-        self.log.push(Event::Used(side, lines.to_vec()));
+    fn modified(&mut self, vcpu: u16, lines: &[u64]) {
+        let hits = Hits {
+            used: &[],
+            modified: lines,
+        };
+        self.hear(vcpu, Side::Data, hits);
     }
     fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
         self.log.push(Event::Account(context, privilege, *counters));

@@ -8,7 +8,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platf
 use nodescope_engine_kvm::vm::with_hypercall_leaf;
 use nodescope_engine_kvm::{KvmConfig, KvmVcpu, KvmVm, Probe, probe};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, MemRef, Outcome, Privilege, Side};
+use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
 use nodescope_x86::bits::{cr0, cr4, efer, pte, xcr0};
 use nodescope_x86::state::{Segment, seg};
 use nodescope_x86::{CpuidEntry, CpuidTable, DescriptorTable, VcpuState};
@@ -156,10 +156,10 @@ impl Platform for Recorder {
     fn context(&mut self, _: u16, _: u64) -> Context {
         Context::default()
     }
-    fn reference(&mut self, _: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
+    fn reference(&mut self, _: Hits<'_>, _: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
         unreachable!("no model is attached")
     }
-    fn used(&mut self, _: u16, _: Side, _: &[u64]) {
+    fn modified(&mut self, _: u16, _: &[u64]) {
         unreachable!("no model is attached")
     }
     fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}

@@ -2,10 +2,11 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
+use super::host::Host;
 use super::sets::{LANES, Sets};
 
 /// Slots for pages, for each privilege.
-const PAGES: usize = 256;
+const PAGES: usize = 1024;
 /// Slots for lines, for each privilege.
 const LINES: usize = 128;
 /// First slots of lines: those of pages come before.
@@ -55,8 +56,8 @@ pub struct DataFilter {
     privilege: usize,
     /// Pages of user and kernel, lines of user and kernel.
     pub entries: [Entry; SLOTS],
-    /// Pages that do not survive a change of address space, one bit for each.
-    local: [u64; FIRST_LINE / 64],
+    /// Pages that were entered, one bit for each: those that do not survive a change of address space, and global ones.
+    entered: [[u64; FIRST_LINE / 64]; 2],
     /// The model allows one entry only.
     single: bool,
     /// All lines of each set.
@@ -73,6 +74,8 @@ pub struct SecondLevel {
     pub linear: [[u64; LANES]; 2],
     /// The rest.
     pub lanes: [Lane; LANES],
+    /// Lines that became modified since the model was last told.
+    pub modified: Modified,
     /// No lane has a linear address.
     forgotten: bool,
 }
@@ -83,8 +86,49 @@ pub struct SecondLevel {
 pub struct Lane {
     /// Host address of the line.
     pub host: u64,
-    /// By privilege: 0 where writes may pass, else the size of a line: what makes of an entry's address one that never hits.
+    /// By privilege: 0 where writes may pass; [`EXCLUSIVE`] where they may once the model is going to hear of it; else the size of
+    /// a line. All but 0 make of an entry's address one that never hits, since it belongs to another slot.
     pub forbid: [u32; 2],
+}
+
+/// Three lines: see [`Lane::forbid`].
+pub const EXCLUSIVE: u32 = 3 * 64;
+
+/// Lines that were written while the model took them for clean, though held by this cache alone.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Modified {
+    /// How many.
+    pub count: u64,
+    /// Physical lines.
+    pub lines: [u64; Modified::ROOM],
+}
+
+impl Modified {
+    /// Most lines; where there are more, the model is asked.
+    pub const ROOM: usize = 64;
+    const EMPTY: Modified = Modified {
+        count: 0,
+        lines: [0; Modified::ROOM],
+    };
+
+    /// What the model must hear before the next reference of any vCPU. It counts as told.
+    #[inline(always)]
+    pub fn tell(&mut self) -> &[u64] {
+        let count = std::mem::take(&mut self.count) as usize;
+        &self.lines[..count]
+    }
+
+    /// Whether the line found room.
+    #[inline]
+    fn note(&mut self, line: u64) -> bool {
+        let Some(place) = self.lines.get_mut(self.count as usize) else {
+            return false;
+        };
+        *place = line;
+        self.count += 1;
+        true
+    }
 }
 
 /// Not the first address of any line.
@@ -100,6 +144,7 @@ impl Default for SecondLevel {
                 host: 0,
                 forbid: [0; 2],
             }; LANES],
+            modified: Modified::EMPTY,
             forgotten: true,
         }
     }
@@ -153,6 +198,10 @@ pub struct FilterLayout {
 const ENTRY_SHIFT: u32 = 5;
 const _: () = assert!(size_of::<Entry>() == 1 << ENTRY_SHIFT);
 
+/// Kinds of pages.
+const LOCAL: usize = 0;
+const GLOBAL: usize = 1;
+
 /// log2 of the size of a page.
 const PAGE_SHIFT: u32 = 12;
 
@@ -167,10 +216,13 @@ impl Default for DataFilter {
             base: 0,
             privilege: 1,
             entries: [EMPTY; SLOTS],
-            local: [0; FIRST_LINE / 64],
+            entered: [[0; FIRST_LINE / 64]; 2],
             single: false,
             second: SecondLevel::default(),
         };
+        for slot in 0..SLOTS {
+            filter.entries[slot] = filter.empty(slot);
+        }
         filter.shape(None);
         filter
     }
@@ -278,11 +330,19 @@ impl DataFilter {
 
     /// Drop everything.
     pub fn flush(&mut self) {
-        for slot in 0..FIRST_LINE {
-            self.entries[slot] = self.empty(slot);
+        self.flush_pages(GLOBAL);
+        self.flush_local();
+    }
+
+    fn flush_pages(&mut self, kind: usize) {
+        for i in 0..FIRST_LINE / 64 {
+            let mut bits = std::mem::take(&mut self.entered[kind][i]);
+            while bits != 0 {
+                let slot = 64 * i + bits.trailing_zeros() as usize;
+                self.entries[slot] = self.empty(slot);
+                bits &= bits - 1;
+            }
         }
-        self.local.fill(0);
-        self.flush_lines();
     }
 
     fn flush_lines(&mut self) {
@@ -296,14 +356,7 @@ impl DataFilter {
 
     /// Drop all but global pages, and all lines.
     pub fn flush_local(&mut self) {
-        for i in 0..self.local.len() {
-            let mut bits = std::mem::take(&mut self.local[i]);
-            while bits != 0 {
-                let slot = 64 * i + bits.trailing_zeros() as usize;
-                self.entries[slot] = self.empty(slot);
-                bits &= bits - 1;
-            }
-        }
+        self.flush_pages(LOCAL);
         self.flush_lines();
     }
 
@@ -397,11 +450,13 @@ impl DataFilter {
             physical: physical - offset,
         };
         let bit = 1 << (slot % 64);
-        if global {
-            self.local[slot / 64] &= !bit;
+        let (kind, other) = if global {
+            (GLOBAL, LOCAL)
         } else {
-            self.local[slot / 64] |= bit;
-        }
+            (LOCAL, GLOBAL)
+        };
+        self.entered[kind][slot / 64] |= bit;
+        self.entered[other][slot / 64] &= !bit;
     }
 
     /// The page of an address, if it was entered and permits the access.
@@ -414,8 +469,10 @@ impl DataFilter {
 
     /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page
     /// allows it, too.
+    #[inline(always)]
     pub fn enter_line(
         &mut self,
+        on: impl Host,
         linear: u64,
         host: u64,
         line: u64,
@@ -427,6 +484,7 @@ impl DataFilter {
         let other = self.slot(linear) + FIRST_LINE + (privilege ^ 1) * LINES;
         let tag = self.tag(linear);
         let nowhere = self.nowhere(slot);
+        let exclusive = writable && outcome.filter == Permission::Exclusive;
         let writable = writable && outcome.filter == Permission::ReadWrite;
         let readable = outcome.filter >= Permission::Read;
         let host = host - (linear - tag);
@@ -450,14 +508,18 @@ impl DataFilter {
                 self.second.remove(gone);
             }
         } else {
-            let (lane, new) = self.second.sets.enter(line, outcome.replaced);
+            let (lane, new) = self.second.sets.enter(on, line, outcome.replaced);
             self.second.linear[privilege][lane] = tag;
             let entry = &mut self.second.lanes[lane];
             if new {
                 entry.host = host;
                 self.second.linear[privilege ^ 1][lane] = NOWHERE;
             }
-            entry.forbid[privilege] = if writable { 0 } else { self.unit as u32 };
+            entry.forbid[privilege] = match (writable, exclusive) {
+                (true, _) => 0,
+                (_, true) => EXCLUSIVE,
+                _ => self.unit as u32,
+            };
             if outcome.filter != Permission::ReadWrite {
                 entry.forbid[privilege ^ 1] = self.unit as u32;
             }
@@ -480,9 +542,14 @@ impl DataFilter {
                 .iter()
                 .position(|&t| t == tag)?;
         let Lane { host, forbid } = self.second.lanes[lane];
-        let forbid = forbid[privilege];
+        let mut forbid = forbid[privilege];
         if write && forbid != 0 {
-            return None;
+            let line = self.second.sets.lines[lane];
+            if forbid != EXCLUSIVE || !self.second.modified.note(line) {
+                return None;
+            }
+            forbid = 0;
+            self.second.lanes[lane].forbid[privilege] = 0;
         }
         self.second.sets.promote(lane);
         self.entries[slot + FIRST_LINE + privilege * LINES] = Entry {
@@ -509,7 +576,7 @@ impl DataFilter {
                 match update.permission {
                     Permission::None => *e = empty,
                     Permission::Read => e.write = empty.write,
-                    Permission::ReadWrite => {}
+                    Permission::Exclusive | Permission::ReadWrite => {}
                 }
             }
         }
@@ -523,7 +590,7 @@ impl DataFilter {
                     self.second.lanes[lane].forbid = [self.unit as u32; 2];
                 }
             }
-            Permission::ReadWrite => {}
+            Permission::Exclusive | Permission::ReadWrite => {}
         }
     }
 }
@@ -554,7 +621,14 @@ mod tests {
                 filter: Permission::Read,
                 replaced: None,
             };
-            filter.enter_line(linear, 0x10_0000, 0x9000, &outcome, true);
+            filter.enter_line(
+                super::super::Baseline,
+                linear,
+                0x10_0000,
+                0x9000,
+                &outcome,
+                true,
+            );
             let entry = *filter.entry(linear);
             assert_eq!(filter.hit(entry.read, linear, 8), Some(0), "{line_shift}");
             assert_eq!(filter.hit(entry.write, linear, 8), None, "{line_shift}");

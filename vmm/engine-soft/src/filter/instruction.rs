@@ -2,6 +2,7 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission};
 
+use super::host::Baseline;
 use super::sets::Sets;
 
 /// Tag that no physical line has.
@@ -85,7 +86,7 @@ impl InstructionFilter {
         *self.slot(line) = if hits { line } else { NONE };
         if self.sets.kept() {
             if hits {
-                self.sets.enter(line, outcome.replaced);
+                self.sets.enter(Baseline, line, outcome.replaced);
             } else {
                 for gone in outcome.replaced.into_iter().chain([line]) {
                     self.sets.remove(gone);

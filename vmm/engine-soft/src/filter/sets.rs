@@ -2,6 +2,8 @@
 
 use nodescope_plugin_api::FilterGeometry;
 
+use super::host::{Baseline, Host};
+
 /// Most sets that are kept.
 const SETS: usize = 64;
 /// Most lines of a set.
@@ -88,17 +90,23 @@ impl Sets {
         first..first + (1 << self.lane_shift)
     }
 
-    /// Bits of the ways of a set whose word `wanted` accepts. For each of the two numbers of lanes a loop of known length.
+    /// Bits of the ways of a set that hold a line.
     #[inline(always)]
-    fn ways(&self, words: &[u64; LANES], set: usize, wanted: impl Fn(u64) -> bool) -> u32 {
-        #[inline(always)]
-        fn bits<const N: usize>(words: &[u64; N], wanted: impl Fn(u64) -> bool) -> u32 {
-            (0..N).fold(0, |bits, way| bits | u32::from(wanted(words[way])) << way)
-        }
+    fn holding(&self, host: impl Host, set: usize, line: u64) -> u32 {
         if self.lane_shift == 3 {
-            bits(&words.as_chunks::<8>().0[set % SETS], wanted)
+            host.equal(&self.lines.as_chunks::<8>().0[set % SETS], line)
         } else {
-            bits(&words.as_chunks::<16>().0[set % SETS], wanted)
+            host.equal(&self.lines.as_chunks::<16>().0[set % SETS], line)
+        }
+    }
+
+    /// Bits of the ways of a set that were stamped after `told`.
+    #[inline(always)]
+    fn stamped(&self, host: impl Host, set: usize, told: u64) -> u32 {
+        if self.lane_shift == 3 {
+            host.above(&self.stamps.as_chunks::<8>().0[set % SETS], told)
+        } else {
+            host.above(&self.stamps.as_chunks::<16>().0[set % SETS], told)
         }
     }
 
@@ -106,7 +114,7 @@ impl Sets {
     #[inline]
     pub fn find(&self, line: u64) -> Option<usize> {
         let set = self.set(line);
-        let ways = self.ways(&self.lines, set, |l| l == line);
+        let ways = self.holding(Baseline, set, line);
         (ways != 0).then(|| (set << self.lane_shift) + ways.trailing_zeros() as usize)
     }
 
@@ -118,11 +126,11 @@ impl Sets {
     }
 
     /// What the model must hear before the next reference to a set: lines, the least recently used first. They count as told.
-    #[inline]
-    pub fn tell<'a>(&mut self, set: usize, order: &'a mut Order) -> &'a [u64] {
+    #[inline(always)]
+    pub fn tell<'a>(&mut self, host: impl Host, set: usize, order: &'a mut Order) -> &'a [u64] {
         let told = std::mem::replace(&mut self.told[set], self.clock);
         let lanes = self.lanes(set);
-        let mut news = self.ways(&self.stamps, set, |stamp| stamp > told);
+        let mut news = self.stamped(host, set, told);
         let stamps = &self.stamps[lanes.clone()];
         let lines = &self.lines[lanes];
         let mut len = 0;
@@ -146,13 +154,13 @@ impl Sets {
 
     /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane, and whether that held
     /// another line before.
-    #[inline]
-    pub fn enter(&mut self, line: u64, replaced: Option<u64>) -> (usize, bool) {
+    #[inline(always)]
+    pub fn enter(&mut self, host: impl Host, line: u64, replaced: Option<u64>) -> (usize, bool) {
         let set = self.set(line);
         // A line that replaces another was not there. What it replaces may not be kept here.
         let wanted = replaced.unwrap_or(line);
-        let way = match self.ways(&self.lines, set, |l| l == wanted) {
-            0 => self.ways(&self.lines, set, |l| l == NONE),
+        let way = match self.holding(host, set, wanted) {
+            0 => self.holding(host, set, NONE),
             ways => ways,
         };
         assert!(way != 0, "a model tells which line it replaced");
@@ -189,15 +197,17 @@ mod tests {
     }
 
     fn told(sets: &mut Sets, set: usize) -> Vec<u64> {
-        sets.tell(set, &mut [0; WAYS]).to_vec()
+        sets.tell(Baseline, set, &mut [0; WAYS]).to_vec()
     }
 
     #[test]
     fn the_order_of_hits_is_told_once_and_per_set() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
-        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128, None).0).collect();
-        let (other, _) = sets.enter(64, None);
+        let lanes: Vec<usize> = (0..4)
+            .map(|n| sets.enter(Baseline, n * 128, None).0)
+            .collect();
+        let (other, _) = sets.enter(Baseline, 64, None);
         assert!(
             told(&mut sets, 0).is_empty(),
             "the model entered them itself"
@@ -215,15 +225,17 @@ mod tests {
     fn a_line_that_left_makes_room_and_is_not_told() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
-        let lanes: Vec<usize> = (0..4).map(|n| sets.enter(n * 128, None).0).collect();
+        let lanes: Vec<usize> = (0..4)
+            .map(|n| sets.enter(Baseline, n * 128, None).0)
+            .collect();
         sets.promote(lanes[1]);
         sets.promote(lanes[0]);
         assert_eq!(sets.remove(128), Some(lanes[1]));
         assert_eq!(sets.remove(128), None);
         assert_eq!(told(&mut sets, 0), [0]);
-        assert_eq!(sets.enter(1024, None), (lanes[1], true));
-        assert_eq!(sets.enter(1024, None), (lanes[1], false));
-        assert_eq!(sets.enter(2048, Some(256)), (lanes[2], true));
+        assert_eq!(sets.enter(Baseline, 1024, None), (lanes[1], true));
+        assert_eq!(sets.enter(Baseline, 1024, None), (lanes[1], false));
+        assert_eq!(sets.enter(Baseline, 2048, Some(256)), (lanes[2], true));
         assert_eq!((sets.find(1024), sets.find(256)), (Some(lanes[1]), None));
     }
 

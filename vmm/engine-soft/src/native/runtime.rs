@@ -12,6 +12,7 @@ use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::{Budget, Exit, Native, Translation};
 use crate::cpu::{Cpu, Mode};
+use crate::filter::{Avx2, Baseline, Host};
 use crate::op::{Flow, RIP, Trap};
 
 /// Offset of a field of [`Native`] within the vCPU.
@@ -67,8 +68,9 @@ fn vector(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n)
 }
 
-/// Assemble the routines for an address; returns their code and where each begins. `avx`: the host has it.
-pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
+/// Assemble the routines for an address; returns their code and where each begins.
+pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
+    let super::Host { avx, bmi } = host;
     use Register::{
         DL, EAX, ECX, EDX, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RSI, RSP, XMM0, XMM1,
     };
@@ -249,7 +251,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
-    let access = access_routine(&mut a, avx);
+    let access = access_routine(&mut a, avx, bmi);
     let second_level = super::second_level::routines(&mut a);
     let routines = Routines {
         access,
@@ -267,7 +269,7 @@ pub fn routines(base: u64, avx: bool) -> Result<(Vec<u8>, Routines), iced_x86::I
 
 /// The routine that makes good a look-up that missed. It is on the way of every miss of a model's first level, so that it
 /// saves only what a function may change, and leaves the vector registers live.
-fn access_routine(a: &mut Assembler, avx: bool) -> u64 {
+fn access_routine(a: &mut Assembler, avx: bool, bmi: bool) -> u64 {
     use Register::{EDX, R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
     let start = a.here();
     // By the calling convention a function keeps RBX, RBP and R12 to R15.
@@ -286,7 +288,12 @@ fn access_routine(a: &mut Assembler, avx: bool) -> u64 {
         a.copy(RDI, CPU);
         a.copy(RSI, RAX);
         a.rr(Code::Mov_r32_rm32, EDX, Register::ECX);
-        a.constant(RAX, self::access as *const () as u64);
+        let function = if avx && bmi {
+            self::access_avx2 as *const ()
+        } else {
+            self::access as *const ()
+        };
+        a.constant(RAX, function as u64);
         a.r(Code::Call_rm64, RAX);
     };
     let done = a.label();
@@ -354,6 +361,33 @@ unsafe extern "sysv64" fn access(
     translation: *const Translation,
     what: u32,
 ) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { access_on(Baseline, cpu, translation, what) }
+}
+
+/// The same for hosts with AVX2.
+///
+/// # Safety
+/// As for [`interpret`], and the host has AVX2, BMI1 and BMI2.
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+unsafe extern "sysv64" fn access_avx2(
+    cpu: *mut Cpu,
+    translation: *const Translation,
+    what: u32,
+) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { access_on(Avx2::assume(), cpu, translation, what) }
+}
+
+/// # Safety
+/// As for [`interpret`].
+#[inline(always)]
+unsafe fn access_on(
+    host: impl Host,
+    cpu: *mut Cpu,
+    translation: *const Translation,
+    what: u32,
+) -> *mut u8 {
     // SAFETY: as in `interpret`.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: as in `interpret`.
@@ -363,6 +397,7 @@ unsafe extern "sysv64" fn access(
     cpu.retired = cpu.native.retired_at(head);
     let stall = cpu.stall;
     let place = cpu.quick_access(
+        host,
         cpu.native.linear,
         (what & 0xff) as usize,
         what & 1 << 8 != 0,

@@ -8,7 +8,9 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::assembler::{Assembler, CPU, Label, cc, indexed_field};
 use super::runtime::field;
 use crate::cpu::Cpu;
-use crate::filter::{DataFilter, Entry, InstructionFilter, Lane, SecondLevel, Sets};
+use crate::filter::{
+    DataFilter, EXCLUSIVE, Entry, InstructionFilter, Lane, Modified, SecondLevel, Sets,
+};
 
 use Register::{EAX, RAX, RCX, RDX, RSI};
 
@@ -46,6 +48,7 @@ const SECOND: usize = FILTER + offset_of!(DataFilter, second);
 const SETS: usize = SECOND + offset_of!(SecondLevel, sets);
 const LINEAR: usize = SECOND + offset_of!(SecondLevel, linear);
 const LANE: usize = SECOND + offset_of!(SecondLevel, lanes);
+const MODIFIED: usize = SECOND + offset_of!(SecondLevel, modified);
 const INSTRUCTION_SETS: usize = offset_of!(Cpu, fetch_filter) + offset_of!(InstructionFilter, sets);
 const CLOCK: usize = offset_of!(Sets, clock);
 const STAMPS: usize = offset_of!(Sets, stamps);
@@ -146,8 +149,24 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
         shift,
     );
     if write {
+        let allowed = a.label();
         a.mi(Code::Cmp_rm32_imm8, lane(forbid), 0);
+        a.jcc(cc::E, allowed);
+        a.mi(Code::Cmp_rm32_imm32, lane(forbid), EXCLUSIVE as i32);
         a.jcc(cc::NE, absent);
+        a.load(RAX, MODIFIED + offset_of!(Modified, count));
+        a.ri(Code::Cmp_rm64_imm8, RAX, Modified::ROOM as i32);
+        a.jcc(cc::AE, absent);
+        a.rm(Code::Mov_r64_rm64, RDX, indexed_field(SETS + LINES, RSI));
+        let place = MODIFIED + offset_of!(Modified, lines);
+        let place = MemoryOperand::new(CPU, RAX, 8, place as i64, 1, false, Register::None);
+        a.mr(Code::Mov_rm64_r64, place, RDX);
+        a.ri(Code::Add_rm64_imm8, RAX, 1);
+        a.store(MODIFIED + offset_of!(Modified, count), RAX);
+        a.mi(Code::Mov_rm32_imm32, lane(forbid), 0);
+        a.load(RDX, field!(linear));
+        a.ri(Code::And_rm64_imm8, RDX, -LINE);
+        a.bind(allowed);
     }
     stamp(a, SETS, RSI, RAX);
     // The line becomes its set's entry.

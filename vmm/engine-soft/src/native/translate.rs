@@ -55,7 +55,7 @@ impl Cpu {
         let made = Arena::new(self.native.room)
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
-                let (code, routines) = routines(arena.next(), self.native.host.avx)
+                let (code, routines) = routines(arena.next(), self.native.host)
                     .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
                 arena
                     .push(&code, &[])

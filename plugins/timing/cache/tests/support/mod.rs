@@ -7,8 +7,8 @@ pub mod plain;
 use std::collections::BTreeMap;
 
 use nodescope_plugin_api::{
-    Access, Context, Counters, Key, MemRef, MemoryModel, MemoryTimingModel, Outcome, Permission,
-    Privilege, Side, Statistic, Term, VcpuPlace,
+    Access, Context, Counters, Hits, Key, MemRef, MemoryModel, MemoryTimingModel, Outcome,
+    Permission, Privilege, Side, Statistic, Term, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheModel, FlatMemory, LevelConfig};
 
@@ -32,18 +32,25 @@ struct Slot {
 }
 
 impl Slot {
-    fn hit(&mut self, line: u64, needed: Permission) -> bool {
-        let found = |&(held, permission): &(u64, Permission)| held == line && permission >= needed;
-        let Some(at) = self.lines.iter().position(found) else {
-            return false;
+    /// Whether the filter answers, and whether the model must hear of a line that becomes modified.
+    fn hit(&mut self, line: u64, needed: Permission) -> (bool, bool) {
+        let found = |&(held, permission): &(u64, Permission)| {
+            held == line && permission >= needed.min(Permission::Exclusive)
         };
+        let Some(at) = self.lines.iter().position(found) else {
+            return (false, false);
+        };
+        let becomes_modified = self.lines[at].1 < needed;
+        if becomes_modified {
+            self.lines[at].1 = needed;
+        }
         if at > 0 {
             let line = self.lines.remove(at);
             self.untold.retain(|&untold| untold != line.0);
             self.untold.push(line.0);
             self.lines.insert(0, line);
         }
-        true
+        (true, becomes_modified)
     }
 
     fn lower(&mut self, line: u64, permission: Permission) {
@@ -75,6 +82,8 @@ pub struct Engine {
     fetches_cached: bool,
     /// `[vcpu][side][slot]`: line address and permission.
     slots: Vec<[Vec<Slot>; 2]>,
+    /// Lines that became modified, and whose vCPU the model has not heard of it.
+    modified: Vec<(u16, u64)>,
     counters: BTreeMap<Key, Counters>,
     pub calls: u64,
     pub stall: u64,
@@ -108,6 +117,7 @@ impl Engine {
             filter: true,
             fetches_cached: config.instruction.is_some(),
             slots,
+            modified: Vec::new(),
             counters: BTreeMap::new(),
             calls: 0,
             stall: 0,
@@ -147,13 +157,25 @@ impl Engine {
         let side = step.access.side();
         let slots = &mut self.slots[usize::from(step.vcpu)][side as usize];
         let slot = (step.address >> geometry.line_shift) as usize % slots.len();
-        if self.filter && slots[slot].hit(line, needed) {
-            return 0;
+        if self.filter {
+            let (hit, becomes_modified) = slots[slot].hit(line, needed);
+            if becomes_modified {
+                self.modified.push((step.vcpu, line));
+            }
+            if hit {
+                return 0;
+            }
         }
         let untold = std::mem::take(&mut slots[slot].untold);
-        self.tell(step.vcpu, side, untold);
+        self.tell_modified();
+        let used = self.held(step.vcpu, side, untold);
         let mut updates = Vec::new();
+        let hits = Hits {
+            used: &used,
+            modified: &[],
+        };
         let outcome = self.model.reference(
+            hits,
             &MemRef {
                 vcpu: step.vcpu,
                 privilege,
@@ -181,7 +203,19 @@ impl Engine {
         u64::from(outcome.stall)
     }
 
-    fn tell(&mut self, vcpu: u16, side: Side, mut lines: Vec<u64>) {
+    /// In the order of the writes, also where several vCPUs made them.
+    fn tell_modified(&mut self) {
+        for (vcpu, line) in std::mem::take(&mut self.modified) {
+            let hits = Hits {
+                used: &[],
+                modified: &[line],
+            };
+            self.model.hits(vcpu, Side::Data, hits);
+        }
+    }
+
+    /// What is left of lines of one set that were hit.
+    fn held(&self, vcpu: u16, side: Side, mut lines: Vec<u64>) -> Vec<u64> {
         // A line that was taken away since is not there any more.
         let slots = &self.slots[usize::from(vcpu)][side as usize];
         let held = |line: &u64| {
@@ -189,17 +223,23 @@ impl Engine {
             slots[slot].lines.iter().any(|&(held, _)| held == *line)
         };
         lines.retain(held);
-        self.model.used(vcpu, side, &lines);
+        lines
     }
 
     /// Contents of every cache, in the order that the references make.
     pub fn contents(&mut self) -> Vec<CacheContents> {
+        self.tell_modified();
         for vcpu in 0..self.slots.len() {
             for side in [Side::Data, Side::Instruction] {
                 for slot in 0..self.slots[vcpu][side as usize].len() {
                     let untold = &mut self.slots[vcpu][side as usize][slot].untold;
                     let untold = std::mem::take(untold);
-                    self.tell(vcpu as u16, side, untold);
+                    let used = self.held(vcpu as u16, side, untold);
+                    let hits = Hits {
+                        used: &used,
+                        modified: &[],
+                    };
+                    self.model.hits(vcpu as u16, side, hits);
                 }
             }
         }

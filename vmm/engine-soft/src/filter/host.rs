@@ -1,0 +1,117 @@
+//! Comparisons of all ways of a set at a time, in instructions that the host has.
+
+use std::arch::x86_64::{
+    __m256i, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_cmpgt_epi64, _mm256_loadu_si256,
+    _mm256_movemask_pd, _mm256_set1_epi64x,
+};
+
+/// Instructions of the host that code is compiled for. A value stands for a host that has them.
+pub trait Host: Copy {
+    /// Bit for each word that equals `wanted`.
+    fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32;
+
+    /// Bit for each word that is greater than `bound`; all are less than 2^63.
+    fn above<const N: usize>(self, words: &[u64; N], bound: u64) -> u32;
+}
+
+/// What every host has.
+#[derive(Clone, Copy, Debug)]
+pub struct Baseline;
+
+impl Host for Baseline {
+    #[inline(always)]
+    fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32 {
+        (0..N).fold(0, |bits, n| bits | u32::from(words[n] == wanted) << n)
+    }
+
+    #[inline(always)]
+    fn above<const N: usize>(self, words: &[u64; N], bound: u64) -> u32 {
+        (0..N).fold(0, |bits, n| bits | u32::from(words[n] > bound) << n)
+    }
+}
+
+/// AVX2. Only functions compiled for it, and what is inlined there, profit.
+#[derive(Clone, Copy, Debug)]
+pub struct Avx2(());
+
+impl Avx2 {
+    /// The proof that the host has AVX2.
+    ///
+    /// # Safety
+    /// It does.
+    #[inline(always)]
+    pub unsafe fn assume() -> Avx2 {
+        Avx2(())
+    }
+
+    /// Bits of four words at a time that `compare` makes all ones.
+    #[inline(always)]
+    fn bits<const N: usize>(words: &[u64; N], compare: impl Fn(__m256i) -> __m256i) -> u32 {
+        let (fours, rest) = words.as_chunks::<4>();
+        assert!(rest.is_empty(), "sets have eight or sixteen lanes");
+        let mut bits = 0;
+        for (n, four) in fours.iter().enumerate() {
+            // SAFETY: a value of this type stands for a host with AVX2; the array has the 32 bytes that are read.
+            let ones = unsafe {
+                let equal = compare(_mm256_loadu_si256(four.as_ptr().cast()));
+                _mm256_movemask_pd(_mm256_castsi256_pd(equal))
+            };
+            bits |= (ones as u32) << (4 * n);
+        }
+        bits
+    }
+}
+
+impl Host for Avx2 {
+    #[inline(always)]
+    fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32 {
+        Self::bits(words, |four| {
+            // SAFETY: as in `bits`.
+            unsafe { _mm256_cmpeq_epi64(four, _mm256_set1_epi64x(wanted as i64)) }
+        })
+    }
+
+    #[inline(always)]
+    fn above<const N: usize>(self, words: &[u64; N], bound: u64) -> u32 {
+        Self::bits(words, |four| {
+            // SAFETY: as in `bits`.
+            unsafe { _mm256_cmpgt_epi64(four, _mm256_set1_epi64x(bound as i64)) }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_host_find_the_same_words() {
+        if !is_x86_feature_detected!("avx2") {
+            println!("skipped: the host has no AVX2");
+            return;
+        }
+        // SAFETY: asked above.
+        let avx2 = unsafe { Avx2::assume() };
+        let words: [u64; 16] =
+            std::array::from_fn(|n| [3, 7, u64::MAX >> 1, 0, 7][n % 5] + (n as u64 & 1));
+        let (eights, _) = words.as_chunks::<8>();
+        for wanted in [0, 3, 4, 7, 8, 9, (u64::MAX >> 1) + 1, u64::MAX] {
+            let expected = words
+                .iter()
+                .rev()
+                .fold(0, |bits, &w| bits << 1 | u32::from(w == wanted));
+            assert_eq!(Baseline.equal(&words, wanted), expected);
+            assert_eq!(avx2.equal(&words, wanted), expected);
+            assert_eq!(avx2.equal(&eights[1], wanted), expected >> 8);
+        }
+        let words = words.map(|word| word.min(u64::MAX >> 1));
+        for bound in [0, 3, 7, 8, (u64::MAX >> 1) - 1, u64::MAX >> 1] {
+            let expected = words
+                .iter()
+                .rev()
+                .fold(0, |bits, &w| bits << 1 | u32::from(w > bound));
+            assert_eq!(Baseline.above(&words, bound), expected);
+            assert_eq!(avx2.above(&words, bound), expected);
+        }
+    }
+}
