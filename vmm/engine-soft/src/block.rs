@@ -33,7 +33,7 @@ pub struct Block {
     pub stores: u32,
     /// Floating-point operations of all operations; None where there are none.
     pub flops: Option<Box<[u32; FLOP_CLASSES]>>,
-    /// Times that it was interpreted.
+    /// Times that it was interpreted since it was last translated.
     warmth: Cell<u32>,
     /// It cannot be translated.
     refused: Cell<bool>,
@@ -95,9 +95,11 @@ impl Block {
             .map(|n| n.3)
     }
 
-    /// Keep its host code for a linear address.
+    /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
+    /// in each process, and much of what runs in a window runs a few times only.
     pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: u64) {
         self.natives.borrow_mut().push((ip, key, attached, code));
+        self.warmth.set(0);
     }
 
     /// Whether the code is still what was decoded.

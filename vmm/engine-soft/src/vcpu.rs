@@ -239,7 +239,12 @@ impl Vcpu for SoftVcpu {
         // Blocks have code for either case, but code for one shape of the filter does not fit another.
         self.cpu.native.forget_jumps();
         if let Some(shape) = filter
-            && self.cpu.native.window.replace(shape) != Some(shape)
+            && self
+                .cpu
+                .native
+                .window
+                .replace(shape)
+                .is_some_and(|before| before != shape)
         {
             self.cpu.blocks.clear();
         }

@@ -123,7 +123,11 @@ fn filter_answers_repeated_references() {
             engine.fetch(0, 0x1_0000 + line * 64);
         }
     }
-    assert_eq!(engine.calls, 2 * 64, "the first write of each line is told later");
+    assert_eq!(
+        engine.calls,
+        2 * 64,
+        "the first write of each line is told later"
+    );
     assert_eq!(engine.count("L1D.read_hit"), 100 * 64 - 64);
     assert_eq!(engine.count("L1D.write_hit"), 100 * 64);
     assert_eq!(engine.count("L1I.hit"), 100 * 64 - 64);

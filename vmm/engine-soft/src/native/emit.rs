@@ -56,6 +56,8 @@ pub struct Emitter {
     pub attached: bool,
     /// Address of the translation, as the routines want it.
     translation: u64,
+    /// Operations of the block.
+    count: u32,
     cold: Vec<Cold>,
     missed: Vec<Missed>,
     /// [`super::Native::vectors_wide`] is set.
@@ -82,7 +84,7 @@ impl Emitter {
         layout: FilterLayout,
         (kernel, attached): (bool, bool),
         routines: Routines,
-        translation: u64,
+        (translation, count): (u64, u32),
         needed: Vec<bool>,
     ) -> Self {
         Self {
@@ -93,6 +95,7 @@ impl Emitter {
             kernel,
             attached,
             translation,
+            count,
             cold: Vec::new(),
             missed: Vec::new(),
             wide: false,
@@ -264,9 +267,8 @@ impl Emitter {
             if self.layout.lane_shift != 0 {
                 self.second_level(&missed);
             }
-            self.a.constant(RAX, self.translation);
             self.a
-                .constant(RCX, super::runtime::describe(memory).into());
+                .constant(RCX, super::runtime::describe(memory, self.count).into());
             self.a.call_to(self.routines.access);
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
             self.a.jcc(cc::E, missed.interpret);

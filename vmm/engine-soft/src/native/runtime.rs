@@ -45,7 +45,7 @@ pub struct Routines {
     pub leave_indirect: u64,
     /// Call [`interpret`] with RAX = translation, ECX = operation.
     pub interpret: u64,
-    /// Call [`access`] with RAX = translation, ECX = [`describe`]; RAX is the host address, or zero.
+    /// Call [`access`] with ECX = [`describe`]; RAX is the host address, or zero.
     pub access: u64,
     /// Call [`fetch`] with RAX = translation.
     pub fetch: u64,
@@ -270,7 +270,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
 /// The routine that makes good a look-up that missed. It is on the way of every miss of a model's first level, so that it
 /// saves only what a function may change, and leaves the vector registers live.
 fn access_routine(a: &mut Assembler, avx: bool, bmi: bool) -> u64 {
-    use Register::{EDX, R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
+    use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
     let start = a.here();
     // By the calling convention a function keeps RBX, RBP and R12 to R15.
     let changed: Vec<(usize, Register)> = HOST
@@ -286,8 +286,7 @@ fn access_routine(a: &mut Assembler, avx: bool, bmi: bool) -> u64 {
     a.ri(Code::Sub_rm64_imm8, RSP, 8);
     let call = |a: &mut Assembler| {
         a.copy(RDI, CPU);
-        a.copy(RSI, RAX);
-        a.rr(Code::Mov_r32_rm32, EDX, Register::ECX);
+        a.rr(Code::Mov_r32_rm32, Register::ESI, Register::ECX);
         let function = if avx && bmi {
             self::access_avx2 as *const ()
         } else {
@@ -346,9 +345,9 @@ fn access_routine(a: &mut Assembler, avx: bool, bmi: bool) -> u64 {
 /// interpreter would read the target again, and report that to a model again.
 pub const WILD: u32 = 1 << 31;
 
-/// An access in one word, for [`access`]: size, read, write.
-pub fn describe(memory: super::plan::Memory) -> u32 {
-    memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9
+/// An access in one word, for [`access`]: size, read, write, operations of its block.
+pub fn describe(memory: super::plan::Memory, count: u32) -> u32 {
+    memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
 }
 
 /// Make good a look-up that missed, for the address in [`Native::linear`]: the host address of the operand, or null where
@@ -356,13 +355,9 @@ pub fn describe(memory: super::plan::Memory) -> u32 {
 ///
 /// # Safety
 /// As for [`interpret`].
-unsafe extern "sysv64" fn access(
-    cpu: *mut Cpu,
-    translation: *const Translation,
-    what: u32,
-) -> *mut u8 {
+unsafe extern "sysv64" fn access(cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: the caller's promise.
-    unsafe { access_on(Baseline, cpu, translation, what) }
+    unsafe { access_on(Baseline, cpu, what) }
 }
 
 /// The same for hosts with AVX2.
@@ -370,30 +365,20 @@ unsafe extern "sysv64" fn access(
 /// # Safety
 /// As for [`interpret`], and the host has AVX2, BMI1 and BMI2.
 #[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe extern "sysv64" fn access_avx2(
-    cpu: *mut Cpu,
-    translation: *const Translation,
-    what: u32,
-) -> *mut u8 {
+unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: the caller's promise.
-    unsafe { access_on(Avx2::assume(), cpu, translation, what) }
+    unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
 /// # Safety
 /// As for [`interpret`].
 #[inline(always)]
-unsafe fn access_on(
-    host: impl Host,
-    cpu: *mut Cpu,
-    translation: *const Translation,
-    what: u32,
-) -> *mut u8 {
+unsafe fn access_on(host: impl Host, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `interpret`.
     let cpu = unsafe { &mut *cpu };
-    // SAFETY: as in `interpret`.
-    let translation = unsafe { &*translation };
     cpu.native.activity.misses += 1;
-    let head = cpu.native.left + i64::from(translation.count);
+    let count = i64::from(what >> 16);
+    let head = cpu.native.left + count;
     cpu.retired = cpu.native.retired_at(head);
     let stall = cpu.stall;
     let place = cpu.quick_access(
@@ -404,7 +389,7 @@ unsafe fn access_on(
         what & 1 << 9 != 0,
     );
     if cpu.stall != stall {
-        cpu.shorten_budget(translation);
+        cpu.shorten_budget(count);
     }
     place.unwrap_or(std::ptr::null_mut())
 }
@@ -505,13 +490,12 @@ impl Cpu {
         // Translated code counts them itself.
         self.counters[translation.privilege].fetches = fetches;
         if self.stall != stall {
-            self.shorten_budget(translation);
+            self.shorten_budget(translation.count.into());
         }
     }
 
-    /// A stall used up part of the budget.
-    fn shorten_budget(&mut self, translation: &Translation) {
-        let count = i64::from(translation.count);
+    /// A stall used up part of the budget, in a block of `count` operations.
+    fn shorten_budget(&mut self, count: i64) {
         let left = self
             .native
             .left_after_stall(self.retired, self.stall, self.cpi)
@@ -558,7 +542,7 @@ impl Cpu {
                 }
             }
             if self.stall != stall {
-                self.shorten_budget(translation);
+                self.shorten_budget(translation.count.into());
             }
             return 0;
         }
@@ -631,7 +615,7 @@ impl Cpu {
             return false;
         }
         if stalled {
-            self.shorten_budget(translation);
+            self.shorten_budget(translation.count.into());
         }
         if self.rflags & rflags::IF != 0 && !self.native.heeds_interrupts && !self.heed_interrupts()
         {

@@ -167,7 +167,7 @@ impl Cpu {
             self.filter.layout(),
             (kernel, self.attached),
             routines,
-            &raw const *translation as u64,
+            (&raw const *translation as u64, translation.count),
             super::flags::needed_behind(&plans),
         );
         let start = e.a.label();
