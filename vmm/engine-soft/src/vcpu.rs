@@ -41,7 +41,7 @@ pub enum Translate {
 impl Default for Translate {
     /// Translating costs as much as interpreting a block some tens of times.
     fn default() -> Self {
-        Translate::After(12)
+        Translate::After(100)
     }
 }
 
