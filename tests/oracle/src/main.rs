@@ -1,5 +1,6 @@
 //! `difftest`: compare the portable engine with the host's CPU.
 
+use std::io::{BufRead, BufReader};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -51,6 +52,9 @@ struct Options {
     /// With --lockstep or --fuzz: so many seeds at most.
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     seeds: u64,
+    /// Used between processes: say which seed begins.
+    #[arg(long, hide = true)]
+    announce: bool,
     /// Used between processes: run shard K of N.
     #[arg(long, hide = true, value_name = "K/N")]
     shard: Option<String>,
@@ -90,8 +94,13 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         (options.fuzz, [Kind::Bytes, Kind::Node]),
     ] {
         if let Some(seconds) = seconds {
+            if !options.announce {
+                return watched();
+            }
             let time = Some(Duration::from_secs(seconds));
-            return match lockstep::run(&kinds, options.seed, options.seeds, time) {
+            return match lockstep::run(&kinds, options.seed, options.seeds, time, |seed| {
+                println!("{SEED}{seed}");
+            }) {
                 Ok(tally) => {
                     println!("no difference from seed {} on: {tally:?}", options.seed);
                     Ok(true)
@@ -114,6 +123,33 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         return Ok(true);
     }
     parent(options, &plan)
+}
+
+/// What announces a seed between processes.
+const SEED: &str = "seed ";
+
+/// Run the same again in a process of its own, since wrong host code may end it: then the seed is known.
+fn watched() -> Result<bool, Box<dyn std::error::Error>> {
+    let mut child = Command::new(std::env::current_exe()?)
+        .args(std::env::args_os().skip(1))
+        .arg("--announce")
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut last = String::from("before the first seed");
+    for line in BufReader::new(child.stdout.take().ok_or("no output")?).lines() {
+        let line = line?;
+        if line.starts_with(SEED) {
+            last = line;
+        } else {
+            println!("{line}");
+        }
+    }
+    let status = child.wait()?;
+    match status.code() {
+        Some(0) => Ok(true),
+        Some(1) => Ok(false),
+        _ => Err(format!("{last}: the process ended with {status}").into()),
+    }
 }
 
 /// One line a group to standard output, mismatches to standard error.

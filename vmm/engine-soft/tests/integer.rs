@@ -6,6 +6,7 @@ mod machine;
 use iced_x86::code_asm::*;
 use machine::*;
 use nodescope_engine::Vcpu;
+use nodescope_engine_soft::StepOutcome;
 use nodescope_x86::Vector;
 
 const CF: u64 = 1;
@@ -96,11 +97,23 @@ fn call_and_return_with_release() {
 
 #[test]
 fn return_to_a_non_canonical_address_is_a_protection_fault() {
-    let (m, e) = Machine::new(|a| a.ret().unwrap())
-        .poke(STACK, &0x8000_0000_0000_u64.to_le_bytes())
-        .fault();
-    assert_eq!(e.vector, Vector::GeneralProtection);
-    assert_eq!((m.reg(RSP), m.rip()), (STACK, CODE));
+    for target in [1 << 47, 1 << 63, u64::MAX >> 1, !(1 << 47)] {
+        // The load makes the stack's page known, so that translated code returns by itself.
+        let mut m = Machine::new(|a| {
+            a.mov(rax, qword_ptr(rsp)).unwrap();
+            a.ret().unwrap();
+        })
+        .poke(STACK, &u64::to_le_bytes(target));
+        m.vcpu.restore(&m.state);
+        let end = m.vcpu.run_undelivered(&mut m.ports, 2).unwrap();
+        let StepOutcome::Exception(e) = end else {
+            panic!("{target:x}: {end:?}");
+        };
+        m.state = m.vcpu.save();
+        assert_eq!(e.vector, Vector::GeneralProtection, "{target:x}");
+        assert_eq!((m.reg(RAX), m.reg(RSP)), (target, STACK), "{target:x}");
+        assert_eq!(m.rip(), CODE + 4, "{target:x}");
+    }
 }
 
 #[test]

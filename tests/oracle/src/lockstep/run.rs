@@ -135,6 +135,7 @@ pub fn run(
     from: u64,
     count: u64,
     time: Option<Duration>,
+    mut begin: impl FnMut(u64),
 ) -> Result<Tally, Box<Failure>> {
     let start = Instant::now();
     let mut tally = Tally::default();
@@ -145,6 +146,7 @@ pub fn run(
         if time.is_some_and(|t| start.elapsed() >= t) {
             break;
         }
+        begin(seed);
         tally.seeds += 1;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
         let mut pair = Pair::new(kind, seed).map_err(|e| Box::new(e.into()))?;

@@ -57,11 +57,16 @@ struct Jump {
     code: u64,
 }
 
-/// An address that is not canonical: no indirect branch may go there, so it marks an empty entry.
-const NOWHERE: u64 = 1 << 63;
-const NO_JUMP: Jump = Jump {
-    ip: NOWHERE,
-    code: 0,
+/// A table without jumps. An empty place holds an address that belongs to another place, so that no branch finds it, not
+/// even one to an address that is not canonical.
+const NO_JUMPS: [Jump; JUMPS] = {
+    let mut table = [Jump { ip: 0, code: 0 }; JUMPS];
+    let mut at = 0;
+    while at < JUMPS {
+        table[at].ip = (at ^ 1) as u64;
+        at += 1;
+    }
+    table
 };
 
 /// Why translated code came back.
@@ -261,7 +266,7 @@ impl Native {
             spill: 0,
             linear: 0,
             next: 0,
-            jumps: [[NO_JUMP; JUMPS]; 2],
+            jumps: [NO_JUMPS; 2],
             enabled: translate != Translate::Never,
             warm: match translate {
                 Translate::Never => u32::MAX,
@@ -341,10 +346,11 @@ impl Native {
         // A process that is switched to and away from has used few of them.
         if self.used[table].len() < JUMPS / 8 {
             for &at in &self.used[table] {
-                self.jumps[table][usize::from(at)] = NO_JUMP;
+                let at = usize::from(at);
+                self.jumps[table][at] = NO_JUMPS[at];
             }
         } else {
-            self.jumps[table].fill(NO_JUMP);
+            self.jumps[table] = NO_JUMPS;
         }
         self.used[table].clear();
         self.halves[table] = [false; 2];
