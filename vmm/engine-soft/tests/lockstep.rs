@@ -8,7 +8,7 @@ fn agree(kind: Kind, seeds: u64) -> Tally {
         Ok(n) => n.parse().expect("a number of seeds"),
         Err(_) => seeds,
     };
-    match run(&[kind], 1, seeds, None) {
+    match run(&[kind], 1, seeds, None, |_| {}) {
         Ok(tally) => {
             println!("{kind:?}: {tally:?}");
             assert_eq!(tally.seeds, seeds);
@@ -49,7 +49,7 @@ fn what_once_differed_agrees() {
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
     ] {
-        if let Err(failure) = run(&[kind], seed, 1, None) {
+        if let Err(failure) = run(&[kind], seed, 1, None, |_| {}) {
             panic!("{failure}");
         }
     }
