@@ -59,7 +59,7 @@ struct Jump {
 
 /// A table without jumps. An empty place holds an address that belongs to another place, so that no branch finds it, not
 /// even one to an address that is not canonical.
-const NO_JUMPS: [Jump; JUMPS] = {
+static NO_JUMPS: [Jump; JUMPS] = {
     let mut table = [Jump { ip: 0, code: 0 }; JUMPS];
     let mut at = 0;
     while at < JUMPS {
