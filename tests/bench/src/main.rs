@@ -8,6 +8,7 @@ mod comparison;
 mod engine;
 mod guest;
 mod host;
+mod predict;
 mod programs;
 mod session;
 mod tcg;
@@ -68,6 +69,8 @@ enum What {
     Boot(Options),
     /// Two nodes on two host threads, beside one.
     Threads(Options),
+    /// The interpreter of predictions beside SimGrid's replay, and on a hundred thousand ranks.
+    Predict(Options),
 }
 
 /// Options of every measurement.
@@ -149,6 +152,7 @@ fn main() -> ExitCode {
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
         What::Threads(options) => threads::threads(&options),
+        What::Predict(options) => predict::predict(&options),
     };
     match result {
         Ok(line) => {

@@ -1,0 +1,251 @@
+//! The interpreter of predictions beside SimGrid's replay of the same traces: what both say, and how fast.
+
+use std::fs;
+
+use nodescope_predict::{Code, Options as How, interpret};
+use nodescope_simgrid::cases::{self, Case, WITHIN};
+use nodescope_simgrid::replay;
+use serde_json::{Map, Value, json};
+
+use crate::comparison::{cell, number};
+use crate::time::{Point, geometric_mean, median};
+use crate::{Failure, Options};
+
+/// Least processor time of a measurement of the interpreter, which repeats itself until then; seconds.
+const LEAST: f64 = 0.2;
+
+/// Accuracy once, speed in rounds, and a hundred thousand ranks.
+pub fn predict(options: &Options) -> Result<Value, Failure> {
+    let peer = options.peer(replay::version).is_some();
+    let mut line = Map::new();
+    line.insert("name".into(), "predict".into());
+    if peer {
+        line.insert("accuracy".into(), accuracy(options)?);
+    }
+    let (table, least) = speed(options, peer)?;
+    line.insert("speed".into(), table);
+    line.insert("least_times_faster".into(), number(least));
+    line.insert("large".into(), large(options)?);
+    line.insert("rounds".into(), options.rounds.max(1).into());
+    Ok(line.into())
+}
+
+fn failed(case: &Case, error: impl std::fmt::Display) -> Failure {
+    Failure::Host(format!("{}: {error}", case.name))
+}
+
+/// Both times of every case.
+fn accuracy(options: &Options) -> Result<Value, Failure> {
+    options.say(&format!(
+        "\npredicted seconds\n{:<72}{:>11}{:>11}{:>11}",
+        "", "here", "SimGrid", "difference"
+    ));
+    let (mut compared, mut outside, mut worst) = (0, 0, 0.0_f64);
+    let all = [cases::point_to_point(), cases::collectives(), cases::mixed()];
+    for case in all.into_iter().flatten() {
+        let times = case.run().map_err(|e| failed(&case, e))?;
+        let difference = times.difference();
+        options.say(&format!(
+            "{:<72}{:>11.6}{:>11.6}{:>9.2} %  {}",
+            case.name,
+            times.here,
+            times.there,
+            difference * 100.0,
+            case.reason.unwrap_or_default(),
+        ));
+        match case.reason {
+            None => {
+                compared += 1;
+                outside += u32::from(difference.abs() > WITHIN);
+                worst = worst.max(difference.abs());
+            }
+            Some(_) => {}
+        }
+    }
+    options.say(&format!(
+        "{compared} comparable ones: at most {:.2} % apart",
+        worst * 100.0
+    ));
+    Ok(json!({
+        "comparable": compared,
+        "outside_5_percent": outside,
+        "greatest_difference_percent": number(worst * 100.0),
+    }))
+}
+
+/// Processor seconds of one interpretation, and its events.
+fn interpretation(case: &Case, critical_path: bool) -> Result<(f64, u64), Failure> {
+    let code = Code::new(&case.program);
+    let how = How {
+        critical_path,
+        ..How::default()
+    };
+    let start = Point::now();
+    let mut repeats = 0;
+    loop {
+        let outcome = interpret(&code, &case.cluster, &how).map_err(|e| failed(case, e))?;
+        repeats += 1;
+        let spent = start.to(Point::now()).cpu;
+        if spent >= LEAST {
+            return Ok((spent / f64::from(repeats), outcome.events));
+        }
+    }
+}
+
+/// How fast both replay, and how many times faster the interpreter is where it is least so.
+fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
+    struct Row {
+        case: Case,
+        folder: tempfile::TempDir,
+        empty: tempfile::TempDir,
+        actions: u64,
+        options: Vec<String>,
+        events: u64,
+        here: Vec<f64>,
+        there: Vec<f64>,
+        start: Vec<f64>,
+        memory: u64,
+    }
+    let mut rows = Vec::new();
+    for case in cases::speed() {
+        let folder = tempfile::tempdir().map_err(Failure::Files)?;
+        let empty = tempfile::tempdir().map_err(Failure::Files)?;
+        let (actions, smpirun) = case.write(folder.path()).map_err(|e| failed(&case, e))?;
+        // The same ranks doing nothing: what smpirun takes to start.
+        case.platform.write(empty.path()).map_err(Failure::Files)?;
+        let mut list = String::new();
+        for rank in 0..case.program.ranks.len() {
+            let nothing = format!("{rank} init\n{rank} finalize\n");
+            fs::write(empty.path().join(format!("rank{rank}")), nothing).map_err(Failure::Files)?;
+            list.push_str(&format!("rank{rank}\n"));
+        }
+        fs::write(empty.path().join("trace"), list).map_err(Failure::Files)?;
+        rows.push(Row {
+            case,
+            folder,
+            empty,
+            actions,
+            options: smpirun,
+            events: 0,
+            here: Vec::new(),
+            there: Vec::new(),
+            start: Vec::new(),
+            memory: 0,
+        });
+    }
+    let rounds = options.rounds.max(1);
+    for round in 1..=rounds {
+        options.say(&format!("round {round} of {rounds}"));
+        for row in &mut rows {
+            let (seconds, events) = interpretation(&row.case, true)?;
+            row.here.push(seconds);
+            row.events = events;
+            if peer {
+                let ranks = row.case.program.ranks.len() as u32;
+                let run = |folder: &tempfile::TempDir| {
+                    replay::run(folder.path(), ranks, &row.options).map_err(|e| failed(&row.case, e))
+                };
+                let (whole, start) = (run(&row.folder)?, run(&row.empty)?);
+                row.there.push(whole.processor);
+                row.start.push(start.processor);
+                row.memory = whole.memory;
+            }
+        }
+    }
+    options.say(&format!(
+        "\nreplay: median seconds of processor time; SimGrid's less its start\n{:<42}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>10}{:>12}",
+        "", "actions", "events", "here", "M ev./s", "M act./s", "SimGrid", "M act./s", "x SimGrid"
+    ));
+    let mut table = Map::new();
+    let mut ratios = Vec::new();
+    for row in &rows {
+        let here = median(row.here.iter().copied());
+        let whole = median(row.there.iter().copied());
+        let there = whole - median(row.start.iter().copied());
+        let (actions, events) = (row.actions as f64 / 1e6, row.events as f64 / 1e6);
+        let ratio = there / here;
+        ratios.push(ratio);
+        options.say(&format!(
+            "{:<42}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>10}{:>12}",
+            row.case.name,
+            row.actions,
+            row.events,
+            cell(here, 4),
+            cell(events / here, 2),
+            cell(actions / here, 2),
+            cell(there, 3),
+            cell(actions / there, 3),
+            cell(ratio, 1),
+        ));
+        let value = json!({
+            "actions": row.actions,
+            "events": row.events,
+            "seconds": number(here),
+            "million_events_per_second": number(events / here),
+            "simgrid_seconds": number(there),
+            "simgrid_start_seconds": number(whole - there),
+            "simgrid_bytes": row.memory,
+            "times_faster": number(ratio),
+        });
+        table.insert(row.case.name.clone(), value);
+    }
+    let mean = geometric_mean(ratios.iter().copied());
+    let least = ratios.iter().copied().fold(f64::NAN, f64::min);
+    options.say(&format!(
+        "{:<42}{:>80}",
+        "geometric mean",
+        cell(mean, 1)
+    ));
+    Ok((table.into(), least))
+}
+
+/// Resident memory now, or at most since it was last reset, bytes.
+fn memory(field: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with(field));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// A hundred thousand ranks.
+fn large(options: &Options) -> Result<Value, Failure> {
+    options.say(&format!(
+        "\na hundred thousand ranks\n{:<42}{:>16}{:>11}{:>9}{:>10}{:>16}",
+        "", "", "events", "CPU s", "M ev./s", "B/rank at most"
+    ));
+    let mut table = Map::new();
+    for case in cases::large() {
+        let ranks = case.program.ranks.len() as u64;
+        let mut value = Map::new();
+        for (what, critical_path) in [("", false), ("critical path", true)] {
+            // The peak counts anew from here; where that is not allowed, it is that of the process.
+            let reset = fs::write("/proc/self/clear_refs", "5").is_ok();
+            let before = memory("VmRSS:");
+            let runs = (0..options.rounds.max(1)).map(|_| interpretation(&case, critical_path));
+            let runs: Vec<(f64, u64)> = runs.collect::<Result<_, _>>()?;
+            let seconds = median(runs.iter().map(|(seconds, _)| *seconds));
+            let events = runs[0].1;
+            let bytes = memory("VmHWM:").saturating_sub(before) as f64 / ranks as f64;
+            let bytes = if reset { bytes } else { f64::NAN };
+            options.say(&format!(
+                "{:<42}{what:>16}{events:>11}{:>9}{:>10}{:>16}",
+                case.name,
+                cell(seconds, 2),
+                cell(events as f64 / seconds / 1e6, 2),
+                cell(bytes, 0),
+            ));
+            let key = if critical_path { "with_critical_path" } else { "without_critical_path" };
+            value.insert(
+                key.into(),
+                json!({
+                    "events": events,
+                    "seconds": number(seconds),
+                    "million_events_per_second": number(events as f64 / seconds / 1e6),
+                    "bytes_per_rank": number(bytes),
+                }),
+            );
+        }
+        table.insert(case.name.clone(), value.into());
+    }
+    Ok(table.into())
+}

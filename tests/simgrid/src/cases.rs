@@ -1,0 +1,477 @@
+//! Traces that both replay, and by how much the times may differ.
+//!
+//! A case without a reason must agree within [`WITHIN`]. One with a reason differs by more, always for that reason;
+//! `plugins/analysis/predict/SIMGRID.md` explains each.
+
+use std::path::Path;
+
+use nodescope_model::{CollectiveKind as Kind, Program};
+use nodescope_predict::{Algorithm, Cluster, Code, FitError, Options, Selected, interpret};
+
+use crate::actions::{self, ActionError};
+use crate::platform::{Platform, Shape};
+use crate::programs::{Halo, collective, ping_pong, ring, shifts, sweep, torus};
+use crate::replay::{self, ReplayError};
+
+/// Greatest difference that needs no explanation, as a part of SimGrid's time.
+pub const WITHIN: f64 = 0.05;
+
+/// Messages of one sender share its link in SimGrid, here they follow one another.
+pub const SHARING: &str = "sharing";
+/// SimGrid's algorithm sends to one after the other and waits, this one to all at once.
+pub const BLOCKING: &str = "blocking";
+/// SimGrid's algorithm takes children in another order.
+pub const CHILDREN: &str = "children";
+/// SimGrid's algorithm is another where ranks are no power of two.
+pub const FOLDING: &str = "folding";
+/// SimGrid adds 16 bytes to each message, which counts where many small ones meet at a link.
+pub const ENVELOPE: &str = "envelope";
+
+/// One trace on one platform.
+#[derive(Debug)]
+pub struct Case {
+    /// Its name.
+    pub name: String,
+    /// What is replayed.
+    pub program: Program,
+    /// Where.
+    pub platform: Platform,
+    /// The same for the interpreter, with its choice of algorithms.
+    pub cluster: Cluster,
+    /// SimGrid's choice of algorithms: options of smpirun.
+    pub options: Vec<String>,
+    /// Why more than [`WITHIN`] lies between them, if it does.
+    pub reason: Option<&'static str>,
+}
+
+/// Seconds that both say.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// The interpreter's.
+    pub here: f64,
+    /// SimGrid's.
+    pub there: f64,
+    /// Actions of the trace.
+    pub actions: u64,
+}
+
+impl Times {
+    /// The difference as a part of SimGrid's time.
+    pub fn difference(&self) -> f64 {
+        self.here / self.there - 1.0
+    }
+}
+
+/// Why a case has no times.
+#[derive(Debug, thiserror::Error)]
+pub enum CaseError {
+    /// The trace.
+    #[error(transparent)]
+    Actions(#[from] ActionError),
+    /// SimGrid.
+    #[error(transparent)]
+    Replay(#[from] ReplayError),
+    /// The interpreter.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// A file.
+    #[error("cannot write the platform: {0}")]
+    Platform(#[from] std::io::Error),
+    /// The interpreter stopped.
+    #[error("the interpretation has problems: {0}")]
+    Problems(String),
+}
+
+impl Case {
+    fn new(name: String, program: Program, platform: Platform) -> Case {
+        Case {
+            name,
+            program,
+            cluster: platform.cluster(),
+            platform,
+            options: Vec::new(),
+            reason: None,
+        }
+    }
+
+    /// What the interpreter says, seconds.
+    ///
+    /// # Errors
+    ///
+    /// A program that does not fit or does not end.
+    pub fn here(&self) -> Result<f64, CaseError> {
+        let code = Code::new(&self.program);
+        let outcome = interpret(&code, &self.cluster, &Options::default())?;
+        if !outcome.complete() {
+            return Err(CaseError::Problems(format!("{:?}", outcome.problems)));
+        }
+        Ok(outcome.time as f64 / 1e12)
+    }
+
+    /// Writes the trace and the platform for SimGrid; how many actions, and the options for smpirun.
+    ///
+    /// # Errors
+    ///
+    /// Files that cannot be written, and operations without an action.
+    pub fn write(&self, folder: &Path) -> Result<(u64, Vec<String>), CaseError> {
+        let actions = actions::write(&self.program, folder)?;
+        self.platform.write(folder)?;
+        let mut options = self.platform.options();
+        options.extend(self.options.iter().cloned());
+        Ok((actions, options))
+    }
+
+    /// Runs both in a folder of its own.
+    ///
+    /// # Errors
+    ///
+    /// Whatever either complains about.
+    pub fn run(&self) -> Result<Times, CaseError> {
+        let folder = tempfile::tempdir()?;
+        let (actions, options) = self.write(folder.path())?;
+        let ranks = self.program.ranks.len() as u32;
+        let replay = replay::run(folder.path(), ranks, &options)?;
+        Ok(Times {
+            here: self.here()?,
+            there: replay.simulated,
+            actions,
+        })
+    }
+}
+
+const US: u64 = 1_000_000;
+
+/// Ten gigabits and 1.3 us.
+fn crossbar(nodes: u32) -> Platform {
+    Platform {
+        shape: Shape::Crossbar { nodes },
+        latency: 1_300_000,
+        bandwidth: 1_250_000_000,
+        eager_limit: 65536,
+    }
+}
+
+fn square(side: u32) -> Platform {
+    Platform {
+        shape: Shape::Torus {
+            size: vec![side, side],
+        },
+        latency: 200_000,
+        ..crossbar(side * side)
+    }
+}
+
+/// Messages between two, with the ring, on tori, and in wave fronts; with computation and without.
+pub fn point_to_point() -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |name: String, program, platform, reason| {
+        let case = Case::new(name, program, platform);
+        cases.push(Case { reason, ..case });
+    };
+    for bytes in [8, 1024, 65536, 65537, 1_000_000] {
+        let name = format!("ping-pong, {bytes} B");
+        add(name, ping_pong(bytes, 2000), crossbar(2), None);
+    }
+    for bytes in [8, 8192, 65536, 200_000] {
+        for mean in [0, 10, 100] {
+            let name = format!("ring of 16, {bytes} B, {mean} us of work");
+            let reason = (bytes == 200_000 && mean == 10).then_some(SHARING);
+            add(name, ring(16, bytes, mean * US, 500), crossbar(16), reason);
+        }
+    }
+    for bytes in [8192, 65536, 200_000] {
+        for mean in [0, 100] {
+            let halo = Halo {
+                side: 8,
+                bytes,
+                mean: mean * US,
+                even: false,
+                turns: 100,
+                allreduce: None,
+            };
+            let name = |shape| format!("halo of 8 x 8 on a {shape}, {bytes} B, {mean} us of work");
+            let reason = (bytes == 200_000 && mean == 100).then_some(SHARING);
+            add(name("crossbar"), torus(halo), crossbar(64), reason);
+            add(name("torus"), torus(halo), square(8), None);
+        }
+    }
+    for (bytes, mean) in [
+        (8, 100),
+        (8192, 0),
+        (8192, 100),
+        (200_000, 0),
+        (200_000, 100),
+    ] {
+        let name = format!("wave front of 6 x 6, {bytes} B, {mean} us of work");
+        let reason = (bytes == 8192 && mean == 0).then_some(SHARING);
+        add(name, sweep(6, bytes, mean * US, 100), crossbar(36), reason);
+    }
+    for bytes in [8192, 200_000] {
+        let name = |shape| format!("shifts of 16 on a {shape}, {bytes} B");
+        add(name("crossbar"), shifts(16, bytes, 300), crossbar(16), None);
+        add(
+            name("torus"),
+            shifts(16, bytes, 300),
+            square(4),
+            Some(SHARING),
+        );
+    }
+    cases
+}
+
+/// Collective, algorithm here, there.
+const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
+    (
+        Kind::Barrier,
+        Algorithm::Dissemination,
+        "barrier:ompi_bruck",
+    ),
+    (
+        Kind::Barrier,
+        Algorithm::RecursiveDoubling,
+        "barrier:ompi_recursivedoubling",
+    ),
+    (
+        Kind::Barrier,
+        Algorithm::Linear,
+        "barrier:ompi_basic_linear",
+    ),
+    (Kind::Bcast, Algorithm::Linear, "bcast:flattree"),
+    (Kind::Bcast, Algorithm::Binomial, "bcast:binomial_tree"),
+    (Kind::Bcast, Algorithm::Pipeline, "bcast:NTSL"),
+    (
+        Kind::Bcast,
+        Algorithm::ScatterAllgather,
+        "bcast:scatter_LR_allgather",
+    ),
+    (Kind::Reduce, Algorithm::Linear, "reduce:flat_tree"),
+    (Kind::Reduce, Algorithm::Binomial, "reduce:binomial"),
+    (
+        Kind::Allreduce,
+        Algorithm::RecursiveDoubling,
+        "allreduce:rdb",
+    ),
+    (Kind::Allreduce, Algorithm::Ring, "allreduce:lr"),
+    (
+        Kind::Allreduce,
+        Algorithm::Rabenseifner,
+        "allreduce:rab_rdb",
+    ),
+    (Kind::Gather, Algorithm::Linear, "gather:ompi_basic_linear"),
+    (Kind::Gather, Algorithm::Binomial, "gather:ompi_binomial"),
+    (
+        Kind::Scatter,
+        Algorithm::Linear,
+        "scatter:ompi_basic_linear",
+    ),
+    (Kind::Scatter, Algorithm::Binomial, "scatter:ompi_binomial"),
+    (
+        Kind::Allgather,
+        Algorithm::RecursiveDoubling,
+        "allgather:rdb",
+    ),
+    (Kind::Allgather, Algorithm::Ring, "allgather:NTSLR"),
+    (Kind::Allgather, Algorithm::Bruck, "allgather:bruck"),
+    (Kind::Allgatherv, Algorithm::Ring, "allgatherv:ring"),
+    (Kind::Alltoall, Algorithm::Linear, "alltoall:basic_linear"),
+    (Kind::Alltoall, Algorithm::Pairwise, "alltoall:ring"),
+    (Kind::Alltoall, Algorithm::Bruck, "alltoall:bruck"),
+    (
+        Kind::ReduceScatter,
+        Algorithm::Pairwise,
+        "reduce_scatter:mpich_pair",
+    ),
+    (
+        Kind::ReduceScatter,
+        Algorithm::RecursiveHalving,
+        "reduce_scatter:ompi_basic_recursivehalving",
+    ),
+];
+
+/// Why a collective differs by more than [`WITHIN`], from what is known of both algorithms.
+fn reason(kind: Kind, algorithm: Algorithm, ranks: u32, bytes: u64) -> Option<&'static str> {
+    use Algorithm as A;
+    let large = bytes > 65536;
+    match (kind, algorithm) {
+        (Kind::Barrier, A::Linear) => Some(ENVELOPE),
+        (Kind::Bcast, A::Binomial) if large => Some(BLOCKING),
+        (Kind::Bcast, A::Binomial | A::Pipeline | A::ScatterAllgather) => Some(SHARING),
+        (Kind::Bcast | Kind::Scatter, A::Linear) if bytes <= 1024 => Some(SHARING),
+        (Kind::Scatter, A::Binomial) => Some(CHILDREN),
+        (Kind::Allgather, A::RecursiveDoubling) if !ranks.is_power_of_two() => Some(FOLDING),
+        (Kind::ReduceScatter, A::RecursiveHalving) if !ranks.is_power_of_two() => Some(FOLDING),
+        (Kind::Allreduce, A::Rabenseifner | A::RecursiveDoubling | A::Ring)
+            if !ranks.is_power_of_two() && !large =>
+        {
+            Some(SHARING)
+        }
+        (Kind::Allgatherv, A::Ring) if !large => Some(SHARING),
+        _ => None,
+    }
+}
+
+/// Collectives between barriers.
+pub fn collectives() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (kind, algorithm, there) in ALGORITHMS {
+        for ranks in [16, 13] {
+            for bytes in [1024, 65536, 400_000] {
+                let barrier = kind == Kind::Barrier;
+                if barrier && bytes > 1024 {
+                    continue;
+                }
+                let bytes = if barrier { 0 } else { bytes };
+                let turns = if bytes > 1024 { 20 } else { 100 };
+                let platform = crossbar(ranks);
+                let segment = match algorithm {
+                    Algorithm::Pipeline => 8192,
+                    _ => 0,
+                };
+                let program = collective(kind, ranks, bytes, 0, turns);
+                let name = match bytes {
+                    0 => format!("{} of {ranks}, {algorithm}", kind.name()),
+                    _ => format!("{} of {ranks}, {algorithm}, {bytes} B", kind.name()),
+                };
+                let mut case = Case::new(name, program, platform);
+                case.cluster = (case.cluster)
+                    .with_algorithm(Kind::Barrier, Algorithm::Dissemination.into())
+                    .with_algorithm(kind, Selected { algorithm, segment });
+                if !barrier {
+                    case.options.push("--cfg=smpi/barrier:ompi_bruck".into());
+                }
+                case.options.push(format!("--cfg=smpi/{there}"));
+                case.reason = reason(kind, algorithm, ranks, bytes);
+                cases.push(case);
+            }
+        }
+    }
+    cases
+}
+
+/// Computation, halo and all-reduce.
+pub fn mixed() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (bytes, mean) in [(8192, 50), (65536, 500)] {
+        for platform in [crossbar(64), square(8)] {
+            let halo = Halo {
+                side: 8,
+                bytes,
+                mean: mean * US,
+                even: false,
+                turns: 50,
+                allreduce: Some(8),
+            };
+            let shape = match platform.shape {
+                Shape::Crossbar { .. } => "crossbar",
+                Shape::Torus { .. } => "torus",
+            };
+            let name =
+                format!("halo and all-reduce of 8 x 8 on a {shape}, {bytes} B, {mean} us of work");
+            let mut case = Case::new(name, torus(halo), platform);
+            case.cluster =
+                (case.cluster).with_algorithm(Kind::Allreduce, Algorithm::RecursiveDoubling.into());
+            case.options.push("--cfg=smpi/allreduce:rdb".into());
+            cases.push(case);
+        }
+    }
+    for (ranks, bytes) in [(16, 64), (13, 64), (16, 8192), (13, 8192)] {
+        let program = collective(Kind::Allreduce, ranks, bytes, 200 * US, 100);
+        let name = format!("all-reduce of {ranks}, {bytes} B, 200 us of work");
+        let mut case = Case::new(name, program, crossbar(ranks));
+        case.cluster = (case.cluster)
+            .with_algorithm(Kind::Barrier, Algorithm::Dissemination.into())
+            .with_algorithm(Kind::Allreduce, Algorithm::RecursiveDoubling.into());
+        case.options.push("--cfg=smpi/barrier:ompi_bruck".into());
+        case.options.push("--cfg=smpi/allreduce:rdb".into());
+        case.reason = (bytes == 8192).then_some(SHARING);
+        cases.push(case);
+    }
+    cases
+}
+
+/// Larger ones, to compare how fast both replay.
+pub fn speed() -> Vec<Case> {
+    let halo = |side, allreduce, turns| {
+        torus(Halo {
+            side,
+            bytes: 8192,
+            mean: 100 * US,
+            even: false,
+            turns,
+            allreduce,
+        })
+    };
+    let mut cases = vec![
+        Case::new("ring of 64".into(), ring(64, 8192, 0, 200), crossbar(64)),
+        Case::new("halo of 32 x 32".into(), halo(32, None, 10), crossbar(1024)),
+        Case::new(
+            "halo of 16 x 16 on a torus, all-reduce".into(),
+            halo(16, Some(8), 20),
+            square(16),
+        ),
+        Case::new(
+            "all-reduce of 1024".into(),
+            collective(Kind::Allreduce, 1024, 8, 0, 5),
+            crossbar(1024),
+        ),
+        Case::new(
+            "all-to-all of 64".into(),
+            collective(Kind::Alltoall, 64, 1024, 0, 20),
+            crossbar(64),
+        ),
+    ];
+    for case in &mut cases {
+        for (kind, algorithm, there) in [
+            (
+                Kind::Barrier,
+                Algorithm::Dissemination,
+                "barrier:ompi_bruck",
+            ),
+            (
+                Kind::Allreduce,
+                Algorithm::RecursiveDoubling,
+                "allreduce:rdb",
+            ),
+            (Kind::Alltoall, Algorithm::Pairwise, "alltoall:ring"),
+        ] {
+            case.cluster = case.cluster.clone().with_algorithm(kind, algorithm.into());
+            case.options.push(format!("--cfg=smpi/{there}"));
+        }
+    }
+    cases
+}
+
+/// A hundred thousand ranks, for the interpreter alone.
+pub fn large() -> Vec<Case> {
+    let side = 316;
+    let halo = |allreduce| Halo {
+        side,
+        bytes: 8192,
+        mean: 100 * US,
+        even: true,
+        turns: 5,
+        allreduce,
+    };
+    let mut cases = vec![
+        Case::new(
+            "halo of 316 x 316 on a torus".into(),
+            torus(halo(None)),
+            square(side),
+        ),
+        Case::new(
+            "halo of 316 x 316 on a torus, all-reduce".into(),
+            torus(halo(Some(8))),
+            square(side),
+        ),
+        Case::new(
+            "all-reduce of 100000".into(),
+            collective(Kind::Allreduce, 100_000, 8, 0, 5),
+            crossbar(100_000),
+        ),
+    ];
+    for case in &mut cases {
+        case.cluster = (case.cluster.clone())
+            .with_algorithm(Kind::Allreduce, Algorithm::RecursiveDoubling.into());
+    }
+    cases
+}

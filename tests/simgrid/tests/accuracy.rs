@@ -1,0 +1,56 @@
+//! Both replay the same traces on the same platform, and must agree. Nothing here depends on how fast either is.
+
+use nodescope_simgrid::cases::{Case, WITHIN, collectives, mixed, point_to_point};
+use nodescope_simgrid::replay;
+
+/// Whether smpirun is there; says so if not.
+fn have() -> bool {
+    match replay::version() {
+        Ok(_) => true,
+        Err(why) => {
+            println!("skipped: {why}");
+            false
+        }
+    }
+}
+
+fn agree(cases: Vec<Case>) {
+    if !have() {
+        return;
+    }
+    let mut wrong = Vec::new();
+    let mut compared = 0;
+    for case in cases.into_iter().filter(|case| case.reason.is_none()) {
+        let times = case.run().unwrap_or_else(|e| panic!("{}: {e}", case.name));
+        let difference = times.difference();
+        let line = format!(
+            "{}: {:.6} s here, {:.6} s there, {:+.2} %",
+            case.name,
+            times.here,
+            times.there,
+            difference * 100.0
+        );
+        println!("{line}");
+        compared += 1;
+        if difference.abs() > WITHIN {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(compared > 0);
+}
+
+#[test]
+fn messages_take_as_long_as_in_simgrid() {
+    agree(point_to_point());
+}
+
+#[test]
+fn collectives_take_as_long_as_in_simgrid() {
+    agree(collectives());
+}
+
+#[test]
+fn work_and_messages_take_as_long_as_in_simgrid() {
+    agree(mixed());
+}
