@@ -459,9 +459,9 @@ pub fn large() -> Vec<Case> {
             square(side),
         ),
         Case::new(
-            "halo of 316 x 316 on a torus, all-reduce".into(),
+            "halo of 316 x 316, all-reduce".into(),
             torus(halo(Some(8))),
-            square(side),
+            crossbar(side * side),
         ),
         Case::new(
             "all-reduce of 100000".into(),
