@@ -9,7 +9,7 @@ use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field};
 use super::flags::Recipe;
 use super::plan::{Itself, Memory};
-use super::registers::{HOST, STACK, sized};
+use super::registers::{HOST, STACK, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
@@ -578,6 +578,10 @@ impl Emitter {
     /// An instruction as itself. False: it cannot be done, and nothing was emitted.
     pub fn itself(&mut self, p: &Itself, operation: usize) -> bool {
         let i = &p.instruction;
+        if i.op0_kind() == OpKind::Register && is_high_byte(i.op0_register()) {
+            self.high_byte(p, operation);
+            return true;
+        }
         // Which scratch registers are left for operands that are kept in memory.
         let mut homes: Vec<(usize, Register)> = Vec::new();
         let address = match p.memory {
@@ -694,6 +698,25 @@ impl Emitter {
 }
 
 impl Emitter {
+    /// An operation on the second byte of a register, and a constant: in AH, since with most host registers there is no name
+    /// for that byte.
+    fn high_byte(&mut self, p: &Itself, operation: usize) {
+        let host = HOST[number(p.instruction.op0_register())].expect("the first four have one");
+        self.a.copy(RAX, host);
+        let mut moved = p.instruction;
+        moved.set_op0_register(Register::AH);
+        self.a.put(&moved);
+        if p.written & 1 != 0 {
+            self.a.copy(host, RAX);
+        }
+        if p.flags_out {
+            self.in_host = true;
+            self.in_memory = false;
+            self.recipe = None;
+        }
+        self.resume(operation);
+    }
+
     /// Where the routine for indirect branches is.
     pub fn leave_indirect(&self) -> u64 {
         self.routines.leave_indirect

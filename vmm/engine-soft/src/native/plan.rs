@@ -402,6 +402,17 @@ fn has_plain_address(i: &Instruction) -> bool {
         || i.memory_displacement64() >> 31 == (1 << 33) - 1
 }
 
+/// Whether an instruction does something simple with AH, BH, CH or DH and a constant: compilers test and clear bits of the
+/// second byte so.
+fn is_on_high_byte(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    i.op0_kind() == OpKind::Register
+        && is_high_byte(i.op0_register())
+        && i.op_count() == 2
+        && i.op1_kind() == OpKind::Immediate8
+        && matches!(i.mnemonic(), Add | And | Cmp | Mov | Or | Sub | Test | Xor)
+}
+
 /// Decide how to carry out an instruction of 64-bit code.
 pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Plan {
     if is_nothing(i) {
@@ -421,7 +432,8 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
     let named = |n: u32| match i.op_kind(n) {
         OpKind::Register => {
             let r = i.op_register(n);
-            (r.is_gpr() || r.is_xmm() || r.is_ymm()) && !is_high_byte(r)
+            (r.is_gpr() || r.is_xmm() || r.is_ymm())
+                && (!is_high_byte(r) || n == 0 && is_on_high_byte(i))
         }
         OpKind::Memory
         | OpKind::Immediate8
