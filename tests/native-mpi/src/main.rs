@@ -1,0 +1,422 @@
+//! MPI programs on this machine: their wall time as predicted from traces, beside their wall time.
+//!
+//! Two ranks, over shared memory and over TCP's loopback. For each of the two paths a cluster is fitted to a traced ping-pong. Each program is
+//! run without the tracer, which gives the wall time, and with it, which gives a trace; from each trace the time over either path is
+//! predicted. Over the path that was traced the bursts are known and the messages are not; over the other one nothing of the run has been
+//! seen.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use clap::Parser;
+use nodescope_calibrate::trace::Collector;
+use nodescope_calibrate::{ClusterFile, FitOptions, FittedPath};
+use nodescope_host_trace::tracer::{Mpi, library};
+use nodescope_hypercall::Function;
+use nodescope_model::Program;
+use nodescope_model::sequence::{SequenceBuilder, Take};
+use nodescope_predict::{Cluster, Request, predict};
+use nodescope_trace::{Event, TraceReader};
+use serde_json::{Value, json};
+use statrs::statistics::{Data, OrderStatistics};
+use thiserror::Error;
+
+/// Paths by name, with the transports that Open MPI is to use.
+const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
+/// Programs in the folder `programs`.
+const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
+
+/// Why nothing could be measured.
+#[derive(Debug, Error)]
+enum Failure {
+    /// A program does not compile.
+    #[error("cannot compile {0}: {1}")]
+    Compile(String, String),
+    /// Reading or writing.
+    #[error("cannot read or write a file: {0}")]
+    Files(std::io::Error),
+    /// Anything else.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// MPI programs on this machine: predicted from traces, beside measured (tests/native-mpi/README.md).
+#[derive(Parser, Clone, Debug)]
+struct Options {
+    /// Print the line of JSON alone.
+    #[arg(long)]
+    json: bool,
+    /// Rounds of interleaved runs; medians are compared.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Programs to run, all by default.
+    #[arg(long, value_delimiter = ',')]
+    programs: Vec<String>,
+    /// Keep the fitted clusters in this folder.
+    #[arg(long, value_name = "DIR")]
+    keep: Option<PathBuf>,
+}
+
+impl Options {
+    fn say(&self, text: &str) {
+        if !self.json {
+            println!("{text}");
+        }
+    }
+}
+
+/// What was measured of a program over a path, a value for each round, seconds.
+#[derive(Clone, Debug, Default)]
+struct Runs {
+    plain: Vec<f64>,
+    traced: Vec<f64>,
+    /// As predicted from the round's trace, by path.
+    predicted: [Vec<f64>; PATHS.len()],
+}
+
+/// Predicts and measures.
+fn measure(options: &Options) -> Result<Value, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let machine = Machine::new(folder.path())?;
+    let programs: Vec<&str> = match options.programs.as_slice() {
+        [] => PROGRAMS.into(),
+        chosen => chosen.iter().map(String::as_str).collect(),
+    };
+    for program in &programs {
+        let source = sources().join("programs").join(format!("{program}.c"));
+        machine.compile(&source, program)?;
+    }
+    machine.compile(&calibration(), "measure")?;
+    let stolen = stolen();
+    let mut collectors = PATHS.map(|_| Collector::default());
+    let mut traces: Vec<Vec<[PathBuf; PATHS.len()]>> = Vec::new();
+    let mut runs = vec![[(); PATHS.len()].map(|()| Runs::default()); programs.len()];
+    for round in 1..=options.rounds.max(1) {
+        options.say(&format!("round {round} of {}", options.rounds.max(1)));
+        for ((path, transports), collector) in PATHS.iter().zip(&mut collectors) {
+            let trace = machine
+                .trace("measure", transports, &format!("measure-{path}"))?
+                .1;
+            for event in events(&trace)? {
+                collector.add(&event?);
+            }
+        }
+        let mut of_round = Vec::new();
+        for (program, runs) in programs.iter().zip(&mut runs) {
+            let mut paths = PATHS.map(|_| PathBuf::new());
+            for (((path, transports), runs), kept) in PATHS.iter().zip(runs).zip(&mut paths) {
+                runs.plain.push(machine.run(program, transports, None)?);
+                let (seconds, trace) =
+                    machine.trace(program, transports, &format!("{program}-{path}-{round}"))?;
+                runs.traced.push(seconds);
+                *kept = trace;
+            }
+            of_round.push(paths);
+        }
+        traces.push(of_round);
+    }
+    let stolen = stolen_since(stolen);
+    let mut clusters = Vec::new();
+    for ((path, _), collector) in PATHS.iter().zip(collectors) {
+        clusters.push(fitted(path, collector, options)?);
+    }
+    for of_round in &traces {
+        for (paths, runs) in of_round.iter().zip(&mut runs) {
+            for (trace, runs) in paths.iter().zip(runs) {
+                let program = model(trace)?;
+                for (cluster, predicted) in clusters.iter().zip(&mut runs.predicted) {
+                    predicted.push(seconds(&program, cluster)?);
+                }
+            }
+        }
+    }
+    Ok(compare(options, &programs, &runs, stolen))
+}
+
+/// The tables, and the line of JSON.
+fn compare(
+    options: &Options,
+    programs: &[&str],
+    runs: &[[Runs; PATHS.len()]],
+    stolen: f64,
+) -> Value {
+    let rounds = options.rounds.max(1);
+    let mut table = format!(
+        "\nwall time of MPI programs, 2 ranks on this machine, medians of {rounds} rounds, seconds\n{:<10}{:>8}{:>8}{:>12}{:>12}{:>20}{:>9}\n",
+        "program", "traced", "for", "predicted", "measured", "(least to most)", "error"
+    );
+    let (mut same, mut other, mut spreads, mut slower) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut cells = Vec::new();
+    for (program, by_path) in programs.iter().zip(runs) {
+        for (on, (traced, _)) in PATHS.iter().enumerate() {
+            let plain = median(&by_path[on].plain);
+            slower.push(median(&by_path[on].traced) / plain - 1.0);
+            let (least, most) = ends(&by_path[on].plain);
+            spreads.push((most - least) / plain);
+            for (to, (target, _)) in PATHS.iter().enumerate() {
+                let measured = &by_path[to].plain;
+                let (least, most) = ends(measured);
+                let measured = median(measured);
+                let predicted = median(&by_path[on].predicted[to]);
+                let error = predicted / measured - 1.0;
+                if on == to {
+                    same.push(error.abs());
+                } else {
+                    other.push(error.abs());
+                }
+                let range = format!("({least:.3} to {most:.3})");
+                // Writing to a string cannot fail.
+                let _ = writeln!(
+                    table,
+                    "{program:<10}{traced:>8}{target:>8}{predicted:>12.4}{measured:>12.4}{range:>20}{:>8.1}%",
+                    error * 100.0
+                );
+                cells.push(json!({
+                    "program": program, "traced": traced, "for": target,
+                    "predicted": round(predicted), "measured": round(measured),
+                    "least": round(least), "most": round(most), "error": round(error),
+                }));
+            }
+        }
+    }
+    let all: Vec<f64> = same.iter().chain(&other).copied().collect();
+    let largest = all.iter().copied().fold(0.0, f64::max);
+    let percent = |value: f64| value * 100.0;
+    let _ = writeln!(
+        table,
+        "mean error {:.1} % (same path {:.1} %, other path {:.1} %), largest {:.1} %\n\
+         noise: from least to most {:.1} % of the median in the median, {:.1} % at most; {:.1} % of the processors' time stolen by other machines\n\
+         traced runs take {:+.1} % in the median",
+        percent(mean(&all)),
+        percent(mean(&same)),
+        percent(mean(&other)),
+        percent(largest),
+        percent(median(&spreads)),
+        percent(spreads.iter().copied().fold(0.0, f64::max)),
+        percent(stolen),
+        percent(median(&slower)),
+    );
+    options.say(&table);
+    json!({
+        "name": "native-mpi",
+        "mean_error": round(mean(&all)),
+        "same_path": round(mean(&same)),
+        "other_path": round(mean(&other)),
+        "largest_error": round(largest),
+        "noise": round(median(&spreads)),
+        "largest_noise": round(spreads.iter().copied().fold(0.0, f64::max)),
+        "stolen": round(stolen),
+        "tracing": round(median(&slower)),
+        "rounds": rounds,
+        "cells": cells,
+    })
+}
+
+fn median(values: &[f64]) -> f64 {
+    Data::new(values.to_vec()).median()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+fn ends(values: &[f64]) -> (f64, f64) {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    (least, values.iter().copied().fold(0.0, f64::max))
+}
+
+/// Four decimals.
+fn round(value: f64) -> f64 {
+    (value * 1e4).round() / 1e4
+}
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf()
+}
+
+/// The program that measures a path.
+fn calibration() -> PathBuf {
+    sources().join("../../plugins/analysis/calibrate/measure.c")
+}
+
+fn other(what: impl std::fmt::Display) -> Failure {
+    Failure::Other(what.to_string())
+}
+
+/// Runs programs on this machine.
+struct Machine<'a> {
+    folder: &'a Path,
+    tracer: PathBuf,
+}
+
+impl Machine<'_> {
+    fn new(folder: &Path) -> Result<Machine<'_>, Failure> {
+        let tools = sources().join("../../guest-images/tracer");
+        let tracer = library(Mpi::OpenMpi, &tools, &folder.join("tracer")).map_err(other)?;
+        Ok(Machine { folder, tracer })
+    }
+
+    fn compile(&self, source: &Path, name: &str) -> Result<(), Failure> {
+        let output = Command::new("mpicc.openmpi")
+            .args(["-O2", "-o"])
+            .arg(self.folder.join(name))
+            .arg(source)
+            .arg("-lm")
+            .output()
+            .map_err(|error| {
+                other(format!(
+                    "mpicc.openmpi does not start: {error}; install libopenmpi-dev"
+                ))
+            })?;
+        if output.status.success() {
+            Ok(())
+        } else {
+            let text = String::from_utf8_lossy(&output.stderr);
+            Err(Failure::Compile(name.into(), text.into_owned()))
+        }
+    }
+
+    /// Runs a program over transports, tracing it if there is a folder for the logs; the seconds that it measured itself, or NaN if it
+    /// does not.
+    fn run(&self, program: &str, transports: &str, logs: Option<&Path>) -> Result<f64, Failure> {
+        let mut command = Command::new("mpirun.openmpi");
+        command.args(["--allow-run-as-root", "-np", "2", "--mca", "pml", "ob1"]);
+        command.args(["--mca", "btl", transports]);
+        if let Some(logs) = logs {
+            command.env("LD_PRELOAD", &self.tracer);
+            command.env("NODESCOPE_TRACE_LOG", logs);
+        }
+        let output = command
+            .arg(self.folder.join(program))
+            .output()
+            .map_err(|error| {
+                other(format!(
+                    "mpirun.openmpi does not start: {error}; install openmpi-bin"
+                ))
+            })?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(other(format!("{program} over {transports}: {text}")));
+        }
+        let text = String::from_utf8_lossy(&output.stdout);
+        let seconds = text.lines().find_map(|line| line.strip_prefix("seconds "));
+        Ok(seconds
+            .and_then(|seconds| seconds.parse().ok())
+            .unwrap_or(f64::NAN))
+    }
+
+    /// Traces a program; its seconds and the trace.
+    fn trace(
+        &self,
+        program: &str,
+        transports: &str,
+        name: &str,
+    ) -> Result<(f64, PathBuf), Failure> {
+        let logs = self.folder.join("logs");
+        std::fs::create_dir_all(&logs).map_err(Failure::Files)?;
+        let seconds = self.run(program, transports, Some(&logs))?;
+        let trace = self.folder.join(format!("{name}.nst"));
+        nodescope_host_trace::merge(&logs, &trace, Some(0)).map_err(other)?;
+        std::fs::remove_dir_all(&logs).map_err(Failure::Files)?;
+        Ok((seconds, trace))
+    }
+}
+
+/// The events of a trace.
+fn events(trace: &Path) -> Result<impl Iterator<Item = Result<Event, Failure>>, Failure> {
+    let reader = TraceReader::open(trace).map_err(other)?;
+    Ok(reader.events().map(|event| event.map_err(other)))
+}
+
+/// The cluster on which each rank has a node, and this path lies between them; by way of its file, as a user has it.
+fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster, Failure> {
+    let measured = collector.finish(path).map_err(other)?;
+    let fit = nodescope_calibrate::fit::fit(&measured, FitOptions::default()).map_err(other)?;
+    let file = ClusterFile {
+        name: path.into(),
+        cores: 1,
+        network: Some(FittedPath {
+            source: format!("a ping-pong over {path}"),
+            fit,
+        }),
+        memory: None,
+    };
+    options.say(&file.summary());
+    let text = file.text();
+    if let Some(folder) = &options.keep {
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(folder.join(format!("{path}.toml")), &text))
+            .map_err(Failure::Files)?;
+    }
+    Cluster::parse(Path::new(path), &text).map_err(other)
+}
+
+/// A trace, with its measured part marked, and the marks.
+struct Marked {
+    program: Program,
+    marks: Vec<Option<(u64, u64)>>,
+}
+
+fn model(trace: &Path) -> Result<Marked, Failure> {
+    let mut builder = SequenceBuilder::new(Take {
+        job: None,
+        marks: vec![(Function::Barrier, 1), (Function::Barrier, 2)],
+    });
+    for event in events(trace)? {
+        builder.add(&event?);
+    }
+    let sequences = builder.finish().map_err(other)?;
+    Ok(Marked {
+        program: Program::new(&sequences),
+        marks: sequences.marks,
+    })
+}
+
+/// The predicted time of the measured part.
+fn seconds(marked: &Marked, cluster: &Cluster) -> Result<f64, Failure> {
+    let request = Request {
+        replicas: 0,
+        critical_path: false,
+        ..Request::default()
+    };
+    let mut prediction = predict(&marked.program, cluster, &request).map_err(other)?;
+    prediction.between(&marked.marks);
+    match prediction.section {
+        Some(section) if prediction.outcome.complete() => Ok(section.time as f64 * 1e-12),
+        _ => Err(other(format!(
+            "the prediction does not come to its end: {:?}",
+            prediction.outcome.problems
+        ))),
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    match measure(&options) {
+        Ok(line) => {
+            println!("{line}");
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            eprintln!("nodescope-native-mpi: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ticks of all processors: stolen, and all.
+fn stolen() -> (f64, f64) {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = text.lines().next().unwrap_or_default().split_whitespace();
+    let ticks: Vec<f64> = ticks.skip(1).filter_map(|tick| tick.parse().ok()).collect();
+    // user nice system idle iowait irq softirq steal; what follows is part of user.
+    let all = ticks.iter().take(8).sum();
+    (ticks.get(7).copied().unwrap_or(0.0), all)
+}
+
+fn stolen_since(before: (f64, f64)) -> f64 {
+    let now = stolen();
+    (now.0 - before.0) / (now.1 - before.1).max(1.0)
+}
