@@ -104,9 +104,6 @@ impl ClusterFile {
             if let Some(receive) = &fit.receive {
                 let _ = writeln!(out, "  late receives    {}", line_up(receive));
             }
-            if let Some(rate) = fit.copy_bandwidth {
-                let _ = writeln!(out, "  copies           {}", ByteRate(rate));
-            }
             let _ = writeln!(out, "  costs, one way   {}", residuals(&fit.residuals));
             if let Some(late) = &fit.late_residuals {
                 let _ = writeln!(out, "  costs, late      {}", residuals(late));
@@ -157,13 +154,13 @@ fn section(out: &mut String, name: &str, path: &Path) {
     }
     let _ = writeln!(out, "latency = {}", exact(*latency));
     let _ = writeln!(out, "bandwidth = \"{}\"", ByteRate(fit.bandwidth));
-    if let Some(rate) = fit.copy_bandwidth {
-        let _ = writeln!(out, "copy_bandwidth = \"{}\"", ByteRate(rate));
-    }
     let _ = writeln!(out, "# {}", eager(fit));
     let _ = writeln!(out, "eager_limit = \"{eager_limit} B\"");
     table(out, "send_overhead", send_overhead);
     table(out, "receive_overhead", receive_overhead);
+    if let Some(buffered) = &fit.channel.buffered_overhead {
+        table(out, "buffered_overhead", buffered);
+    }
 }
 
 fn table(out: &mut String, key: &str, table: &Table) {

@@ -5,8 +5,7 @@
 //! interprets a ping-pong. T is measured. Where the trace shows them, so are o_s, by the time in sends that do not wait, and o_r, by the time in
 //! receives of messages that were there before. L follows from the smallest size, G from how T grows between the largest, whose senders wait
 //! until the data has gone; what then remains of T goes into the receiver's table, so that the tables together give back T as fitted.
-//! What late receives take longer than that table says grows with the size, and becomes the bandwidth of
-//! copies. Where only T is known, the remainder is divided between both ends alike.
+//! Late receives have a table of their own. Where only T is known, the remainder is divided between both ends alike.
 
 use nodescope_predict::{Channel, Model, Table};
 
@@ -49,8 +48,6 @@ pub struct Fit {
     pub channel: Channel,
     /// Bytes per second.
     pub bandwidth: u64,
-    /// Bytes per second of the copies of messages that were there before their receives; none if they cost nothing.
-    pub copy_bandwidth: Option<u64>,
     /// The one-way times.
     pub one_way: Piecewise,
     /// Times in sends, if they are visible.
@@ -132,15 +129,19 @@ pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, Calibrat
     let bandwidth = rounded(bandwidth);
     let (mut channel, clipped) = costs.channel(&knots, latency, bandwidth);
     let late = points(&below(&measured.receive));
-    channel.copy_per_byte = copies(&channel, &late);
-    let copy_bandwidth = match channel.copy_per_byte {
-        0.0 => None,
-        per_byte => Some(rounded((1e12 / per_byte) as u64)),
-    };
-    channel.copy_per_byte = copy_bandwidth.map_or(0.0, nodescope_predict::network::per_byte);
+    channel.buffered_overhead = receive.as_ref().map(|receive| {
+        let ends = receive
+            .segments
+            .iter()
+            .flat_map(|segment| [segment.from, segment.to]);
+        let points = ends.map(|bytes| (bytes, (receive.at(bytes) * 1e3).round().max(0.0) as u64));
+        let mut points: Vec<(u64, u64)> = points.collect();
+        points.dedup_by_key(|point| point.0);
+        table(points)
+    });
     let late_residuals = (!late.is_empty()).then(|| {
         let fitted = |point: &Point| {
-            let time = channel.receive_overhead.at(point.bytes) + channel.copy(point.bytes);
+            let time = channel.receive(point.bytes).buffered;
             Point {
                 bytes: point.bytes,
                 time: time as f64 / 1e3,
@@ -172,7 +173,6 @@ pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, Calibrat
         late_residuals,
         channel,
         bandwidth,
-        copy_bandwidth,
         one_way: total,
         send,
         receive,
@@ -180,27 +180,6 @@ pub fn fit(measured: &Measurements, options: FitOptions) -> Result<Fit, Calibrat
         range,
         notes,
     })
-}
-
-/// Picoseconds a byte that late receives take beyond the receiver's table: the slope of least absolute relative residuals through zero, which is a
-/// weighted median.
-fn copies(channel: &Channel, late: &[Point]) -> f64 {
-    let mut slopes: Vec<(f64, f64)> = (late.iter())
-        .filter(|point| point.bytes > 0)
-        .map(|point| {
-            let bytes = point.bytes as f64;
-            let more = point.time * 1e3 - channel.receive_overhead.at(point.bytes) as f64;
-            (more / bytes, bytes / point.time)
-        })
-        .collect();
-    slopes.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let half = slopes.iter().map(|slope| slope.1).sum::<f64>() / 2.0;
-    let mut sum = 0.0;
-    let middle = slopes.iter().find(|slope| {
-        sum += slope.1;
-        sum >= half
-    });
-    middle.map_or(0.0, |slope| slope.0.max(0.0))
 }
 
 fn residuals(fitted: &[Point], measured: &[Point], sigma: f64) -> Residuals {
