@@ -210,6 +210,8 @@ pub enum Action {
     Opaque,
     /// Nothing; the moment is of interest, under this number.
     Mark(u32),
+    /// A fragment of the program, by its number, of which only the attributes are known.
+    Reduced(u32),
     /// A message to a rank; blocking without a request.
     Send {
         /// Receiver.

@@ -4,6 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 
 use nodescope_model::{Action, CollectiveKind, Mode, Node, Op, PeerRef, Program, Source};
 
+use crate::reduce::Fragment;
+
 /// No rank, no request, no tag.
 pub(crate) const NONE: u32 = u32::MAX;
 /// Any source or tag.
@@ -49,6 +51,8 @@ pub(crate) enum Act {
     },
     /// A moment of interest.
     Mark(u32),
+    /// A fragment that has been reduced.
+    Reduced(u32),
     /// A part of the list of requests.
     Wait {
         start: u32,
@@ -118,6 +122,8 @@ pub struct Code<'p> {
     pub(crate) cursors: u32,
     /// Moments of interest.
     pub(crate) marks: u32,
+    /// Fragments that have been reduced.
+    pub(crate) fragments: &'p [Fragment],
     /// Some receive or probe accepts what nobody knows.
     pub(crate) open: bool,
     /// Some operation goes on while its rank does something else.
@@ -127,6 +133,14 @@ pub struct Code<'p> {
 }
 
 impl<'p> Code<'p> {
+    /// Makes a program ready in which fragments have been reduced.
+    pub fn with_fragments(program: &'p Program, fragments: &'p [Fragment]) -> Code<'p> {
+        Code {
+            fragments,
+            ..Code::new(program)
+        }
+    }
+
     /// Makes a program ready.
     pub fn new(program: &'p Program) -> Code<'p> {
         let mut code = Code {
@@ -144,6 +158,7 @@ impl<'p> Code<'p> {
             requests: 0,
             cursors: 0,
             marks: 0,
+            fragments: &[],
             open: false,
             overlaps: false,
             beside: false,
@@ -261,6 +276,7 @@ impl<'p> Code<'p> {
         };
         match &op.action {
             Action::Nothing | Action::Opaque => Act::Nothing,
+            Action::Reduced(number) => Act::Reduced(*number),
             Action::Mark(number) => {
                 self.marks = self.marks.max(number + 1);
                 Act::Mark(*number)

@@ -14,6 +14,7 @@ mod matching;
 mod monitor;
 mod path;
 mod point;
+mod reduced;
 mod timeline;
 mod wires;
 
@@ -73,6 +74,8 @@ pub fn interpret(
     engine.run();
     Ok(engine.finish())
 }
+
+pub(crate) use reduced::{Ends, interpret_from};
 
 /// Who is told that something is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +224,9 @@ struct Engine<'a> {
     deferred: HashMap<u32, Vec<u32>>,
     path: Path,
     calls: timeline::Calls,
+    reduced: Vec<reduced::Entries>,
+    /// Several messages have been dealt with one after the other.
+    queued: bool,
     waits: HashMap<(WaitKind, u32, u32), WaitSum>,
     problems: Vec<Problem>,
     stopped: bool,
@@ -278,6 +284,8 @@ impl<'a> Engine<'a> {
             deferred: HashMap::new(),
             path: Path::new(options.critical_path),
             calls: timeline::Calls::new(options.timeline, world),
+            reduced: reduced::Entries::all(code.fragments),
+            queued: false,
             waits: HashMap::new(),
             problems: Vec::new(),
             stopped: false,
@@ -293,7 +301,7 @@ impl<'a> Engine<'a> {
     fn run(&mut self) {
         // The last to become runnable runs first.
         for rank in (0..self.world).rev() {
-            self.wake(rank, 0);
+            self.wake(rank, self.contexts[rank as usize].clock);
         }
         while let Some(context) = self.runnable.pop() {
             self.go(context);
@@ -530,6 +538,7 @@ impl<'a> Engine<'a> {
                 let (first, last) = &mut self.marks[number as usize];
                 (*first, *last) = ((*first).min(time), (*last).max(time));
             }
+            Act::Reduced(number) => self.enter_reduced(context, number),
             Act::Wait { start, length } => self.wait(context, start, length),
             Act::Free { start, length } => {
                 for index in start..start + length {
@@ -573,6 +582,7 @@ impl<'a> Engine<'a> {
         let start = c.clock;
         let ready = c.ready.max(start);
         c.clock = c.served();
+        self.queued |= c.inbox.len() > 1;
         c.inbox.clear();
         (c.ready, c.owed) = (0, 0);
         let (Some(cause), true) = (c.cause.take(), ready > start) else {

@@ -8,6 +8,7 @@
 //! - [`collective`]: collectives as rounds of messages, by algorithm.
 //! - `engine`: the interpreter.
 //! - [`result`]: what it yields; efficiencies.
+//! - [`reduce`]: fragments of a program, reduced to what they cost.
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
 //! - [`timeline`], [`trace`]: what each rank does when, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
@@ -19,6 +20,7 @@
 pub mod cluster;
 pub mod collective;
 pub mod network;
+pub mod reduce;
 pub mod result;
 pub mod scale;
 pub mod series;

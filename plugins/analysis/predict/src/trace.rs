@@ -266,7 +266,7 @@ impl Writer<'_> {
             Action::Opaque if collective_class(op.function) => {
                 record.flags = Flags(record.flags.0 | Flags::INTERCOMM.0);
             }
-            Action::Nothing | Action::Opaque | Action::Mark(_) => {}
+            Action::Nothing | Action::Opaque | Action::Mark(_) | Action::Reduced(_) => {}
             Action::Send {
                 to,
                 tag,

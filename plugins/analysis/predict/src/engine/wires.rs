@@ -101,6 +101,18 @@ impl Wires {
         link.occupy(now, head, time)
     }
 
+    /// From when on a rank's own port is free, where messages do not share links.
+    pub fn port(&self, rank: u32) -> u64 {
+        self.links.get(rank as usize).map_or(0, |link| link.free)
+    }
+
+    /// Keeps a rank's own port until a time.
+    pub fn keep_port(&mut self, rank: u32, until: u64) {
+        if let Some(link) = self.links.get_mut(rank as usize) {
+            link.free = link.free.max(until);
+        }
+    }
+
     /// Has a node's own links at hand.
     pub fn prepare(&self, node: u32) {
         if let Some(link) = self.links.get(node as usize) {

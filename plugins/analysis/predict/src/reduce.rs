@@ -1,0 +1,484 @@
+//! Partial interpretation: a fragment of a program is replaced by what it costs.
+//!
+//! A fragment is what ranks do between two moments each: all calls of a call site, a loop, or an interval of time. It is closed under
+//! communication if every message that is sent in it is received in it and the other way round, every member of a collective in it
+//! takes part in it, and no request is pending at its borders (Padaryan, 2005). Then its ranks leave it at times that depend on
+//! nothing but when they enter it, and where links are not shared that dependence has a simple form: rank r leaves at the latest of
+//! entry(s) + delay(s, r) over the ranks s on which it waits, directly or through others (linear in the algebra of maximum and
+//! sum: Baccelli, Cohen, Olsder and Quadrat, "Synchronization and Linearity", 1992). The delays are found by interpreting the
+//! fragment alone, once for each rank, which enters long after the others. They are the fragment's attributes, with its computation,
+//! messages and bytes; a program with them in place of the fragment takes exactly as long as with the fragment itself, whatever else in it
+//! changes. Where a time depends on the order in which messages come, that form does not hold, and the fragment is refused.
+
+mod closure;
+mod select;
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use nodescope_model::{Action, Entry, Mode, Op, Program, Sequence, Sequences, Source};
+use serde::Serialize;
+
+use crate::cluster::{Cluster, FitError, Progress};
+use crate::code::Code;
+use crate::engine::{Ends, interpret_from};
+use crate::timeline::Timeline;
+
+pub use select::{Occurrence, Selection, SelectionError, outline};
+
+/// Most ranks of a fragment: its delays are of every rank to every other.
+const MOST_RANKS: usize = 512;
+
+/// Which of a rank's two times at its entry is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Input {
+    /// When it enters.
+    Clock,
+    /// From when on its port, on which its messages follow one another, is free.
+    Port,
+}
+
+/// Something happens no earlier than this long after an input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Delay {
+    /// The place of the rank in the fragment's ranks.
+    pub from: u32,
+    /// Which of its times.
+    pub input: Input,
+    /// Picoseconds.
+    pub time: u64,
+}
+
+/// When a rank leaves a fragment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Exit {
+    /// It leaves at the latest of these.
+    pub clock: Vec<Delay>,
+    /// Its port is free at the latest of these.
+    pub port: Vec<Delay>,
+}
+
+/// What a rank does in a fragment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Cost {
+    /// Bursts, picoseconds.
+    pub computation: u64,
+    /// Calls that are not interpreted, picoseconds.
+    pub opaque: u64,
+    /// Instructions of its bursts.
+    pub instructions: u64,
+    /// Operations.
+    pub operations: u64,
+    /// Messages; all of the fragment are told with its first rank.
+    pub messages: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A fragment's attributes on a cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Fragment {
+    /// Its ranks, ascending.
+    pub ranks: Vec<u32>,
+    /// By place.
+    pub costs: Vec<Cost>,
+    /// By place.
+    pub exits: Vec<Exit>,
+    /// Picoseconds from the entry to the last exit if all enter at once.
+    pub alone: u64,
+    /// How often it occurs.
+    pub occurrences: u64,
+}
+
+/// A program in which fragments are reduced.
+#[derive(Clone, Debug)]
+pub struct Reduced {
+    /// The program.
+    pub program: Program,
+    /// Its fragments, by their numbers in it.
+    pub fragments: Vec<Fragment>,
+    /// Operations that they stand for, all occurrences together.
+    pub operations: u64,
+}
+
+/// Why a fragment cannot be reduced.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReduceError {
+    /// Nothing is meant by the selection.
+    #[error(transparent)]
+    Selection(#[from] SelectionError),
+    /// The program does not fit on the cluster.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// It is not closed, or its times do not depend on entries alone.
+    #[error(
+        "occurrence {occurrence} of the fragment cannot be reduced: rank {rank}, {call}: {reason}"
+    )]
+    Refused {
+        /// Number of the occurrence, from 1.
+        occurrence: usize,
+        /// The rank.
+        rank: u32,
+        /// The call.
+        call: String,
+        /// The reason.
+        reason: String,
+    },
+    /// The whole of it.
+    #[error("the fragment cannot be reduced: {0}")]
+    Whole(String),
+}
+
+/// The sequences of a program.
+pub(crate) fn unfolded(program: &Program) -> Sequences {
+    Sequences {
+        ranks: (0..program.ranks.len() as u32)
+            .map(|rank| program.unfold(rank))
+            .collect(),
+        communicators: program.communicators.clone(),
+        notes: program.notes.clone(),
+        ..Sequences::default()
+    }
+}
+
+pub(crate) fn describe(op: &Op) -> String {
+    format!("{} at {}", op.function, op.site)
+}
+
+/// Reduces a fragment of a program on a cluster, in all its occurrences. `timeline` is needed for intervals.
+///
+/// # Errors
+///
+/// A selection that means nothing, and fragments whose times do not depend on their ranks' entries alone.
+pub fn reduce(
+    program: &Program,
+    cluster: &Cluster,
+    selection: &Selection,
+    timeline: Option<&Timeline>,
+) -> Result<Reduced, ReduceError> {
+    let sequences = unfolded(program);
+    let nodes = cluster.place(sequences.ranks.len() as u32)?;
+    let occurrences = selection.occurrences(program, &sequences, timeline)?;
+    if let Progress::Thread { beta } = cluster.progress
+        && beta > 0.0
+    {
+        return Err(ReduceError::Whole(
+            "the progress thread takes a share of the processor (network.beta), which depends on what else it moves; set network.beta = 0".into(),
+        ));
+    }
+    let closure = closure::Closure::new(&sequences);
+    for (number, occurrence) in occurrences.iter().enumerate() {
+        let refused = |(rank, call, reason): closure::Refusal| ReduceError::Refused {
+            occurrence: number + 1,
+            rank,
+            call,
+            reason,
+        };
+        closure.check(occurrence).map_err(refused)?;
+        linear(&sequences, cluster, &nodes, occurrence).map_err(refused)?;
+    }
+    let mut fragments: Vec<Fragment> = Vec::new();
+    let mut examples: Vec<&Occurrence> = Vec::new();
+    let mut by_hash: HashMap<u64, Vec<usize>> = HashMap::new();
+    let mut numbers = Vec::with_capacity(occurrences.len());
+    for occurrence in &occurrences {
+        let same = by_hash.entry(hash(&sequences, occurrence)).or_default();
+        let known =
+            (same.iter().copied()).find(|&number| equal(&sequences, examples[number], occurrence));
+        let number = match known {
+            Some(number) => number,
+            None => {
+                let fragment = attributes(&sequences, cluster, &nodes, occurrence)?;
+                fragments.push(fragment);
+                examples.push(occurrence);
+                same.push(fragments.len() - 1);
+                fragments.len() - 1
+            }
+        };
+        fragments[number].occurrences += 1;
+        numbers.push(number as u32);
+    }
+    let operations = (fragments.iter())
+        .map(|f| f.occurrences * f.costs.iter().map(|cost| cost.operations).sum::<u64>())
+        .sum();
+    Ok(Reduced {
+        program: Program::new(&replaced(&sequences, &occurrences, &numbers)),
+        fragments,
+        operations,
+    })
+}
+
+/// What an occurrence consists of on each rank. The burst before its first call is not part of it.
+fn content<'a>(
+    sequences: &'a Sequences,
+    occurrence: &'a Occurrence,
+) -> impl Iterator<Item = (u32, &'a [Entry])> {
+    (occurrence.ranges.iter())
+        .map(|&(rank, start, end)| (rank, &sequences.ranks[rank as usize].entries[start..end]))
+}
+
+fn hash(sequences: &Sequences, occurrence: &Occurrence) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (rank, entries) in content(sequences, occurrence) {
+        (rank, entries.len()).hash(&mut hasher);
+        for entry in entries {
+            entry.op.hash(&mut hasher);
+            entry.opaque.hash(&mut hasher);
+        }
+        for entry in entries.iter().skip(1) {
+            (entry.burst.time, entry.burst.instructions).hash(&mut hasher);
+        }
+    }
+    hasher.finish()
+}
+
+fn equal(sequences: &Sequences, one: &Occurrence, other: &Occurrence) -> bool {
+    one.ranges.len() == other.ranges.len()
+        && content(sequences, one)
+            .zip(content(sequences, other))
+            .all(|((a, ones), (b, others))| {
+                let first = |entries: &[Entry]| entries.first().map(|e| (e.op.clone(), e.opaque));
+                a == b && first(ones) == first(others) && ones.get(1..) == others.get(1..)
+            })
+}
+
+/// What keeps the times of a closed fragment from the form that delays have.
+fn linear(
+    sequences: &Sequences,
+    cluster: &Cluster,
+    nodes: &[u32],
+    occurrence: &Occurrence,
+) -> Result<(), closure::Refusal> {
+    let calls = matches!(cluster.progress, Progress::Calls);
+    for (rank, entries) in content(sequences, occurrence) {
+        for entry in entries {
+            let op = &entry.op;
+            let fail = |reason: &str| Err((rank, describe(op), reason.to_owned()));
+            let request = match &op.action {
+                Action::Send { request, .. } | Action::Receive { request, .. } => request.is_some(),
+                _ => false,
+            };
+            let message = match &op.action {
+                Action::Send {
+                    to, bytes, mode, ..
+                } => Some((*to, *bytes, *mode)),
+                Action::Receive {
+                    from: Source::Peer(peer) | Source::Matched(peer),
+                    room,
+                    ..
+                } => Some((*peer, *room, Mode::Standard)),
+                Action::SendReceive {
+                    send: Some((to, _, bytes)),
+                    ..
+                } => Some((*to, *bytes, Mode::Standard)),
+                _ => None,
+            };
+            let sends = !matches!(op.action, Action::Receive { .. });
+            match &op.action {
+                Action::Probe { .. } => return fail("what a probe finds depends on what has come"),
+                Action::Mark(_) => return fail("a moment in it is of interest"),
+                Action::Reduced(_) => return fail("it is reduced already"),
+                Action::Cancel { .. } => {
+                    return fail("whether a cancelled receive got something depends on the order");
+                }
+                Action::Collective(collective) if collective.request.is_some() => {
+                    return fail("a non-blocking collective goes on beside what its rank does");
+                }
+                _ => {}
+            }
+            let other = message.map(|(peer, ..)| peer.resolve(rank, nodes.len() as u32));
+            let far = match (&op.action, other) {
+                (Action::Collective(_), _) => (occurrence.ranges.iter())
+                    .any(|&(other, ..)| nodes[other as usize] != nodes[rank as usize]),
+                (_, Some(other)) => nodes.get(other as usize) != nodes.get(rank as usize),
+                _ => false,
+            };
+            let communicates = message.is_some() || matches!(op.action, Action::Collective(_));
+            if !communicates {
+                continue;
+            }
+            if far && cluster.contention {
+                return fail(
+                    "its messages share links with those of others (network.contention); set network.contention = false",
+                );
+            }
+            let channels = match (far, &op.action) {
+                (true, Action::Collective(_)) => vec![&cluster.network, &cluster.memory],
+                (true, _) => vec![&cluster.network],
+                (false, _) => vec![&cluster.memory],
+            };
+            for channel in channels {
+                if channel.copy_per_byte > 0.0 || channel.buffered_overhead.is_some() {
+                    return fail(
+                        "what a message costs depends on whether it comes before its receive (copy_bandwidth, buffered overheads)",
+                    );
+                }
+                if let Some((_, bytes, mode)) = message
+                    && calls
+                    && request
+                    && (mode == Mode::Synchronous || (sends && bytes > channel.eager_limit))
+                {
+                    return fail(
+                        "a message above the eager limit goes on when its rank next calls MPI; set network.progress_thread = true",
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sequences of an occurrence alone.
+fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
+    let mut only = Sequences {
+        ranks: (sequences.ranks.iter())
+            .map(|sequence| Sequence {
+                entries: Vec::new(),
+                communicators: sequence.communicators.clone(),
+            })
+            .collect(),
+        communicators: sequences.communicators.clone(),
+        ..Sequences::default()
+    };
+    for (rank, entries) in content(sequences, occurrence) {
+        let own = &mut only.ranks[rank as usize].entries;
+        own.extend_from_slice(entries);
+        if let Some(first) = own.first_mut() {
+            first.burst = nodescope_model::Burst::default();
+        }
+    }
+    only
+}
+
+/// Interprets an occurrence alone, for each rank once as the last one to enter.
+fn attributes(
+    sequences: &Sequences,
+    cluster: &Cluster,
+    nodes: &[u32],
+    occurrence: &Occurrence,
+) -> Result<Fragment, ReduceError> {
+    let ranks: Vec<u32> = occurrence.ranges.iter().map(|&(rank, ..)| rank).collect();
+    if ranks.len() > MOST_RANKS {
+        return Err(ReduceError::Whole(format!(
+            "it is of {} ranks, more than {MOST_RANKS}",
+            ranks.len()
+        )));
+    }
+    let only = alone(sequences, occurrence);
+    let program = Program::new(&only);
+    let code = Code::new(&program);
+    let world = nodes.len();
+    let zero = vec![0; world];
+    let run = |clocks: &[u64], ports: &[u64]| interpret_from(&code, cluster, nodes, clocks, ports);
+    let together = run(&zero, &zero);
+    if let Some(problem) = &together.problem {
+        return Err(ReduceError::Whole(format!(
+            "alone it does not come to its end: {problem}"
+        )));
+    }
+    if together.queued {
+        return Err(ReduceError::Whole(
+            "a call in it receives several messages, which cost the receiver time in the order in which they come; it can be reduced where receiving costs nothing (network.receive_overhead)".into(),
+        ));
+    }
+    let latest = |ends: &Ends| {
+        ends.clocks
+            .iter()
+            .chain(&ends.ports)
+            .copied()
+            .max()
+            .unwrap_or(0)
+    };
+    let late = latest(&together) + 1;
+    let mut exits = vec![Exit::default(); ranks.len()];
+    for (from, &rank) in (0..).zip(&ranks) {
+        for input in [Input::Clock, Input::Port] {
+            if input == Input::Port && cluster.contention {
+                continue;
+            }
+            let mut times = zero.clone();
+            times[rank as usize] = late;
+            let ends = match input {
+                Input::Clock => run(&times, &zero),
+                Input::Port => run(&zero, &times),
+            };
+            for (exit, &rank) in exits.iter_mut().zip(&ranks) {
+                let delay = |end: u64| Delay {
+                    from,
+                    input,
+                    time: end - late,
+                };
+                let (clock, port) = (ends.clocks[rank as usize], ends.ports[rank as usize]);
+                if clock >= late {
+                    exit.clock.push(delay(clock));
+                }
+                if port >= late && !cluster.contention {
+                    exit.port.push(delay(port));
+                }
+            }
+        }
+    }
+    let mut costs: Vec<Cost> = (ranks.iter())
+        .map(|&rank| {
+            let entries = &only.ranks[rank as usize].entries;
+            let (computation, opaque) = together.computation[rank as usize];
+            Cost {
+                computation,
+                opaque,
+                instructions: entries.iter().map(|entry| entry.burst.instructions).sum(),
+                operations: entries.len() as u64,
+                ..Cost::default()
+            }
+        })
+        .collect();
+    if let Some(first) = costs.first_mut() {
+        (first.messages, first.bytes) = together.sent;
+    }
+    Ok(Fragment {
+        ranks,
+        costs,
+        exits,
+        alone: together.clocks.iter().copied().max().unwrap_or(0),
+        occurrences: 0,
+    })
+}
+
+/// The sequences with a single operation in place of each occurrence on each of its ranks.
+fn replaced(sequences: &Sequences, occurrences: &[Occurrence], numbers: &[u32]) -> Sequences {
+    let mut ranges: Vec<Vec<(usize, usize, u32)>> = vec![Vec::new(); sequences.ranks.len()];
+    for (occurrence, &number) in occurrences.iter().zip(numbers) {
+        for &(rank, start, end) in &occurrence.ranges {
+            ranges[rank as usize].push((start, end, number));
+        }
+    }
+    let mut reduced = Sequences {
+        communicators: sequences.communicators.clone(),
+        notes: sequences.notes.clone(),
+        ..Sequences::default()
+    };
+    for (sequence, mut ranges) in sequences.ranks.iter().zip(ranges) {
+        ranges.sort_unstable();
+        let mut entries = Vec::new();
+        let mut next = 0;
+        for (start, end, number) in ranges {
+            entries.extend_from_slice(&sequence.entries[next..start]);
+            let first = &sequence.entries[start];
+            entries.push(Entry {
+                burst: first.burst,
+                op: Op {
+                    action: Action::Reduced(number),
+                    ..first.op.clone()
+                },
+                opaque: None,
+            });
+            next = end;
+        }
+        entries.extend_from_slice(&sequence.entries[next..]);
+        reduced.ranks.push(Sequence {
+            entries,
+            communicators: sequence.communicators.clone(),
+        });
+    }
+    reduced
+}
