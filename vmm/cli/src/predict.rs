@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
 use nodescope_model::{Program, Take};
-use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret};
+use nodescope_predict::reduce::{self, Selection};
+use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
 use nodescope_trace::{TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
@@ -22,9 +23,13 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if args.ideal_network {
         cluster = cluster.ideal_network();
     }
-    let take = Take {
-        job: args.job,
+    let take = |job: Option<usize>| Take {
+        job,
         marks: args.from.into_iter().chain(args.to).collect(),
+    };
+    let jobs: Vec<Option<usize>> = match args.job.as_slice() {
+        [] => vec![None],
+        jobs => jobs.iter().copied().map(Some).collect(),
     };
     let request = Request {
         replicas: args.replicas,
@@ -35,26 +40,55 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     if !args.ranks.is_empty() {
         let mut programs = Vec::with_capacity(args.results.len());
         for results in &args.results {
-            programs.push(Program::new(&read(results, take.clone())?.1));
+            for &job in &jobs {
+                programs.push(Program::new(&read(results, take(job))?.1));
+            }
         }
         return sweep::ranks(args, &cluster, &programs, &request);
     }
-    let [results] = args.results.as_slice() else {
+    let ([results], &[job]) = (args.results.as_slice(), jobs.as_slice()) else {
         return Err(Failure::new(
             Exit::Study,
             format!(
                 "{} results are given, of which one can be predicted; give one, or --ranks N to predict more ranks from all of them",
-                args.results.len()
+                args.results.len() * jobs.len()
             ),
         ));
     };
-    let (path, sequences) = read(results, take)?;
-    let program = Program::new(&sequences);
+    let (path, sequences) = read(results, take(job))?;
+    let mut program = Program::new(&sequences);
     if let Some(sweep) = &args.sweep {
         return sweep::sweep(args, sweep, &file, &program, &request);
     }
-    let mut prediction = interpret(&program, &cluster, &request)
-        .map_err(|error| Failure::of(Exit::Study, &error))?;
+    if let Some(rank) = args.outline {
+        print(&reduce::outline(&program, rank))?;
+        return Ok(Exit::Ok);
+    }
+    let failed = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
+    let mut prediction = match &args.reduce {
+        None => interpret(&program, &cluster, &request).map_err(|error| failed(&error))?,
+        Some(selection) => {
+            let times = Request {
+                timeline: true,
+                replicas: 0,
+                ..request.clone()
+            };
+            // Intervals are of the run as it is without reducing anything.
+            let timeline = match selection {
+                Selection::Interval(..) => {
+                    let whole = interpret(&program, &cluster, &times);
+                    whole.map_err(|error| failed(&error))?.outcome.timeline
+                }
+                _ => None,
+            };
+            let reduced = reduce::reduce(&program, &cluster, selection, timeline.as_ref())
+                .map_err(|error| failed(&error))?;
+            let prediction = predict_reduced(&program, &reduced, &cluster, &request);
+            let prediction = prediction.map_err(|error| failed(&error))?;
+            program = reduced.program;
+            prediction
+        }
+    };
     if let (Some(from), Some(to)) = (args.from, args.to) {
         for (mark, (function, number)) in sequences.marks.iter().zip([from, to]) {
             if mark.is_none() {

@@ -43,7 +43,7 @@ pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use engine::{Options, interpret};
 pub use network::{Channel, Model, Table};
-pub use predict::{Interval, Prediction, Request, Section, predict};
+pub use predict::{Interval, Prediction, Request, Section, predict, predict_reduced};
 pub use result::{
     Blocked, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes, WaitKind, WaitState,
 };

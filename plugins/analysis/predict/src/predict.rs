@@ -6,6 +6,7 @@ use serde::Serialize;
 use crate::cluster::{Cluster, FitError};
 use crate::code::Code;
 use crate::engine::{Options, interpret};
+use crate::reduce::{Fragment, Reduced};
 use crate::result::{Efficiencies, Outcome};
 use crate::timeline::Phases;
 
@@ -83,6 +84,8 @@ pub struct Prediction {
     pub outcome: Outcome,
     /// None without replicas, or if every kind of burst has one value only.
     pub interval: Option<Interval>,
+    /// Fragments that were reduced.
+    pub fragments: Vec<Fragment>,
     /// What each rank does when, if it was asked for.
     pub phases: Option<Phases>,
     /// None if the program did not come to its end.
@@ -139,14 +142,43 @@ pub fn predict(
     cluster: &Cluster,
     request: &Request,
 ) -> Result<Prediction, FitError> {
-    let code = Code::new(program);
+    run(program, &Code::new(program), cluster, request)
+}
+
+/// Predicts a program's time on a cluster for which fragments of it have been reduced. Bursts in them are not drawn anew.
+///
+/// # Errors
+///
+/// As [`predict`].
+pub fn predict_reduced(
+    program: &Program,
+    reduced: &Reduced,
+    cluster: &Cluster,
+    request: &Request,
+) -> Result<Prediction, FitError> {
+    let code = Code::with_fragments(&reduced.program, &reduced.fragments);
+    let mut prediction = run(program, &code, cluster, request)?;
+    prediction.notes.push(
+        "within reduced fragments, waiting is what others' later entries cost, and bursts are not drawn anew".into(),
+    );
+    prediction.fragments = reduced.fragments.clone();
+    Ok(prediction)
+}
+
+/// Interprets `code`, which may have fragments of `program` reduced: on other networks these would cost something else.
+fn run(
+    program: &Program,
+    code: &Code<'_>,
+    cluster: &Cluster,
+    request: &Request,
+) -> Result<Prediction, FitError> {
     let options = Options {
         critical_path: request.critical_path,
         links: request.links,
         timeline: request.timeline,
         ..Options::default()
     };
-    let outcome = interpret(&code, cluster, &options)?;
+    let outcome = interpret(code, cluster, &options)?;
     let plain = Options {
         critical_path: false,
         links: 0,
@@ -154,7 +186,7 @@ pub fn predict(
     };
     let (mut efficiencies, mut interval) = (None, None);
     if outcome.complete() {
-        let ideal = interpret(&code, &cluster.ideal_network(), &plain)?;
+        let ideal = interpret(&Code::new(program), &cluster.ideal_network(), &plain)?;
         efficiencies = Some(Efficiencies::new(&outcome, &ideal));
         let varies = (program.bursts.iter())
             .any(|bursts| bursts.columns.iter().any(|column| column.length > 1));
@@ -165,7 +197,7 @@ pub fn predict(
                     resample: Some(request.seed.wrapping_add(u64::from(replica))),
                     ..plain.clone()
                 };
-                times.push(interpret(&code, cluster, &options)?.time);
+                times.push(interpret(code, cluster, &options)?.time);
             }
             times.sort_unstable();
             let median = quantile(&times, 0.5);
@@ -186,7 +218,9 @@ pub fn predict(
         ranks: program.ranks.len() as u32,
         traced: None,
         section: None,
-        phases: (outcome.timeline.as_ref()).map(|timeline| timeline.phases(program, ROWS, COLUMNS)),
+        fragments: Vec::new(),
+        phases: (outcome.timeline.as_ref())
+            .map(|timeline| timeline.phases(code.program, ROWS, COLUMNS)),
         outcome,
         interval,
         efficiencies,

@@ -74,6 +74,7 @@ impl Prediction {
                 writeln!(out, "  {name:<15}{:6.2} %   {meaning}", 100.0 * value)?;
             }
         }
+        self.fragments(out)?;
         self.ranks(out)?;
         self.waits(out)?;
         self.critical(out)?;
@@ -147,6 +148,34 @@ impl Prediction {
             writeln!(out, "... {} more", ranks.len() - RANKS)?;
         }
         row(out, "all", &sum)
+    }
+
+    fn fragments(&self, out: &mut String) -> std::fmt::Result {
+        if self.fragments.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\nReduced")?;
+        for (number, fragment) in self.fragments.iter().enumerate().take(LINES) {
+            let sum = |part: fn(&crate::reduce::Cost) -> u64| {
+                fragment.costs.iter().map(part).sum::<u64>()
+            };
+            writeln!(
+                out,
+                "  fragment {}: {} times; {} ranks, {} operations, {} of computation, {} messages, {} B; {} if all enter at once",
+                number + 1,
+                fragment.occurrences,
+                fragment.ranks.len(),
+                sum(|cost| cost.operations),
+                time(sum(|cost| cost.computation)),
+                sum(|cost| cost.messages),
+                sum(|cost| cost.bytes),
+                time(fragment.alone)
+            )?;
+        }
+        if self.fragments.len() > LINES {
+            writeln!(out, "  ... {} more", self.fragments.len() - LINES)?;
+        }
+        Ok(())
     }
 
     fn waits(&self, out: &mut String) -> std::fmt::Result {

@@ -7,6 +7,7 @@ use nodescope_config::document::Setting;
 use nodescope_config::quantity::{ByteRate, Time};
 use nodescope_hypercall::Function;
 use nodescope_predict::Sweep;
+use nodescope_predict::reduce::Selection;
 
 /// `nodescope predict`.
 #[derive(Debug, clap::Args)]
@@ -62,9 +63,16 @@ pub struct Predict {
     /// Draw a sweep, or predictions for numbers of ranks, as an SVG image: time and where it goes, by value.
     #[arg(long, value_name = "FILE", requires = "several")]
     pub plot: Option<PathBuf>,
-    /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
-    #[arg(long, value_name = "N")]
-    pub job: Option<usize>,
+    /// Interpret a fragment once and take its attributes in its place: a call site (program+0x1234), a loop (loop:2, as --outline
+    /// numbers them), or an interval of the predicted run (10ms..20ms). Refused where that would not be exact.
+    #[arg(long, value_name = "FRAGMENT", conflicts_with_all = ["sweep", "ranks", "from"])]
+    pub reduce: Option<Selection>,
+    /// Print what a rank does, its loops numbered, in place of a prediction.
+    #[arg(long, value_name = "RANK", num_args = 0..=1, default_missing_value = "0", conflicts_with_all = ["sweep", "ranks", "reduce", "json", "html"])]
+    pub outline: Option<u32>,
+    /// The MPI job, from 0, where the trace holds several; by default the one with most calls. With --ranks, several such as 3,5,7.
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub job: Vec<usize>,
     /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
     #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
     pub from: Option<(Function, u64)>,

@@ -13,6 +13,9 @@ pub type Refusal = (u32, String, String);
 /// A rank and the index of an operation.
 type At = (u32, usize);
 
+/// Sender, receiver, communicator and tag of a message.
+type Envelope = (u32, u32, Option<u32>, u32);
+
 /// What belongs together in a program.
 pub struct Closure<'a> {
     sequences: &'a Sequences,
@@ -39,8 +42,8 @@ impl<'a> Closure<'a> {
             open: HashSet::new(),
         };
         // Messages between two ranks with one tag are received in the order in which they are sent.
-        let mut sends: HashMap<(u32, u32, Option<u32>, u32), VecDeque<At>> = HashMap::new();
-        let mut receives: Vec<((u32, u32, Option<u32>, u32), At)> = Vec::new();
+        let mut sends: HashMap<Envelope, VecDeque<At>> = HashMap::new();
+        let mut receives: Vec<(Envelope, At)> = Vec::new();
         let mut entered: HashMap<(u32, u32), usize> = HashMap::new();
         let mut instances: HashMap<(u32, usize), usize> = HashMap::new();
         for (sequence, rank) in sequences.ranks.iter().zip(0..) {
