@@ -289,6 +289,7 @@ impl Run<'_> {
         // lookahead.
         let activity = (0..executor.len())
             .map(|n| executor.next_activity_ps(n))
+            .chain(self.switch.next_ps())
             .min()
             .unwrap_or(u64::MAX);
         if activity == u64::MAX {
@@ -437,19 +438,19 @@ impl Run<'_> {
                 streams.push(stream);
             }
         }
-        if !frames.is_empty() {
-            if let Some(capture) = &mut self.capture {
-                capture.record(&frames)?;
-            }
-            for delivery in self.switch.forward(frames) {
-                executor.with_node(delivery.port, |n| {
-                    let time = n.clock().cycles(delivery.time_ps).max(n.now());
-                    n.inject(Frame {
-                        time,
-                        bytes: delivery.bytes,
-                    });
+        if !frames.is_empty()
+            && let Some(capture) = &mut self.capture
+        {
+            capture.record(&frames)?;
+        }
+        for delivery in self.switch.forward(frames, self.now_ps) {
+            executor.with_node(delivery.port, |n| {
+                let time = n.clock().cycles(delivery.time_ps).max(n.now());
+                n.inject(Frame {
+                    time,
+                    bytes: delivery.bytes,
                 });
-            }
+            });
         }
         if !streams.is_empty() {
             for event in merge(streams) {

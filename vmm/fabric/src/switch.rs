@@ -2,7 +2,10 @@
 //!
 //! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth`, arrives one latency after its last bit was
 //! sent, and waits where the receiver's link is still busy with another frame. Between two otherwise idle nodes the
-//! one-way time is therefore serialisation + latency.
+//! one-way time is therefore serialisation + latency. A link to a receiver serves frames in the order in which their senders'
+//! links began to send them: a frame that still waits at its sender keeps no other from a link that is free.
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -87,6 +90,8 @@ struct Port {
     link: LinkConfig,
     /// When its sending direction is free again.
     send_free_ps: u64,
+    /// Frames that wait for it.
+    waiting: VecDeque<SentFrame>,
     /// When its receiving direction is free again.
     receive_free_ps: u64,
     counts: PortCounts,
@@ -116,6 +121,7 @@ impl Switch {
                     mac,
                     link,
                     send_free_ps: 0,
+                    waiting: VecDeque::new(),
                     receive_free_ps: 0,
                     counts: PortCounts::default(),
                 })
@@ -137,17 +143,35 @@ impl Switch {
         self.ports.iter().map(|p| p.counts).collect()
     }
 
-    /// Forward the frames of one quantum, in any order; deliveries come sorted by time, then receiver.
-    pub fn forward(&mut self, mut frames: Vec<SentFrame>) -> Vec<Delivery> {
+    /// When the first of the frames that wait begins to be sent.
+    pub fn next_ps(&self) -> Option<u64> {
+        self.next().map(|(start, _)| start)
+    }
+
+    /// That time and its port.
+    fn next(&self) -> Option<(u64, usize)> {
+        (self.ports.iter().enumerate())
+            .filter_map(|(port, p)| Some((p.waiting.front()?.time_ps.max(p.send_free_ps), port)))
+            .min()
+    }
+
+    /// Forward the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
+    /// `until_ps`, the quantum's end; deliveries come sorted by time, then receiver.
+    pub fn forward(&mut self, mut frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
         // Stable: frames of one node keep the order in which it sent them.
-        frames.sort_by_key(|f| (f.time_ps, f.port));
-        let mut deliveries = Vec::with_capacity(frames.len());
+        frames.sort_by_key(|f| f.time_ps);
         for frame in frames {
+            self.ports[frame.port].waiting.push_back(frame);
+        }
+        let mut deliveries = Vec::new();
+        while let Some((start, port)) = self.next()
+            && start < until_ps
+            && let Some(frame) = self.ports[port].waiting.pop_front()
+        {
             let sender = &mut self.ports[frame.port];
             sender.counts.sent_frames += 1;
             sender.counts.sent_bytes += frame.bytes.len() as u64;
             let link = sender.link;
-            let start = frame.time_ps.max(sender.send_free_ps);
             let sent = start + serialisation_ps(frame.bytes.len() as u64, link.bandwidth);
             sender.send_free_ps = sent;
             let mut taken = false;
@@ -216,11 +240,14 @@ mod tests {
 
     #[test]
     fn one_way_time_is_serialisation_plus_latency() {
-        let out = switch().forward(vec![SentFrame {
-            time_ps: 1000,
-            port: 0,
-            bytes: frame(B, 1514),
-        }]);
+        let out = switch().forward(
+            vec![SentFrame {
+                time_ps: 1000,
+                port: 0,
+                bytes: frame(B, 1514),
+            }],
+            u64::MAX,
+        );
         // (1514 + 24) * 8 bit at 10 Gbit/s = 1230.4 ns
         assert_eq!(out.len(), 1);
         assert_eq!(
@@ -237,46 +264,82 @@ mod tests {
             port: 0,
             bytes: frame(B, 1514),
         };
-        let out = s.forward(vec![f(0), f(0), f(0)]);
+        let out = s.forward(vec![f(0), f(0), f(0)], u64::MAX);
         let times: Vec<_> = out.iter().map(|d| d.time_ps).collect();
         assert_eq!(times, [2_530_400, 3_760_800, 4_991_200]);
         // The link is still busy in the next quantum.
-        assert_eq!(s.forward(vec![f(1_300_000)])[0].time_ps, 6_221_600);
+        assert_eq!(
+            s.forward(vec![f(1_300_000)], u64::MAX)[0].time_ps,
+            6_221_600
+        );
     }
 
     #[test]
     fn two_senders_share_the_receivers_link() {
-        let out = switch().forward(vec![
-            SentFrame {
-                time_ps: 0,
-                port: 0,
-                bytes: frame(C, 1514),
-            },
-            SentFrame {
-                time_ps: 0,
-                port: 1,
-                bytes: frame(C, 1514),
-            },
-        ]);
+        let out = switch().forward(
+            vec![
+                SentFrame {
+                    time_ps: 0,
+                    port: 0,
+                    bytes: frame(C, 1514),
+                },
+                SentFrame {
+                    time_ps: 0,
+                    port: 1,
+                    bytes: frame(C, 1514),
+                },
+            ],
+            u64::MAX,
+        );
         let times: Vec<_> = out.iter().map(|d| d.time_ps).collect();
         assert_eq!(times, [2_530_400, 3_760_800]);
     }
 
     #[test]
+    fn a_frame_that_waits_at_its_sender_keeps_no_other_from_the_receiver() {
+        let f = |time_ps, port, to| SentFrame {
+            time_ps,
+            port,
+            bytes: frame(to, 1514),
+        };
+        let frames = vec![f(0, 0, B), f(0, 0, B), f(0, 0, C), f(1_000_000, 1, C)];
+        let mut s = switch();
+        // In quanta of 1.3 us: what is not sent in one waits for the next.
+        let mut out = s.forward(frames.clone(), 1_300_000);
+        assert_eq!(s.next_ps(), Some(2_460_800));
+        out.extend(s.forward(Vec::new(), 2_600_000));
+        assert_eq!(s.next_ps(), None);
+        let times: Vec<_> = out.iter().map(|d| (d.time_ps, d.port)).collect();
+        let late = 2_460_800 + 1_230_400 + 1_300_000;
+        assert_eq!(
+            times,
+            [(2_530_400, 1), (3_530_400, 2), (3_760_800, 1), (late, 2)]
+        );
+        // As without quanta.
+        assert_eq!(switch().forward(frames, u64::MAX), out);
+    }
+
+    #[test]
     fn broadcast_reaches_all_others_and_unknown_is_dropped() {
         let mut s = switch();
-        let out = s.forward(vec![SentFrame {
-            time_ps: 0,
-            port: 1,
-            bytes: frame([0xff; 6], 60),
-        }]);
-        assert_eq!(out.iter().map(|d| d.port).collect::<Vec<_>>(), [0, 2]);
-        assert!(
-            s.forward(vec![SentFrame {
+        let out = s.forward(
+            vec![SentFrame {
                 time_ps: 0,
                 port: 1,
-                bytes: frame([4; 6], 60)
-            }])
+                bytes: frame([0xff; 6], 60),
+            }],
+            u64::MAX,
+        );
+        assert_eq!(out.iter().map(|d| d.port).collect::<Vec<_>>(), [0, 2]);
+        assert!(
+            s.forward(
+                vec![SentFrame {
+                    time_ps: 0,
+                    port: 1,
+                    bytes: frame([4; 6], 60)
+                }],
+                u64::MAX
+            )
             .is_empty()
         );
         assert_eq!(s.counts()[1].dropped_frames, 1);
@@ -322,12 +385,12 @@ mod tests {
                     SentFrame { time_ps: t * 7 + i as u64, port: from, bytes }
                 })
                 .collect();
-            let expected = switch().forward(sent.clone());
+            let expected = switch().forward(sent.clone(), u64::MAX);
             let n = sent.len().max(1);
             for i in 0..sent.len() {
                 sent.swap(i, (seed as usize ^ (i * 31)) % n);
             }
-            prop_assert_eq!(&switch().forward(sent.clone()), &expected);
+            prop_assert_eq!(&switch().forward(sent.clone(), u64::MAX), &expected);
             for d in &expected {
                 let origin = sent.iter().find(|s| s.bytes == d.bytes).unwrap();
                 prop_assert!(d.time_ps >= origin.time_ps + switch().lookahead().unwrap());
