@@ -1,0 +1,154 @@
+//! Real programs of both MPIs, traced in guests: every export is written, and the tools that read two of the formats accept
+//! them. Debian has NetPIPE for both MPIs but hpcc for Open MPI alone.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_export::{Format, Network, Options, export};
+use nodescope_guest_tests::{Finished, cluster, image, run_well};
+use nodescope_study::Study;
+use nodescope_trace::{Body, TraceReader};
+
+/// Runs the study in `file`, but for its windows.
+fn run(file: &Path, results: &Path, parameters: &[&str]) -> Option<Finished> {
+    let image = image()?;
+    let study = Study::load(file).unwrap_or_else(|problems| panic!("{problems}"));
+    let mut config = cluster(image, study.nodes, study.topology.clone(), &[]);
+    config.job_disk = study.job_disk().unwrap();
+    config.link = study.network.link;
+    config.mtu = study.network.mtu;
+    config.trace = true;
+    config.host_threads = 2;
+    config.kernel_parameters = parameters.iter().map(|p| (*p).to_owned()).collect();
+    Some(run_well(&config, results))
+}
+
+/// A program's output, which must succeed; None, and why, where the host does not have it.
+fn output(program: &mut Command, package: &str) -> Option<String> {
+    let out = match program.output() {
+        Ok(out) => out,
+        Err(error) => {
+            println!("skipped: {program:?}: {error} (Debian: {package})");
+            return None;
+        }
+    };
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program:?}: {}\n{text}", out.status);
+    Some(text)
+}
+
+/// Exports a finished run to every format, and has otf2-print and smpirun read theirs. The job's virtual seconds and SimGrid's.
+fn check(finished: &Finished, network: Network, ranks: usize) -> (f64, Option<f64>) {
+    let trace = finished.dir.join(TRACE_FILE);
+    let reader = TraceReader::open(&trace).unwrap();
+    let (mut calls, mut first, mut last) = (0, u64::MAX, 0);
+    for event in reader.events().map(Result::unwrap) {
+        if let Body::Mpi(call) = &event.body {
+            calls += 1;
+            first = first.min(event.stamp.time);
+            last = last.max(event.stamp.time);
+            assert!(call.entry_seen, "{call:?}");
+        }
+    }
+    let traced = (last - first) as f64 * 1e-12;
+    let folder = |format: Format| finished.dir.join("exports").join(format.name());
+    let options = Options {
+        network,
+        ..Options::default()
+    };
+    for format in Format::ALL {
+        let summary = export(&trace, format, &folder(format), &options)
+            .unwrap_or_else(|error| panic!("{}: {error}", format.name()));
+        assert_eq!(summary.calls, calls, "{}", format.name());
+        for file in &summary.files {
+            let bytes = fs::metadata(file).unwrap().len();
+            println!("{} {bytes} bytes", file.display());
+            assert!(bytes > 0, "{}", file.display());
+        }
+        for note in &summary.notes {
+            println!("{}: {note}", format.name());
+        }
+    }
+    let mut print = Command::new("otf2-print");
+    print.arg(folder(Format::Otf2).join("trace.otf2"));
+    if let Some(text) = output(&mut print, "otf2-tools") {
+        let count = |what: &str| text.lines().filter(|l| l.starts_with(what)).count() as u64;
+        assert!(count("ENTER") > calls, "{} of {calls}", count("ENTER"));
+        assert_eq!(count("ENTER"), count("LEAVE"));
+        assert!(count("MPI_SEND ") + count("MPI_ISEND ") > 0);
+    }
+    let mut replay = Command::new("sh");
+    replay.arg(folder(Format::Simgrid).join("replay"));
+    let simulated = Command::new("smpirun")
+        .arg("--version")
+        .output()
+        .is_ok()
+        .then(|| {
+            let text = output(&mut replay, "libsimgrid-dev").expect("there is a shell");
+            let line = text.lines().find(|l| l.contains("Simulation time"));
+            let line = line.unwrap_or_else(|| panic!("{text}"));
+            line.split_whitespace().last().unwrap().parse().unwrap()
+        });
+    if simulated.is_none() {
+        println!("skipped: no smpirun here (Debian: libsimgrid-dev)");
+    }
+    println!("{ranks} ranks, {calls} calls: traced {traced} s, smpirun {simulated:?} s");
+    (traced, simulated)
+}
+
+fn netpipe(mpi: &str, program: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("study.toml");
+    let study = format!(
+        "[study]\nname = \"netpipe\"\n[cluster]\nnodes = 2\n[node]\nmemory = \"256 MiB\"\n\
+         [network]\nbandwidth = \"1 Gbit/s\"\nlatency = \"50 us\"\n\
+         [job]\nmpi = \"{mpi}\"\nranks = 2\nslots = 1\n\
+         command = \"{program} -n 3 -p 0 -u 100000 -o np.out\"\ncollect = [\"np.out\"]\n"
+    );
+    fs::write(&file, study).unwrap();
+    let Some(finished) = run(&file, &dir.path().join("results"), &[]) else {
+        return;
+    };
+    let network = Network {
+        latency_ps: 50_000_000,
+        bandwidth: 1_000_000_000,
+    };
+    let (traced, simulated) = check(&finished, network, 2);
+    // Nothing but messages one after the other: no replay is faster than the link or takes twice as long.
+    if let Some(simulated) = simulated {
+        assert!(
+            (0.5..2.0).contains(&(simulated / traced)),
+            "{simulated} s of {traced} s"
+        );
+    }
+}
+
+#[test]
+fn netpipe_of_open_mpi_is_exported_to_every_format() {
+    netpipe("openmpi", "NPopenmpi");
+}
+
+#[test]
+fn netpipe_of_mpich_is_exported_to_every_format() {
+    netpipe("mpich", "NPmpich2");
+}
+
+#[test]
+fn the_whole_of_hpcc_is_exported_to_every_format() {
+    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/jobs");
+    let dir = tempfile::tempdir().unwrap();
+    let parameters = ["nodescope.env.HPCC_N=100", "nodescope.env.HPCC_RANKS=4"];
+    let study = jobs.join("hpcc/study.toml");
+    let Some(finished) = run(&study, &dir.path().join("results"), &parameters) else {
+        return;
+    };
+    assert!(
+        finished
+            .file("hpccoutf.txt")
+            .contains("End of HPC Challenge tests")
+    );
+    check(&finished, Network::default(), 4);
+}
