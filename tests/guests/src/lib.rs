@@ -2,6 +2,8 @@
 //!
 //! What cannot be had on this machine (the tools that build the image, a C compiler) makes a test say "skipped" and why.
 
+pub mod published;
+
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};

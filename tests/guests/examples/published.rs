@@ -1,0 +1,108 @@
+//! Predicted against emulated time of the published reference programs, for `scripts/bench published` and
+//! plugins/analysis/predict/VALIDATION.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the trace of
+//! every one. `published DIR [RANKS,...]`; what DIR holds already is not emulated again.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use nodescope_guest_tests::image;
+use nodescope_guest_tests::published::{
+    Network, PUBLISHED, REFERENCE, emulate, launch, overheads, programs, section, target,
+};
+
+const PROGRAMS: [(&str, u32, u32); 6] = [
+    ("heat", 1024, 30),
+    ("jacobi", 1920, 25),
+    ("grid", 1024, 30),
+    ("heat-f", 1024, 30),
+    ("jacobi-f", 1920, 25),
+    ("grid-f", 1024, 30),
+];
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let Some(dir) = arguments.next() else {
+        eprintln!("usage: published DIR [RANKS,...]");
+        return ExitCode::from(2);
+    };
+    let list = arguments.next().unwrap_or_else(|| "2,4,8,16".into());
+    let Ok(ranks) = list
+        .split(',')
+        .map(str::parse)
+        .collect::<Result<Vec<u32>, _>>()
+    else {
+        eprintln!("published: {list} is no list of numbers of ranks");
+        return ExitCode::from(2);
+    };
+    let (Some(programs), Some(image)) = (programs(), image()) else {
+        return ExitCode::FAILURE;
+    };
+    let dir = Path::new(&dir);
+    let nodes = ranks.iter().copied().max().unwrap_or(2).max(4);
+    let mut reference = String::from("reference");
+    for (name, size, steps) in PROGRAMS {
+        reference += &format!(" {name} {size} {steps}");
+    }
+    // Job 0 of every trace is the transfers; then a job for each number of ranks.
+    let trace = |network: &Network, nodes: u32, commands: &[String]| {
+        let folder = dir.join(network.name);
+        if !folder.join("trace.nst").exists() {
+            std::fs::create_dir_all(&folder).expect("a folder for the results");
+            emulate(image, network, nodes, &programs, commands, &folder);
+        }
+        folder.join("trace.nst")
+    };
+    let transfer = launch(4, "transfer 65000 5");
+    let calibration = trace(&REFERENCE, 4, std::slice::from_ref(&transfer));
+    let overheads = overheads(&calibration, &REFERENCE);
+    let mut commands = vec![launch(2, "transfer 64 1")];
+    commands.extend(ranks.iter().map(|&ranks| launch(ranks, &reference)));
+    let traces = PUBLISHED.map(|network| trace(&network, nodes, &commands));
+
+    println!(
+        "| network | program | ranks | emulated | predicted from its own trace | from a trace of another network |"
+    );
+    println!("|---|---|---|---|---|---|");
+    let mut errors = Vec::new();
+    for (to, network) in PUBLISHED.iter().enumerate() {
+        let cluster = target(network, &overheads);
+        for (number, (program, ..)) in (0..).zip(PROGRAMS) {
+            for (job, ranks) in (1..).zip(&ranks) {
+                let error = |from: usize| {
+                    let predicted = section(&traces[from], job, number, &cluster).time;
+                    let emulated = section(&traces[to], job, number, &cluster).traced;
+                    let error = 100.0 * (predicted as f64 / emulated as f64 - 1.0);
+                    (emulated, predicted, error)
+                };
+                let (emulated, own, own_error) = error(to);
+                print!(
+                    "| {} | {program} | {ranks} | {:.3} ms | {:.3} ms, {own_error:+.2} % |",
+                    network.name,
+                    emulated as f64 / 1e9,
+                    own as f64 / 1e9,
+                );
+                let mut text = Vec::new();
+                for from in (0..PUBLISHED.len()).filter(|&from| from != to) {
+                    let (_, predicted, error) = error(from);
+                    errors.push(error.abs());
+                    let name = PUBLISHED[from].name;
+                    text.push(format!(
+                        "{name}: {:.3} ms, {error:+.2} %",
+                        predicted as f64 / 1e9
+                    ));
+                }
+                println!(" {} |", text.join("; "));
+            }
+        }
+    }
+    errors.sort_by(f64::total_cmp);
+    let mean = errors.iter().sum::<f64>() / errors.len().max(1) as f64;
+    println!(
+        "\nFrom traces of other networks, {} predictions: error at most {:.2} %, {:.2} % in the mean, at most 1 % in {}.",
+        errors.len(),
+        errors.last().copied().unwrap_or(0.0),
+        mean,
+        errors.iter().filter(|&&error| error <= 1.0).count(),
+    );
+    ExitCode::SUCCESS
+}

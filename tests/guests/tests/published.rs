@@ -1,0 +1,39 @@
+//! A published reference program, traced in one network and predicted for another, against the same program emulated there. Virtual
+//! time does not depend on the host, so that the error is the same on every machine.
+
+use nodescope_guest_tests::image;
+use nodescope_guest_tests::published::{
+    PUBLISHED, REFERENCE, emulate, launch, overheads, programs, section, target,
+};
+
+#[test]
+fn programs_on_four_ranks_are_predicted_for_another_network() {
+    let Some(programs) = programs() else { return };
+    let Some(image) = image() else { return };
+    let [traced, emulated] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    let run = launch(4, "reference heat 512 20 jacobi-f 960 20");
+    let commands = [launch(4, "transfer 9000 5"), run.clone()];
+    let (trace, _) = emulate(image, &REFERENCE, 4, &programs, &commands, traced.path());
+    let overheads = overheads(&trace, &REFERENCE);
+    println!("{overheads:?}");
+    let myrinet = &PUBLISHED[0];
+    let (there, console) = emulate(image, myrinet, 4, &programs, &[run], emulated.path());
+    let sums: Vec<&str> = (console.lines())
+        .filter_map(|line| line.split_once("on 4: sum "))
+        .map(|(_, values)| values.split_whitespace().next().unwrap_or_default())
+        .collect();
+    assert_eq!(sums, ["9.491010517e+04", "2.104410979E+00"], "{console}");
+    for (number, name, most) in [(0, "heat", 0.02), (1, "jacobi-f", 0.02)] {
+        let cluster = target(myrinet, &overheads);
+        let predicted = section(&trace, 1, number, &cluster).time;
+        let emulated = section(&there, 0, number, &cluster).traced;
+        let error = predicted as f64 / emulated as f64 - 1.0;
+        println!(
+            "{name}: emulated {:.3} ms, predicted {:.3} ms, {:+.2} %",
+            emulated as f64 / 1e9,
+            predicted as f64 / 1e9,
+            100.0 * error
+        );
+        assert!(error.abs() <= most, "{name}: {error}");
+    }
+}
