@@ -186,8 +186,6 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     #[derive(Default)]
     struct Times {
         sends: Vec<u64>,
-        begins: Vec<u64>,
-        ends: Vec<u64>,
         late: Vec<u64>,
         /// By rank: beginnings and ends.
         ring: BTreeMap<u32, Vec<(u64, u64)>>,
@@ -215,20 +213,14 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
         }
         let measures = matches!(
             (record.function, tags),
-            (Function::Send, (1, _)) | (Function::Recv, (_, 1 | 3)) | (Function::Sendrecv, _)
+            (Function::Send, (1, _)) | (Function::Recv, (_, 3)) | (Function::Sendrecv, _)
         );
         if !measures {
             continue;
         }
         let times = sizes.entry(bytes).or_default();
         match (record.function, tags) {
-            (Function::Send, _) => {
-                times.sends.push(end - begin);
-                if rank == 0 {
-                    times.begins.push(begin);
-                }
-            }
-            (Function::Recv, (_, 1)) if rank == 0 => times.ends.push(end),
+            (Function::Send, _) => times.sends.push(end - begin),
             (Function::Recv, (_, 3)) => times.late.push(end - begin),
             (Function::Sendrecv, _) => times.ring.entry(rank).or_default().push((begin, end)),
             _ => {}
@@ -240,8 +232,6 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     for (bytes, mut times) in sizes {
         let send = median(&mut times.sends);
         let wire = network.latency + (bytes as f64 * per_byte(bytes_per_second)).round() as u64;
-        let pairs = times.begins.iter().zip(&times.ends).skip(1);
-        let mut to_and_fro: Vec<u64> = pairs.map(|(begin, end)| (end - begin) / 2).collect();
         let mut shifts: Vec<u64> = (times.ring.values())
             .filter_map(|calls| {
                 // The first calls bring the ranks in step.
@@ -249,8 +239,8 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
                 Some((last.1 - first.0) / (calls.len() as u64 - 2))
             })
             .collect();
-        let one_way = median(&mut to_and_fro).max(median(&mut shifts));
-        let receive = one_way.saturating_sub(send + wire);
+        // All send at once there, as programs do that exchange borders: in a ping-pong nobody is busy.
+        let receive = median(&mut shifts).saturating_sub(send + wire);
         result.send.points.push((bytes, send));
         result.receive.points.push((bytes, receive));
         let late = median(&mut times.late);
