@@ -11,6 +11,10 @@ use serde::Serialize;
 const EXPONENTS: [i32; 15] = [-12, -9, -8, -6, -4, -3, -2, 0, 2, 3, 4, 6, 8, 9, 12];
 /// Exponents of log2(p).
 const LOGARITHMS: [u32; 3] = [0, 1, 2];
+/// With fewer sizes than this only the plainest of them are candidates: among many, some fit a few points by chance.
+const MANY: usize = 5;
+const PLAIN_EXPONENTS: [i32; 5] = [-6, -3, 0, 3, 6];
+const PLAIN_LOGARITHMS: [u32; 2] = [0, 1];
 /// A candidate with more coefficients must be better by this factor ...
 const CLEARLY: f64 = 0.9;
 /// ... and by this much of the value.
@@ -66,10 +70,14 @@ impl Fit {
     /// Fits points of ranks and values; the function must not be negative at any of them, nor at any of `also`.
     pub fn new(points: &[(f64, f64)], also: &[f64]) -> Fit {
         let mut best = Fit::with(CONSTANT, points).unwrap_or(NOTHING);
+        let (exponents, logarithms) = match points.len() {
+            0..MANY => (&PLAIN_EXPONENTS[..], &PLAIN_LOGARITHMS[..]),
+            _ => (&EXPONENTS[..], &LOGARITHMS[..]),
+        };
         for constant in [false, true] {
             let mut round: Option<Fit> = None;
-            for sixths in EXPONENTS {
-                for logarithm in LOGARITHMS {
+            for &sixths in exponents {
+                for &logarithm in logarithms {
                     let term = Term { sixths, logarithm };
                     // The logarithm of one rank is 0: nothing can be told of a product with it.
                     let useless = (sixths, logarithm) == (0, 0)
@@ -250,6 +258,21 @@ mod tests {
                 assert!(relative(fit.at(1024.0), value(1024.0)) < 1e-6);
             }
         }
+    }
+
+    #[test]
+    fn steep_laws_take_many_sizes() {
+        let cube = |p: f64| 2.0 * p * p;
+        assert_eq!(
+            fit(&[2.0, 4.0, 8.0, 16.0, 32.0], cube).form.to_string(),
+            "c p^2"
+        );
+        let few = fit(&[4.0, 8.0, 16.0], cube);
+        assert!(
+            few.form.term.is_some_and(|term| term.sixths <= 6),
+            "{few:?}"
+        );
+        assert!(few.error > 0.01, "{few:?}");
     }
 
     #[test]
