@@ -31,7 +31,7 @@ pub struct Predict {
     /// A network of zero latency and infinite bandwidth in place of the cluster's.
     #[arg(long)]
     pub ideal_network: bool,
-    /// Another value of a field of the cluster file, such as nodes.speed=2 or topology.size=[4,4]; may be given several times.
+    /// Another value of a field of the cluster file, such as `nodes.speed=2` or `topology.size=[4,4]`; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE", value_parser = setting)]
     pub set: Vec<Setting>,
     /// Another latency, such as "2 us": network.latency.
