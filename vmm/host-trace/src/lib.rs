@@ -2,7 +2,7 @@
 //!
 //! On real hardware the tracer's hypercalls go nowhere, so it writes each of them, with the time, to a log: a file for each process
 //! (`guest-images/tracer/mpi-log.h` defines it). This crate builds the tracer ([`tracer`]), reads such logs ([`log`]), and merges
-//! them into a trace like that of a run in guests ([`merge`]).
+//! them into a trace like that of a run in guests ([`merge()`]).
 //!
 //! Times are those of the machine's own clock, and differ from run to run. Instructions are not counted: all stamps have 0. Within a
 //! node the clocks of all processes are one; between nodes they agree as well as the nodes' clocks of day do, which matters to
