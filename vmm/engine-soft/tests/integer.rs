@@ -620,3 +620,35 @@ fn flags_that_are_made_again_reach_the_stack() {
     assert!(m.vcpu.activity().entries > 0, "it was interpreted");
     assert_eq!(m.vcpu.save().general.gpr[RBX] & 0x8d5, 4);
 }
+
+/// Where a load is carried out by the interpreter while all upper halves are zero, those that are set later must outlive a load
+/// that finds its page in the translation cache alone.
+#[test]
+fn upper_halves_outlive_loads_that_miss() {
+    if !is_x86_feature_detected!("avx2") {
+        println!("skipped: the host has no AVX2");
+        return;
+    }
+    // Pages that share an entry of the filter, and one that is touched for the first time.
+    let (page, same, other) = (0x20_0000, 0x60_0000, 0x80_0000);
+    let mut m = Machine::new(|a| {
+        a.mov(rbx, qword_ptr(page)).unwrap();
+        a.mov(rbx, qword_ptr(same)).unwrap();
+        a.vpxor(ymm1, ymm1, ymm1).unwrap();
+        a.mov(rbx, qword_ptr(other)).unwrap();
+        a.vpcmpeqd(ymm1, ymm1, ymm1).unwrap();
+        a.mov(rbx, qword_ptr(page)).unwrap();
+        a.vpermq(ymm2, ymm1, 0).unwrap();
+        a.hlt().unwrap();
+    });
+    m.state.control.cr4 |= 0x4_0600;
+    m.state.control.xcr0 = 7;
+    m.vcpu.restore(&m.state);
+    let end = m.vcpu.run_undelivered(&mut m.ports, 8).unwrap();
+    assert_eq!(end, StepOutcome::Halted);
+    let state = m.vcpu.save();
+    assert_eq!(m.vcpu.activity().misses, 4, "{:?}", m.vcpu.activity());
+    for register in [1, 2] {
+        assert_eq!(state.vector.0[register], [0xff; 32], "YMM{register}");
+    }
+}

@@ -30,6 +30,9 @@ struct Cold {
     operation: usize,
     /// The block goes on with the flags in the host's.
     flags_in_host: bool,
+    /// The block goes on taking it that [`super::Native::vectors_wide`] is set. Behind the interpreter it is set only if some upper
+    /// half was in use already.
+    wide: bool,
     /// How to make the flags, where they are not in memory.
     recipe: Option<Recipe>,
 }
@@ -205,6 +208,8 @@ impl Emitter {
         self.in_host = false;
         self.recipe = None;
         self.call_interpreter(operation);
+        // The next instruction that uses an upper half says so.
+        self.wide = false;
     }
 
     fn call_interpreter(&mut self, operation: usize) {
@@ -225,6 +230,7 @@ impl Emitter {
             resume,
             operation,
             flags_in_host: false,
+            wide: false,
             recipe: if self.in_memory { None } else { self.recipe },
         });
         debug_assert!(self.in_memory || self.recipe.is_some());
@@ -238,6 +244,7 @@ impl Emitter {
             && last.operation == operation
         {
             last.flags_in_host = wanted;
+            last.wide = self.wide;
             let label = last.resume;
             self.a.bind(label);
             if !wanted {
@@ -285,6 +292,9 @@ impl Emitter {
                 // It never comes back.
                 self.a.plain(Code::Ud2);
                 continue;
+            }
+            if cold.wide {
+                self.set_width(true);
             }
             if cold.flags_in_host {
                 self.restore_flags();
@@ -567,12 +577,13 @@ impl Emitter {
                 .any(|n| i.op_kind(n) == OpKind::Register && i.op_register(n).is_ymm());
         if clears || sets {
             self.wide = sets;
-            self.a.mi(
-                Code::Mov_rm8_imm8,
-                field_of_cpu(field!(vectors_wide)),
-                sets.into(),
-            );
+            self.set_width(sets);
         }
+    }
+
+    fn set_width(&mut self, wide: bool) {
+        let field = field_of_cpu(field!(vectors_wide));
+        self.a.mi(Code::Mov_rm8_imm8, field, wide.into());
     }
 
     /// An instruction as itself. False: it cannot be done, and nothing was emitted.
