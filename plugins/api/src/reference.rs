@@ -153,8 +153,9 @@ pub trait MemoryModel: Send {
     /// Filter under which this model stays exact.
     fn filter(&self) -> FilterGeometry;
 
-    /// Account for one reference, made after these hits of the same vCPU, whose `used` are of its side and set. Changes to filters of any vCPU (also the requesting one, for other lines) are pushed to
-    /// `updates`; the engine applies them before that vCPU's next reference.
+    /// Account for one reference, made after these hits of the same vCPU, whose `used` are of its side and set. Changes to
+    /// filters of any vCPU (also the requesting one, for other lines) are pushed to `updates`; the engine applies them before
+    /// that vCPU's next reference.
     fn reference(
         &mut self,
         hits: Hits<'_>,

@@ -39,7 +39,7 @@ pub enum Translate {
 }
 
 impl Default for Translate {
-    /// Translating costs as much as interpreting a block some tens of times.
+    /// Translating costs as much as interpreting a block about a hundred times (tests/bench/README.md).
     fn default() -> Self {
         Translate::After(100)
     }
