@@ -170,9 +170,19 @@ impl Series {
                     chart.draw_series([bar]).map_err(failed)?;
                 }
             }
+            // Where the line is lower.
+            let falls = match points.as_slice() {
+                [(_, first), .., (_, last)] => first.time > last.time,
+                _ => false,
+            };
+            let corner = if falls {
+                SeriesLabelPosition::UpperRight
+            } else {
+                SeriesLabelPosition::UpperLeft
+            };
             chart
                 .configure_series_labels()
-                .position(SeriesLabelPosition::UpperLeft)
+                .position(corner)
                 .background_style(WHITE.mix(0.8))
                 .border_style(FAINT)
                 .label_font(font(13))
