@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use nodescope_predict::{Code, Options as How, interpret};
+use nodescope_predict::{Cluster, Code, Options as How, interpret};
 use nodescope_simgrid::cases::{self, Case, WITHIN};
 use nodescope_simgrid::replay;
 use serde_json::{Map, Value, json};
@@ -37,10 +37,12 @@ fn failed(case: &Case, error: impl std::fmt::Display) -> Failure {
 /// Both times of every case.
 fn accuracy(options: &Options) -> Result<Value, Failure> {
     options.say(&format!(
-        "\npredicted seconds\n{:<72}{:>11}{:>11}{:>11}",
-        "", "here", "SimGrid", "difference"
+        "\npredicted seconds\n{:<68}{:>11}{:>11}{:>11}{:>11}{:>9}",
+        "", "queued", "shared", "SimGrid", "queued", "shared"
     ));
-    let (mut compared, mut outside, mut worst) = (0, 0, 0.0_f64);
+    // Of those whose links need not be shared to compare, and of all with shared links.
+    let mut queued = Differences::default();
+    let mut shared = Differences::default();
     let all = [
         cases::point_to_point(),
         cases::collectives(),
@@ -48,34 +50,76 @@ fn accuracy(options: &Options) -> Result<Value, Failure> {
     ];
     for case in all.into_iter().flatten() {
         let times = case.run().map_err(|e| failed(&case, e))?;
-        let difference = times.difference();
         options.say(&format!(
-            "{:<72}{:>11.6}{:>11.6}{:>9.2} %  {}",
+            "{:<68}{:>11.6}{:>11.6}{:>11.6}{:>9.2} %{:>7.2} %  {}",
             case.name,
             times.here,
+            times.shared,
             times.there,
-            difference * 100.0,
+            times.difference() * 100.0,
+            times.shared_difference() * 100.0,
             case.reason.unwrap_or_default(),
         ));
+        shared.add(times.shared_difference());
         if case.reason.is_none() {
-            compared += 1;
-            outside += u32::from(difference.abs() > WITHIN);
-            worst = worst.max(difference.abs());
+            queued.add(times.difference());
         }
     }
     options.say(&format!(
-        "{compared} comparable ones: at most {:.2} % apart",
-        worst * 100.0
+        "{}\n{}",
+        queued.text("comparable ones with queued messages"),
+        shared.text("with shared links")
     ));
-    Ok(json!({
-        "comparable": compared,
-        "outside_5_percent": outside,
-        "greatest_difference_percent": number(worst * 100.0),
-    }))
+    Ok(json!({ "queued": queued.json(), "shared": shared.json() }))
+}
+
+/// How far predictions are from SimGrid's, as parts of its times.
+#[derive(Default)]
+struct Differences(Vec<f64>);
+
+impl Differences {
+    fn add(&mut self, difference: f64) {
+        self.0.push(difference.abs());
+    }
+
+    fn beyond(&self, part: f64) -> usize {
+        self.0
+            .iter()
+            .filter(|&&difference| difference > part)
+            .count()
+    }
+
+    fn most(&self) -> f64 {
+        self.0.iter().copied().fold(0.0, f64::max) * 100.0
+    }
+
+    fn text(&self, which: &str) -> String {
+        format!(
+            "{} {which}: at most {:.2} % apart, {} more than 1 %, in the median {:.2} %",
+            self.0.len(),
+            self.most(),
+            self.beyond(0.01),
+            median(self.0.iter().copied()) * 100.0,
+        )
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "comparable": self.0.len(),
+            "outside_5_percent": self.beyond(WITHIN),
+            "outside_1_percent": self.beyond(0.01),
+            "greatest_difference_percent": number(self.most()),
+            "median_difference_percent": number(median(self.0.iter().copied()) * 100.0),
+        })
+    }
 }
 
 /// Processor seconds of one interpretation, and its events.
-fn interpretation(case: &Case, critical_path: bool) -> Result<(f64, u64), Failure> {
+fn interpretation(
+    case: &Case,
+    cluster: &Cluster,
+    critical_path: bool,
+) -> Result<(f64, u64), Failure> {
     let code = Code::new(&case.program);
     let how = How {
         critical_path,
@@ -84,7 +128,7 @@ fn interpretation(case: &Case, critical_path: bool) -> Result<(f64, u64), Failur
     let start = Point::now();
     let mut repeats = 0;
     loop {
-        let outcome = interpret(&code, &case.cluster, &how).map_err(|e| failed(case, e))?;
+        let outcome = interpret(&code, cluster, &how).map_err(|e| failed(case, e))?;
         repeats += 1;
         let spent = start.to(Point::now()).cpu;
         if spent >= LEAST {
@@ -103,6 +147,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
         options: Vec<String>,
         events: u64,
         here: Vec<f64>,
+        shared: Vec<f64>,
         there: Vec<f64>,
         start: Vec<f64>,
         memory: u64,
@@ -129,6 +174,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
             options: smpirun,
             events: 0,
             here: Vec::new(),
+            shared: Vec::new(),
             there: Vec::new(),
             start: Vec::new(),
             memory: 0,
@@ -138,9 +184,11 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     for round in 1..=rounds {
         options.say(&format!("round {round} of {rounds}"));
         for row in &mut rows {
-            let (seconds, events) = interpretation(&row.case, true)?;
+            let (seconds, events) = interpretation(&row.case, &row.case.cluster, true)?;
             row.here.push(seconds);
             row.events = events;
+            let shared = row.case.shared_cluster();
+            row.shared.push(interpretation(&row.case, &shared, true)?.0);
             if peer {
                 let ranks = row.case.program.ranks.len() as u32;
                 let run = |folder: &tempfile::TempDir| {
@@ -155,20 +203,33 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
         }
     }
     options.say(&format!(
-        "\nreplay: median seconds of processor time; SimGrid's less its start\n{:<42}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>10}{:>12}",
-        "", "actions", "events", "here", "M ev./s", "M act./s", "SimGrid", "M act./s", "x SimGrid"
+        "\nreplay: median seconds of processor time; SimGrid's less its start\n{:<40}{:>8}{:>8}{:>9}{:>9}{:>10}{:>9}{:>10}{:>11}{:>9}{:>11}",
+        "",
+        "actions",
+        "events",
+        "here",
+        "M ev./s",
+        "M act./s",
+        "SimGrid",
+        "M act./s",
+        "x SimGrid",
+        "shared",
+        "x SimGrid"
     ));
     let mut table = Map::new();
     let mut ratios = Vec::new();
+    let mut shared_ratios = Vec::new();
     for row in &rows {
         let here = median(row.here.iter().copied());
         let whole = median(row.there.iter().copied());
         let there = whole - median(row.start.iter().copied());
         let (actions, events) = (row.actions as f64 / 1e6, row.events as f64 / 1e6);
+        let shared = median(row.shared.iter().copied());
         let ratio = there / here;
         ratios.push(ratio);
+        shared_ratios.push(there / shared);
         options.say(&format!(
-            "{:<42}{:>9}{:>10}{:>9}{:>10}{:>10}{:>10}{:>10}{:>12}",
+            "{:<40}{:>8}{:>8}{:>9}{:>9}{:>10}{:>9}{:>10}{:>11}{:>9}{:>11}",
             row.case.name,
             row.actions,
             row.events,
@@ -178,6 +239,8 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
             cell(there, 3),
             cell(actions / there, 3),
             cell(ratio, 1),
+            cell(shared, 4),
+            cell(there / shared, 1),
         ));
         let value = json!({
             "actions": row.actions,
@@ -188,12 +251,20 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
             "simgrid_start_seconds": number(whole - there),
             "simgrid_bytes": row.memory,
             "times_faster": number(ratio),
+            "shared_seconds": number(shared),
+            "shared_times_faster": number(there / shared),
         });
         table.insert(row.case.name.clone(), value);
     }
     let mean = geometric_mean(ratios.iter().copied());
     let least = ratios.iter().copied().fold(f64::NAN, f64::min);
-    options.say(&format!("{:<42}{:>80}", "geometric mean", cell(mean, 1)));
+    let shared_mean = geometric_mean(shared_ratios.iter().copied());
+    options.say(&format!(
+        "{:<40}{:>74}{:>20}",
+        "geometric mean",
+        cell(mean, 1),
+        cell(shared_mean, 1)
+    ));
     Ok((table.into(), least))
 }
 
@@ -221,7 +292,8 @@ fn large(options: &Options) -> Result<Value, Failure> {
             // The peak counts anew from here, with the program already there.
             let reset = fs::write("/proc/self/clear_refs", "5").is_ok();
             let before = memory("VmRSS:");
-            let runs = (0..options.rounds.max(1)).map(|_| interpretation(&case, critical_path));
+            let runs = (0..options.rounds.max(1))
+                .map(|_| interpretation(&case, &case.cluster, critical_path));
             let runs: Vec<(f64, u64)> = runs.collect::<Result<_, _>>()?;
             let seconds = median(runs.iter().map(|(seconds, _)| *seconds));
             let events = runs[0].1;

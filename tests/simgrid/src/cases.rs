@@ -1,12 +1,14 @@
 //! Traces that both replay, and by how much the times may differ.
 //!
-//! A case without a reason must agree within [`WITHIN`]. One with a reason differs by more, always for that reason;
-//! `plugins/analysis/predict/SIMGRID.md` explains each.
+//! Where messages share links as SimGrid's do, every case must agree within [`WITHIN`]; where they follow one another, those without a
+//! reason must. `plugins/analysis/predict/SIMGRID.md` explains the others.
 
 use std::path::Path;
 
 use nodescope_model::{CollectiveKind as Kind, Program};
-use nodescope_predict::{Algorithm, Cluster, Code, FitError, Options, Selected, interpret};
+use nodescope_predict::{
+    Algorithm, Cluster, Code, FitError, Options, Selected, Sharing, interpret,
+};
 
 use crate::actions::{self, ActionError};
 use crate::platform::{Platform, Shape};
@@ -16,17 +18,8 @@ use crate::replay::{self, ReplayError};
 /// Greatest difference that needs no explanation, as a part of SimGrid's time.
 pub const WITHIN: f64 = 0.05;
 
-/// Messages of one sender share its link in SimGrid, here they follow one another.
+/// Messages share links in SimGrid, here they follow one another.
 pub const SHARING: &str = "sharing";
-/// SimGrid's algorithm sends to one after the other and waits, this one to all at once.
-pub const BLOCKING: &str = "blocking";
-/// SimGrid's algorithm takes children in another order.
-pub const CHILDREN: &str = "children";
-/// SimGrid's algorithm is another where ranks are no power of two.
-pub const FOLDING: &str = "folding";
-/// SimGrid adds 16 bytes to each message, which counts where many small ones meet at a link.
-pub const ENVELOPE: &str = "envelope";
-
 /// One trace on one platform.
 #[derive(Debug)]
 pub struct Case {
@@ -47,8 +40,10 @@ pub struct Case {
 /// Seconds that both say.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// The interpreter's.
+    /// The interpreter's, messages following one another on links.
     pub here: f64,
+    /// The interpreter's, messages sharing links as SimGrid's do.
+    pub shared: f64,
     /// SimGrid's.
     pub there: f64,
     /// Actions of the trace.
@@ -59,6 +54,11 @@ impl Times {
     /// The difference as a part of SimGrid's time.
     pub fn difference(&self) -> f64 {
         self.here / self.there - 1.0
+    }
+
+    /// The same with shared links.
+    pub fn shared_difference(&self) -> f64 {
+        self.shared / self.there - 1.0
     }
 }
 
@@ -100,8 +100,29 @@ impl Case {
     ///
     /// A program that does not fit or does not end.
     pub fn here(&self) -> Result<f64, CaseError> {
+        self.on(&self.cluster)
+    }
+
+    /// What the interpreter says where messages share links as in SimGrid, seconds.
+    ///
+    /// # Errors
+    ///
+    /// A program that does not fit or does not end.
+    pub fn shared(&self) -> Result<f64, CaseError> {
+        self.on(&self.shared_cluster())
+    }
+
+    /// The cluster, with links shared as in SimGrid.
+    pub fn shared_cluster(&self) -> Cluster {
+        Cluster {
+            sharing: Sharing::RoundTrip,
+            ..self.cluster.clone()
+        }
+    }
+
+    fn on(&self, cluster: &Cluster) -> Result<f64, CaseError> {
         let code = Code::new(&self.program);
-        let outcome = interpret(&code, &self.cluster, &Options::default())?;
+        let outcome = interpret(&code, cluster, &Options::default())?;
         if !outcome.complete() {
             return Err(CaseError::Problems(format!("{:?}", outcome.problems)));
         }
@@ -133,6 +154,7 @@ impl Case {
         let replay = replay::run(folder.path(), ranks, &options)?;
         Ok(Times {
             here: self.here()?,
+            shared: self.shared()?,
             there: replay.simulated,
             actions,
         })
@@ -207,20 +229,23 @@ pub fn point_to_point() -> Vec<Case> {
         add(name, sweep(6, bytes, mean * US, 100), crossbar(36), reason);
     }
     for bytes in [8192, 200_000] {
-        let name = |shape| format!("shifts of 16 on a {shape}, {bytes} B");
+        let name = |shape| format!("shifts on a {shape}, {bytes} B");
         add(name("crossbar"), shifts(16, bytes, 300), crossbar(16), None);
         add(
             name("torus"),
-            shifts(16, bytes, 300),
-            square(4),
+            shifts(25, bytes, 300),
+            square(5),
             Some(SHARING),
         );
     }
     cases
 }
 
+/// Of vectors and blocks: multiples of both numbers of ranks, so that nobody has to do anything about a remainder.
+const SIZES: [u64; 3] = [1040, 65_520, 399_984];
+
 /// Collective, algorithm here, there.
-const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
+const ALGORITHMS: [(Kind, Algorithm, &str); 27] = [
     (
         Kind::Barrier,
         Algorithm::Dissemination,
@@ -237,7 +262,11 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
         "barrier:ompi_basic_linear",
     ),
     (Kind::Bcast, Algorithm::Linear, "bcast:flattree"),
-    (Kind::Bcast, Algorithm::Binomial, "bcast:binomial_tree"),
+    (
+        Kind::Bcast,
+        Algorithm::BinomialInTurn,
+        "bcast:binomial_tree",
+    ),
     (Kind::Bcast, Algorithm::Pipeline, "bcast:NTSL"),
     (
         Kind::Bcast,
@@ -246,6 +275,11 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
     ),
     (Kind::Reduce, Algorithm::Linear, "reduce:flat_tree"),
     (Kind::Reduce, Algorithm::Binomial, "reduce:binomial"),
+    (
+        Kind::Reduce,
+        Algorithm::Rabenseifner,
+        "reduce:scatter_gather",
+    ),
     (
         Kind::Allreduce,
         Algorithm::RecursiveDoubling,
@@ -264,7 +298,11 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
         Algorithm::Linear,
         "scatter:ompi_basic_linear",
     ),
-    (Kind::Scatter, Algorithm::Binomial, "scatter:ompi_binomial"),
+    (
+        Kind::Scatter,
+        Algorithm::BinomialAscending,
+        "scatter:ompi_binomial",
+    ),
     (
         Kind::Allgather,
         Algorithm::RecursiveDoubling,
@@ -272,7 +310,8 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
     ),
     (Kind::Allgather, Algorithm::Ring, "allgather:NTSLR"),
     (Kind::Allgather, Algorithm::Bruck, "allgather:bruck"),
-    (Kind::Allgatherv, Algorithm::Ring, "allgatherv:ring"),
+    (Kind::Allgatherv, Algorithm::Ring, "allgatherv:mpich_ring"),
+    (Kind::Allgatherv, Algorithm::Pairwise, "allgatherv:ring"),
     (Kind::Alltoall, Algorithm::Linear, "alltoall:basic_linear"),
     (Kind::Alltoall, Algorithm::Pairwise, "alltoall:ring"),
     (Kind::Alltoall, Algorithm::Bruck, "alltoall:bruck"),
@@ -288,26 +327,26 @@ const ALGORITHMS: [(Kind, Algorithm, &str); 25] = [
     ),
 ];
 
-/// Why a collective differs by more than [`WITHIN`], from what is known of both algorithms.
+/// Collectives whose messages meet at links, so that it matters how these share them. Where all ranks go in step, they do not.
 fn reason(kind: Kind, algorithm: Algorithm, ranks: u32, bytes: u64) -> Option<&'static str> {
     use Algorithm as A;
-    let large = bytes > 65536;
-    match (kind, algorithm) {
-        (Kind::Barrier, A::Linear) => Some(ENVELOPE),
-        (Kind::Bcast, A::Binomial) if large => Some(BLOCKING),
-        (Kind::Bcast, A::Binomial | A::Pipeline | A::ScatterAllgather) => Some(SHARING),
-        (Kind::Bcast | Kind::Scatter, A::Linear) if bytes <= 1024 => Some(SHARING),
-        (Kind::Scatter, A::Binomial) => Some(CHILDREN),
-        (Kind::Allgather, A::RecursiveDoubling) if !ranks.is_power_of_two() => Some(FOLDING),
-        (Kind::ReduceScatter, A::RecursiveHalving) if !ranks.is_power_of_two() => Some(FOLDING),
-        (Kind::Allreduce, A::Rabenseifner | A::RecursiveDoubling | A::Ring)
-            if !ranks.is_power_of_two() && !large =>
-        {
-            Some(SHARING)
+    // Messages of one rank that are sent at once, and vectors that meet those of the next round.
+    let (large, folds) = (bytes > 65_536, !ranks.is_power_of_two());
+    let meet = match (kind, algorithm) {
+        (Kind::Bcast, A::BinomialInTurn) => !large,
+        (Kind::Bcast, A::Pipeline | A::ScatterAllgather) => true,
+        (Kind::Bcast | Kind::Scatter, A::Linear) => bytes <= 1040,
+        (Kind::Scatter, A::BinomialAscending) => bytes <= 1040,
+        (Kind::Reduce, A::Rabenseifner) => bytes == 65_520,
+        (Kind::Allreduce, A::Rabenseifner | A::RecursiveDoubling) => folds && !large,
+        (Kind::Allgather | Kind::ReduceScatter, A::RecursiveDoubling | A::RecursiveHalving) => {
+            folds && !large
         }
-        (Kind::Allgatherv, A::Ring) if !large => Some(SHARING),
-        _ => None,
-    }
+        (Kind::Allgatherv, A::Ring) => !large,
+        (Kind::Allgatherv, A::Pairwise) => !large,
+        _ => false,
+    };
+    meet.then_some(SHARING)
 }
 
 /// Collectives between barriers.
@@ -315,7 +354,7 @@ pub fn collectives() -> Vec<Case> {
     let mut cases = Vec::new();
     for (kind, algorithm, there) in ALGORITHMS {
         for ranks in [16, 13] {
-            for bytes in [1024, 65536, 400_000] {
+            for bytes in SIZES {
                 let barrier = kind == Kind::Barrier;
                 if barrier && bytes > 1024 {
                     continue;
@@ -325,6 +364,7 @@ pub fn collectives() -> Vec<Case> {
                 let platform = crossbar(ranks);
                 let segment = match algorithm {
                     Algorithm::Pipeline => 8192,
+                    Algorithm::Ring if kind == Kind::Allgatherv => 262_144,
                     _ => 0,
                 };
                 let program = collective(kind, ranks, bytes, 0, turns);

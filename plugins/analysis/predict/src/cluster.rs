@@ -69,6 +69,19 @@ pub enum Progress {
     },
 }
 
+/// How messages share a link that several want at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// They follow one another in the order in which they were sent.
+    #[default]
+    Queue,
+    /// Each has the same share: max-min fairness.
+    Fair,
+    /// Shares are in proportion to the reciprocals of their latencies, as with flows of TCP: weighted max-min fairness.
+    RoundTrip,
+}
+
 /// A cluster.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Cluster {
@@ -96,6 +109,8 @@ pub struct Cluster {
     pub link_per_byte: Option<f64>,
     /// Whether messages wait for links that others use.
     pub contention: bool,
+    /// How, if so.
+    pub sharing: Sharing,
     /// Who moves messages.
     pub progress: Progress,
     /// Which algorithms collectives use.
@@ -141,6 +156,11 @@ pub enum FitError {
         /// Its cores.
         cores: u32,
     },
+    /// Progress threads that take a share of the processor while they move data over links that are shared equally.
+    #[error(
+        "a progress thread's share of the processor (network.beta) can be predicted with network.sharing = \"queue\" only"
+    )]
+    Sharing,
 }
 
 impl Cluster {
@@ -159,6 +179,7 @@ impl Cluster {
             hop_latency: 0,
             link_per_byte: None,
             contention: false,
+            sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
             collectives: Choice {
                 library: Library::OpenMpi,
@@ -177,6 +198,7 @@ impl Cluster {
             hop_latency: 0,
             link_per_byte: None,
             contention: false,
+            sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
             reduce_per_byte: 0.0,
             ..self.clone()
@@ -236,6 +258,18 @@ impl Cluster {
                 cores: self.cores,
             }),
             None => Ok(placed),
+        }
+    }
+
+    /// Whether bursts beside progress threads can be interpreted: not where nobody knows how long these move data.
+    pub(crate) fn can_share(&self) -> Result<(), FitError> {
+        match self.progress {
+            Progress::Thread { beta }
+                if beta > 0.0 && self.contention && self.sharing != Sharing::Queue =>
+            {
+                Err(FitError::Sharing)
+            }
+            _ => Ok(()),
         }
     }
 

@@ -23,8 +23,12 @@ pub use select::{Choice, Library};
 pub enum Algorithm {
     /// Everybody with the root, or everybody with everybody, at once.
     Linear,
-    /// A binomial tree.
+    /// A binomial tree, the largest subtree first; a broadcast's root sends to all of its children at once.
     Binomial,
+    /// The same, one child after the other.
+    BinomialInTurn,
+    /// A binomial tree, one child after the other, the smallest subtree first.
+    BinomialAscending,
     /// A chain along which segments follow one another.
     Pipeline,
     /// Partners at distance 1, 2, 4, ...; ranks beyond the greatest power of two join a partner before and hear of it after.
@@ -57,9 +61,11 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Algorithm; 16] = [
+    pub const ALL: [Algorithm; 18] = [
         Algorithm::Linear,
         Algorithm::Binomial,
+        Algorithm::BinomialInTurn,
+        Algorithm::BinomialAscending,
         Algorithm::Pipeline,
         Algorithm::RecursiveDoubling,
         Algorithm::RecursiveHalving,
@@ -81,6 +87,8 @@ impl Algorithm {
         match self {
             Algorithm::Linear => "linear",
             Algorithm::Binomial => "binomial",
+            Algorithm::BinomialInTurn => "binomial-in-turn",
+            Algorithm::BinomialAscending => "binomial-ascending",
             Algorithm::Pipeline => "pipeline",
             Algorithm::RecursiveDoubling => "recursive-doubling",
             Algorithm::RecursiveHalving => "recursive-halving",
@@ -106,22 +114,23 @@ impl Algorithm {
             K::Barrier => matches!(self, Linear | RecursiveDoubling | Dissemination),
             K::Bcast => matches!(
                 self,
-                Linear | Binomial | Binary | Knomial | Pipeline | ScatterAllgather
+                Linear | Binomial | BinomialInTurn | Binary | Knomial | Pipeline | ScatterAllgather
             ),
             K::Reduce => matches!(self, Linear | Binomial | Binary | Pipeline | Rabenseifner),
             K::Allreduce | K::Create => matches!(
                 self,
                 RecursiveDoubling | Ring | Rabenseifner | ReduceBroadcast
             ),
-            K::Gather | K::Scatter => matches!(self, Linear | Binomial),
+            K::Gather => matches!(self, Linear | Binomial),
+            K::Scatter => matches!(self, Linear | Binomial | BinomialAscending),
             K::Gatherv | K::Scatterv => self == Linear,
             K::Allgather => matches!(
                 self,
-                RecursiveDoubling | Ring | Bruck | NeighbourExchange | Linear
+                RecursiveDoubling | Ring | Bruck | NeighbourExchange | Pairwise | Linear
             ),
             K::Allgatherv => matches!(
                 self,
-                Ring | Bruck | NeighbourExchange | GatherBroadcast | Linear
+                Ring | Bruck | NeighbourExchange | GatherBroadcast | Pairwise | Linear
             ),
             K::Alltoall => matches!(self, Linear | Pairwise | Bruck),
             K::Alltoallv => matches!(self, Linear | Pairwise),
@@ -248,6 +257,11 @@ impl Round {
         }
     }
 
+    /// The same, waiting until it is over.
+    fn in_turn(self) -> Round {
+        Round { wait: true, ..self }
+    }
+
     fn receive(from: u32, bytes: u64) -> Round {
         Round {
             receive: Some((from, bytes)),
@@ -291,6 +305,9 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
         (K::Bcast, Binary) => tree::binary_out(shape, k, shape.root, shape.bytes),
         (K::Bcast, Knomial) => tree::knomial_out(shape, k),
         (K::Bcast, ScatterAllgather) => exchange::scatter_allgather(shape, k),
+        (K::Bcast, BinomialInTurn) => {
+            tree::binomial_out(shape, k, shape.root, |_| shape.bytes).map(Round::in_turn)
+        }
         (K::Bcast, _) => tree::binomial_out(shape, k, shape.root, |_| shape.bytes),
         (K::Reduce, Linear) => {
             tree::linear_in(shape, k, |_| shape.bytes).map(|r| reduced(r, shape.bytes))
@@ -309,13 +326,16 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
         (K::Gather | K::Gatherv, _) => tree::linear_in(shape, k, |rank| shape.from(rank)),
         (K::Scatter, Binomial) => {
             tree::binomial_out(shape, k, shape.root, |ranks| shape.bytes * u64::from(ranks))
+                .map(Round::in_turn)
+        }
+        (K::Scatter, BinomialAscending) => {
+            tree::binomial_ascending(shape, k, |ranks| shape.bytes * u64::from(ranks))
         }
         (K::Scatter | K::Scatterv, _) => tree::linear_out(shape, k, |rank| shape.to(rank)),
-        (K::Allgather, RecursiveDoubling) if shape.size.is_power_of_two() => {
-            exchange::doubling_allgather(shape, k)
-        }
-        (K::Allgather, Bruck | RecursiveDoubling) | (K::Allgatherv, Bruck) => {
-            exchange::bruck_allgather(shape, k)
+        (K::Allgather, RecursiveDoubling) => exchange::doubling_allgather(shape, k),
+        (K::Allgather | K::Allgatherv, Bruck) => exchange::bruck_allgather(shape, k),
+        (K::Allgather | K::Allgatherv, Pairwise) => {
+            exchange::linear(shape, k, |_| shape.bytes, |rank| shape.from(rank)).map(Round::in_turn)
         }
         (K::Allgather | K::Allgatherv, NeighbourExchange) if shape.size.is_multiple_of(2) => {
             exchange::neighbour_allgather(shape, k)
@@ -324,6 +344,9 @@ pub fn round(selected: Selected, shape: &Shape<'_>, k: u32) -> Option<Round> {
         (K::Allgather | K::Allgatherv, Linear) => {
             let own = shape.bytes;
             exchange::linear(shape, k, |_| own, |rank| shape.from(rank))
+        }
+        (K::Allgatherv, Ring) if selected.segment > 0 => {
+            exchange::ring_allgatherv(shape, k, selected.segment)
         }
         (K::Allgather | K::Allgatherv, _) => exchange::ring_allgather(shape, k),
         (K::Alltoall, Bruck) => exchange::bruck_alltoall(shape, k),

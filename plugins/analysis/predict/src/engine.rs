@@ -1,7 +1,7 @@
 //! The interpreter: a logical process with a clock of its own for each rank.
 //!
-//! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network, so that a wait ends at a
-//! time known in advance and takes one event. Where ranks share anything but messages (links, a rank that must be in MPI for a
+//! A rank runs until it has to wait for a message; a message's arrival is known when it enters the network (unless links are shared
+//! equally), so that a wait ends at a time known in advance and takes one event. Where ranks share anything but messages (links, a rank that must be in MPI for a
 //! large message to go on), operations are interpreted in the order of their times; otherwise each rank runs ahead as far as it can,
 //! with the same result. Receives take the messages that the trace says matched; where that is unknown, the first that was sent.
 //!
@@ -10,6 +10,7 @@
 mod agenda;
 mod burst;
 mod collective;
+mod fluid;
 mod matching;
 mod monitor;
 mod path;
@@ -70,6 +71,7 @@ pub fn interpret(
     options: &Options,
 ) -> Result<Outcome, FitError> {
     let nodes = cluster.place(code.ranks.len() as u32)?;
+    cluster.can_share()?;
     let mut engine = Engine::new(code, cluster, options, nodes);
     engine.run();
     Ok(engine.finish())
@@ -191,9 +193,13 @@ struct WaitSum {
 /// How many events before its own a context's memory is fetched.
 const AHEAD: usize = 8;
 
-/// Event codes: a context; a request to send that arrives; a permission that arrives.
+/// Event codes beside contexts: a request to send that arrives; a permission that arrives.
 const ASKED: u32 = 1 << 30;
 const GRANTED: u32 = 1 << 31;
+/// A message that enters a network whose links are shared equally.
+const FLIES: u32 = ASKED | GRANTED;
+/// A look at such links.
+const TICK: u32 = u32::MAX;
 
 struct Engine<'a> {
     code: &'a Code<'a>,
@@ -222,6 +228,8 @@ struct Engine<'a> {
     busy: Vec<Busy>,
     /// Messages that wait until a rank is in MPI.
     deferred: HashMap<u32, Vec<u32>>,
+    /// Who probes for messages that fly.
+    probed: HashMap<u32, Vec<Target>>,
     path: Path,
     calls: timeline::Calls,
     reduced: Vec<reduced::Entries>,
@@ -282,6 +290,7 @@ impl<'a> Engine<'a> {
             wires: Wires::new(cluster, world, &node_of),
             busy: vec![Busy::default(); if beta > 0.0 { world as usize } else { 0 }],
             deferred: HashMap::new(),
+            probed: HashMap::new(),
             path: Path::new(options.critical_path),
             calls: timeline::Calls::new(options.timeline, world),
             reduced: reduced::Entries::all(code.fragments),
@@ -314,7 +323,12 @@ impl<'a> Engine<'a> {
             if let Some(next) = self.queue.ahead(AHEAD) {
                 self.prepare(next);
             }
-            if what & GRANTED != 0 {
+            if what & FLIES == FLIES {
+                match what {
+                    TICK => self.tick(time),
+                    _ => self.enters(what & !FLIES, time),
+                }
+            } else if what & GRANTED != 0 {
                 self.granted(what & !GRANTED, time);
             } else if what & ASKED != 0 {
                 self.asked(what & !ASKED, time);

@@ -38,7 +38,7 @@ mod series_text;
 mod text;
 
 pub use chart::ChartError;
-pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Speed};
+pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed};
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use engine::{Options, interpret};

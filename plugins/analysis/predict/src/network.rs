@@ -65,6 +65,8 @@ pub struct Channel {
     pub service_latency: Option<u64>,
     /// Picoseconds per byte: the reciprocal of the bandwidth.
     pub per_byte: f64,
+    /// Bytes that go over the wire with each message, beyond its own.
+    pub envelope: u64,
     /// Least time between two messages of one sender, picoseconds.
     pub gap: u64,
     /// The sender's processor, by size; in the post model, overhead(n) beyond the latency.
@@ -87,6 +89,7 @@ impl Channel {
             latency,
             service_latency: None,
             per_byte: per_byte(bandwidth),
+            envelope: 0,
             gap: 0,
             send_overhead: Table::default(),
             receive_overhead: Table::default(),
@@ -119,9 +122,22 @@ impl Channel {
         self.service_latency.unwrap_or(self.latency)
     }
 
+    /// Bytes on the wire.
+    pub fn bytes(&self, bytes: u64) -> u64 {
+        bytes.saturating_add(self.envelope)
+    }
+
     /// Time on the wire, picoseconds.
     pub fn wire(&self, bytes: u64) -> u64 {
-        (bytes as f64 * self.per_byte).round() as u64
+        (self.bytes(bytes) as f64 * self.per_byte).round() as u64
+    }
+
+    /// Time from when a message's last byte has left until it has arrived, picoseconds: the latency, in the post model with the overhead.
+    pub fn beyond_wire(&self, bytes: u64) -> u64 {
+        match self.model {
+            Model::LogGp => self.latency,
+            Model::Post => self.latency + self.send_overhead.at(bytes),
+        }
     }
 
     /// Time to copy a buffered message, picoseconds.

@@ -2,8 +2,8 @@
 
 use nodescope_model::{Action, CollectiveKind, Mode, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
-    Algorithm, Channel, Cluster, Code, Model, Options, Outcome, Preset, Progress, Speed, Table,
-    Topology, interpret,
+    Algorithm, Channel, Cluster, Code, Model, Options, Outcome, Preset, Progress, Sharing, Speed,
+    Table, Topology, interpret,
 };
 
 const US: u64 = 1_000_000;
@@ -234,6 +234,139 @@ fn a_link_is_shared_by_those_who_use_it() {
         (shared.links[0].bytes, shared.links[0].busy),
         (7_000_000, 7000 * US)
     );
+}
+
+/// L = 5 us, 1 GB/s, links shared, messages sent at once.
+fn fluid(sharing: Sharing) -> Cluster {
+    let mut channel = Channel::new(Model::LogGp, 5 * US, 1_000_000_000);
+    channel.eager_limit = u64::MAX;
+    Cluster {
+        contention: true,
+        sharing,
+        ..Cluster::simple("c", channel)
+    }
+}
+
+/// When ranks end, us.
+fn ends(outcome: &Outcome) -> Vec<u64> {
+    let ends = outcome.ranks.iter().map(|rank| outcome.time - rank.idle);
+    ends.map(|end| (end + US / 2) / US).collect()
+}
+
+#[test]
+fn messages_that_share_a_link_have_equal_shares() {
+    // Rank 0 sends 1 MB to three ranks at once: a third each, so that all arrive last.
+    let mut builder = ProgramBuilder::new();
+    for peer in 1..4 {
+        builder.send(rank(peer), 0, 1_000_000);
+    }
+    builder.ranks(1).receive(rank(0), 0, 1_000_000).ranks(3);
+    let program = builder.finish();
+    let queued = run(&program, &fluid(Sharing::Queue));
+    assert_eq!(ends(&queued), [0, 1005, 2005, 3005]);
+    let shared = run(&program, &fluid(Sharing::Fair));
+    assert_eq!(ends(&shared), [0, 3005, 3005, 3005]);
+    assert_eq!(shared.links[0].link, "node 0 → network");
+    assert_eq!(
+        (shared.links[0].bytes, shared.links[0].busy),
+        (3_000_000, 3000 * US)
+    );
+}
+
+#[test]
+fn shares_are_found_anew_when_messages_begin_and_end() {
+    let mut builder = ProgramBuilder::new();
+    builder.send(rank(2), 0, 1_000_000).ranks(1);
+    builder
+        .compute(500 * US)
+        .send(rank(2), 1, 1_000_000)
+        .compute(US)
+        .send(rank(3), 2, 1_000_000)
+        .ranks(1);
+    builder.receive(rank(0), 0, 1_000_000).ranks(1);
+    builder.receive(rank(1), 2, 1_000_000).ranks(1);
+    let program = builder.finish();
+    // Rank 0's message is alone for 500 us, then has half of the link into 2: until 1500 us. Rank 1's have half of its own link each from
+    // 501 us on; at 2500 us the first has gone, and the last 500 B of the second take 0.5 us.
+    let shared = run_with_leftovers(&program, &fluid(Sharing::Fair));
+    assert_eq!(ends(&shared), [0, 501, 1505, 2506]);
+}
+
+/// As [`run`], of a program that leaves a message where it is.
+fn run_with_leftovers(program: &Program, cluster: &Cluster) -> Outcome {
+    let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
+    assert_eq!(outcome.problems.len(), 1, "{outcome:#?}");
+    outcome
+}
+
+#[test]
+fn a_broadcast_of_messages_at_once_takes_ten_of_them_where_links_are_shared() {
+    // 16 ranks, the root's four children have the data after 4 n/B, theirs after 3, 2 and 1 more; each way has a latency.
+    let mut builder = ProgramBuilder::new();
+    builder
+        .collective(CollectiveKind::Bcast, 0, 1_000_000)
+        .ranks(16);
+    let program = builder.finish();
+    let of = |sharing| {
+        let cluster =
+            fluid(sharing).with_algorithm(CollectiveKind::Bcast, Algorithm::Binomial.into());
+        (run(&program, &cluster).time + US / 2) / US
+    };
+    assert_eq!(of(Sharing::Fair), 10_000 + 4 * 5);
+    // One after the other, the largest subtree first.
+    assert_eq!(of(Sharing::Queue), 4000 + 4 * 5);
+}
+
+#[test]
+fn shares_may_follow_latencies() {
+    // On a ring of 8 nodes rank 0 sends to ranks 1 and 2 over one link; latencies are 5 + 5 us and 5 + 10 us.
+    let mut builder = ProgramBuilder::new();
+    builder.send(rank(1), 0, 600_000).send(rank(2), 0, 600_000);
+    builder.ranks(1).receive(rank(0), 0, 600_000).ranks(2);
+    let program = builder.finish();
+    let of = |sharing| {
+        let cluster = Cluster {
+            topology: Topology::Torus { size: vec![8] },
+            hop_latency: 5 * US,
+            ..fluid(sharing)
+        };
+        ends(&run(&program, &cluster))
+    };
+    assert_eq!(of(Sharing::Fair), [0, 1210, 1215]);
+    // 3/5 for the one: 1000 us; 2/5 for the other: 400 kB by then, the rest alone.
+    assert_eq!(of(Sharing::RoundTrip), [0, 1010, 1215]);
+}
+
+#[test]
+fn large_and_synchronous_messages_share_links_too() {
+    // Both ask and are let come after 10 us.
+    let program = |to: [u32; 2]| {
+        let mut builder = ProgramBuilder::new();
+        for to in to {
+            builder.send(rank(to), 0, 1_000_000).ranks(1);
+        }
+        for me in 2..4 {
+            for from in 0..2 {
+                if to[from as usize] == me {
+                    builder.receive(rank(from), 0, 1_000_000);
+                }
+            }
+            builder.ranks(1);
+        }
+        builder.finish()
+    };
+    let mut cluster = fluid(Sharing::Fair);
+    cluster.network.eager_limit = 1000;
+    let apart = run(&program([2, 3]), &cluster);
+    assert_eq!(ends(&apart), [1010, 1010, 1015, 1015]);
+    // Rank 2 lets the one come when it has the other.
+    let together = run(&program([2, 2]), &cluster);
+    assert_eq!(ends(&together), [1010, 2020, 2025, 0]);
+    // A sender of the post model is busy until its message has arrived.
+    cluster.network.model = Model::Post;
+    cluster.network.eager_limit = u64::MAX;
+    let posted = run(&program([2, 2]), &cluster);
+    assert_eq!(ends(&posted), [2005, 2005, 2005, 0]);
 }
 
 #[test]

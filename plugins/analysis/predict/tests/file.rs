@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use nodescope_model::CollectiveKind;
-use nodescope_predict::{Algorithm, Cluster, Model, Placement, Progress, Speed, Topology, cluster};
+use nodescope_predict::{
+    Algorithm, Cluster, Model, Placement, Progress, Sharing, Speed, Topology, cluster,
+};
 
 fn parse(text: &str) -> Result<Cluster, String> {
     Cluster::parse(Path::new("c.toml"), text).map_err(|problems| problems.to_string())
@@ -42,6 +44,24 @@ fn the_example_of_the_reference_is_read() {
         let key = field.rsplit(['.', ']']).next().unwrap();
         assert!(reference.contains(key), "CLUSTER.md lacks {field}");
     }
+}
+
+#[test]
+fn links_are_shared_in_the_way_that_is_named() {
+    assert_eq!(parse(SMALL).unwrap().sharing, Sharing::Queue);
+    for (name, sharing) in [("fair", Sharing::Fair), ("round-trip", Sharing::RoundTrip)] {
+        let cluster = parse(&format!(
+            "{SMALL}sharing = \"{name}\"\nenvelope = \"16 B\"\n"
+        ))
+        .unwrap();
+        assert_eq!((cluster.sharing, cluster.network.envelope), (sharing, 16));
+        let error = parse(&format!(
+            "{SMALL}sharing = \"{name}\"\nprogress_thread = true\nbeta = 0.5\n"
+        ));
+        assert!(error.unwrap_err().contains("network.beta"));
+    }
+    let error = parse(&format!("{SMALL}sharing = \"fare\"\n")).unwrap_err();
+    assert!(error.contains("\"fair\""), "{error}");
 }
 
 #[test]

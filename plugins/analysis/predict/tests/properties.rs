@@ -3,7 +3,7 @@
 use nodescope_model::{Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences};
 use nodescope_predict::{
     Algorithm, Channel, Cluster, Code, Efficiencies, Model, Options, Outcome, Progress, Request,
-    Table, Topology, interpret, predict,
+    Sharing, Table, Topology, interpret, predict,
 };
 use proptest::prelude::*;
 
@@ -107,11 +107,26 @@ fn clusters() -> Vec<Cluster> {
         Cluster {
             network: Channel {
                 model: Model::Post,
-                ..channel
+                ..channel.clone()
             },
             ..shared.clone()
         },
         plain,
+        Cluster {
+            sharing: Sharing::Fair,
+            ..shared.clone()
+        },
+        Cluster {
+            network: Channel {
+                model: Model::Post,
+                envelope: 100,
+                ..channel
+            },
+            topology: Topology::Torus { size: vec![3, 4] },
+            hop_latency: 100_000,
+            sharing: Sharing::RoundTrip,
+            ..shared.clone()
+        },
         shared,
     ]
 }

@@ -9,7 +9,7 @@ use nodescope_config::quantity::{ByteRate, Bytes, Frequency, Time};
 use nodescope_config::reader::{Item, Section};
 use nodescope_model::CollectiveKind;
 
-use super::{Cluster, Placement, Preset, Progress, Speed};
+use super::{Cluster, Placement, Preset, Progress, Sharing, Speed};
 use crate::collective::{Algorithm, Library, Selected};
 use crate::network::{Channel, Model, Table, per_byte};
 use crate::topology::{DIMENSIONS, Topology};
@@ -200,6 +200,15 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(item) = section.item("contention") {
         cluster.contention = item.boolean().unwrap_or(true);
     }
+    let sharing = section.item("sharing");
+    if let Some(item) = &sharing {
+        let ways = [
+            ("queue", Sharing::Queue),
+            ("fair", Sharing::Fair),
+            ("round-trip", Sharing::RoundTrip),
+        ];
+        cluster.sharing = (item.choice("a way to share links", &ways)).unwrap_or_default();
+    }
     if let Some(item) = section.item("hop_latency") {
         cluster.hop_latency = item.quantity::<Time>().unwrap_or_default().0;
     }
@@ -207,6 +216,9 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.link_per_byte = rate(&item).map(per_byte);
     }
     progress(section, cluster);
+    if let (Some(item), Err(error)) = (sharing, cluster.can_share()) {
+        item.complain(format!("does not go with the other values: {error}"));
+    }
 }
 
 fn progress(section: &Section<'_>, cluster: &mut Cluster) {
@@ -259,6 +271,9 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
         && let Some(time) = item.quantity::<Time>()
     {
         channel.service_latency = Some(time.0);
+    }
+    if let Some(item) = section.item("envelope") {
+        channel.envelope = item.quantity::<Bytes>().unwrap_or_default().0;
     }
     if let Some(time) = section.item("gap").and_then(|item| item.quantity::<Time>()) {
         channel.gap = time.0;

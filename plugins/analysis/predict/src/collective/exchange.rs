@@ -91,65 +91,87 @@ pub(super) fn recursive_doubling(shape: &Shape<'_>, k: u32) -> Option<Round> {
     })
 }
 
-/// Reduce-scatter by halving, all-gather by doubling.
+/// Reduce-scatter of halves, quarters, ... with partners at distance 1, 2, ...; all-gather back from the farthest.
 pub(super) fn rabenseifner(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let folded = Folded::new(shape);
     let levels = folded.levels();
     folded.around(shape, k, shape.bytes, 2 * levels, |number, k| {
         if k < levels {
-            let partner = folded.rank(number ^ (folded.power >> (k + 1)));
+            let partner = folded.rank(number ^ (1 << k));
             let bytes = shape.bytes >> (k + 1);
             Round::exchange(partner, bytes, partner, bytes).reducing(bytes)
         } else {
             let level = k - levels;
-            let partner = folded.rank(number ^ (1 << level));
+            let partner = folded.rank(number ^ (folded.power >> (level + 1)));
             let bytes = shape.bytes >> (levels - level);
             Round::exchange(partner, bytes, partner, bytes)
         }
     })
 }
 
-/// Reduce-scatter by halving among the greatest power of two of ranks, then gathering by a binomial tree to the root. A root that
-/// is not among them gets the result from the rank that it joined.
+/// The same reduce-scatter among the greatest power of two of ranks, then gathering by a binomial tree to the root, from the farthest
+/// partners first. Here the even ones of the first ranks take part, so that rank 0 does; a root that does not takes the place of rank 0
+/// once that has its part of the result.
 pub(super) fn rabenseifner_reduce(shape: &Shape<'_>, k: u32) -> Option<Round> {
-    let folded = Folded::new(shape);
-    let levels = folded.levels();
-    // The root's number, or that of the rank which it joined.
-    let (root, outside) = if shape.root < 2 * folded.rest {
-        (shape.root / 2, shape.root.is_multiple_of(2))
-    } else {
-        (shape.root - folded.rest, false)
+    let power = 1u32 << shape.size.ilog2();
+    let (rest, levels) = (shape.size - power, power.trailing_zeros());
+    let folded = |rank: u32| rank < 2 * rest;
+    let rank_of = |number: u32| {
+        if number < rest {
+            2 * number
+        } else {
+            number + rest
+        }
     };
-    let Some(number) = folded.number else {
+    let number_of = |rank: u32| if folded(rank) { rank / 2 } else { rank - rest };
+    let outside = folded(shape.root) && shape.root % 2 == 1;
+    let root = if outside { 0 } else { number_of(shape.root) };
+    let part = shape.bytes >> levels;
+    // Whoever has the place of a number when gathering.
+    let place = |number: u32| match number {
+        0 if outside => shape.root,
+        _ => rank_of(number),
+    };
+    let gather = |number: u32, step: u32| {
+        let v = number ^ root;
+        let sends = if v == 0 {
+            levels
+        } else {
+            levels - 1 - v.ilog2()
+        };
+        if step > sends || step == levels {
+            return None;
+        }
+        let partner = place(number ^ (power >> (step + 1)));
+        let bytes = shape.bytes >> (levels - step);
+        Some(if step == sends {
+            Round::send(partner, bytes)
+        } else {
+            Round::receive(partner, bytes)
+        })
+    };
+    if folded(shape.me) && shape.me % 2 == 1 {
         return match k {
-            0 => Some(Round::send(shape.me + 1, shape.bytes)),
-            1 if shape.me == shape.root => Some(Round::receive(shape.me + 1, shape.bytes)),
+            0 => Some(Round::send(shape.me - 1, shape.bytes)),
+            1 if shape.me == shape.root => Some(Round::receive(0, part)),
+            _ if shape.me == shape.root => gather(0, k - 2),
             _ => None,
         };
-    };
-    let before = u32::from(shape.me < 2 * folded.rest);
-    if k < before {
-        return Some(Round::receive(shape.me - 1, shape.bytes).reducing(shape.bytes));
     }
-    let k = k - before;
+    let before = u32::from(folded(shape.me));
+    if k < before {
+        return Some(Round::receive(shape.me + 1, shape.bytes).reducing(shape.bytes));
+    }
+    let (number, k) = (number_of(shape.me), k - before);
     if k < levels {
-        let partner = folded.rank(number ^ (folded.power >> (k + 1)));
+        let partner = rank_of(number ^ (1 << k));
         let bytes = shape.bytes >> (k + 1);
         return Some(Round::exchange(partner, bytes, partner, bytes).reducing(bytes));
     }
-    // Gathering: at level j, of two partners that agree with the root above bit j, the one that differs from it at bit j sends.
-    let level = k - levels;
-    let v = number ^ root;
-    let sends = v.trailing_zeros().min(levels);
-    if level < sends {
-        let partner = folded.rank(number ^ (1 << level));
-        return Some(Round::receive(partner, shape.bytes >> (levels - level)));
+    if outside && number == 0 {
+        return (k == levels).then(|| Round::send(shape.root, part));
     }
-    if v != 0 {
-        let partner = folded.rank(number ^ (1 << sends));
-        return (level == sends).then(|| Round::send(partner, shape.bytes >> (levels - level)));
-    }
-    (outside && level == sends).then(|| Round::send(shape.root, shape.bytes))
+    gather(number, k - levels)
 }
 
 /// Blocks of the vector around a ring, reduced; then around again, complete.
@@ -182,6 +204,43 @@ pub(super) fn ring_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
             shape.before(1),
             shape.block(shape.before(k + 1)),
         )
+    })
+}
+
+/// The same in pieces of at most `segment` bytes, or of the smallest block if that is larger, which follow one another round the ring
+/// wherever blocks end: ranks with small blocks do not wait for those with large ones. As MPICH does.
+pub(super) fn ring_allgatherv(shape: &Shape<'_>, k: u32, segment: u64) -> Option<Round> {
+    let blocks = || (0..shape.size).map(|rank| shape.block(rank));
+    let (Some(least), Some(most)) = (blocks().min(), blocks().max()) else {
+        return None;
+    };
+    let piece = least.max(segment);
+    if most <= piece {
+        return ring_allgather(shape, k);
+    }
+    // The piece number `k` of all blocks from `first` backwards, the last of which is not passed on.
+    let piece = |first: u32| {
+        let mut before = 0;
+        for distance in 0..shape.size - 1 {
+            let block = shape.block((first + shape.size - distance) % shape.size);
+            let pieces = block.div_ceil(piece);
+            if u64::from(k) < before + pieces {
+                let passed = (u64::from(k) - before) * piece;
+                return Some((block - passed).min(piece));
+            }
+            before += pieces;
+        }
+        None
+    };
+    let (sent, received) = (piece(shape.me), piece(shape.before(1)));
+    if sent.is_none() && received.is_none() {
+        return None;
+    }
+    Some(Round {
+        send: sent.map(|bytes| (shape.after(1), bytes)),
+        receive: received.map(|bytes| (shape.before(1), bytes)),
+        wait: true,
+        reduce: 0,
     })
 }
 
@@ -225,13 +284,61 @@ pub(super) fn neighbour_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     Some(Round::exchange(partner, sent, partner, received))
 }
 
-/// Twice as many blocks with partners twice as far, for powers of two.
+/// Twice as many blocks with partners twice as far. Where a partner's half of the ranks is not full (they are no power of two), those
+/// who have a partner pass what they got on to those who have none, along a tree, before the next level.
 pub(super) fn doubling_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
-    (k < log2_ceil(shape.size)).then(|| {
-        let partner = shape.me ^ (1 << k);
-        let bytes = shape.bytes << k;
-        Round::exchange(partner, bytes, partner, bytes)
-    })
+    let (me, size) = (shape.me, shape.size);
+    let mut left = k;
+    for level in 0..log2_ceil(size) {
+        let half = 1u32 << level;
+        let (own, other) = (me & !(half - 1), (me ^ half) & !(half - 1));
+        let blocks = |first: u32| shape.blocks(first, half.min(size.saturating_sub(first)));
+        let partner = me ^ half;
+        if partner < size {
+            if left == 0 {
+                return Some(Round::exchange(
+                    partner,
+                    blocks(own),
+                    partner,
+                    blocks(other),
+                ));
+            }
+            left -= 1;
+        }
+        // Only the lower half has ranks without partner: those from `have` on within it.
+        if other < own || other >= size || other + half <= size {
+            continue;
+        }
+        let have = size - other;
+        let mut step = half / 2;
+        while step > 0 {
+            // Of each group of 2 * step ranks, the lower ones give to the upper ones.
+            let first = me & !(2 * step - 1);
+            let (peer, has) = (me ^ step, |rank: u32| rank < first + have.min(2 * step));
+            // The first so many of the whole half have it at the beginning, and as many of each group that has been reached.
+            let passes = if peer > me {
+                has(me) && !has(peer)
+            } else {
+                has(peer) && !has(me)
+            };
+            if passes {
+                if left == 0 {
+                    let bytes = blocks(other);
+                    return Some(if peer > me {
+                        Round {
+                            wait: true,
+                            ..Round::send(peer, bytes)
+                        }
+                    } else {
+                        Round::receive(peer, bytes)
+                    });
+                }
+                left -= 1;
+            }
+            step /= 2;
+        }
+    }
+    None
 }
 
 /// Bruck's all-gather: for any number of ranks.
@@ -292,14 +399,28 @@ pub(super) fn pairwise_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round
     })
 }
 
-/// Halves, quarters, ... with partners; ranks beyond the power of two hand their vector in and get their block.
+/// Halves, quarters, ... of the ranks' blocks with partners; ranks beyond the power of two hand their vector in and get their block, so that
+/// those who joined others have two.
 pub(super) fn halving_reduce_scatter(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let folded = Folded::new(shape);
-    let block = shape.bytes.div_ceil(u64::from(shape.size));
-    folded.around(shape, k, block, folded.levels(), |number, k| {
-        let partner = folded.rank(number ^ (folded.power >> (k + 1)));
-        let bytes = shape.bytes >> (k + 1);
-        Round::exchange(partner, bytes, partner, bytes).reducing(bytes)
+    // Where the blocks of a number and of those after it begin.
+    let begin = |number: u32| {
+        let rank = number + number.min(folded.rest);
+        let bytes = u128::from(shape.bytes) * u128::from(rank) / u128::from(shape.size);
+        bytes as u64
+    };
+    let even = shape.me & !1;
+    let block = |rank: u64| shape.bytes * rank / u64::from(shape.size);
+    let result = block(u64::from(even) + 1) - block(u64::from(even));
+    folded.around(shape, k, result, folded.levels(), |number, k| {
+        let half = folded.power >> (k + 1);
+        let of = |number: u32| {
+            let first = number & !(half - 1);
+            begin(first + half) - begin(first)
+        };
+        let (partner, sent, received) = (number ^ half, of(number ^ half), of(number));
+        let partner = folded.rank(partner);
+        Round::exchange(partner, sent, partner, received).reducing(received)
     })
 }
 
@@ -319,7 +440,8 @@ pub(super) fn scatter_allgather(shape: &Shape<'_>, k: u32) -> Option<Round> {
     let mut scattering = 0;
     // At most log2(size) rounds.
     while scattering <= k {
-        match tree::binomial_out(shape, scattering, shape.root, part) {
+        let round = tree::binomial_out(shape, scattering, shape.root, part);
+        match round.map(Round::in_turn) {
             Some(round) if scattering == k => return Some(round),
             Some(_) => scattering += 1,
             None => break,

@@ -42,7 +42,13 @@ impl Choice {
         }
         match self.library {
             Library::OpenMpi => open_mpi(kind, size, bytes),
-            Library::Mpich => mpich(kind, size, bytes).into(),
+            Library::Mpich => Selected {
+                segment: match kind {
+                    CollectiveKind::Allgatherv => MPICH_ALLGATHERV_PIECE,
+                    _ => 0,
+                },
+                ..mpich(kind, size, bytes).into()
+            },
         }
     }
 }
@@ -79,9 +85,16 @@ fn open_mpi(kind: CollectiveKind, size: u32, bytes: u64) -> Selected {
         K::Create => RecursiveDoubling.into(),
         K::Allreduce => open_mpi_allreduce(size, bytes).into(),
         K::Gather => look_up(OPEN_MPI_GATHER, size, bytes).into(),
-        K::Scatter => look_up(OPEN_MPI_SCATTER, size, bytes).into(),
+        K::Scatter => match look_up(OPEN_MPI_SCATTER, size, bytes) {
+            Binomial => BinomialAscending.into(),
+            other => other.into(),
+        },
         K::Gatherv | K::Scatterv => Linear.into(),
-        K::Allgather => look_up(OPEN_MPI_ALLGATHER, size, bytes).into(),
+        K::Allgather => match look_up(OPEN_MPI_ALLGATHER, size, bytes) {
+            // Its own refers all other numbers of ranks there.
+            RecursiveDoubling if !size.is_power_of_two() => Bruck.into(),
+            other => other.into(),
+        },
         K::Allgatherv => look_up(OPEN_MPI_ALLGATHERV, size, bytes).into(),
         K::Alltoall => look_up(OPEN_MPI_ALLTOALL, size, bytes).into(),
         K::Alltoallv => match size {
@@ -439,6 +452,9 @@ fn open_mpi_allreduce(size: u32, bytes: u64) -> Algorithm {
     }
 }
 
+/// Bytes of a piece in MPICH's ring of blocks of different sizes.
+const MPICH_ALLGATHERV_PIECE: u64 = 32_768;
+
 /// MPICH's rules (Thakur, Rabenseifner and Gropp, 2005, with the thresholds that MPICH has as defaults).
 fn mpich(kind: CollectiveKind, size: u32, bytes: u64) -> Algorithm {
     use Algorithm::*;
@@ -447,7 +463,7 @@ fn mpich(kind: CollectiveKind, size: u32, bytes: u64) -> Algorithm {
     let total = bytes.saturating_mul(u64::from(size));
     match kind {
         K::Barrier => Dissemination,
-        K::Bcast if bytes < 12_288 || size < 8 => Binomial,
+        K::Bcast if bytes < 12_288 || size < 8 => BinomialInTurn,
         K::Bcast => ScatterAllgather,
         K::Reduce if bytes <= 2048 => Binomial,
         K::Reduce => Rabenseifner,

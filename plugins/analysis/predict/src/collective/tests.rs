@@ -150,6 +150,28 @@ fn volumes_are_those_of_the_literature() {
         volume(CollectiveKind::Bcast, ScatterAllgather, 4, 4096)[1],
         1024 + 3072
     );
+    // Any number of ranks: everybody gets every block once.
+    for size in 2..=33 {
+        assert_eq!(
+            volume(CollectiveKind::Allgather, RecursiveDoubling, size, 10),
+            vec![10 * u64::from(size - 1); size as usize]
+        );
+    }
+    // Of 13 ranks 8 take part. Rank 0 does: it gets rank 1's vector, halves, and the halves of the result. Rank 9 takes its place as
+    // a root, which costs it an eighth more and no vector.
+    assert_eq!(
+        play(CollectiveKind::Reduce, Rabenseifner.into(), 13, 0, 4096)[0],
+        4096 + 3584 + 3584
+    );
+    assert_eq!(
+        play(CollectiveKind::Reduce, Rabenseifner.into(), 13, 9, 4096)[9],
+        512 + 3584
+    );
+    // The five of them who joined others have the blocks of two.
+    let received = volume(CollectiveKind::ReduceScatter, RecursiveHalving, 13, 1300);
+    assert_eq!(received[0], 100);
+    assert_eq!(received[1], 1300 + 800 + 400 + 200);
+    assert_eq!(received[12], 500 + 200 + 100);
 }
 
 #[test]
@@ -186,6 +208,45 @@ fn blocks_of_different_sizes_are_passed_on_whole() {
                 assert_eq!(sent, Some((me, bytes)), "{algorithm}, rank {me}, round {k}");
             }
             assert_eq!(got, 255, "{algorithm}, rank {me}");
+        }
+    }
+}
+
+#[test]
+fn a_ring_passes_blocks_of_different_sizes_in_pieces() {
+    let blocks: Vec<u64> = (0..7).map(|rank| 100 * (rank % 3 + 1)).collect();
+    let all: u64 = blocks.iter().sum();
+    let of = |me: u32, k: u32, segment: u64| {
+        let shape = Shape {
+            kind: CollectiveKind::Allgatherv,
+            size: 7,
+            me,
+            root: 0,
+            bytes: blocks[me as usize],
+            send_to: &[],
+            receive_from: &blocks,
+        };
+        let algorithm = Algorithm::Ring;
+        round(Selected { algorithm, segment }, &shape, k)
+    };
+    // The smallest block is a piece, whatever a segment is below that.
+    for (segment, rounds) in [(1, 12), (100, 12), (250, 9), (300, 6)] {
+        for me in 0..7u32 {
+            let (left, mut got) = ((me + 6) % 7, 0);
+            for k in 0..20 {
+                let received = of(me, k, segment).and_then(|round| round.receive);
+                let sent = of(left, k, segment).and_then(|round| round.send);
+                assert_eq!(
+                    received.map(|r| r.1),
+                    sent.map(|s| s.1),
+                    "{segment} {me} {k}"
+                );
+                assert!(received.is_none_or(|(from, _)| from == left));
+                assert!(sent.is_none_or(|(to, _)| to == me));
+                assert!(received.is_none() || k < rounds, "{segment} {me} {k}");
+                got += received.map_or(0, |r| r.1);
+            }
+            assert_eq!(got, all - blocks[me as usize], "{segment} {me}");
         }
     }
 }

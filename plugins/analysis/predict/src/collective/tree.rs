@@ -57,6 +57,24 @@ pub(super) fn binomial_out(
     })
 }
 
+/// From the root outwards, one child after the other, the smallest subtree first.
+pub(super) fn binomial_ascending(
+    shape: &Shape<'_>,
+    k: u32,
+    bytes: impl Fn(u32) -> u64,
+) -> Option<Round> {
+    let v = relative(shape, shape.root);
+    let own = u32::from(v != 0);
+    let children = binomial(v, shape.size);
+    // The same rounds as outwards from the largest, those that send in the opposite order.
+    let k = match k.checked_sub(own) {
+        Some(index) if index < children => own + children - 1 - index,
+        Some(_) => return None,
+        None => k,
+    };
+    binomial_out(shape, k, shape.root, bytes).map(Round::in_turn)
+}
+
 /// To the root, the smallest subtree first.
 pub(super) fn binomial_in(
     shape: &Shape<'_>,

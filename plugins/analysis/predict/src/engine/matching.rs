@@ -15,7 +15,7 @@ pub(super) struct Message {
     pub key: Key,
     pub tag: u32,
     pub bytes: u64,
-    /// When it, or the request to send it, arrives.
+    /// When it, or the request to send it, arrives; nothing if it [flies](Message::flies).
     pub arrival: u64,
     /// When its sender entered the call.
     pub entered: u64,
@@ -25,7 +25,9 @@ pub(super) struct Message {
     pub next: u32,
     /// It waits for permission.
     pub asks: bool,
-    /// Who is told when it has been sent, if it asks.
+    /// It has been sent, and nobody knows yet when it arrives.
+    pub flies: bool,
+    /// Who is told when it has been sent, if that is not known at once.
     pub sender: Target,
     pub origin: Origin,
     /// The receive that it got.

@@ -118,12 +118,26 @@ impl Engine<'_> {
             sequence: self.sent as u32,
             next: NONE,
             asks,
+            flies: !asks && self.flies((rank, to), bytes, channel),
             sender: target,
             origin,
             got: NONE,
         };
         if asks {
             self.expect(target);
+        } else if message.flies {
+            match channel.model {
+                Model::Post if mode != Mode::Buffered => self.expect(target),
+                _ => {
+                    message.sender = Target::Nobody;
+                    if matches!(target, Target::Request { .. }) {
+                        self.complete(target, ready, Receipt::default(), cause);
+                    }
+                }
+            }
+            let number = self.deliver(message);
+            self.depart(number, ready, channel.gap, true);
+            return;
         } else {
             let (_, arrival) = self.transfer((rank, to), bytes, ready, channel, true);
             message.arrival = arrival;
@@ -147,8 +161,8 @@ impl Engine<'_> {
         self.deliver(message);
     }
 
-    /// A message is on its way: to its receive if there is one.
-    fn deliver(&mut self, message: Message) {
+    /// A message is on its way: to its receive if there is one. Its number, which counts only if its arrival is unknown.
+    fn deliver(&mut self, message: Message) -> u32 {
         let to = message.to as usize;
         let mut probes = Vec::new();
         let posted = matching::take_posted(
@@ -157,16 +171,28 @@ impl Engine<'_> {
             &message,
             |probe| probes.push(probe),
         );
+        let number = self.messages.add(message);
         for probe in probes {
             let target = self.posted.get(probe).target;
             self.posted.release(probe);
-            self.complete(target, message.arrival, Receipt::default(), message.cause());
+            self.seen(number, target);
         }
-        let number = self.messages.add(message);
         if posted == NONE {
             matching::append(&mut self.queues.messages[to], &mut self.messages, number);
         } else {
             self.matched(number, posted);
+        }
+        number
+    }
+
+    /// A probe has found a message.
+    fn seen(&mut self, number: u32, target: Target) {
+        let message = self.messages.get(number);
+        if message.flies {
+            self.probed.entry(number).or_default().push(target);
+        } else {
+            let (arrival, cause) = (message.arrival, message.cause());
+            self.complete(target, arrival, Receipt::default(), cause);
         }
     }
 
@@ -220,9 +246,7 @@ impl Engine<'_> {
             let list = &mut self.queues.posted[rank as usize];
             matching::append(list, &mut self.posted, number);
         } else if probe {
-            let message = self.messages.get(message);
-            let (arrival, cause) = (message.arrival, message.cause());
-            self.complete(target, arrival, Receipt::default(), cause);
+            self.seen(message, target);
         } else {
             let number = self.posted.add(posted);
             self.matched(message, number);
@@ -249,6 +273,18 @@ impl Engine<'_> {
             }
             return;
         }
+        if message.flies {
+            self.messages.get_mut(number).got = posted_number;
+            return;
+        }
+        self.received(number, posted_number);
+    }
+
+    /// A message that was sent at once arrives, or has, at its receive.
+    fn received(&mut self, number: u32, posted_number: u32) {
+        let posted = self.posted.get(posted_number).clone();
+        let message = self.messages.get(number);
+        let arrival = message.arrival;
         let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
         let channel = self.channel(from, to);
         let mut owed = channel.receive(bytes);
@@ -330,13 +366,51 @@ impl Engine<'_> {
 
     /// A message that has permission goes.
     fn data(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        if self.flies((from, to), bytes, channel) {
+            self.depart(number, time, channel.gap, false);
+        } else {
+            let (sent, arrival) = self.transfer((from, to), bytes, time, channel, false);
+            self.sent(number, time, sent, arrival);
+        }
+    }
+
+    /// The end of a message's flight is known: when its last byte has left, and when it arrives.
+    pub(super) fn arrives(&mut self, number: u32, left: u64, arrival: u64) {
+        let message = self.messages.get_mut(number);
+        if message.asks {
+            // Progress threads take nothing of the processor where links are shared equally.
+            self.sent(number, left, left, arrival);
+            return;
+        }
+        (message.flies, message.arrival) = (false, arrival);
+        let (to, op, got, sender) = (message.to, message.op, message.got, message.sender);
+        let cause = message.cause();
+        let late = Cause {
+            rank: to,
+            op,
+            kind: WaitKind::LateReceiver,
+            ..cause
+        };
+        self.complete(sender, arrival, Receipt::default(), late);
+        for target in self.probed.remove(&number).unwrap_or_default() {
+            self.complete(target, arrival, Receipt::default(), cause);
+        }
+        if got != NONE {
+            self.received(number, got);
+        }
+    }
+
+    /// A message that had permission has left at `sent` and arrives.
+    fn sent(&mut self, number: u32, time: u64, sent: u64, arrival: u64) {
         let message = self.messages.get(number).clone();
         let posted = self.posted.get(message.got).clone();
         self.messages.release(number);
         self.posted.release(message.got);
         let (from, to, bytes) = (message.from, message.to, message.bytes);
         let channel = self.channel(from, to);
-        let (sent, arrival) = self.transfer((from, to), bytes, time, channel, false);
         let sent = match channel.model {
             Model::LogGp => sent,
             Model::Post => arrival,

@@ -5,9 +5,13 @@
 //! (virtual cut-through). Links thus give way to messages in the order in which these enter the network, and never idle while one
 //! waits for them. That takes no event per link, and gives each link's throughput exactly; but messages do not share a link
 //! equally, so that of several that start together some are early and the last is as late as under fair sharing.
+//!
+//! With fair sharing ([`fluid`](super::fluid)) a message's arrival is not known when it enters the network. Its number is kept until its last
+//! byte has left; then it has arrived after the latency of its way.
 
-use super::Engine;
-use crate::cluster::Cluster;
+use super::fluid::Fluid;
+use super::{Engine, FLIES, TICK};
+use crate::cluster::{Cluster, Sharing};
 use crate::network::{Channel, Model};
 use crate::result::LinkLoad;
 
@@ -18,6 +22,8 @@ pub(super) struct Wires {
     /// Each link, or each rank's own port without contention.
     links: Vec<Link>,
     route: Vec<u32>,
+    /// Links that messages share equally.
+    fluid: Option<Fluid>,
 }
 
 /// A link, or a port.
@@ -87,10 +93,12 @@ impl Wires {
             true => cluster.topology.links(nodes) as usize,
             false => world as usize,
         };
+        let shared = cluster.contention && cluster.sharing != Sharing::Queue;
         Wires {
             nodes,
             links: vec![Link::default(); links],
             route: Vec::new(),
+            fluid: shared.then(|| Fluid::new(links)),
         }
     }
 
@@ -150,10 +158,7 @@ impl Engine<'_> {
         at_once: bool,
     ) -> (u64, u64) {
         let wire = channel.wire(bytes);
-        let extra = match channel.model {
-            Model::LogGp => channel.latency,
-            Model::Post => channel.latency + channel.send_overhead.at(bytes),
-        };
+        let extra = channel.beyond_wire(bytes);
         let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
         if a == b {
             return (time + wire, time + wire + extra);
@@ -183,7 +188,7 @@ impl Engine<'_> {
         }
         let route = std::mem::take(&mut wires.route);
         let slow = cluster.link_per_byte.unwrap_or(channel.per_byte);
-        let inner = (bytes as f64 * slow).round() as u64;
+        let inner = (channel.bytes(bytes) as f64 * slow).round() as u64;
         let (mut head, left) = wires.occupy(self.now, a, time, bytes, occupied);
         // The gap comes after the last byte.
         let left = left - (occupied - wire);
@@ -196,6 +201,95 @@ impl Engine<'_> {
         let (_, end) = wires.occupy(self.now, wires.nodes + b, head, bytes, wire);
         wires.route = route;
         (left, passed.max(end) + extra)
+    }
+
+    /// Whether a message's arrival is known only when its last byte has left.
+    pub(super) fn flies(&self, (from, to): (u32, u32), bytes: u64, channel: &Channel) -> bool {
+        self.wires.fluid.is_some()
+            && self.node_of[from as usize] != self.node_of[to as usize]
+            && channel.bytes(bytes) > 0
+            && (channel.per_byte > 0.0 || self.cluster.link_per_byte.is_some_and(|slow| slow > 0.0))
+    }
+
+    /// A message that flies will enter the network at `time`, those that are sent `at_once` a gap after their sender's last.
+    pub(super) fn depart(&mut self, number: u32, mut time: u64, gap: u64, at_once: bool) {
+        if gap > 0 && at_once {
+            let node = self.node_of[self.messages.get(number).from as usize];
+            let link = &mut self.wires.links[node as usize];
+            time = time.max(link.free);
+            link.free = time + gap;
+        }
+        self.comes(time, FLIES | number);
+    }
+
+    /// A message enters the network and shares its links from now on.
+    pub(super) fn enters(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
+        let cluster = self.cluster;
+        let wires = &mut self.wires;
+        let Some(fluid) = &mut wires.fluid else {
+            return;
+        };
+        wires.route.clear();
+        cluster.topology.route(a, b, wires.nodes, &mut wires.route);
+        let bytes = channel.bytes(bytes);
+        let slow = cluster.link_per_byte.unwrap_or(channel.per_byte);
+        let own = [(a, channel.per_byte), (wires.nodes + b, channel.per_byte)];
+        let way = own
+            .into_iter()
+            .chain(wires.route.iter().map(|&link| (link, slow)));
+        for (link, per_byte) in way.clone() {
+            let link = &mut wires.links[link as usize];
+            link.bytes += bytes;
+            link.busy += (bytes as f64 * per_byte).round() as u64;
+        }
+        let latency = channel.latency + wires.route.len() as u64 * cluster.hop_latency;
+        let weight = match cluster.sharing {
+            Sharing::RoundTrip => 1.0 / latency.max(1) as f64,
+            _ => 1.0,
+        };
+        fluid.begin(time, number, bytes, weight, way);
+        self.look(time);
+    }
+
+    /// Messages that have left arrive, and the others share what they leave.
+    pub(super) fn tick(&mut self, now: u64) {
+        let Some(fluid) = &mut self.wires.fluid else {
+            return;
+        };
+        if fluid.next.is_some_and(|next| next <= now) {
+            fluid.next = None;
+        }
+        while let Some((number, left)) = self.wires.fluid.as_mut().and_then(|f| f.ended(now)) {
+            let message = self.messages.get(number);
+            let (from, to, bytes) = (message.from, message.to, message.bytes);
+            let channel = self.channel(from, to);
+            let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
+            let wires = &mut self.wires;
+            let cluster = self.cluster;
+            wires.route.clear();
+            if cluster.hop_latency > 0 {
+                cluster.topology.route(a, b, wires.nodes, &mut wires.route);
+            }
+            let hops = wires.route.len() as u64 * cluster.hop_latency;
+            self.arrives(number, left, left + channel.beyond_wire(bytes) + hops);
+        }
+        if let Some(next) = self.wires.fluid.as_mut().and_then(|f| f.settle(now)) {
+            self.look(next);
+        }
+    }
+
+    /// Has [`Engine::tick`] called at a time, after everything else of that time.
+    fn look(&mut self, time: u64) {
+        if let Some(fluid) = &mut self.wires.fluid
+            && fluid.next.is_none_or(|next| time < next)
+        {
+            fluid.next = Some(time);
+            self.queue.add(time, u32::MAX, TICK);
+        }
     }
 }
 
