@@ -259,9 +259,8 @@ impl Sink for Dimemas<'_> {
         let (call, record) = (&stepped.call, &stepped.call.record);
         let last = self.last[task as usize];
         let mut work = last.map_or(0, |last| call.entry.time.saturating_sub(last));
-        if record.flags.contains(Flags::POLL_RUN) {
-            let whole = call.exit.time.saturating_sub(call.entry.time);
-            work += whole.saturating_sub(call.time_inside);
+        if let Some((time, _)) = call.work_between_polls() {
+            work += time;
         }
         self.burst(task, work);
         self.last[task as usize] = Some(last.unwrap_or(0).max(call.exit.time));

@@ -1,5 +1,6 @@
 //! What a trace consists of.
 
+use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, Hello, MpiRecord, Peer, ThreadId};
 use serde::{Deserialize, Serialize};
 
@@ -121,6 +122,32 @@ pub struct MpiCall {
     pub instructions_inside: u64,
     /// The host saw the beginning. If not, the entry equals the exit and the call counts as instantaneous.
     pub entry_seen: bool,
+}
+
+/// A run of failed polls counts as work where the program computes so many times longer between its polls than in them.
+const WORK_BETWEEN_POLLS: u64 = 4;
+
+impl MpiCall {
+    /// What a program that polled in vain did between its polls, picoseconds and, on one virtual CPU, instructions. Nothing where it did not
+    /// do much: then it went round until something came, and how often follows from when that was.
+    pub fn work_between_polls(&self) -> Option<(u64, Option<u64>)> {
+        if !self.record.flags.contains(Flags::POLL_RUN) {
+            return None;
+        }
+        let between = self.between_polls();
+        (between > self.time_inside.saturating_mul(WORK_BETWEEN_POLLS)).then(|| {
+            let same = self.entry.vcpu == self.exit.vcpu;
+            let all = (self.exit.instructions).saturating_sub(self.entry.instructions);
+            let instructions = same.then(|| all.saturating_sub(self.instructions_inside));
+            (between, instructions)
+        })
+    }
+
+    /// The time between the first and the last poll of a run in none of them, picoseconds.
+    pub fn between_polls(&self) -> u64 {
+        let total = self.exit.time.saturating_sub(self.entry.time);
+        total.saturating_sub(self.time_inside)
+    }
 }
 
 /// A call that had not ended.

@@ -451,11 +451,8 @@ impl Simgrid<'_> {
             let (time, instructions) = between(&last, &call.entry);
             self.compute(rank, time, instructions)?;
         }
-        if call.record.flags.contains(Flags::POLL_RUN) {
-            let (time, instructions) = between(&call.entry, &call.exit);
-            let instructions =
-                instructions.map(|count| count.saturating_sub(call.instructions_inside));
-            self.compute(rank, time.saturating_sub(call.time_inside), instructions)?;
+        if let Some((time, instructions)) = call.work_between_polls() {
+            self.compute(rank, time, instructions)?;
         }
         // Calls of several threads overlap.
         let later = last.is_none_or(|last| last.time <= call.exit.time);

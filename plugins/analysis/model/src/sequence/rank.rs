@@ -10,9 +10,6 @@ use super::calls::{self, Prepared};
 use super::{Burst, Entry};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
-/// A run of failed polls counts as work where the program computes so many times longer between its polls than in them.
-const WORK_BETWEEN_POLLS: u64 = 4;
-
 /// A request that has begun and not completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
@@ -178,15 +175,10 @@ impl RankState {
     /// A run of polls that found nothing. What the program does between polls counts only where it is more than going round: the
     /// number of rounds follows from how long the message took.
     fn polls(&mut self, call: &MpiCall) {
-        let total = call.exit.time.saturating_sub(call.entry.time);
-        let between = total.saturating_sub(call.time_inside);
-        if between > call.time_inside.saturating_mul(WORK_BETWEEN_POLLS) {
-            self.burst.time += between;
-            if call.entry.vcpu == call.exit.vcpu {
-                let all = (call.exit.instructions).saturating_sub(call.entry.instructions);
-                self.burst.instructions += all.saturating_sub(call.instructions_inside);
-            }
-        } else if between > 0 {
+        if let Some((time, instructions)) = call.work_between_polls() {
+            self.burst.time += time;
+            self.burst.instructions += instructions.unwrap_or(0);
+        } else if call.between_polls() > 0 {
             self.notes.push(
                 "polls that found nothing are taken as waiting, with the short work between them"
                     .into(),
