@@ -276,6 +276,7 @@ pub fn section(trace: &Path, job: usize, number: u64, cluster: &Cluster) -> Sect
     let take = Take {
         job: Some(job),
         marks: vec![barrier(2), barrier(3)],
+        ..Take::default()
     };
     let mut builder = SequenceBuilder::new(take);
     for event in TraceReader::open(trace).expect("the trace").events() {

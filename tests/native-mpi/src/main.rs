@@ -26,6 +26,13 @@ use thiserror::Error;
 const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
 /// Programs in the folder `programs`.
 const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
+/// Their arguments: some 0.4 s each, so that what is compared lies close together in time.
+const ARGUMENTS: [(&str, &[&str]); 4] = [
+    ("halo", &["512", "700"]),
+    ("solver", &["128", "3500"]),
+    ("pipeline", &["1700"]),
+    ("mixed", &["45"]),
+];
 
 /// Why nothing could be measured.
 #[derive(Debug, Error)]
@@ -47,8 +54,8 @@ struct Options {
     /// Print the line of JSON alone.
     #[arg(long)]
     json: bool,
-    /// Rounds of interleaved runs; medians are compared.
-    #[arg(long, default_value_t = 5)]
+    /// Rounds of interleaved runs; errors are medians over them.
+    #[arg(long, default_value_t = 9)]
     rounds: u32,
     /// Programs to run, all by default.
     #[arg(long, value_delimiter = ',')]
@@ -69,7 +76,8 @@ impl Options {
 /// What was measured of a program over a path, a value for each round, seconds.
 #[derive(Clone, Debug, Default)]
 struct Runs {
-    plain: Vec<f64>,
+    /// Without the tracer, just before and just after the traced run.
+    plain: Vec<[f64; 2]>,
     traced: Vec<f64>,
     /// As predicted from the round's trace, by path.
     predicted: [Vec<f64>; PATHS.len()],
@@ -106,9 +114,11 @@ fn measure(options: &Options) -> Result<Value, Failure> {
         for (program, runs) in programs.iter().zip(&mut runs) {
             let mut paths = PATHS.map(|_| PathBuf::new());
             for (((path, transports), runs), kept) in PATHS.iter().zip(runs).zip(&mut paths) {
-                runs.plain.push(machine.run(program, transports, None)?);
+                let before = machine.run(program, transports, None)?;
                 let (seconds, trace) =
                     machine.trace(program, transports, &format!("{program}-{path}-{round}"))?;
+                let after = machine.run(program, transports, None)?;
+                runs.plain.push([before, after]);
                 runs.traced.push(seconds);
                 *kept = trace;
             }
@@ -143,40 +153,46 @@ fn compare(
 ) -> Value {
     let rounds = options.rounds.max(1);
     let mut table = format!(
-        "\nwall time of MPI programs, 2 ranks on this machine, medians of {rounds} rounds, seconds\n{:<10}{:>8}{:>8}{:>12}{:>12}{:>20}{:>9}\n",
-        "program", "traced", "for", "predicted", "measured", "(least to most)", "error"
+        "\nwall time of MPI programs, 2 ranks on this machine, medians of {rounds} rounds, seconds\n{:<10}{:>8}{:>8}{:>12}{:>12}{:>20}{:>9}{:>9}\n",
+        "program", "traced", "for", "predicted", "measured", "(least to most)", "error", "+-"
     );
-    let (mut same, mut other, mut spreads, mut slower) =
-        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut same, mut other, mut slower) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut repeats, mut spreads, mut widths) = (Vec::new(), Vec::new(), Vec::new());
     let mut cells = Vec::new();
     for (program, by_path) in programs.iter().zip(runs) {
         for (on, (traced, _)) in PATHS.iter().enumerate() {
-            let plain = median(&by_path[on].plain);
-            slower.push(median(&by_path[on].traced) / plain - 1.0);
-            let (least, most) = ends(&by_path[on].plain);
-            spreads.push((most - least) / plain);
+            let means = means(&by_path[on].plain);
+            slower.extend(ratios(&by_path[on].traced, &means));
+            let (least, most) = ends(&means);
+            spreads.push((most - least) / median(&means));
+            repeats.extend((by_path[on].plain.iter()).map(|[a, b]| 2.0 * (a - b).abs() / (a + b)));
             for (to, (target, _)) in PATHS.iter().enumerate() {
-                let measured = &by_path[to].plain;
-                let (least, most) = ends(measured);
-                let measured = median(measured);
-                let predicted = median(&by_path[on].predicted[to]);
-                let error = predicted / measured - 1.0;
+                // In each round against what was measured beside the trace: the host's speed differs more between rounds than programs
+                // from their predictions.
+                let measured = self::means(&by_path[to].plain);
+                let (least, most) = ends(&measured);
+                let errors = ratios(&by_path[on].predicted[to], &measured);
+                let (error, width) = (median(&errors), uncertainty(&errors));
+                let (measured, predicted) = (median(&measured), median(&by_path[on].predicted[to]));
                 if on == to {
                     same.push(error.abs());
                 } else {
                     other.push(error.abs());
                 }
+                widths.push(width);
                 let range = format!("({least:.3} to {most:.3})");
                 // Writing to a string cannot fail.
                 let _ = writeln!(
                     table,
-                    "{program:<10}{traced:>8}{target:>8}{predicted:>12.4}{measured:>12.4}{range:>20}{:>8.1}%",
-                    error * 100.0
+                    "{program:<10}{traced:>8}{target:>8}{predicted:>12.4}{measured:>12.4}{range:>20}{:>8.1}%{:>8.1}%",
+                    error * 100.0,
+                    width * 100.0
                 );
                 cells.push(json!({
                     "program": program, "traced": traced, "for": target,
                     "predicted": round(predicted), "measured": round(measured),
-                    "least": round(least), "most": round(most), "error": round(error),
+                    "least": round(least), "most": round(most),
+                    "error": round(error), "uncertainty": round(width),
                 }));
             }
         }
@@ -186,15 +202,16 @@ fn compare(
     let percent = |value: f64| value * 100.0;
     let _ = writeln!(
         table,
-        "mean error {:.1} % (same path {:.1} %, other path {:.1} %), largest {:.1} %\n\
-         noise: from least to most {:.1} % of the median in the median, {:.1} % at most; {:.1} % of the processors' time stolen by other machines\n\
+        "mean error {:.1} % (same path {:.1} %, other path {:.1} %), largest {:.1} %; uncertainty of an error {:.1} % in the median\n\
+         noise: two runs one after the other differ by {:.1} % in the median, rounds by up to {:.1} % in the median; {:.1} % of the processors' time stolen by other machines\n\
          traced runs take {:+.1} % in the median",
         percent(mean(&all)),
         percent(mean(&same)),
         percent(mean(&other)),
         percent(largest),
+        percent(median(&widths)),
+        percent(median(&repeats)),
         percent(median(&spreads)),
-        percent(spreads.iter().copied().fold(0.0, f64::max)),
         percent(stolen),
         percent(median(&slower)),
     );
@@ -205,8 +222,9 @@ fn compare(
         "same_path": round(mean(&same)),
         "other_path": round(mean(&other)),
         "largest_error": round(largest),
-        "noise": round(median(&spreads)),
-        "largest_noise": round(spreads.iter().copied().fold(0.0, f64::max)),
+        "uncertainty": round(median(&widths)),
+        "noise": round(median(&repeats)),
+        "noise_of_rounds": round(median(&spreads)),
         "stolen": round(stolen),
         "tracing": round(median(&slower)),
         "rounds": rounds,
@@ -216,6 +234,25 @@ fn compare(
 
 fn median(values: &[f64]) -> f64 {
     Data::new(values.to_vec()).median()
+}
+
+/// The mean of each round's two runs.
+fn means(plain: &[[f64; 2]]) -> Vec<f64> {
+    plain.iter().map(|[a, b]| (a + b) / 2.0).collect()
+}
+
+/// By how much each value is more than its neighbour, as a part of that.
+fn ratios(values: &[f64], of: &[f64]) -> Vec<f64> {
+    let pairs = values.iter().zip(of);
+    pairs.map(|(value, of)| value / of - 1.0).collect()
+}
+
+/// The standard error of a median: 1.2533 standard deviations over the root of their number, these from the median absolute deviation, as
+/// for a normal distribution.
+fn uncertainty(values: &[f64]) -> f64 {
+    let middle = median(values);
+    let off: Vec<f64> = values.iter().map(|value| (value - middle).abs()).collect();
+    1.2533 * 1.4826 * median(&off) / (values.len() as f64).sqrt()
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -288,8 +325,10 @@ impl Machine<'_> {
             command.env("LD_PRELOAD", &self.tracer);
             command.env("NODESCOPE_TRACE_LOG", logs);
         }
+        let arguments = ARGUMENTS.iter().find(|(name, _)| *name == program);
         let output = command
             .arg(self.folder.join(program))
+            .args(arguments.map_or(&[][..], |arguments| arguments.1))
             .output()
             .map_err(|error| {
                 other(format!(
@@ -361,8 +400,8 @@ struct Marked {
 
 fn model(trace: &Path) -> Result<Marked, Failure> {
     let mut builder = SequenceBuilder::new(Take {
-        job: None,
         marks: vec![(Function::Barrier, 1), (Function::Barrier, 2)],
+        ..Take::default()
     });
     for event in events(trace)? {
         builder.add(&event?);

@@ -26,6 +26,8 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let take = |job: Option<usize>| Take {
         job,
         marks: args.from.into_iter().chain(args.to).collect(),
+        // More ranks of a section are those of a program that consists of it.
+        section: !args.ranks.is_empty() && args.from.is_some(),
     };
     let jobs: Vec<Option<usize>> = match args.job.as_slice() {
         [] => vec![None],
@@ -41,7 +43,9 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         let mut programs = Vec::with_capacity(args.results.len());
         for results in &args.results {
             for &job in &jobs {
-                programs.push(Program::new(&read(results, take(job))?.1));
+                let sequences = read(results, take(job))?.1;
+                passed(&sequences, args)?;
+                programs.push(Program::new(&sequences));
             }
         }
         return sweep::ranks(args, &cluster, &programs, &request);
@@ -89,15 +93,8 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
             prediction
         }
     };
-    if let (Some(from), Some(to)) = (args.from, args.to) {
-        for (mark, (function, number)) in sequences.marks.iter().zip([from, to]) {
-            if mark.is_none() {
-                return Err(Failure::new(
-                    Exit::Study,
-                    format!("some rank calls {function} less than {number} times"),
-                ));
-            }
-        }
+    if args.from.is_some() {
+        passed(&sequences, args)?;
         prediction.between(&sequences.marks);
     }
     prediction.traced = sequences.spans.iter().copied().max();
@@ -113,6 +110,23 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     } else {
         Exit::JobFailed
     })
+}
+
+/// Whether every rank makes the calls at which a section begins and ends.
+fn passed(sequences: &Sequences, args: &args::Predict) -> Result<(), Failure> {
+    let marks = args.from.into_iter().chain(args.to);
+    match sequences
+        .marks
+        .iter()
+        .zip(marks)
+        .find(|(mark, _)| mark.is_none())
+    {
+        None => Ok(()),
+        Some((_, (function, number))) => Err(Failure::new(
+            Exit::Study,
+            format!("some rank calls {function} less than {number} times"),
+        )),
+    }
 }
 
 fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {

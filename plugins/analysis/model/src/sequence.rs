@@ -66,6 +66,8 @@ pub struct Take {
     pub job: Option<usize>,
     /// Places to mark on every rank: when the so-manieth call of a function, from 1, has returned.
     pub marks: Vec<(Function, u64)>,
+    /// Only what each rank does from the first mark to the second.
+    pub section: bool,
 }
 
 /// Why a trace has no model.
@@ -159,7 +161,7 @@ impl SequenceBuilder {
                     self.jobs.push(Job::default());
                 }
                 if let Some(job) = self.jobs.last_mut() {
-                    job.call(event.node, call, &self.take.marks);
+                    job.call(event.node, call, &self.take);
                 }
             }
             Body::Unfinished(unfinished) => {
@@ -204,7 +206,7 @@ impl SequenceBuilder {
 }
 
 impl Job {
-    fn call(&mut self, node: u32, call: &MpiCall, marks: &[(Function, u64)]) {
+    fn call(&mut self, node: u32, call: &MpiCall, take: &Take) {
         let Peer::Rank(rank) = call.record.rank else {
             return;
         };
@@ -227,7 +229,7 @@ impl Job {
         }
         self.ranks
             .entry(rank)
-            .or_insert_with(|| RankState::new(rank, node, marks))
+            .or_insert_with(|| RankState::new(rank, node, take))
             .call(call);
     }
 

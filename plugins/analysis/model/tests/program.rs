@@ -363,12 +363,17 @@ fn a_job_of_several_and_marks_in_it_are_found() {
             trace.call(rank, Function::Finalize, start + 300, start + 310, |_| {});
         }
     }
-    let take = |job, marks: &[(Function, u64)]| {
+    let take_section = |job, marks: &[(Function, u64)], section| {
         let marks = marks.to_vec();
-        let mut builder = SequenceBuilder::new(Take { job, marks });
+        let mut builder = SequenceBuilder::new(Take {
+            job,
+            marks,
+            section,
+        });
         trace.events.iter().for_each(|event| builder.add(event));
         builder.finish()
     };
+    let take = |job, marks: &[(Function, u64)]| take_section(job, marks, false);
     // The one with most calls, which is said.
     let most = take(None, &[]).unwrap();
     assert_eq!(most.ranks.len(), 3);
@@ -385,6 +390,13 @@ fn a_job_of_several_and_marks_in_it_are_found() {
         .map(|entry| matches!(entry.op.action, Action::Mark(_)))
         .collect();
     assert_eq!(actions, [false, true, false, false, true, false]);
+    // Only what lies between: the second barrier and the third, each after 10 units of work, less what rank 1 is late.
+    let section = take_section(Some(0), &marks, true).unwrap();
+    assert_eq!(section.marks, first.marks);
+    for (rank, sequence) in (0..).zip(&section.ranks) {
+        let work: Vec<u64> = sequence.entries.iter().map(|e| e.burst.time).collect();
+        assert_eq!(work, [10 - rank, 10 - rank, 0]);
+    }
     // A call that some rank does not make marks nothing.
     let marks = [(Function::Barrier, 4)];
     assert_eq!(take(Some(0), &marks).unwrap().marks, [None]);

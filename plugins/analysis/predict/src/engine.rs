@@ -119,8 +119,9 @@ struct Context {
     ready: u64,
     /// Processor time after them.
     owed: u64,
-    /// When the completions that it waits for come, and what each costs of the processor.
-    inbox: Vec<(u64, u64)>,
+    /// When the completions that it waits for come, what each costs of the processor then, and what it costs at least from when the
+    /// rank turns to it.
+    inbox: Vec<(u64, u64, u64)>,
     /// When it entered its current operation.
     entered: u64,
     /// The event that wakes it.
@@ -751,15 +752,17 @@ impl Context {
         }
     }
 
-    /// Something complete at `time` costs it something of the processor.
+    /// Something complete at `time` costs it something of the processor. What comes while it waits cannot be dealt with sooner than if it
+    /// had been there: the part of a receive that does not need the message is over by then, or is not.
     fn take(&mut self, time: u64, owed: Receipt) {
         let cost = if time <= self.clock {
             owed.buffered
         } else {
             owed.awaited
         };
-        if cost > 0 {
-            self.inbox.push((time, cost));
+        let least = owed.buffered.max(cost);
+        if least > 0 {
+            self.inbox.push((time, cost, least));
         }
     }
 
@@ -769,8 +772,8 @@ impl Context {
             self.inbox.sort_unstable();
         }
         let mut clock = self.clock;
-        for &(time, cost) in &self.inbox {
-            clock = clock.max(time) + cost;
+        for &(time, cost, least) in &self.inbox {
+            clock = (clock.max(time) + cost).max(clock + least);
         }
         clock.max(self.ready) + self.owed
     }

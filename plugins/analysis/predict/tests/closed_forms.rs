@@ -575,3 +575,28 @@ fn messages_that_were_there_cost_less_and_are_dealt_with_in_turn() {
     // Both were there.
     assert_eq!(two(20 * US), 24 * US);
 }
+
+#[test]
+fn what_comes_while_a_receive_begins_takes_no_less_than_what_was_there() {
+    // Over a loopback a receive of what is there takes 5 us, of which only the last one needs the message.
+    let mut channel = loggp();
+    channel.latency = 0;
+    channel.receive_overhead = Table::constant(US);
+    channel.buffered_overhead = Some(Table::constant(5 * US));
+    let cluster = Cluster::simple("c", channel);
+    let exchange = |late: u64| {
+        let mut builder = ProgramBuilder::new();
+        builder.send(rank(1), 0, 1000).receive(rank(1), 0, 1000);
+        builder.ranks(1);
+        builder.compute(late);
+        builder.send(rank(0), 0, 1000).receive(rank(0), 0, 1000);
+        builder.ranks(1);
+        run(&builder.finish(), &cluster).time
+    };
+    // Both send for 1 us, each gets the other's message 1 us later, and has it 5 us after it began to receive.
+    assert_eq!(exchange(0), 6 * US);
+    // 3 us late, it comes at 5 us: nothing changes for the one, the other begins to receive at 4 us.
+    assert_eq!(exchange(3 * US), 9 * US);
+    // 20 us late: the one has it 1 us after it came at 22 us, the other finds its message at 21 us.
+    assert_eq!(exchange(20 * US), 26 * US);
+}

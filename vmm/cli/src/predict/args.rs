@@ -51,7 +51,7 @@ pub struct Predict {
     #[arg(long, value_name = "FIELD=VALUES")]
     pub sweep: Option<Sweep>,
     /// Predict for other numbers of ranks than were traced, such as 64,1024: from results of at least three numbers of ranks.
-    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["sweep", "from", "timeline", "html"],
+    #[arg(long, value_name = "N", value_delimiter = ',', conflicts_with_all = ["sweep", "timeline", "html"],
           value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     pub ranks: Vec<u32>,
     /// With --ranks: the least efficiency with which adding ranks pays.
@@ -73,7 +73,8 @@ pub struct Predict {
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls. With --ranks, several such as 3,5,7.
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub job: Vec<usize>,
-    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
+    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier (with
+    /// --ranks, of the section alone) ...
     #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
     pub from: Option<(Function, u64)>,
     /// ... to the return of this one.

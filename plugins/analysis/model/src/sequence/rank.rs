@@ -7,7 +7,7 @@ use nodescope_hypercall::{Function, MpiRecord, ThreadId};
 use nodescope_trace::{MpiCall, Stamp, Unfinished};
 
 use super::calls::{self, Prepared};
-use super::{Burst, Entry};
+use super::{Burst, Entry, Take};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
 /// A request that has begun and not completed.
@@ -39,6 +39,8 @@ pub(super) struct RankState {
     threads: BTreeSet<ThreadId>,
     finalized: bool,
     marks: Vec<Mark>,
+    /// Only what lies between the first two marks counts.
+    section: bool,
     pub notes: Vec<String>,
 }
 
@@ -59,7 +61,7 @@ pub(super) struct Finished {
 }
 
 impl RankState {
-    pub fn new(rank: u32, node: u32, marks: &[(Function, u64)]) -> RankState {
+    pub fn new(rank: u32, node: u32, take: &Take) -> RankState {
         RankState {
             rank,
             node,
@@ -75,13 +77,14 @@ impl RankState {
             prepared: HashMap::new(),
             threads: BTreeSet::new(),
             finalized: false,
-            marks: (marks.iter())
+            marks: (take.marks.iter())
                 .map(|&(function, number)| Mark {
                     function,
                     left: number,
                     time: None,
                 })
                 .collect(),
+            section: take.section,
             notes: Vec::new(),
         }
     }
@@ -141,8 +144,25 @@ impl RankState {
             mark.left = mark.left.saturating_sub(call.record.calls.max(1));
             if mark.left == 0 {
                 mark.time = Some(call.exit.time);
+                if self.section {
+                    self.cut(number, call);
+                    continue;
+                }
                 self.push(&call.record, Action::Mark(number as u32), None);
             }
+        }
+    }
+
+    /// Leaves out what lies before the first mark, or after the second.
+    fn cut(&mut self, number: usize, call: &MpiCall) {
+        if number == 0 {
+            self.entries.clear();
+            self.burst = Burst::default();
+            self.live.clear();
+            self.first = Some(call.exit);
+        } else {
+            self.finalized = true;
+            self.push(&call.record, Action::Nothing, None);
         }
     }
 
