@@ -1,7 +1,7 @@
 //! What the tests' guests are made of: page tables, flat segments, a vCPU and a machine without devices.
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
-use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
+use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Permission, Privilege,
@@ -102,7 +102,7 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
-        ram: ram.clone(),
+        code: SharedCode::new(ram.clone()),
         cpuid: CpuidTable::default(),
         cpi: 1 << 16,
         seed: 1,

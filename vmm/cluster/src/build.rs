@@ -10,7 +10,7 @@ use nodescope_devices::virtio::block::{Block, BlockTiming, Disk, Image};
 use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
 use nodescope_devices::virtio::rng::Rng;
 use nodescope_engine::Vcpu;
-use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
+use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkError, Switch};
 use nodescope_hypercall::NodeIdentity;
 use nodescope_image::NodeCommandLine;
@@ -101,10 +101,11 @@ pub fn vcpus(
     ram: &Ram,
 ) -> Result<Vec<Box<dyn Vcpu>>, CpuidError> {
     let tables = cpuid::tables(&config.topology, &config.cpuid)?;
+    let code = SharedCode::new(ram.clone());
     let vcpu = |(i, cpuid)| {
         Box::new(SoftVcpu::new(SoftConfig {
             id: i as u16,
-            ram: ram.clone(),
+            code: code.clone(),
             cpuid,
             cpi: config.nominal_cpi,
             seed: seed(config, node, 0x1000 + i as u64),

@@ -5,7 +5,7 @@ mod support;
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
-use nodescope_engine_soft::{SoftVcpu, vcpu::SoftConfig};
+use nodescope_engine_soft::{SharedCode, SoftVcpu, vcpu::SoftConfig};
 use nodescope_memory::Ram;
 use nodescope_x86::bits::{pte, rflags};
 use nodescope_x86::{CpuidTable, VcpuState};
@@ -22,7 +22,7 @@ const CPI_ONE: u32 = 1 << 16;
 fn soft(ram: &Ram, cpuid: &CpuidTable) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
-        ram: ram.clone(),
+        code: SharedCode::new(ram.clone()),
         cpuid: cpuid.clone(),
         cpi: CPI_ONE,
         seed: 1,

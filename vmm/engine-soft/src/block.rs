@@ -1,8 +1,8 @@
-//! Decoded blocks and where they are found.
+//! Decoded blocks.
 //!
 //! A block is straight-line code that lies in one page (an instruction that crosses into the next page is a block of its
-//! own). It is keyed by physical address and mode, so it survives changes of address spaces; a direct-mapped table from
-//! instruction pointer to block answers nearly every look-up.
+//! own). It is keyed by physical address and mode, so it survives changes of address spaces and serves all vCPUs of a node;
+//! each vCPU finds most blocks through a table of its own ([`crate::lookup`]).
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -113,58 +113,6 @@ impl Block {
     }
 }
 
-/// Entries of the table from instruction pointer to block.
-const SLOTS: usize = 1 << 14;
-/// Operations kept before everything is thrown away: bounds the cache to some 60 MB for each vCPU.
-const MAX_OPS: usize = 1 << 20;
-
-/// A block as the run loop wants it.
-#[derive(Clone, Copy)]
-pub struct Entry {
-    /// First operation.
-    pub ops: *const Op,
-    /// The block.
-    pub block: *const Block,
-    /// Operations.
-    pub count: u32,
-}
-
-#[derive(Clone, Copy)]
-#[repr(C, align(32))]
-struct Slot {
-    ip: u64,
-    ops: *const Op,
-    block: *const Block,
-    count: u32,
-    /// Epoch under which the block was found, above [`KEY_BITS`] of mode and privilege.
-    tag: u32,
-}
-
-/// Words of the set of pages that hold code.
-const PAGE_WORDS: usize = 64;
-
-/// Bits of a slot's tag that hold the key; no key has all of them set.
-const KEY_BITS: u32 = 3;
-
-const EMPTY: Slot = Slot {
-    ip: 0,
-    ops: std::ptr::null(),
-    block: std::ptr::null(),
-    count: 0,
-    tag: u32::MAX,
-};
-
-impl Slot {
-    #[inline(always)]
-    fn entry(&self) -> Entry {
-        Entry {
-            ops: self.ops,
-            block: self.block,
-            count: self.count,
-        }
-    }
-}
-
 /// Hashes the few words of a key by multiplication: they are addresses, not chosen by an adversary of this process.
 #[derive(Default)]
 struct AddressHasher(u64);
@@ -186,205 +134,43 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// What happened to a [`BlockCache`], for those who keep what they found in it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Times that translations of the lower / upper half of the address space may have changed.
-    pub changes: [u64; 2],
-    /// Times that code was written to.
-    pub rewrites: u64,
-    /// Times that all blocks were thrown away.
-    pub clears: u64,
-}
+/// Operations kept before everything is thrown away: bounds the blocks of a node to some 60 MB.
+const MAX_OPS: usize = 1 << 20;
 
-/// All blocks of a vCPU.
-///
-/// A slot whose tag holds is valid without another look: the tag goes stale when a translation or any code may have
-/// changed, and then the slot is compared with the page's translation again, and the block with the code map.
-pub struct BlockCache {
-    slots: Box<[Slot]>,
+/// All blocks of a node.
+#[derive(Default)]
+pub struct Blocks {
     by_physical: HashMap<(u64, u64, Mode), usize, BuildHasherDefault<AddressHasher>>,
-    /// Boxed, since slots point to them while the vector grows.
+    /// Boxed, since vCPUs keep their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
     ops: usize,
-    /// Advances (in steps of `1 << KEY_BITS`) when translations of the lower / upper half of the address space, or code
-    /// there, may have changed.
-    epoch: [u32; 2],
-    /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
-    pages: [[u64; PAGE_WORDS]; 2],
-    /// Code in the upper half was fetched, under its epoch, through a page that is not global.
-    pub upper_not_global: bool,
-    /// See [`BlockCache::counts`].
-    counts: Counts,
 }
 
-// SAFETY: the raw pointers refer to blocks owned by the same cache and to counters kept alive by the vCPU's RAM handle; a
-// vCPU is used by one thread at a time.
-unsafe impl Send for BlockCache {}
-
-impl Default for BlockCache {
-    fn default() -> Self {
-        Self {
-            slots: vec![EMPTY; SLOTS].into(),
-            by_physical: HashMap::default(),
-            blocks: Vec::new(),
-            ops: 0,
-            epoch: [0; 2],
-            pages: [[0; PAGE_WORDS]; 2],
-            upper_not_global: false,
-            counts: Counts::default(),
-        }
-    }
-}
-
-impl BlockCache {
-    #[inline(always)]
-    fn slot_of(ip: u64) -> usize {
-        (ip ^ ip >> 14) as usize & (SLOTS - 1)
-    }
-
-    #[inline(always)]
-    fn tag(&self, ip: u64, key: u8) -> u32 {
-        self.epoch[(ip >> 63) as usize] | u32::from(key)
-    }
-
-    /// The block at an instruction pointer, if it was found there before under the same translation. `key` distinguishes
-    /// modes and privileges.
-    #[inline(always)]
-    pub fn find(&self, ip: u64, key: u8) -> Option<Entry> {
-        // SAFETY: `slot_of` is less than the number of slots.
-        let slot = unsafe { self.slots.get_unchecked(Self::slot_of(ip)) };
-        (slot.ip == ip && slot.tag == self.tag(ip, key)).then(|| slot.entry())
-    }
-
-    /// The block at a physical address, for an instruction pointer that now maps there.
-    pub fn find_physical(
-        &mut self,
-        ip: u64,
-        key: u8,
-        physical: u64,
-        second: u64,
-        mode: Mode,
-    ) -> Option<Entry> {
-        let tag = self.tag(ip, key);
-        let slot = &mut self.slots[Self::slot_of(ip)];
-        if slot.ip == ip && slot.tag != EMPTY.tag && (slot.tag ^ tag) << (32 - KEY_BITS) == 0 {
-            // SAFETY: slots only point to blocks in `blocks`, which are freed only together with all slots.
-            let block = unsafe { &*slot.block };
-            if block.physical == physical && block.second_page == second && block.is_current() {
-                slot.tag = tag;
-                let entry = slot.entry();
-                self.note_pages(ip, block.len);
-                return Some(entry);
-            }
-        }
+impl Blocks {
+    /// The block at a physical address, if its code is still what was decoded.
+    pub fn find(&self, physical: u64, second: u64, mode: Mode) -> Option<&Block> {
         let &index = self.by_physical.get(&(physical, second, mode))?;
-        if !self.blocks[index].is_current() {
-            return None;
-        }
-        Some(self.remember(ip, key, index))
+        let block = &*self.blocks[index];
+        block.is_current().then_some(block)
     }
 
-    fn remember(&mut self, ip: u64, key: u8, index: usize) -> Entry {
-        let block = &*self.blocks[index];
-        let entry = Entry {
-            ops: block.ops.as_ptr(),
-            block,
-            count: block.ops.len() as u32,
-        };
-        let len = block.len;
-        self.note_pages(ip, len);
-        let tag = self.tag(ip, key);
-        self.slots[Self::slot_of(ip)] = Slot {
-            ip,
-            ops: entry.ops,
-            block: entry.block,
-            count: entry.count,
-            tag,
-        };
-        entry
+    /// Whether there is room for a block of so many operations.
+    pub fn has_room(&self, operations: usize) -> bool {
+        self.ops + operations <= MAX_OPS
     }
 
     /// Add a block.
-    pub fn insert(&mut self, ip: u64, key: u8, mode: Mode, block: Block) -> Entry {
-        if self.ops + block.ops.len() > MAX_OPS {
-            self.clear();
-        }
+    pub fn insert(&mut self, mode: Mode, block: Block) -> &Block {
         self.ops += block.ops.len();
-        let index = self.blocks.len();
         self.by_physical
-            .insert((block.physical, block.second_page, mode), index);
+            .insert((block.physical, block.second_page, mode), self.blocks.len());
         self.blocks.push(Box::new(block));
-        self.remember(ip, key, index)
-    }
-
-    /// What has happened to the cache so far.
-    pub fn counts(&self) -> Counts {
-        self.counts
-    }
-
-    /// Code was written to.
-    pub fn forget_code(&mut self) {
-        self.counts.rewrites += 1;
-        self.forget_translations();
+        &self.blocks[self.blocks.len() - 1]
     }
 
     /// Forget all blocks.
     pub fn clear(&mut self) {
-        self.counts.clears += 1;
-        self.slots.fill(EMPTY);
-        self.by_physical.clear();
-        self.blocks.clear();
-        self.ops = 0;
-    }
-
-    /// Translations of non-global pages may have changed.
-    pub fn forget_local_translations(&mut self) {
-        self.bump(0);
-        if self.upper_not_global {
-            self.bump(1);
-        }
-    }
-
-    /// All translations, or code anywhere, may have changed.
-    pub fn forget_translations(&mut self) {
-        self.bump(0);
-        self.bump(1);
-        // Whatever is not global will be found again, and noted again.
-        self.upper_not_global = false;
-    }
-
-    /// The translation of one page may have changed.
-    pub fn forget_page(&mut self, linear: u64) {
-        let (half, word, bit) = Self::page_bit(linear);
-        if self.pages[half][word] & bit != 0 {
-            self.bump(half);
-        }
-    }
-
-    /// Where a page is kept in `pages`.
-    fn page_bit(linear: u64) -> (usize, usize, u64) {
-        let page = (linear >> 12) as usize;
-        let half = (linear >> 63) as usize;
-        (half, page / 64 % PAGE_WORDS, 1 << (page % 64))
-    }
-
-    /// A slot was filled for this instruction pointer: note the page(s) that the block lies in.
-    fn note_pages(&mut self, ip: u64, len: u32) {
-        for at in [ip, ip.wrapping_add(u64::from(len) - 1)] {
-            let (half, word, bit) = Self::page_bit(at);
-            self.pages[half][word] |= bit;
-        }
-    }
-
-    fn bump(&mut self, half: usize) {
-        self.counts.changes[half] += 1;
-        self.pages[half].fill(0);
-        self.upper_not_global &= half != 1;
-        self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);
-        if self.epoch[half] == 0 {
-            self.slots.fill(EMPTY);
-        }
+        *self = Self::default();
     }
 }

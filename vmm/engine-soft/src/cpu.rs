@@ -7,8 +7,9 @@ use nodescope_plugin_api::{Context, Counters, FilterUpdate};
 use nodescope_x86::bits::rflags;
 use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, Time, Vector256};
 
-use crate::block::BlockCache;
+use crate::code::Code;
 use crate::filter::{DataFilter, InstructionFilter};
+use crate::lookup::BlockTable;
 use crate::mmu::PageTlb;
 use crate::op::{Op, RIP, Trap, attr};
 
@@ -82,8 +83,10 @@ pub struct Cpu {
 
     /// Translations by page.
     pub tlb: PageTlb,
-    /// Decoded blocks.
-    pub blocks: BlockCache,
+    /// Decoded blocks that this vCPU has found.
+    pub blocks: BlockTable,
+    /// What the node's vCPUs have decoded and translated, valid while `run` is on the stack.
+    pub code: Option<NonNull<Code>>,
     /// Guest RAM.
     pub ram: nodescope_memory::Ram,
     /// CPUID template of this vCPU.
@@ -92,8 +95,8 @@ pub struct Cpu {
     pub id: u16,
     /// Seed of RDRAND and RDSEED and how many values were drawn.
     pub random: crate::ops::random::RandomSource,
-    /// Native code that carries out vector and x87 instructions.
-    pub stubs: crate::ops::simd::Stubs,
+    /// What vector and x87 instructions share with the host's registers.
+    pub simd: crate::ops::simd::SimdState,
     /// Translated code.
     pub native: crate::native::Native,
     /// Bounce buffer for vector operands that are not contiguous in host memory.
@@ -268,6 +271,21 @@ impl Cpu {
     #[inline(always)]
     pub fn set_status_flags(&mut self, flags: u64) {
         self.rflags = self.rflags & !rflags::STATUS | flags & rflags::STATUS;
+    }
+
+    /// What the node's vCPUs have decoded and translated.
+    #[inline(always)]
+    pub fn code(&mut self) -> &mut Code {
+        self.blocks_and_code().1
+    }
+
+    /// The same, and which of it this vCPU has found.
+    #[inline(always)]
+    pub fn blocks_and_code(&mut self) -> (&mut BlockTable, &mut Code) {
+        let mut code = self.code.expect("called only while the vCPU runs");
+        // SAFETY: who sets the pointer holds the lock and clears the pointer before giving it up; the result borrows `self`,
+        // the only way to it.
+        (&mut self.blocks, unsafe { code.as_mut() })
     }
 
     /// Raise an exception: return the trap from the handler.

@@ -6,9 +6,10 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpA
 use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
-use crate::block::{Block, Entry};
+use crate::block::Block;
 use crate::cpu::{Cpu, Mode};
 use crate::filter::Baseline;
+use crate::lookup::Entry;
 use crate::lower::lower;
 use crate::memory::is_canonical;
 use crate::mmu::Intent;
@@ -63,7 +64,8 @@ impl Cpu {
         }
         let physical = page.physical | linear & 0xfff;
         let (key, mode) = (self.code_key, self.mode);
-        if let Some(block) = self.blocks.find_physical(linear, key, physical, 0, mode) {
+        let (table, code) = self.blocks_and_code();
+        if let Some(block) = table.find_physical(&code.blocks, linear, key, physical, 0, mode) {
             return Ok(block);
         }
         let in_page = 4096 - (linear & 0xfff) as usize;
@@ -80,7 +82,7 @@ impl Cpu {
             }
             let cell = region.code.generation_cell(offset);
             let block = Block::new(ops, physical, 0, len as u32, [cell, cell]);
-            return Ok(self.blocks.insert(linear, key, mode, block));
+            return Ok(self.add_block(linear, key, mode, block));
         }
         // The first instruction reaches into the next page.
         let second = self.translate(linear.wrapping_add(in_page as u64), Intent::Fetch)?;
@@ -93,10 +95,9 @@ impl Cpu {
         if linear >> 63 != 0 && !second.global() {
             self.blocks.upper_not_global = true;
         }
-        if let Some(block) = self
-            .blocks
-            .find_physical(linear, key, physical, second.physical, mode)
-        {
+        let (table, code) = self.blocks_and_code();
+        let (blocks, behind) = (&code.blocks, second.physical);
+        if let Some(block) = table.find_physical(blocks, linear, key, physical, behind, mode) {
             return Ok(block);
         }
         let mut joined = [0_u8; 2 * MAX_INSTRUCTION];
@@ -122,7 +123,16 @@ impl Cpu {
         }
         let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
         let block = Block::new(ops, physical, second.physical, len as u32, cells);
-        Ok(self.blocks.insert(linear, key, mode, block))
+        Ok(self.add_block(linear, key, mode, block))
+    }
+
+    fn add_block(&mut self, linear: u64, key: u8, mode: Mode, block: Block) -> Entry {
+        let (table, code) = self.blocks_and_code();
+        if !code.blocks.has_room(block.ops.len()) {
+            code.clear();
+        }
+        table.see_clears(code.clears());
+        table.remember(linear, key, code.blocks.insert(mode, block))
     }
 
     /// Decode until a branch, the end of the bytes or the longest block. Returns the operations, their length in bytes and
@@ -143,7 +153,7 @@ impl Cpu {
                 return (ops, len, len == 0);
             }
             let next = decoder.position();
-            let mut op = lower(&instruction, self.mode, ip, &mut self.stubs);
+            let mut op = lower(&instruction, self.mode, ip, &mut self.code().stubs);
             if !instruction.is_string_instruction() {
                 INFO.with_borrow_mut(|info| {
                     for m in info.info(&instruction).used_memory() {

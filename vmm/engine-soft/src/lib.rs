@@ -1,14 +1,17 @@
 //! The portable engine: decodes guest code into blocks of operations and interprets them.
 //!
-//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `lower` (instruction → operation),
+//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `lookup`
+//! (what each has found), `lower` (instruction → operation),
 //! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts).
 
 mod block;
+mod code;
 mod cpi;
 mod cpu;
 mod deliver;
 mod fetch;
 mod filter;
+mod lookup;
 mod lower;
 mod memory;
 mod mmu;
@@ -18,5 +21,6 @@ mod ops;
 mod run;
 pub mod vcpu;
 
+pub use code::SharedCode;
 pub use native::Activity;
 pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};

@@ -6,8 +6,8 @@ use nodescope_x86::bits::rflags;
 use nodescope_x86::state::InterruptShadow;
 use nodescope_x86::{Exception, MpState, Vector};
 
-use crate::block::Entry;
 use crate::cpu::Cpu;
+use crate::lookup::Entry;
 use crate::native::Budget;
 use crate::op::{Done, Flow, Op, RIP, Trap};
 

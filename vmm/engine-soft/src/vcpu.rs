@@ -3,10 +3,10 @@
 use std::ptr::NonNull;
 
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
-use nodescope_memory::Ram;
 use nodescope_plugin_api::{Context, Counters, FilterGeometry, FilterUpdate};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
+use crate::code::SharedCode;
 use crate::cpu::{Cpu, Mode, Scratch};
 use crate::native::Activity;
 use crate::op::{RIP, ZERO};
@@ -17,8 +17,8 @@ use crate::ops::random::RandomSource;
 pub struct SoftConfig {
     /// Number within the node.
     pub id: u16,
-    /// Guest RAM, shared by the node's vCPUs.
-    pub ram: Ram,
+    /// Guest RAM and the code in it, shared by the node's vCPUs.
+    pub code: SharedCode,
     /// What CPUID answers.
     pub cpuid: CpuidTable,
     /// Cycles an instruction takes, in 1/65536.
@@ -59,10 +59,11 @@ pub enum StepOutcome {
 /// A vCPU of the portable engine.
 pub struct SoftVcpu {
     pub(crate) cpu: Box<Cpu>,
+    code: SharedCode,
 }
 
-// SAFETY: the raw pointers inside refer to guest RAM and decoded blocks that the vCPU itself keeps alive, and to a
-// platform only while `run` is on the stack; a vCPU is used by one thread at a time.
+// SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks that `code` keeps alive and that are used under
+// its lock, and to a platform only while `run` is on the stack; a vCPU is used by one thread at a time.
 unsafe impl Send for SoftVcpu {}
 
 impl SoftVcpu {
@@ -91,11 +92,12 @@ impl SoftVcpu {
             stop: None,
             tlb: Default::default(),
             blocks: Default::default(),
-            ram: config.ram,
+            code: None,
+            ram: config.code.ram().clone(),
             cpuid: config.cpuid,
             id: config.id,
             random: RandomSource { seed: config.seed },
-            stubs: Default::default(),
+            simd: Default::default(),
             native: crate::native::Native::new(config.translate),
             scratch: Scratch([0; 512]),
             platform: None,
@@ -112,7 +114,10 @@ impl SoftVcpu {
             rewrites_seen: 0,
             code_key: 0,
         };
-        let mut vcpu = Self { cpu: Box::new(cpu) };
+        let mut vcpu = Self {
+            cpu: Box::new(cpu),
+            code: config.code,
+        };
         vcpu.restore(&state);
         vcpu
     }
@@ -127,9 +132,12 @@ impl SoftVcpu {
             std::mem::transmute::<&mut dyn Platform, &'static mut dyn Platform>(platform)
         };
         self.cpu.platform = Some(NonNull::from(erased));
+        let mut code = self.code.lock();
+        self.cpu.code = Some(NonNull::from(&mut *code));
         let result = f(&mut self.cpu);
         self.cpu.report_modified();
         crate::ops::simd::x87::release(&mut self.cpu);
+        self.cpu.code = None;
         self.cpu.platform = None;
         result
     }
@@ -164,9 +172,10 @@ impl SoftVcpu {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
 
-    /// Throw translated code away when so many bytes are in use, sooner than by itself. For tests of a vCPU that has not run.
+    /// Throw the node's translated code away when so many bytes are in use, sooner than by itself. For tests, before a vCPU has
+    /// run.
     pub fn limit_code(&mut self, bytes: usize) {
-        self.cpu.native.set_room(bytes);
+        self.code.lock().translations.set_room(bytes);
     }
 
     /// How often translated code ran and called out.
@@ -174,9 +183,9 @@ impl SoftVcpu {
         self.cpu.native.activity()
     }
 
-    /// Blocks that were translated since all were last thrown away.
+    /// Blocks of the node that were translated since all were last thrown away.
     pub fn translations(&self) -> usize {
-        self.cpu.native.translations()
+        self.code.lock().translations.len()
     }
 }
 
@@ -238,15 +247,12 @@ impl Vcpu for SoftVcpu {
         self.cpu.counters = [Counters::default(); 2];
         // Blocks have code for either case, but code for one shape of the filter does not fit another.
         self.cpu.native.forget_jumps();
-        if let Some(shape) = filter
-            && self
-                .cpu
-                .native
-                .window
-                .replace(shape)
-                .is_some_and(|before| before != shape)
-        {
-            self.cpu.blocks.clear();
+        if let Some(shape) = filter {
+            let mut code = self.code.lock();
+            let before = code.translations.window.replace(shape);
+            if before.is_some_and(|before| before != shape) {
+                code.clear();
+            }
         }
     }
 

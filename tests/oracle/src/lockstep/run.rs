@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
 use nodescope_engine::{EngineError, Exit, Limit, Vcpu};
-use nodescope_engine_soft::{SoftConfig, SoftVcpu, Translate};
+use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::{LayoutError, Ram};
 use nodescope_plugin_api::FilterGeometry;
 use nodescope_x86::VcpuState;
@@ -283,10 +283,11 @@ impl Pair {
         };
         let side = |translate| {
             let ram = guest::ram()?;
+            let code = SharedCode::new(ram.clone());
             let vcpu = |id| {
                 let mut vcpu = SoftVcpu::new(SoftConfig {
                     id: id as u16,
-                    ram: ram.clone(),
+                    code: code.clone(),
                     cpuid: guest::cpuid(),
                     cpi,
                     seed: 1,

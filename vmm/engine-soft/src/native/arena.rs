@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 
 use thiserror::Error;
 
-/// Bytes of code that one vCPU keeps before everything is thrown away: in line and out of line.
+/// Bytes of code that one node keeps before everything is thrown away: in line and out of line.
 const CODE: usize = HOT + COLD;
 pub const HOT: usize = 20 << 20;
 const COLD: usize = 28 << 20;
@@ -19,7 +19,7 @@ const HUGE: usize = 2 << 20;
 /// Bytes of code in a huge page's worth of small ones from which on it becomes one.
 const WORTH: usize = HUGE / 8;
 const _: () = assert!(HOT.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Cells that one vCPU keeps before everything is thrown away.
+/// Cells that one node keeps before everything is thrown away.
 pub const CELLS: usize = 1 << 19;
 
 /// The host does not give memory that can be executed.
@@ -32,7 +32,7 @@ pub struct ArenaError {
     source: io::Error,
 }
 
-/// Code and cells of one vCPU.
+/// Code and cells of one node.
 pub struct Arena {
     write: NonNull<u8>,
     execute: NonNull<u8>,
@@ -214,7 +214,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: both views were mapped with these lengths, and code only runs through the vCPU that owns them.
+        // SAFETY: both views were mapped with these lengths, and code only runs through the vCPUs that keep them.
         unsafe {
             libc::munmap(self.write.as_ptr().cast(), CODE);
             libc::munmap(self.execute.as_ptr().cast(), CODE + CELLS * 8);

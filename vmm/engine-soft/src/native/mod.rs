@@ -29,9 +29,10 @@ use nodescope_plugin_api::FLOP_CLASSES;
 
 use nodescope_x86::bits::rflags;
 
-use crate::block::{Block, Counts, Entry};
+use crate::block::Block;
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
+use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
 use crate::vcpu::Translate;
 
@@ -167,6 +168,23 @@ pub struct Native {
     done: Done,
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
+    /// The exit that led to the block that is looked for.
+    pending: Option<u32>,
+    /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
+    interpret_next: bool,
+    /// What the block cache's counts were when the tables here were last right.
+    seen: Counts,
+    /// Halves of the address space that each table of instruction pointers has entries of.
+    halves: [[bool; 2]; 2],
+    /// Entries of each table that are in use, once or more often each; so many that all are, where it is as long as the table.
+    used: [Vec<u16>; 2],
+    host: Host,
+    /// What translated code did so far.
+    activity: Activity,
+}
+
+/// The translated code of a node's vCPUs.
+pub struct Translations {
     arena: Option<Arena>,
     routines: Routines,
     /// Boxed, since code holds their addresses while the vector grows.
@@ -175,25 +193,69 @@ pub struct Native {
     exits: Vec<Leaving>,
     /// Exits whose cells are linked.
     linked: Vec<u32>,
-    /// The exit that led to the block that is looked for.
-    pending: Option<u32>,
-    /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
-    interpret_next: bool,
     /// No room is left: everything must be thrown away.
     full: bool,
-    /// What the block cache's counts were when the tables here were last right.
-    seen: Counts,
-    /// Halves of the address space that each table of instruction pointers has entries of.
-    halves: [[bool; 2]; 2],
-    /// Entries of each table that are in use, once or more often each; so many that all are, where it is as long as the table.
-    used: [Vec<u16>; 2],
-    host: Host,
     /// The filter of the window that code was last made for.
     pub window: Option<nodescope_plugin_api::FilterGeometry>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
-    /// What translated code did so far.
-    activity: Activity,
+}
+
+impl Default for Translations {
+    fn default() -> Self {
+        Self {
+            arena: None,
+            routines: Routines::default(),
+            translations: Vec::new(),
+            exits: Vec::new(),
+            linked: Vec::new(),
+            full: false,
+            window: None,
+            room: arena::HOT,
+        }
+    }
+}
+
+impl Translations {
+    /// Blocks with code.
+    pub fn len(&self) -> usize {
+        self.translations.len()
+    }
+
+    /// Keep at most so many bytes of code in line; before anything is translated.
+    pub fn set_room(&mut self, bytes: usize) {
+        self.room = bytes;
+    }
+
+    /// Code was written to: no block leads to another by itself any more.
+    fn unlink(&mut self) {
+        let Some(arena) = &mut self.arena else { return };
+        for n in self.linked.drain(..) {
+            let leaving = self.exits[n as usize];
+            arena.set_cell(leaving.cell, leaving.stub);
+        }
+    }
+
+    /// Let an exit lead to the code of a block.
+    fn link(&mut self, n: u32, ip: u64, code: u64) {
+        let leaving = self.exits[n as usize];
+        if leaving.cell != 0 && leaving.ip == ip {
+            let arena = self.arena.as_mut().expect("code lies somewhere");
+            arena.set_cell(leaving.cell, code);
+            self.linked.push(n);
+        }
+    }
+
+    /// Throw all of it away.
+    pub fn clear(&mut self) {
+        self.translations.clear();
+        self.exits.clear();
+        self.linked.clear();
+        self.full = false;
+        if let Some(arena) = &mut self.arena {
+            arena.clear();
+        }
+    }
 }
 
 /// How often translated code ran and called out, since the vCPU was made: what runs without a call is done in line.
@@ -246,10 +308,6 @@ pub struct Budget {
     pub deliver: bool,
 }
 
-// SAFETY: the pointers to blocks are used only while the same vCPU's cache holds them; a vCPU is used by one thread at a
-// time.
-unsafe impl Send for Native {}
-
 impl Native {
     /// A translator that has translated nothing yet.
     pub fn new(translate: Translate) -> Self {
@@ -281,32 +339,14 @@ impl Native {
             attend: false,
             done: Ok(Flow::Next),
             partial: None,
-            arena: None,
-            routines: Routines::default(),
-            translations: Vec::new(),
-            exits: Vec::new(),
-            linked: Vec::new(),
             pending: None,
             interpret_next: false,
-            full: false,
             seen: Counts::default(),
             halves: [[false; 2]; 2],
             used: Default::default(),
             host: Host::detect(),
-            window: None,
-            room: arena::HOT,
             activity: Activity::default(),
         }
-    }
-
-    /// Blocks with code.
-    pub fn translations(&self) -> usize {
-        self.translations.len()
-    }
-
-    /// Keep at most so many bytes of code in line; for a vCPU that has not run.
-    pub fn set_room(&mut self, bytes: usize) {
-        self.room = bytes;
     }
 
     /// What translated code did so far.
@@ -374,25 +414,6 @@ impl Native {
         }
         self.pending = None;
     }
-
-    fn unlink(&mut self) {
-        let Some(arena) = &mut self.arena else { return };
-        for n in self.linked.drain(..) {
-            let leaving = self.exits[n as usize];
-            arena.set_cell(leaving.cell, leaving.stub);
-        }
-        self.pending = None;
-    }
-
-    fn clear(&mut self) {
-        self.forget_jumps();
-        self.translations.clear();
-        self.exits.clear();
-        self.linked.clear();
-        if let Some(arena) = &mut self.arena {
-            arena.clear();
-        }
-    }
 }
 
 impl Cpu {
@@ -410,10 +431,11 @@ impl Cpu {
             return;
         }
         if seen.clears != self.native.seen.clears {
-            self.native.clear();
+            self.native.forget_jumps();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
-                self.native.unlink();
+                self.code().translations.unlink();
+                self.native.pending = None;
             }
             for half in 0..2 {
                 if seen.changes[half] != self.native.seen.changes[half] {
@@ -456,12 +478,7 @@ impl Cpu {
         if let Some(n) = pending
             && block.second_page == 0
         {
-            let leaving = self.native.exits[n as usize];
-            if leaving.cell != 0 && leaving.ip == ip {
-                let arena = self.native.arena.as_mut().expect("code lies somewhere");
-                arena.set_cell(leaving.cell, code);
-                self.native.linked.push(n);
-            }
+            self.code().translations.link(n, ip, code);
         }
         Some(code)
     }
@@ -481,7 +498,7 @@ impl Cpu {
         self.native.activity.entries += 1;
         self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
         self.native.attend = false;
-        let enter = self.native.routines.enter;
+        let enter = self.code().translations.routines.enter;
         // SAFETY: the routine was assembled with this signature.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, u64) -> u32 =
             unsafe { std::mem::transmute(enter as usize) };
@@ -500,7 +517,7 @@ impl Cpu {
             self.retired = self.native.retired_at(self.native.left);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
-                self.gpr[RIP as usize] = self.native.exits[n as usize].ip;
+                self.gpr[RIP as usize] = self.code().translations.exits[n as usize].ip;
                 self.native.pending = Some(n);
             }
             if exit == Exit::Interpret as u32 {
@@ -517,12 +534,15 @@ impl Cpu {
         }
     }
 
-    /// Throw away all blocks where there is no room for more code.
+    /// Throw away all blocks where there is no room for more code, and forget those that another vCPU has thrown away.
     pub fn make_room(&mut self) {
-        if std::mem::take(&mut self.native.full) {
-            self.native.activity.evictions += 1;
-            self.blocks.clear();
+        let (table, code) = self.blocks_and_code();
+        let full = code.translations.full;
+        if full {
+            code.clear();
         }
+        table.see_clears(code.clears());
+        self.native.activity.evictions += u64::from(full);
     }
 
     /// Whether the next block must be interpreted though there is code for it; asking forgets it.

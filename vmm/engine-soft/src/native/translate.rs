@@ -39,23 +39,24 @@ impl Cpu {
             block.never_translate();
             return None;
         };
-        let first_exit = self.native.exits.len();
+        let first_exit = self.code().translations.exits.len();
         let code = self.emit_block(block, ip, &instructions);
         if code.is_none() {
             // Exits of a block without code are never reached.
-            self.native.exits.truncate(first_exit);
+            self.code().translations.exits.truncate(first_exit);
         }
         code
     }
 
     fn prepare_arena(&mut self) -> bool {
-        if self.native.arena.is_some() {
+        if self.code().translations.arena.is_some() {
             return true;
         }
-        let made = Arena::new(self.native.room)
+        let host = self.native.host;
+        let made = Arena::new(self.code().translations.room)
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
-                let (code, routines) = routines(arena.next(), self.native.host)
+                let (code, routines) = routines(arena.next(), host)
                     .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
                 arena
                     .push(&code, &[])
@@ -65,8 +66,9 @@ impl Cpu {
             });
         match made {
             Ok((arena, routines)) => {
-                self.native.arena = Some(arena);
-                self.native.routines = routines;
+                let translations = &mut self.code().translations;
+                translations.arena = Some(arena);
+                translations.routines = routines;
                 true
             }
             Err(error) => {
@@ -141,7 +143,7 @@ impl Cpu {
                 _ => Default::default(),
             },
         });
-        let arena = self.native.arena.as_ref()?;
+        let arena = self.code().translations.arena.as_ref()?;
         let (base, cold_base) = (arena.next(), arena.next_cold());
         let mut factory = InstructionInfoFactory::new();
         let host = self.native.host;
@@ -161,7 +163,7 @@ impl Cpu {
             .iter()
             .any(|p| matches!(p, Plan::Itself(p) if p.vector));
 
-        let routines = self.native.routines;
+        let routines = self.code().translations.routines;
         let mut e = Emitter::new(
             Assembler::new(base, cold_base),
             self.filter.layout(),
@@ -265,8 +267,8 @@ impl Cpu {
         }
         e.a.begin_cold();
         e.finish_cold();
-        let own = self.native.exits.len() as u32;
-        self.native.exits.push(Leaving {
+        let own = self.code().translations.exits.len() as u32;
+        self.code().translations.exits.push(Leaving {
             ip,
             cell: 0,
             stub: 0,
@@ -310,13 +312,12 @@ impl Cpu {
         }
         for pending in exits.pending {
             e.a.bind(pending.stub);
-            let leaving = &mut self.native.exits[pending.leaving as usize];
+            let translations = &mut self.code().translations;
+            let leaving = &mut translations.exits[pending.leaving as usize];
             leaving.stub = e.a.here();
             if leaving.cell != 0 {
-                self.native
-                    .arena
-                    .as_mut()?
-                    .set_cell(leaving.cell, leaving.stub);
+                let arena = translations.arena.as_mut()?;
+                arena.set_cell(leaving.cell, leaving.stub);
             }
             e.a.mi(
                 Code::Mov_rm32_imm32,
@@ -334,13 +335,13 @@ impl Cpu {
                 return None;
             }
         };
-        let Some(code) = self.native.arena.as_mut()?.push(&hot, &cold) else {
-            self.native.full = true;
+        let Some(code) = self.code().translations.arena.as_mut()?.push(&hot, &cold) else {
+            self.code().translations.full = true;
             return None;
         };
         translation.code = code;
         block.add_native(ip, self.code_key, self.attached, code);
-        self.native.translations.push(translation);
+        self.code().translations.translations.push(translation);
         Some(code)
     }
 
@@ -377,15 +378,15 @@ impl Cpu {
             }
             None => {}
         }
-        let leaving = self.native.exits.len() as u32;
+        let leaving = self.code().translations.exits.len() as u32;
         let stub = e.a.label();
         let mut cell = 0;
         if exits.page == Some(target >> 12) {
             // The stub's address is set when it is known.
-            cell = match self.native.arena.as_mut()?.push_cell(0) {
+            cell = match self.code().translations.arena.as_mut()?.push_cell(0) {
                 Some(cell) => cell,
                 None => {
-                    self.native.full = true;
+                    self.code().translations.full = true;
                     return None;
                 }
             };
@@ -397,7 +398,7 @@ impl Cpu {
             e.a.jcc(cc::NE, stub);
             e.a.m(Code::Jmp_rm64, field_of_cpu(slot + JUMP_CODE));
         }
-        self.native.exits.push(Leaving {
+        self.code().translations.exits.push(Leaving {
             ip: target,
             cell,
             stub: 0,

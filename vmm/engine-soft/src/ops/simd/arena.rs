@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use thiserror::Error;
 
-/// Bytes of stubs that one vCPU may hold. A stub takes about 80 bytes and depends on the opcode, its registers and its
+/// Bytes of stubs that one node may hold. A stub takes about 80 bytes and depends on the opcode, its registers and its
 /// immediate alone, never on addresses, so that ordinary programs make a few thousand.
 pub const CAPACITY: usize = 16 << 20;
 
@@ -23,7 +23,7 @@ pub enum ArenaError {
         source: io::Error,
     },
     /// All of [`CAPACITY`] is in use.
-    #[error("executable memory for vector instructions is used up ({} MiB a vCPU): the guest has more distinct vector instructions than any known program", CAPACITY >> 20)]
+    #[error("executable memory for vector instructions is used up ({} MiB a node): the guest has more distinct vector instructions than any known program", CAPACITY >> 20)]
     Full,
 }
 
@@ -120,7 +120,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // SAFETY: both views were mapped with this length, and stubs are only called through the vCPU that owns them.
+        // SAFETY: both views were mapped with this length, and stubs are only called through the vCPUs that keep them.
         unsafe {
             libc::munmap(self.write.as_ptr().cast(), CAPACITY);
             libc::munmap(self.execute.as_ptr().cast(), CAPACITY);

@@ -36,7 +36,7 @@ const GPR: i32 = offset_of!(Cpu, gpr) as i32;
 const RFLAGS: i32 = offset_of!(Cpu, rflags) as i32;
 /// MXCSR within the FXSAVE image.
 const MXCSR: i32 = offset_of!(Cpu, fx) as i32 + 24;
-const HOST_MXCSR: i32 = offset_of!(Cpu, stubs.host_mxcsr) as i32;
+const HOST_MXCSR: i32 = offset_of!(Cpu, simd.host_mxcsr) as i32;
 
 /// The status flags as iced-x86 numbers them; it reports the x87 condition codes beside them.
 const STATUS: u32 = RflagsBits::CF

@@ -33,7 +33,7 @@ use crate::op::{Done, Handler, Op, Trap};
 
 use arena::{Arena, ArenaError};
 
-/// What an instruction needs of the control registers; bits of [`Stubs::available`].
+/// What an instruction needs of the control registers; bits of [`SimdState::available`].
 pub(crate) mod need {
     /// CR0.EM and CR0.TS clear, or `#NM`.
     pub const X87: u8 = 1 << 0;
@@ -68,16 +68,21 @@ enum StubError {
     },
 }
 
-/// Native code that carries out vector and x87 instructions, and what it shares with the host's registers.
+/// What a vCPU's vector and x87 instructions share with the host's registers.
 #[derive(Default)]
 #[repr(C)]
-pub struct Stubs {
+pub struct SimdState {
     /// Where a stub puts the host's MXCSR to compare it.
     host_mxcsr: u32,
     /// Bits of [`need`] that hold now. A bit that is clear is looked at again before anything is raised.
     available: u8,
     /// State of the host's x87 unit.
     x87: x87::Resident,
+}
+
+/// Native code that carries out vector and x87 instructions.
+#[derive(Default)]
+pub struct Stubs {
     by_key: HashMap<Box<[u8]>, u64>,
     arena: Option<Arena>,
     messages: Vec<String>,
@@ -135,18 +140,18 @@ pub fn recompute_simd_availability(cpu: &mut Cpu) {
     );
     set(need::XSAVE, !switched && c4 & cr4::OSXSAVE != 0);
     set(need::WAIT, !(switched && c0 & cr0::MP != 0));
-    cpu.stubs.available = bits;
+    cpu.simd.available = bits;
 }
 
 /// Whether SSE and AVX instructions may be used. False may mean that nobody has looked since they became available.
 pub(crate) fn vectors_available(cpu: &Cpu) -> bool {
-    cpu.stubs.available & (need::SSE | need::AVX) == need::SSE | need::AVX
+    cpu.simd.available & (need::SSE | need::AVX) == need::SSE | need::AVX
 }
 
 /// Check what an instruction needs ([`need`]).
 #[inline(always)]
 fn require(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
-    if cpu.stubs.available & need == need {
+    if cpu.simd.available & need == need {
         return Ok(());
     }
     unavailable(cpu, need)
@@ -156,7 +161,7 @@ fn require(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
 #[inline(never)]
 fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
     recompute_simd_availability(cpu);
-    let missing = need & !cpu.stubs.available;
+    let missing = need & !cpu.simd.available;
     if missing == 0 {
         return Ok(());
     }
@@ -165,7 +170,7 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
         let c0 = cpu.control.cr0;
         cpu.control.cr0 &= !cr0::TS;
         recompute_simd_availability(cpu);
-        let still = need & !cpu.stubs.available;
+        let still = need & !cpu.simd.available;
         cpu.control.cr0 = c0;
         recompute_simd_availability(cpu);
         still & !(need::X87 | need::WAIT) != 0
@@ -179,7 +184,7 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
 
 /// An operation whose stub could not be made.
 fn refused(cpu: &mut Cpu, op: &Op) -> Done {
-    let text = cpu.stubs.messages[op.aux as usize].clone();
+    let text = cpu.code().stubs.messages[op.aux as usize].clone();
     Err(cpu.unsupported(text))
 }
 

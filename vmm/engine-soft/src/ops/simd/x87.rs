@@ -48,8 +48,8 @@ struct Area([u8; 512]);
 
 /// Whether an unmasked exception is pending.
 fn pending(cpu: &Cpu) -> bool {
-    if cpu.stubs.x87.live {
-        cpu.stubs.x87.pending
+    if cpu.simd.x87.live {
+        cpu.simd.x87.pending
     } else {
         cpu.fx.fsw() & !cpu.fx.fcw() & EXCEPTIONS != 0
     }
@@ -58,7 +58,7 @@ fn pending(cpu: &Cpu) -> bool {
 /// What a waiting instruction does first: `#MF` where an unmasked exception is pending.
 #[inline]
 pub fn check_pending(cpu: &mut Cpu) -> Result<(), Trap> {
-    if cpu.stubs.x87.live && !cpu.stubs.x87.pending {
+    if cpu.simd.x87.live && !cpu.simd.x87.pending {
         return Ok(());
     }
     check_pending_slow(cpu)
@@ -80,7 +80,7 @@ fn check_pending_slow(cpu: &mut Cpu) -> Result<(), Trap> {
 #[inline(always)]
 pub fn enter(cpu: &mut Cpu) -> Result<(), Trap> {
     check_pending(cpu)?;
-    if !cpu.stubs.x87.live {
+    if !cpu.simd.x87.live {
         load(cpu);
     }
     Ok(())
@@ -103,7 +103,7 @@ fn load(cpu: &mut Cpu) {
             out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
             options(nostack, readonly, preserves_flags));
     }
-    cpu.stubs.x87.live = true;
+    cpu.simd.x87.live = true;
     refresh(cpu);
 }
 
@@ -123,13 +123,13 @@ fn host_status() -> u16 {
 
 /// After the control or status word was replaced.
 fn refresh(cpu: &mut Cpu) {
-    cpu.stubs.x87.unmasked = !host_control() & EXCEPTIONS != 0;
-    cpu.stubs.x87.pending = host_status() & SUMMARY != 0;
+    cpu.simd.x87.unmasked = !host_control() & EXCEPTIONS != 0;
+    cpu.simd.x87.pending = host_status() & SUMMARY != 0;
 }
 
 /// Copy the state into `cpu.fx`; it stays in the host as well.
 pub fn sync(cpu: &mut Cpu) {
-    if !cpu.stubs.x87.live {
+    if !cpu.simd.x87.live {
         return;
     }
     let mut area = Area([0; 512]);
@@ -141,10 +141,10 @@ pub fn sync(cpu: &mut Cpu) {
 
 /// Forget what the host holds, without saving it: `cpu.fx` counts.
 pub fn forget(cpu: &mut Cpu) {
-    if cpu.stubs.x87.live {
+    if cpu.simd.x87.live {
         // SAFETY: leaves the x87 unit empty and in its default mode, as the calling convention wants it.
         unsafe { asm!("fninit", options(nomem, nostack, preserves_flags)) };
-        cpu.stubs.x87.live = false;
+        cpu.simd.x87.live = false;
     }
 }
 
@@ -152,7 +152,7 @@ pub fn forget(cpu: &mut Cpu) {
 /// a vCPU and before its state is read; costs nothing where x87 was not used.
 #[inline]
 pub fn release(cpu: &mut Cpu) {
-    if cpu.stubs.x87.live {
+    if cpu.simd.x87.live {
         sync(cpu);
         forget(cpu);
     }
@@ -161,7 +161,7 @@ pub fn release(cpu: &mut Cpu) {
 /// The state to go back to if an instruction that changes MMX registers must be undone.
 pub fn snapshot(cpu: &mut Cpu) -> Option<FxImage> {
     sync(cpu);
-    cpu.stubs.x87.live.then_some(cpu.fx)
+    cpu.simd.x87.live.then_some(cpu.fx)
 }
 
 /// Go back to a snapshot.
@@ -203,8 +203,8 @@ fn note_instruction(cpu: &mut Cpu, op: &Op) {
 
 #[inline(always)]
 fn after(cpu: &mut Cpu) {
-    if cpu.stubs.x87.unmasked {
-        cpu.stubs.x87.pending = host_status() & SUMMARY != 0;
+    if cpu.simd.x87.unmasked {
+        cpu.simd.x87.pending = host_status() & SUMMARY != 0;
     }
 }
 
@@ -292,7 +292,7 @@ fn load_control(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 fn control(cpu: &Cpu) -> u16 {
-    if cpu.stubs.x87.live {
+    if cpu.simd.x87.live {
         host_control()
     } else {
         cpu.fx.fcw()
@@ -300,7 +300,7 @@ fn control(cpu: &Cpu) -> u16 {
 }
 
 fn status(cpu: &Cpu) -> u16 {
-    if cpu.stubs.x87.live {
+    if cpu.simd.x87.live {
         host_status()
     } else {
         let (fsw, fcw) = (cpu.fx.fsw(), cpu.fx.fcw());
@@ -352,10 +352,10 @@ fn clear_exceptions<const WAIT: bool>(cpu: &mut Cpu, _op: &Op) -> Done {
     if WAIT {
         check_pending(cpu)?;
     }
-    if cpu.stubs.x87.live {
+    if cpu.simd.x87.live {
         // SAFETY: a non-waiting instruction that clears exception flags.
         unsafe { asm!("fnclex", options(nomem, nostack, preserves_flags)) };
-        cpu.stubs.x87.pending = false;
+        cpu.simd.x87.pending = false;
     } else {
         let value = cpu.fx.fsw() & 0x7f00;
         cpu.fx.0[2..4].copy_from_slice(&value.to_le_bytes());
@@ -452,7 +452,7 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     cpu.probe_write(linear, 1)?;
     last_first(cpu, linear, len, Intent::Write)?;
     let place = cpu.write_span(linear, len)?;
-    if !cpu.stubs.x87.live {
+    if !cpu.simd.x87.live {
         load(cpu);
     }
     let mut area = [0_u8; 108];

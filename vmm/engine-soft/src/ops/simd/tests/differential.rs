@@ -229,12 +229,13 @@ fn campaign(seed: u64, rounds: usize) {
                 }
                 if vcpu
                     .cpu
+                    .code()
                     .stubs
                     .arena
                     .as_ref()
                     .is_some_and(|a| a.used() > 12 << 20)
                 {
-                    // The bound of one vCPU's stubs; the operations lowered so far are not used again.
+                    // The bound of one node's stubs; the operations lowered so far are not used again.
                     vcpu = super::vcpu();
                 }
                 // Gathers: small indices, so that elements lie in the buffer.

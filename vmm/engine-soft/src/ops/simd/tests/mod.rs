@@ -10,6 +10,7 @@ use iced_x86::{Code, Decoder, DecoderOptions, Encoder, Instruction};
 use nodescope_memory::Ram;
 use nodescope_x86::bits::{cr0, cr4};
 
+use crate::code::SharedCode;
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Done, Op, RIP};
 use crate::vcpu::{SoftConfig, SoftVcpu};
@@ -22,13 +23,15 @@ const DATA: u64 = 0x2000;
 fn vcpu() -> SoftVcpu {
     let mut vcpu = SoftVcpu::new(SoftConfig {
         id: 0,
-        ram: Ram::new(&[16 << 20]).expect("memory for a test"),
+        code: SharedCode::new(Ram::new(&[16 << 20]).expect("memory for a test")),
         cpuid: Default::default(),
         cpi: 1 << 16,
         seed: 1,
         translate: crate::Translate::After(0),
     });
     let cpu = &mut vcpu.cpu;
+    // Operations are executed without a run: the code is this vCPU's for as long as the test lives.
+    cpu.code = Some(std::ptr::NonNull::from(Box::leak(Box::default())));
     cpu.control.cr0 = cr0::PE | cr0::NE | cr0::MP | cr0::ET;
     cpu.control.cr4 = cr4::OSFXSR | cr4::OSXMMEXCPT | cr4::OSXSAVE;
     cpu.control.xcr0 = 7;
@@ -52,7 +55,7 @@ fn decode(bytes: &[u8]) -> Instruction {
 fn lower(cpu: &mut Cpu, bytes: &[u8]) -> Op {
     let instruction = decode(bytes);
     assert_ne!(instruction.code(), Code::INVALID, "{bytes:02x?}");
-    crate::lower::lower(&instruction, Mode::Bits64, IP, &mut cpu.stubs)
+    crate::lower::lower(&instruction, Mode::Bits64, IP, &mut cpu.code().stubs)
 }
 
 fn execute(cpu: &mut Cpu, op: &Op) -> Done {

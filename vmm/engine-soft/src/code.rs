@@ -1,0 +1,78 @@
+//! What the vCPUs of a node have decoded and translated: one copy for all of them, since they run the same kernel and mostly
+//! the same programs. It is used by one vCPU at a time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nodescope_memory::Ram;
+
+use crate::block::Blocks;
+use crate::native::Translations;
+use crate::ops::simd::Stubs;
+
+/// Guest RAM and the code in it, as far as it has been decoded: clones are the same code.
+#[derive(Clone)]
+pub struct SharedCode(Arc<Shared>);
+
+struct Shared {
+    /// Blocks point to its code maps.
+    ram: Ram,
+    code: Mutex<Code>,
+}
+
+/// See [`SharedCode`].
+#[derive(Default)]
+pub struct Code {
+    /// Decoded blocks.
+    pub blocks: Blocks,
+    /// Native code that carries out vector and x87 instructions.
+    pub stubs: Stubs,
+    /// Translated blocks.
+    pub translations: Translations,
+    /// Times that all blocks and translations were thrown away. What a vCPU keeps of them must not be used afterwards.
+    clears: u64,
+}
+
+// SAFETY: the raw pointers inside refer to counters of guest RAM, which `Shared` keeps alive, and to blocks of the same
+// value; it is used by one thread at a time.
+unsafe impl Send for Code {}
+
+impl SharedCode {
+    /// Nothing is decoded yet.
+    pub fn new(ram: Ram) -> Self {
+        Self(Arc::new(Shared {
+            ram,
+            code: Mutex::default(),
+        }))
+    }
+
+    /// The guest RAM.
+    pub fn ram(&self) -> &Ram {
+        &self.0.ram
+    }
+
+    /// Use the code; vCPUs of a node run one after the other.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Code> {
+        // A panic ends the study: nothing runs on what it left behind.
+        self.0.code.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for SharedCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedCode").finish_non_exhaustive()
+    }
+}
+
+impl Code {
+    /// See [`Code`].
+    pub fn clears(&self) -> u64 {
+        self.clears
+    }
+
+    /// Throw all blocks and translations away; not while translated code runs.
+    pub fn clear(&mut self) {
+        self.clears += 1;
+        self.translations.clear();
+        self.blocks.clear();
+    }
+}

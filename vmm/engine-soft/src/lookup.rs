@@ -1,0 +1,232 @@
+//! Where a vCPU finds decoded blocks: a direct-mapped table from instruction pointer to block answers nearly every look-up.
+
+use crate::block::{Block, Blocks};
+use crate::cpu::Mode;
+use crate::op::Op;
+
+/// Entries of the table from instruction pointer to block.
+const SLOTS: usize = 1 << 14;
+
+/// A block as the run loop wants it.
+#[derive(Clone, Copy)]
+pub struct Entry {
+    /// First operation.
+    pub ops: *const Op,
+    /// The block.
+    pub block: *const Block,
+    /// Operations.
+    pub count: u32,
+}
+
+#[derive(Clone, Copy)]
+#[repr(C, align(32))]
+struct Slot {
+    ip: u64,
+    ops: *const Op,
+    block: *const Block,
+    count: u32,
+    /// Epoch under which the block was found, above [`KEY_BITS`] of mode and privilege.
+    tag: u32,
+}
+
+/// Words of the set of pages that hold code.
+const PAGE_WORDS: usize = 64;
+
+/// Bits of a slot's tag that hold the key; no key has all of them set.
+const KEY_BITS: u32 = 3;
+
+const EMPTY: Slot = Slot {
+    ip: 0,
+    ops: std::ptr::null(),
+    block: std::ptr::null(),
+    count: 0,
+    tag: u32::MAX,
+};
+
+impl Slot {
+    #[inline(always)]
+    fn entry(&self) -> Entry {
+        Entry {
+            ops: self.ops,
+            block: self.block,
+            count: self.count,
+        }
+    }
+}
+
+/// What happened to a [`BlockTable`], for those who keep what they found in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Times that translations of the lower / upper half of the address space may have changed.
+    pub changes: [u64; 2],
+    /// Times that code was written to.
+    pub rewrites: u64,
+    /// [`crate::code::Code::clears`] when it was last looked at.
+    pub clears: u64,
+}
+
+/// The blocks that a vCPU has found.
+///
+/// A slot whose tag holds is valid without another look: the tag goes stale when a translation or any code may have
+/// changed, and then the slot is compared with the page's translation again, and the block with the code map.
+pub struct BlockTable {
+    slots: Box<[Slot]>,
+    /// Advances (in steps of `1 << KEY_BITS`) when translations of the lower / upper half of the address space, or code
+    /// there, may have changed.
+    epoch: [u32; 2],
+    /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
+    pages: [[u64; PAGE_WORDS]; 2],
+    /// Code in the upper half was fetched, under its epoch, through a page that is not global.
+    pub upper_not_global: bool,
+    /// See [`BlockTable::counts`].
+    counts: Counts,
+}
+
+impl Default for BlockTable {
+    fn default() -> Self {
+        Self {
+            slots: vec![EMPTY; SLOTS].into(),
+            epoch: [0; 2],
+            pages: [[0; PAGE_WORDS]; 2],
+            upper_not_global: false,
+            counts: Counts::default(),
+        }
+    }
+}
+
+impl BlockTable {
+    #[inline(always)]
+    fn slot_of(ip: u64) -> usize {
+        (ip ^ ip >> 14) as usize & (SLOTS - 1)
+    }
+
+    #[inline(always)]
+    fn tag(&self, ip: u64, key: u8) -> u32 {
+        self.epoch[(ip >> 63) as usize] | u32::from(key)
+    }
+
+    /// The block at an instruction pointer, if it was found there before under the same translation. `key` distinguishes
+    /// modes and privileges.
+    #[inline(always)]
+    pub fn find(&self, ip: u64, key: u8) -> Option<Entry> {
+        // SAFETY: `slot_of` is less than the number of slots.
+        let slot = unsafe { self.slots.get_unchecked(Self::slot_of(ip)) };
+        (slot.ip == ip && slot.tag == self.tag(ip, key)).then(|| slot.entry())
+    }
+
+    /// The block at a physical address, for an instruction pointer that now maps there.
+    pub fn find_physical(
+        &mut self,
+        blocks: &Blocks,
+        ip: u64,
+        key: u8,
+        physical: u64,
+        second: u64,
+        mode: Mode,
+    ) -> Option<Entry> {
+        let tag = self.tag(ip, key);
+        let slot = &mut self.slots[Self::slot_of(ip)];
+        if slot.ip == ip && slot.tag != EMPTY.tag && (slot.tag ^ tag) << (32 - KEY_BITS) == 0 {
+            // SAFETY: blocks are freed only all together, and slots that may point to freed ones are emptied before the next
+            // look-up (`see_clears`).
+            let block = unsafe { &*slot.block };
+            if block.physical == physical && block.second_page == second && block.is_current() {
+                slot.tag = tag;
+                let entry = slot.entry();
+                self.note_pages(ip, block.len);
+                return Some(entry);
+            }
+        }
+        let block = blocks.find(physical, second, mode)?;
+        Some(self.remember(ip, key, block))
+    }
+
+    /// Find this block at an instruction pointer from now on.
+    pub fn remember(&mut self, ip: u64, key: u8, block: &Block) -> Entry {
+        let entry = Entry {
+            ops: block.ops.as_ptr(),
+            block,
+            count: block.ops.len() as u32,
+        };
+        let len = block.len;
+        self.note_pages(ip, len);
+        let tag = self.tag(ip, key);
+        self.slots[Self::slot_of(ip)] = Slot {
+            ip,
+            ops: entry.ops,
+            block: entry.block,
+            count: entry.count,
+            tag,
+        };
+        entry
+    }
+
+    /// What has happened so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Code was written to.
+    pub fn forget_code(&mut self) {
+        self.counts.rewrites += 1;
+        self.forget_translations();
+    }
+
+    /// All blocks of the node were thrown away so many times: if that is news, forget those found.
+    #[inline]
+    pub fn see_clears(&mut self, clears: u64) {
+        if self.counts.clears != clears {
+            self.counts.clears = clears;
+            self.slots.fill(EMPTY);
+        }
+    }
+
+    /// Translations of non-global pages may have changed.
+    pub fn forget_local_translations(&mut self) {
+        self.bump(0);
+        if self.upper_not_global {
+            self.bump(1);
+        }
+    }
+
+    /// All translations, or code anywhere, may have changed.
+    pub fn forget_translations(&mut self) {
+        self.bump(0);
+        self.bump(1);
+        // Whatever is not global will be found again, and noted again.
+        self.upper_not_global = false;
+    }
+
+    /// The translation of one page may have changed.
+    pub fn forget_page(&mut self, linear: u64) {
+        let (half, word, bit) = Self::page_bit(linear);
+        if self.pages[half][word] & bit != 0 {
+            self.bump(half);
+        }
+    }
+
+    /// Where a page is kept in `pages`.
+    fn page_bit(linear: u64) -> (usize, usize, u64) {
+        let page = (linear >> 12) as usize;
+        let half = (linear >> 63) as usize;
+        (half, page / 64 % PAGE_WORDS, 1 << (page % 64))
+    }
+
+    /// A slot was filled for this instruction pointer: note the page(s) that the block lies in.
+    fn note_pages(&mut self, ip: u64, len: u32) {
+        for at in [ip, ip.wrapping_add(u64::from(len) - 1)] {
+            let (half, word, bit) = Self::page_bit(at);
+            self.pages[half][word] |= bit;
+        }
+    }
+
+    fn bump(&mut self, half: usize) {
+        self.counts.changes[half] += 1;
+        self.pages[half].fill(0);
+        self.upper_not_global &= half != 1;
+        self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);
+        if self.epoch[half] == 0 {
+            self.slots.fill(EMPTY);
+        }
+    }
+}
