@@ -171,9 +171,20 @@ impl Writer {
                 // The stack, where it is of use.
                 6..=8 => {
                     let top = WINDOW + WRITABLE_LEN as u64 - 8 * r.below(600);
-                    load(&mut code, 4, top);
-                    for _ in 0..r.below(4) {
-                        code.push(r.pick(&[0x50, 0x58]) | r.next() as u8 & 7);
+                    load(&mut code, 4, top - r.pick(&[0, 0, 0, 4]));
+                    if r.chance(500) {
+                        for _ in 0..r.below(4) {
+                            code.push(r.pick(&[0x50, 0x58]) | r.next() as u8 & 7);
+                        }
+                    } else {
+                        // A function begins or ends.
+                        let opcode = r.pick(&[0x50, 0x58]);
+                        for _ in 0..2 + r.below(9) {
+                            if r.chance(500) {
+                                code.push(0x41);
+                            }
+                            code.push(opcode | r.next() as u8 & 7);
+                        }
                     }
                 }
                 // PUSHF, POPF, CLI, STI, HLT, PAUSE, RDTSC, LAHF, CLD, STD.

@@ -1,4 +1,4 @@
-//! Templates: the inlined look-up, flags, the stack, and instructions that run as themselves.
+//! Templates: the inlined look-up, flags, and instructions that run as themselves.
 //!
 //! Flags: the guest's status flags are in the host's as long as nothing destroys them; what does (look-ups above all) is
 //! preceded by LAHF and SETO into [`super::Native::flags`], where they are at every point at which translated code may leave;
@@ -6,10 +6,10 @@
 
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
-use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field};
+use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
 use super::flags::Recipe;
 use super::plan::{Itself, Memory};
-use super::registers::{HOST, STACK, is_high_byte, sized};
+use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
@@ -63,14 +63,16 @@ pub struct Emitter {
     count: u32,
     cold: Vec<Cold>,
     missed: Vec<Missed>,
+    /// Runs of PUSH and of POP.
+    pub runs: Vec<super::stack::Run>,
     /// [`super::Native::vectors_wide`] is set.
-    wide: bool,
+    pub wide: bool,
     /// The guest's flags are in the host's.
-    in_host: bool,
+    pub in_host: bool,
     /// They are in [`super::Native::flags`], or nobody will ask for them.
-    in_memory: bool,
+    pub in_memory: bool,
     /// How they can be made again.
-    recipe: Option<Recipe>,
+    pub recipe: Option<Recipe>,
     /// For each instruction: see [`super::flags::needed_behind`].
     needed: Vec<bool>,
 }
@@ -101,6 +103,7 @@ impl Emitter {
             count,
             cold: Vec::new(),
             missed: Vec::new(),
+            runs: Vec::new(),
             wide: false,
             in_host: false,
             in_memory: true,
@@ -192,7 +195,7 @@ impl Emitter {
     }
 
     /// The host register of a guest register, loaded into `scratch` where it is kept in memory.
-    fn fetch(&mut self, guest: usize, scratch: Register) -> Register {
+    pub fn fetch(&mut self, guest: usize, scratch: Register) -> Register {
         match HOST[guest] {
             Some(host) => host,
             None => {
@@ -255,6 +258,7 @@ impl Emitter {
 
     /// Append the out-of-line code.
     pub fn finish_cold(&mut self) {
+        self.finish_runs();
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;
             self.a.bind(missed.entry);
@@ -422,13 +426,34 @@ impl Emitter {
     }
 
     /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
-    fn look_up(&mut self, memory: Memory, operation: usize) {
+    pub fn look_up(&mut self, memory: Memory, operation: usize) {
         let interpret = self.miss(operation);
         let miss = if memory.conditional {
             interpret
         } else {
             self.a.label()
         };
+        self.compare(memory, miss);
+        if memory.aligned {
+            self.a
+                .ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
+            self.a.jcc(cc::NE, interpret);
+        }
+        self.add_host_address();
+        if !memory.conditional {
+            let resume = self.a.label();
+            self.a.bind(resume);
+            self.missed.push(Missed {
+                entry: miss,
+                resume,
+                interpret,
+                memory,
+            });
+        }
+    }
+
+    /// Ask the entry of the linear address in RAX: goes on with the offset in RAX and the entry in RCX, or at `miss`.
+    pub fn compare(&mut self, memory: Memory, miss: Label) {
         let tag = if memory.write { WRITE } else { READ };
         let FilterLayout {
             unit,
@@ -447,25 +472,12 @@ impl Emitter {
         );
         a.ri(Code::Cmp_rm64_imm32, RAX, (unit - memory.size) as i32);
         a.jcc(cc::A, miss);
-        if memory.aligned {
-            a.ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
-            a.jcc(cc::NE, interpret);
-        }
-        a.rm(
-            Code::Add_r64_rm64,
-            RAX,
-            indexed_field(self.entries + HOST_ADDRESS, RCX),
-        );
-        if !memory.conditional {
-            let resume = a.label();
-            a.bind(resume);
-            self.missed.push(Missed {
-                entry: miss,
-                resume,
-                interpret,
-                memory,
-            });
-        }
+    }
+
+    /// From the offset in RAX to the host address.
+    pub fn add_host_address(&mut self) {
+        let host = indexed_field(self.entries + HOST_ADDRESS, RCX);
+        self.a.rm(Code::Add_r64_rm64, RAX, host);
     }
 
     /// The host address of an instruction's memory operand, in RAX.
@@ -473,29 +485,6 @@ impl Emitter {
         self.lose_flags();
         self.address(i);
         self.look_up(memory, operation);
-    }
-
-    /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
-    pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
-        self.lose_flags();
-        if offset == 0 {
-            self.a.copy(RAX, base);
-        } else {
-            self.a.rm(Code::Lea_r64_m, RAX, at_offset(base, offset));
-        }
-        let memory = Memory {
-            read: !write,
-            write,
-            conditional: false,
-            size: 8,
-            aligned: false,
-        };
-        self.look_up(memory, operation);
-    }
-
-    /// Move the guest's stack pointer; leaves flags alone.
-    pub fn move_stack(&mut self, by: i64) {
-        self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
     }
 
     /// Store a constant to the place in RAX. Uses RCX.
@@ -506,43 +495,6 @@ impl Emitter {
             self.a.constant(RCX, value);
             self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);
         }
-    }
-
-    /// PUSH of a register or an immediate.
-    pub fn push(&mut self, i: &Instruction, operation: usize) {
-        self.stack(STACK, -8, true, operation);
-        if i.op0_kind() == OpKind::Register {
-            let source = self.fetch(number(i.op0_register()), RCX);
-            self.a.mr(Code::Mov_rm64_r64, at(RAX), source);
-        } else {
-            self.store_constant(i.immediate(0));
-        }
-        self.move_stack(-8);
-        self.resume(operation);
-    }
-
-    /// POP of a register other than the stack pointer.
-    pub fn pop(&mut self, i: &Instruction, operation: usize) {
-        self.stack(STACK, 0, false, operation);
-        let n = number(i.op0_register());
-        match HOST[n] {
-            Some(host) => self.a.rm(Code::Mov_r64_rm64, host, at(RAX)),
-            None => {
-                self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
-                self.a.store(gpr(n), RCX);
-            }
-        }
-        self.move_stack(8);
-        self.resume(operation);
-    }
-
-    /// LEAVE.
-    pub fn leave(&mut self, operation: usize) {
-        use super::registers::FRAME;
-        self.stack(FRAME, 0, false, operation);
-        self.a.rm(Code::Lea_r64_m, STACK, at_offset(FRAME, 8));
-        self.a.rm(Code::Mov_r64_rm64, FRAME, at(RAX));
-        self.resume(operation);
     }
 
     /// The value of a register or memory operand (64 bits) into RCX.

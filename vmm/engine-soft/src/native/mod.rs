@@ -1,7 +1,7 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `plan` (what an instruction needs),
-//! `emit` and `flags` (templates, flags, the inlined look-up), `system` (more templates), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
+//! `emit` and `flags` (templates, flags, the inlined look-up), `stack` and `system` (more templates), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
@@ -22,6 +22,7 @@ mod plan;
 pub mod registers;
 mod runtime;
 mod second_level;
+mod stack;
 mod system;
 mod translate;
 

@@ -150,24 +150,6 @@ impl Emitter {
         self.a.rr(Code::Mov_r32_rm32, EDX, EAX);
     }
 
-    /// PUSH of memory, 64 bits.
-    pub fn push_memory(&mut self, i: &Instruction, operation: usize) {
-        self.value(i, operation);
-        self.a.store(field!(spill), RCX);
-        self.stack(STACK, -8, true, operation);
-        self.a.load(RCX, field!(spill));
-        self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);
-        self.move_stack(-8);
-        self.resume(operation);
-    }
-
-    /// POP RSP.
-    pub fn pop_stack_pointer(&mut self, operation: usize) {
-        self.stack(STACK, 0, false, operation);
-        self.a.rm(Code::Mov_r64_rm64, STACK, at(RAX));
-        self.resume(operation);
-    }
-
     /// DIV and IDIV of 32 and 64 bits: flags stay (`ops/integer/multiply.rs`). What may trap is left to the interpreter,
     /// and so are signed dividends that do not fit one register, and a divisor of -1.
     pub fn divide(&mut self, i: &Instruction, signed: bool, operation: usize) {

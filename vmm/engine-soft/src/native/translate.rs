@@ -224,7 +224,26 @@ impl Cpu {
             }
         }
         let mut ended = false;
+        let unit = self.filter.layout().unit;
+        let mut behind_run = 0;
         for (k, (i, p)) in instructions.iter().zip(&plans).enumerate() {
+            if k < behind_run {
+                continue;
+            }
+            if let Some(length) = super::stack::run(&instructions[k..], &plans[k..], unit) {
+                behind_run = k + length;
+                let operations: Vec<_> = (k..behind_run)
+                    .map(|k| {
+                        let i = &instructions[k];
+                        (k, *i, super::flags::written(i, &mut factory))
+                    })
+                    .collect();
+                let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
+                e.before(k, written, false);
+                e.run(operations, matches!(p, Plan::Push));
+                e.behind(written, false);
+                continue;
+            }
             let (mut written, mut flags) = (0, false);
             if e.has_recipe() {
                 written = super::flags::written(i, &mut factory);

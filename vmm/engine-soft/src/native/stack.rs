@@ -1,0 +1,205 @@
+//! Templates of what moves the stack pointer: PUSH, POP, LEAVE. Functions begin with runs of PUSH and end with runs of POP: a run
+//! is looked up once.
+
+use iced_x86::{Code, Instruction, OpKind, Register};
+
+use super::assembler::{Label, at, at_offset};
+use super::emit::{Emitter, number};
+use super::flags::Recipe;
+use super::plan::{Memory, Plan};
+use super::registers::{FRAME, HOST, STACK};
+use super::runtime::{field, gpr};
+
+use Register::{RAX, RCX};
+
+/// Most operations of a run.
+const MOST: usize = 8;
+
+/// Out-of-line code for a run whose look-up missed: each operation by itself, since they may lie in two lines or pages, or
+/// some of them fault.
+pub struct Run {
+    entry: Label,
+    resume: Label,
+    /// Number, instruction and guest registers written.
+    operations: Vec<(usize, Instruction, u32)>,
+    push: bool,
+    in_memory: bool,
+    recipe: Option<Recipe>,
+    wide: bool,
+}
+
+/// How many operations from the first on are a run, where there are two at least. A look-up proves `unit` bytes.
+pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<usize> {
+    let first = plans.first()?;
+    let same = |(i, plan): &(&Instruction, &Plan)| match (first, plan) {
+        (Plan::Pop, Plan::Pop) => true,
+        // The stack pointer moves behind the run.
+        (Plan::Push, Plan::Push) => {
+            i.op0_kind() != OpKind::Register || i.op0_register() != Register::RSP
+        }
+        _ => false,
+    };
+    let pairs = instructions.iter().zip(plans);
+    let length = pairs
+        .take(MOST.min(unit as usize / 8))
+        .take_while(same)
+        .count();
+    (length > 1).then_some(length)
+}
+
+impl Emitter {
+    /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
+    pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
+        self.lose_flags();
+        if offset == 0 {
+            self.a.copy(RAX, base);
+        } else {
+            self.a.rm(Code::Lea_r64_m, RAX, at_offset(base, offset));
+        }
+        let memory = Memory {
+            read: !write,
+            write,
+            conditional: false,
+            size: 8,
+            aligned: false,
+        };
+        self.look_up(memory, operation);
+    }
+
+    /// Move the guest's stack pointer; leaves flags alone.
+    pub fn move_stack(&mut self, by: i64) {
+        self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
+    }
+
+    /// A run of PUSH or of POP. `operations`: numbers, instructions and the guest registers that they write.
+    pub fn run(&mut self, operations: Vec<(usize, Instruction, u32)>, push: bool) {
+        self.lose_flags();
+        let (entry, resume) = (self.a.label(), self.a.label());
+        let bytes = 8 * operations.len() as i64;
+        let memory = Memory {
+            read: !push,
+            write: push,
+            conditional: false,
+            size: bytes as u32,
+            aligned: false,
+        };
+        if push {
+            self.a.rm(Code::Lea_r64_m, RAX, at_offset(STACK, -bytes));
+        } else {
+            self.a.copy(RAX, STACK);
+        }
+        self.compare(memory, entry);
+        self.add_host_address();
+        for (n, (_, i, _)) in operations.iter().enumerate() {
+            if push {
+                self.write_stack(i, bytes - 8 * (n as i64 + 1));
+            } else {
+                self.read_stack(i, 8 * n as i64);
+            }
+        }
+        self.move_stack(if push { -bytes } else { bytes });
+        self.a.bind(resume);
+        self.runs.push(Run {
+            entry,
+            resume,
+            operations,
+            push,
+            in_memory: self.in_memory,
+            recipe: self.recipe,
+            wide: self.wide,
+        });
+    }
+
+    /// Append the out-of-line code of runs.
+    pub fn finish_runs(&mut self) {
+        for run in std::mem::take(&mut self.runs) {
+            self.a.bind(run.entry);
+            self.in_host = false;
+            self.in_memory = run.in_memory;
+            self.recipe = run.recipe;
+            self.wide = run.wide;
+            for (k, i, written) in run.operations {
+                self.before(k, written, false);
+                if run.push {
+                    self.push(&i, k);
+                } else {
+                    self.pop(&i, k);
+                }
+                self.behind(written, false);
+            }
+            self.a.jmp(run.resume);
+        }
+    }
+
+    /// What PUSH stores, at an offset from the host address in RAX. Uses RCX.
+    fn write_stack(&mut self, i: &Instruction, offset: i64) {
+        if i.op0_kind() == OpKind::Register {
+            let source = self.fetch(number(i.op0_register()), RCX);
+            self.a
+                .mr(Code::Mov_rm64_r64, at_offset(RAX, offset), source);
+            return;
+        }
+        let value = i.immediate(0);
+        if value as i64 == i64::from(value as i32) {
+            self.a
+                .mi(Code::Mov_rm64_imm32, at_offset(RAX, offset), value as i32);
+        } else {
+            self.a.constant(RCX, value);
+            self.a.mr(Code::Mov_rm64_r64, at_offset(RAX, offset), RCX);
+        }
+    }
+
+    /// What POP loads, from an offset from the host address in RAX. Uses RCX.
+    fn read_stack(&mut self, i: &Instruction, offset: i64) {
+        let n = number(i.op0_register());
+        match HOST[n] {
+            Some(host) => self.a.rm(Code::Mov_r64_rm64, host, at_offset(RAX, offset)),
+            None => {
+                self.a.rm(Code::Mov_r64_rm64, RCX, at_offset(RAX, offset));
+                self.a.store(gpr(n), RCX);
+            }
+        }
+    }
+
+    /// PUSH of a register or an immediate.
+    pub fn push(&mut self, i: &Instruction, operation: usize) {
+        self.stack(STACK, -8, true, operation);
+        self.write_stack(i, 0);
+        self.move_stack(-8);
+        self.resume(operation);
+    }
+
+    /// POP of a register other than the stack pointer.
+    pub fn pop(&mut self, i: &Instruction, operation: usize) {
+        self.stack(STACK, 0, false, operation);
+        self.read_stack(i, 0);
+        self.move_stack(8);
+        self.resume(operation);
+    }
+
+    /// LEAVE.
+    pub fn leave(&mut self, operation: usize) {
+        self.stack(FRAME, 0, false, operation);
+        self.a.rm(Code::Lea_r64_m, STACK, at_offset(FRAME, 8));
+        self.a.rm(Code::Mov_r64_rm64, FRAME, at(RAX));
+        self.resume(operation);
+    }
+
+    /// PUSH of memory, 64 bits.
+    pub fn push_memory(&mut self, i: &Instruction, operation: usize) {
+        self.value(i, operation);
+        self.a.store(field!(spill), RCX);
+        self.stack(STACK, -8, true, operation);
+        self.a.load(RCX, field!(spill));
+        self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);
+        self.move_stack(-8);
+        self.resume(operation);
+    }
+
+    /// POP RSP.
+    pub fn pop_stack_pointer(&mut self, operation: usize) {
+        self.stack(STACK, 0, false, operation);
+        self.a.rm(Code::Mov_r64_rm64, STACK, at(RAX));
+        self.resume(operation);
+    }
+}
