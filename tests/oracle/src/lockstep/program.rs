@@ -246,6 +246,14 @@ impl Writer {
                     load(code, 4, WINDOW + 0x2000 + 8 * r.below(300));
                     load(code, 1, if r.chance(950) { target } else { r.next() });
                     code.push(0x51);
+                    if r.chance(400) {
+                        // Behind the last of a function.
+                        let pops = 1 + r.below(8) as u8;
+                        code.extend([0x48, 0x83, 0xec, 8 * pops]);
+                        for _ in 0..pops {
+                            code.extend([0x40 | r.next() as u8 & 1, 0x58 | r.next() as u8 & 7]);
+                        }
+                    }
                 }
                 code.extend::<&[u8]>(r.pick(&[&[0xc3], &[0xc2, 16, 0]]));
             }

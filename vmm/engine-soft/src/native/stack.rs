@@ -1,12 +1,12 @@
-//! Templates of what moves the stack pointer: PUSH, POP, LEAVE. Functions begin with runs of PUSH and end with runs of POP: a run
-//! is looked up once.
+//! Templates of what moves the stack pointer: PUSH, POP, LEAVE. Functions begin with runs of PUSH and end with runs of POP and a
+//! return: a run is looked up once.
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 use super::assembler::{Label, at, at_offset};
 use super::emit::{Emitter, number};
 use super::flags::Recipe;
-use super::plan::{Memory, Plan};
+use super::plan::{Branch, Memory, Plan};
 use super::registers::{FRAME, HOST, STACK};
 use super::runtime::{field, gpr};
 
@@ -23,13 +23,16 @@ pub struct Run {
     /// Number, instruction and guest registers written.
     operations: Vec<(usize, Instruction, u32)>,
     push: bool,
+    /// The number of a return behind the operations.
+    returns: Option<usize>,
     in_memory: bool,
     recipe: Option<Recipe>,
     wide: bool,
 }
 
-/// How many operations from the first on are a run, where there are two at least. A look-up proves `unit` bytes.
-pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<usize> {
+/// How many operations from the first on are a run, and whether a return behind them belongs to it, where that makes two at
+/// least. A look-up proves `unit` bytes.
+pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(usize, bool)> {
     let first = plans.first()?;
     let same = |(i, plan): &(&Instruction, &Plan)| match (first, plan) {
         (Plan::Pop, Plan::Pop) => true,
@@ -40,11 +43,13 @@ pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<us
         _ => false,
     };
     let pairs = instructions.iter().zip(plans);
-    let length = pairs
-        .take(MOST.min(unit as usize / 8))
-        .take_while(same)
-        .count();
-    (length > 1).then_some(length)
+    let most = MOST.min(unit as usize / 8);
+    let length = pairs.take(most).take_while(same).count();
+    let returns = length > 0
+        && length < most
+        && matches!(first, Plan::Pop)
+        && matches!(plans.get(length), Some(Plan::Branch(Branch::Return(_))));
+    (length + usize::from(returns) > 1).then_some((length, returns))
 }
 
 impl Emitter {
@@ -71,16 +76,23 @@ impl Emitter {
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
     }
 
-    /// A run of PUSH or of POP. `operations`: numbers, instructions and the guest registers that they write.
-    pub fn run(&mut self, operations: Vec<(usize, Instruction, u32)>, push: bool) {
+    /// A run of PUSH or of POP. `operations`: numbers, instructions and the guest registers that they write; `returns`: the number
+    /// of a return behind them, which finds its target in RCX.
+    pub fn run(
+        &mut self,
+        operations: Vec<(usize, Instruction, u32)>,
+        push: bool,
+        returns: Option<usize>,
+    ) {
         self.lose_flags();
         let (entry, resume) = (self.a.label(), self.a.label());
         let bytes = 8 * operations.len() as i64;
+        let target = if returns.is_some() { 8 } else { 0 };
         let memory = Memory {
             read: !push,
             write: push,
             conditional: false,
-            size: bytes as u32,
+            size: (bytes + target) as u32,
             aligned: false,
         };
         if push {
@@ -97,6 +109,9 @@ impl Emitter {
                 self.read_stack(i, 8 * n as i64);
             }
         }
+        if returns.is_some() {
+            self.a.rm(Code::Mov_r64_rm64, RCX, at_offset(RAX, bytes));
+        }
         self.move_stack(if push { -bytes } else { bytes });
         self.a.bind(resume);
         self.runs.push(Run {
@@ -104,6 +119,7 @@ impl Emitter {
             resume,
             operations,
             push,
+            returns,
             in_memory: self.in_memory,
             recipe: self.recipe,
             wide: self.wide,
@@ -127,8 +143,26 @@ impl Emitter {
                 }
                 self.behind(written, false);
             }
+            if let Some(k) = run.returns {
+                self.target_on_stack(k);
+            }
             self.a.jmp(run.resume);
+            if let Some(k) = run.returns {
+                self.resume_by_interpreter(k);
+            }
         }
+    }
+
+    /// Whether the run before a return has brought its target into RCX.
+    pub fn has_target(&self, operation: usize) -> bool {
+        let last = self.runs.last();
+        last.is_some_and(|run| run.returns == Some(operation))
+    }
+
+    /// The target of a return into RCX.
+    pub fn target_on_stack(&mut self, operation: usize) {
+        self.stack(STACK, 0, false, operation);
+        self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
     }
 
     /// What PUSH stores, at an offset from the host address in RAX. Uses RCX.

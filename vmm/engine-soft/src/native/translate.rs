@@ -2,7 +2,7 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
 
-use super::assembler::{Assembler, LEFT, at, cc, field_of_cpu, indexed_field};
+use super::assembler::{Assembler, LEFT, cc, field_of_cpu, indexed_field};
 use super::emit::Emitter;
 use super::plan::{Branch, Plan, plan};
 use super::registers::STACK;
@@ -230,7 +230,9 @@ impl Cpu {
             if k < behind_run {
                 continue;
             }
-            if let Some(length) = super::stack::run(&instructions[k..], &plans[k..], unit) {
+            if let Some((length, returns)) =
+                super::stack::run(&instructions[k..], &plans[k..], unit)
+            {
                 behind_run = k + length;
                 let operations: Vec<_> = (k..behind_run)
                     .map(|k| {
@@ -240,7 +242,8 @@ impl Cpu {
                     .collect();
                 let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
                 e.before(k, written, false);
-                e.run(operations, matches!(p, Plan::Push));
+                let returns = returns.then_some(behind_run);
+                e.run(operations, matches!(p, Plan::Push), returns);
                 e.behind(written, false);
                 continue;
             }
@@ -479,8 +482,9 @@ impl Cpu {
                 e.resume_by_interpreter(k);
             }
             Branch::Return(released) => {
-                e.stack(STACK, 0, false, k);
-                e.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
+                if !e.has_target(k) {
+                    e.target_on_stack(k);
+                }
                 e.jump(exits.table, 8 + i64::from(released), k);
                 e.resume_by_interpreter(k);
             }
