@@ -397,7 +397,7 @@ impl<W: Word> Hierarchy<W> {
         let last = self.tags.last(&this.geometry, spot);
         // Nothing depends on a clean line that no cache inside has.
         if this.geometry.holders(last) != 0 || last != 0 && State::of(last) == State::Modified {
-            self.evict(node, spot, last, updates);
+            self.evict(isa, node, spot, last, updates);
         }
         if threads {
             self.displace(node, spot, self.request.requester, updates);
@@ -408,25 +408,64 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// A line is replaced: the caches inside lose it, and what is modified moves outwards.
-    #[inline(never)]
-    fn evict(&mut self, node: u32, spot: Spot, entry: u64, updates: &mut Vec<FilterUpdate>) {
-        let Node {
-            geometry,
-            level,
-            socket,
-            ..
-        } = *self.nodes.get(node);
-        let line = geometry.line(spot.set, entry);
-        self.each_holder(node, geometry.holders(entry), |this, inner| {
-            this.invalidate(inner, line, Reason::Inclusion, updates);
-            true
-        });
+    #[inline(always)]
+    fn evict<I: Isa>(
+        &mut self,
+        isa: I,
+        node: u32,
+        spot: Spot,
+        entry: u64,
+        updates: &mut Vec<FilterUpdate>,
+    ) {
+        let this = self.nodes.get(node);
+        let line = this.geometry.line(spot.set, entry);
+        let holders = this.geometry.holders(entry);
+        if holders != 0 && self.may_hold(isa, node, holders, line) {
+            self.empty_inside(node, holders, line, updates);
+        }
         if State::of(entry) == State::Modified {
+            let this = self.nodes.get(node);
+            let (level, socket, outermost) = (this.level, this.socket, this.outermost());
             self.charge_level(level.into(), AtLevel::Writeback);
-            if self.nodes.get(node).outermost() {
+            if outermost {
                 self.request_memory(socket, line, true);
             }
         }
+    }
+
+    /// Whether one of the caches inside `node` that holder bits stand for has a line. Mostly none has: bits stay when a line is
+    /// replaced inside.
+    #[inline(always)]
+    fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {
+        if !self.nodes.get(node).exact {
+            return true;
+        }
+        let inside = &self.neighbours[node as usize].inner;
+        let mut left = holders;
+        while left != 0 {
+            let position = left.trailing_zeros() as usize;
+            left &= left - 1;
+            if let Some(&inner) = inside.get(position)
+                && self.find(isa, inner, line).1.is_some()
+            {
+                return true;
+            }
+        }
+        false
+    }
+
+    #[inline(never)]
+    fn empty_inside(
+        &mut self,
+        node: u32,
+        holders: u64,
+        line: u64,
+        updates: &mut Vec<FilterUpdate>,
+    ) {
+        self.each_holder(node, holders, |this, inner| {
+            this.invalidate(inner, line, Reason::Inclusion, updates);
+            true
+        });
     }
 
     /// Another line becomes the most recently used of a first-level set that several vCPUs share: the filters of the
@@ -482,6 +521,7 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// A request that leaves the outermost cache `root`: first to its peers, then to memory.
+    #[inline(never)]
     fn interconnect(
         &mut self,
         root: u32,
@@ -494,7 +534,7 @@ impl<W: Word> Hierarchy<W> {
         let mut supplied = false;
         for index in 0..self.roots.len() {
             let peer = self.roots[index];
-            if peer == root {
+            if peer == root || self.find(Baseline, peer, line).1.is_none() {
                 continue;
             }
             let before = if write {
@@ -527,14 +567,19 @@ impl<W: Word> Hierarchy<W> {
             }
         }
         if !supplied {
-            let requester = &self.entrances[usize::from(self.request.requester)];
-            self.request_memory(requester.socket, line, false);
+            self.from_memory(line);
         }
         match (write, held) {
             (true, _) => State::Modified,
             (false, true) => State::Forward,
             (false, false) => State::Exclusive,
         }
+    }
+
+    /// The requester's socket reads a line from memory.
+    fn from_memory(&mut self, line: u64) {
+        let requester = &self.entrances[usize::from(self.request.requester)];
+        self.request_memory(requester.socket, line, false);
     }
 
     fn request_memory(&mut self, socket: u16, line: u64, write_back: bool) {
