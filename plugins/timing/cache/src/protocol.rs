@@ -567,7 +567,7 @@ impl<W: Word> Hierarchy<W> {
             }
         }
         if !supplied {
-            self.from_memory(line);
+            self.read_memory(line);
         }
         match (write, held) {
             (true, _) => State::Modified,
@@ -577,7 +577,7 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// The requester's socket reads a line from memory.
-    fn from_memory(&mut self, line: u64) {
+    fn read_memory(&mut self, line: u64) {
         let requester = &self.entrances[usize::from(self.request.requester)];
         self.request_memory(requester.socket, line, false);
     }
