@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The way of a call's record: filled in while the arguments are at hand, announced by MPI_ENTER just before the real call, sent by
+ * The way of a call's record: filled in while the arguments are at hand, shown by MPI_ENTER just before the real call, sent by
  * MPI_EVENT just after it. No clock is read here: the host knows virtual time and instructions retired, and stamps both.
  *
  * On real hardware NODESCOPE_TRACE_LOG=FOLDER in the environment puts a log in the host's place (mpi-log.h), which has the times.
@@ -226,13 +226,17 @@ void call_begin(struct call *call, uint16_t function, uint16_t flags, void *call
     append(sizeof call->record);
 }
 
+/* The host takes the record as far as it is known: should the call never end, that is what says where the thread stands. The record
+ * was written a moment ago, so that its pages are there. */
 static void announce(struct call *call) {
     uint64_t id = thread_id();
     call->record.pid = thread.pid;
     call->record.tid = thread.tid;
     call->record.sequence = thread.sequence;
+    call->record.size = thread.used;
     if (direct)
-        nodescope_cpuid(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, 0, 0);
+        nodescope_cpuid(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, (uintptr_t)&call->record,
+                        (uintptr_t)(thread.buffer + sizeof call->record));
     if (log_on)
         log_put(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, NULL, call->began);
 }
@@ -246,13 +250,17 @@ static void append_text(uint32_t kind, const char *text) {
     memcpy(thread.buffer + thread.used - padded, text, section.count);
 }
 
-/* Puts the header in front of the sections at the start of the buffer. */
-static void close_record(struct call *call, int result) {
+/* Before a call is announced, so that a call that never ends has the name too. */
+static void name_module(struct call *call) {
     const char *module = module_announces(call->module);
     if (module) {
         append_text(NODESCOPE_SECTION_MODULE, module);
         call->record.sections++;
     }
+}
+
+/* Puts the header in front of the sections at the start of the buffer. */
+static void close_record(struct call *call, int result) {
     call->record.result = result;
     call->record.rank = world_rank;
     call->record.size = thread.used;
@@ -302,6 +310,7 @@ void call_enter(struct call *call) {
         send(thread.buffer + own, thread.used - own, 0);
         thread.used = own;
     }
+    name_module(call);
     announce(call);
 }
 
@@ -327,6 +336,7 @@ static int same_poll(const struct run *run, const struct call *call, uint64_t ha
 void poll_leave(struct call *call, int result, int found) {
     if (found || result != MPI_SUCCESS) {
         /* The runs that it ends follow in the same hypercall, after the record whose interval must not contain their sending. */
+        name_module(call);
         close_record(call, result);
         append_runs();
         send_records(call->returned);

@@ -34,7 +34,7 @@
 /* Operations, in ECX. */
 #define NODESCOPE_OP_PROBE 0u           /* nothing; result: ABI version */
 #define NODESCOPE_OP_HELLO 1u           /* RSI -> struct nodescope_hello, RDI its size */
-#define NODESCOPE_OP_MPI_ENTER 2u       /* RSI function, RDI pid << 32 | tid, R8 sequence */
+#define NODESCOPE_OP_MPI_ENTER 2u       /* RSI function, RDI pid << 32 | tid, R8 sequence, R9 -> record as known, R10 -> its sections */
 #define NODESCOPE_OP_MPI_EVENT 3u       /* RSI -> records, RDI bytes */
 #define NODESCOPE_OP_MPI_POLL_FAILED 4u /* RSI function, RDI pid << 32 | tid, R8 sequence of the run that it joins */
 #define NODESCOPE_OP_OPENMP_EVENT 5u    /* reserved: refused */
@@ -63,6 +63,9 @@
 #define NODESCOPE_FLAVOUR_OPEN_MPI 1u
 #define NODESCOPE_FLAVOUR_MPICH 2u
 
+/* MPI_ENTER: R9 points to a struct nodescope_mpi_record whose `size` counts it and the sections at R10, which need not follow it in
+ * memory; 0 for a call whose arguments are not told. The host keeps them until the call ends, for the case that it never does. What
+ * it cannot read then and there it does without. */
 struct nodescope_hello {
     uint32_t kind;
     int32_t world_rank; /* -1: none */

@@ -92,6 +92,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         disk_bandwidth: 2_000_000_000,
         windows: Vec::new(),
         time_limit_ps: PATIENCE * 1_000_000_000_000,
+        deadlock_ps: None,
         host_threads: 1,
     }
 }

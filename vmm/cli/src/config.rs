@@ -61,6 +61,7 @@ pub fn cluster(
         disk_bandwidth: study.disk.bandwidth.0,
         windows: study.windows.clone(),
         time_limit_ps: study.time_limit.0,
+        deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),
         host_threads: threads.min(study.nodes as usize).max(1),
     })
 }

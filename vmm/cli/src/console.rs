@@ -101,6 +101,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;
+    config.deadlock_ps = None;
     let folder = tempfile::Builder::new()
         .prefix("nodescope-console-")
         .tempdir()

@@ -15,7 +15,7 @@ pub enum Exit {
     Study = 2,
     /// A guest panicked, reset itself, or did what the engine does not know.
     Guest = 3,
-    /// The time limit, or no node will ever wake again.
+    /// The time limit, a deadlock of the MPI program, or no node will ever wake again.
     TimeLimit = 4,
     /// The host: files, a full disk, memory, missing tools.
     Host = 5,
@@ -32,7 +32,7 @@ Exit codes:
     1  the job failed: it ended with another status
     2  wrong usage, or problems in the study
     3  a guest failed: panic, reset, triple fault, an instruction that the engine does not know
-    4  the study's time limit was reached, or every node hangs
+    4  the study's time limit was reached, the MPI program is deadlocked, or every node hangs
     5  a problem of the host: files, a full disk, too little memory, missing tools
     6  the job ended well, but a window of the study measured nothing
   130  interrupted; what was measured until then is among the results";

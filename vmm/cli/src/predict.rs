@@ -10,7 +10,7 @@ use nodescope_model::sequence::{SequenceBuilder, Sequences};
 use nodescope_model::{Program, Take};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
-use nodescope_trace::{TraceError, TraceReader};
+use nodescope_trace::{StandingBuilder, TraceError, TraceReader};
 
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
@@ -161,6 +161,12 @@ pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure>
             }
             Err(error) => return Err(fail(&error)),
         }
+    }
+    if builder.has_unfinished() {
+        let events = TraceReader::open(&path).map_err(|error| fail(&error))?;
+        let mut standing = StandingBuilder::default();
+        (events.events().map_while(Result::ok)).for_each(|event| standing.add(&event));
+        builder.stand(&standing.finish());
     }
     let mut sequences = builder
         .finish()

@@ -176,6 +176,22 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path) -> (Exit, String) {
             Exit::TimeLimit,
             format!("every vCPU of every node sleeps for ever after {at}; {logs}"),
         ),
+        Ending::Deadlock { ranks } => {
+            const TOLD: usize = 8;
+            let told: Vec<String> = ranks.iter().take(TOLD).map(u32::to_string).collect();
+            let more = match ranks.len() - told.len() {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            let what = if ranks.len() == 1 { "rank" } else { "ranks" };
+            (
+                Exit::TimeLimit,
+                format!(
+                    "the MPI program is deadlocked: {what} {}{more} can never go on; stopped after {at}, the report names the calls",
+                    told.join(", ")
+                ),
+            )
+        }
         Ending::Stragglers { nodes } => {
             let nodes: Vec<_> = nodes.iter().map(|node| format!("node{node}")).collect();
             (

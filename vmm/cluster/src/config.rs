@@ -60,6 +60,8 @@ pub struct ClusterConfig {
     pub windows: Vec<WindowSpec>,
     /// The study ends at this virtual time at the latest, picoseconds.
     pub time_limit_ps: u64,
+    /// The study ends when its MPI program has been deadlocked for this long, picoseconds; none: that is not looked for.
+    pub deadlock_ps: Option<u64>,
     /// Host threads to run nodes on.
     pub host_threads: usize,
 }

@@ -10,7 +10,8 @@ use nodescope_machine::clock::NodeClock;
 use nodescope_machine::node::{NodeError, NodeStatus};
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{
-    Assembler, Body, Event, Header, NodeEntry, Stamp, TraceWriter, WriteError, merge,
+    Assembler, Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader,
+    TraceWriter, WriteError, merge,
 };
 use nodescope_window::{
     HomeRange, ModelError, NodeRecord, Owners, RecordError, SpecFault, WindowAction, WindowDriver,
@@ -99,6 +100,11 @@ pub enum Ending {
     },
     /// Every vCPU of every node sleeps and nothing will wake one.
     Hung,
+    /// Ranks of the MPI program wait for each other.
+    Deadlock {
+        /// Those that can never go on.
+        ranks: Vec<u32>,
+    },
     /// Node 0 is off, but another node did not follow.
     Stragglers {
         /// The nodes that still ran.
@@ -184,6 +190,8 @@ pub fn run(
         job_status: None,
         off_since: None,
         now_ps: 0,
+        active_ps: 0,
+        judged: false,
         warnings: Vec::new(),
         measuring: false,
     };
@@ -263,6 +271,10 @@ struct Run<'a> {
     job_status: Option<i32>,
     off_since: Option<u64>,
     now_ps: u64,
+    /// When a call of MPI last began or ended, polls that find nothing aside.
+    active_ps: u64,
+    /// Since then it has been found that this is no deadlock.
+    judged: bool,
     warnings: Vec<String>,
     measuring: bool,
 }
@@ -321,7 +333,50 @@ impl Run<'_> {
         }
         let open = self.driver.open().map(|w| self.driver.spec(w).name.clone());
         observer.progress(&|| self.progress(executor, open.clone()));
-        Ok(self.ending(interrupted))
+        Ok(match self.ending(interrupted) {
+            Some(ending) => Some(ending),
+            None => self.deadlock()?,
+        })
+    }
+
+    /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
+    /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
+    fn deadlock(&mut self) -> Result<Option<Ending>, RunError> {
+        let Some(patience) = self.config.deadlock_ps else {
+            return Ok(None);
+        };
+        let quiet = self.now_ps - self.active_ps >= patience;
+        if self.judged || !quiet || !self.watches.iter().any(|w| w.assembler.has_unfinished()) {
+            return Ok(None);
+        }
+        self.judged = true;
+        let standing = self.standing()?;
+        Ok(standing.deadlocks.into_iter().next().map(|deadlock| {
+            let ranks = deadlock.ranks;
+            Ending::Deadlock { ranks }
+        }))
+    }
+
+    fn standing(&mut self) -> Result<Standing, RunError> {
+        self.trace.flush()?;
+        let mut builder = StandingBuilder::default();
+        // The file ends where writing goes on later, which reads as a cut.
+        if let Ok(reader) = TraceReader::open(self.results.path(TRACE_FILE)) {
+            for event in reader.events().map_while(Result::ok) {
+                builder.add(&event);
+            }
+        }
+        for (node, watch) in (0..).zip(&self.watches) {
+            for call in watch.assembler.unfinished() {
+                builder.add(&Event {
+                    node,
+                    sequence: 0,
+                    stamp: Stamp::default(),
+                    body: Body::Unfinished(Box::new(call)),
+                });
+            }
+        }
+        Ok(builder.finish())
     }
 
     fn progress(&self, executor: &Executor, window: Option<String>) -> Progress {
@@ -431,6 +486,14 @@ impl Run<'_> {
                     Request::PutFile(chunk) => self.results.chunk(chunk)?,
                     Request::JobExit(status) => self.job_status = Some(*status),
                     _ => {}
+                }
+                let goes_on = match &event.request {
+                    Request::MpiEnter(enter, _) => !enter.function.polls(),
+                    request => !matches!(request, Request::MpiPollFailed(_)),
+                };
+                if goes_on {
+                    self.active_ps = self.now_ps;
+                    self.judged = false;
                 }
                 watch.assembler.request(event.request, stamp, &mut stream);
             }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::function::Function;
 use crate::identity::IdentityBuffer;
 use crate::limits;
-use crate::record::{MpiRecord, Peer, RecordError};
+use crate::record::{EntryRecord, MpiRecord, Peer, RecordError};
 use crate::{ABI_VERSION, SIGNATURE, TRANSPORT_DIRECT};
 
 /// What a call asks for; the discriminant is the value of `ECX`.
@@ -283,6 +283,18 @@ pub enum Flavour {
     Mpich,
 }
 
+impl Flavour {
+    /// Whether a return code is `MPI_ERR_TRUNCATE`: the message was longer than the room for it. In Open MPI the code is 15, in MPICH
+    /// the class 14 in the code's low 7 bits.
+    pub fn is_truncation(self, code: i32) -> bool {
+        match self {
+            Flavour::OpenMpi => code == 15,
+            Flavour::Mpich => code & 0x7f == 14,
+            Flavour::None => false,
+        }
+    }
+}
+
 /// A process introduces itself; an MPI rank does so at the end of its initialisation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -336,8 +348,8 @@ pub enum Request {
     Probe,
     /// A process introduces itself.
     Hello(Hello),
-    /// An MPI call begins.
-    MpiEnter(MpiEnter),
+    /// An MPI call begins, with these arguments.
+    MpiEnter(MpiEnter, EntryRecord),
     /// MPI calls have ended; answer with their number.
     MpiEvents(Vec<MpiRecord>),
     /// A poll found nothing.
@@ -365,23 +377,16 @@ pub fn decode<G: GuestVirtual + ?Sized>(
 ) -> Result<Request, HypercallError> {
     let operation = call.op;
     let [a0, a1, a2, a3, a4] = call.args;
+    if operation == Operation::MpiEnter {
+        return Ok(Request::MpiEnter(
+            entered(call)?,
+            EntryRecord::read(memory, a3, a4),
+        ));
+    }
     let mut fetch = |what, address, length, least, most| {
         fetch(memory, operation, what, address, length, least, most)
     };
     let name = |bytes| String::from_utf8(bytes).map_err(|_| HypercallError::BadText { operation });
-    let enter = || {
-        let function = u16::try_from(a0).ok().and_then(Function::from_number);
-        let function = function.ok_or(HypercallError::UnknownValue {
-            operation,
-            what: "function",
-            value: a0,
-        })?;
-        Ok::<_, HypercallError>(MpiEnter {
-            function,
-            thread: a1.into(),
-            sequence: a2,
-        })
-    };
     Ok(match operation {
         Operation::Probe => Request::Probe,
         Operation::Hello => Request::Hello(decode_hello(&fetch(
@@ -391,8 +396,8 @@ pub fn decode<G: GuestVirtual + ?Sized>(
             HELLO as u64,
             HELLO as u64,
         )?)?),
-        Operation::MpiEnter => Request::MpiEnter(enter()?),
-        Operation::MpiPollFailed => Request::MpiPollFailed(enter()?),
+        // Entries have returned above.
+        Operation::MpiEnter | Operation::MpiPollFailed => Request::MpiPollFailed(entered(call)?),
         Operation::MpiEvent => {
             let least = crate::record::HEADER as u64;
             Request::MpiEvents(MpiRecord::decode_all(&fetch(
@@ -440,6 +445,21 @@ pub fn decode<G: GuestVirtual + ?Sized>(
                 value: a0,
             })?)
         }
+    })
+}
+
+/// What the registers say about a call's beginning, or a failed poll.
+fn entered(call: &Call) -> Result<MpiEnter, HypercallError> {
+    let [number, thread, sequence, ..] = call.args;
+    let function = u16::try_from(number).ok().and_then(Function::from_number);
+    Ok(MpiEnter {
+        function: function.ok_or(HypercallError::UnknownValue {
+            operation: call.op,
+            what: "function",
+            value: number,
+        })?,
+        thread: thread.into(),
+        sequence,
     })
 }
 

@@ -29,6 +29,15 @@ macro_rules! functions {
                 match self { $(Function::$name => Class::$class,)* }
             }
 
+            /// Whether it asks without waiting, so that the tracer tells consecutive calls that find nothing as one run.
+            pub fn polls(self) -> bool {
+                use Function::*;
+                matches!(
+                    self,
+                    Iprobe | Improbe | Test | Testall | Testany | Testsome | RequestGetStatus | Parrived | WinTest
+                )
+            }
+
             /// The variant's name, which stands for the function in human-readable formats.
             fn variant(self) -> &'static str {
                 match self { $(Function::$name => stringify!($name),)* }

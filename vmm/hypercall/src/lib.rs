@@ -25,7 +25,7 @@
 //! |---|---|---|---|
 //! | 0 | Probe | none | [`ABI_VERSION`] |
 //! | 1 | Hello | address and bytes of a `nodescope_hello` | 0 |
-//! | 2 | MpiEnter | function; pid << 32 \| tid; sequence | 0 |
+//! | 2 | MpiEnter | function; pid << 32 \| tid; sequence; address of the record's header as far as known, or 0; address of its sections | 0 |
 //! | 3 | MpiEvent | address and bytes of one or several [records](record) | number of records |
 //! | 4 | MpiPollFailed | function; pid << 32 \| tid; sequence of the poll run joined | 0 |
 //! | 5 | OpenMpEvent | reserved | refused |
@@ -51,6 +51,10 @@
 //! that are the same in every run of a study. Preparing the record's arguments happens before MpiEnter, so of the tracer's own
 //! work only the collection of results lies inside the interval.
 //!
+//! MpiEnter shows that record, without results, and the host keeps it until the call ends: of a call that never does, as in a
+//! deadlock, it is what the trace has. Its size counts the header and the sections, which lie apart in memory. It is a courtesy: what
+//! cannot be read at that moment is done without, and a guest that passes 0 is answered alike.
+//!
 //! A program that polls (`MPI_Test`, `MPI_Iprobe`, ...) makes the same MpiEnter, and MpiPollFailed in place of MpiEvent when the
 //! poll finds nothing; neither touches memory. Consecutive failed polls of one kind form a run, which is sent as one record
 //! ([`record::Flags::POLL_RUN`]) before the thread's next other event.
@@ -72,7 +76,7 @@ pub use call::{
 };
 pub use function::{Class, Function};
 pub use identity::{IdentityBuffer, NodeIdentity};
-pub use record::{Completion, MpiRecord, Peer, RecordError, Reduction, Tag};
+pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reduction, Tag};
 
 /// The value of `EAX` that makes `CPUID` a hypercall: `NSCP`.
 pub const LEAF: u32 = 0x4E53_4350;

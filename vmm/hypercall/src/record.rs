@@ -56,8 +56,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::call::ThreadId;
+use crate::call::{GuestVirtual, MpiEnter, ThreadId};
 use crate::function::Function;
+use crate::limits;
 
 /// Bytes of a record without its sections.
 pub const HEADER: usize = 160;
@@ -552,6 +553,56 @@ impl MpiRecord {
         let size = (out.len() - start) as u32;
         out[start..start + 4].copy_from_slice(&size.to_le_bytes());
         out[count_at..count_at + 4].copy_from_slice(&sections.to_le_bytes());
+    }
+}
+
+/// A record as the guest showed it when its call began, without results; empty if it showed none. It stays undecoded: most calls end,
+/// and then nobody asks for it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryRecord(Vec<u8>);
+
+impl EntryRecord {
+    /// What lies at these addresses: a header, and the sections that its size counts besides.
+    pub(crate) fn read<G: GuestVirtual + ?Sized>(
+        memory: &mut G,
+        header: u64,
+        sections: u64,
+    ) -> EntryRecord {
+        let mut bytes = vec![0; HEADER];
+        if header == 0 || memory.read(header, &mut bytes).is_err() {
+            return EntryRecord::default();
+        }
+        let size = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize;
+        if size < HEADER || size as u64 > limits::RECORDS {
+            return EntryRecord::default();
+        }
+        if size > HEADER {
+            bytes.resize(size, 0);
+            if memory.read(sections, &mut bytes[HEADER..]).is_err() {
+                return EntryRecord::default();
+            }
+        }
+        EntryRecord(bytes)
+    }
+
+    /// As the guest would show this record.
+    pub fn new(record: &MpiRecord) -> EntryRecord {
+        let mut bytes = Vec::new();
+        record.encode(&mut bytes);
+        EntryRecord(bytes)
+    }
+
+    /// Bytes that it takes.
+    pub fn size(&self) -> usize {
+        self.0.len()
+    }
+
+    /// The arguments of the call that began so; none if the guest showed none, or showed nonsense.
+    pub fn decode(&self, enter: &MpiEnter) -> Option<MpiRecord> {
+        let (record, _) = decode_one(&self.0, 0).ok()?;
+        let same = (record.function, record.thread, record.sequence)
+            == (enter.function, enter.thread, enter.sequence);
+        same.then_some(record)
     }
 }
 

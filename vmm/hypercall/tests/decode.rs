@@ -2,9 +2,9 @@
 
 use nodescope_hypercall::record::{Flags, HEADER};
 use nodescope_hypercall::{
-    Call, Completion, Fault, FileChunk, Function, GuestVirtual, HypercallError, IdentityBuffer,
-    MpiEnter, MpiRecord, NodeIdentity, Operation, Peer, Reduction, Request, Status, Tag, ThreadId,
-    decode, limits,
+    Call, Completion, EntryRecord, Fault, FileChunk, Function, GuestVirtual, HypercallError,
+    IdentityBuffer, MpiEnter, MpiRecord, NodeIdentity, Operation, Peer, Reduction, Request, Status,
+    Tag, ThreadId, decode, limits,
 };
 use proptest::prelude::*;
 
@@ -122,7 +122,7 @@ fn entries_need_no_memory() {
     };
     assert_eq!(
         ask(Operation::MpiEnter, args, &mut memory),
-        Ok(Request::MpiEnter(enter))
+        Ok(Request::MpiEnter(enter, EntryRecord::default()))
     );
     assert_eq!(
         ask(Operation::MpiPollFailed, args, &mut memory),
@@ -137,6 +137,45 @@ fn entries_need_no_memory() {
         Status::BadArgument
     );
     assert_eq!(memory.read, 0);
+}
+
+#[test]
+fn entries_show_their_arguments_from_two_places() {
+    let thread = ThreadId { pid: 7, tid: 8 };
+    let mut record = MpiRecord::new(Function::Waitall, thread, Peer::Rank(3), 9);
+    record.requests = vec![5, 6];
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    let (header, sections) = bytes.split_at(160);
+    let enter = MpiEnter {
+        function: Function::Waitall,
+        thread,
+        sequence: 9,
+    };
+    // The sections lie before the header, and not next to it.
+    let mut memory = Memory::new(0x1000, [sections, &[0; 8], header].concat());
+    let at = 0x1000 + sections.len() as u64 + 8;
+    let mut shown = |header, sections| {
+        let args = [Function::Waitall as u64, (7 << 32) | 8, 9, header, sections];
+        match ask(Operation::MpiEnter, args, &mut memory) {
+            Ok(Request::MpiEnter(told, shown)) if told == enter => shown,
+            other => panic!("{other:?}"),
+        }
+    };
+    let whole = shown(at, 0x1000);
+    assert_eq!(whole, EntryRecord::new(&record));
+    assert_eq!(whole.decode(&enter), Some(record));
+    // A call of another number, or of another thread, is not the one that was shown.
+    let other = MpiEnter {
+        sequence: 10,
+        ..enter
+    };
+    assert_eq!(whole.decode(&other), None);
+    // What cannot be read, or is no record, is done without.
+    for nothing in [shown(at, 0x9000), shown(0x9000, 0x1000), shown(0, 0)] {
+        assert_eq!((nothing.size(), nothing.decode(&enter)), (0, None));
+    }
+    assert_eq!(shown(0x1000, 0x1000).decode(&enter), None);
 }
 
 #[test]

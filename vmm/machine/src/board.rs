@@ -107,7 +107,7 @@ impl Board {
             }
         };
         match &request {
-            Request::MpiEnter(enter) => {
+            Request::MpiEnter(enter, _) => {
                 self.inside.insert(call.cr3, enter.function);
             }
             Request::MpiEvents(_) | Request::MpiPollFailed(_) => {

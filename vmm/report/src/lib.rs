@@ -20,13 +20,13 @@ pub use breakdown::{
 };
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
-pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary, UnfinishedRow};
+pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
 
 use nodescope_window::WindowOutcome;
 use serde::Serialize;
 
 /// Version of the JSON schema.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Unit and source of a kind of figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -170,7 +170,18 @@ fn notes(
             if let Some(problem) = &summary.problem {
                 notes.push(format!("{problem}; the MPI profile ends there"));
             }
-            match mpi.unfinished.len() {
+            for deadlock in &mpi.standing.deadlocks {
+                notes.push(match deadlock.ranks.as_slice() {
+                    [rank] => {
+                        format!("rank {rank} waits for ever: see the calls that had not ended")
+                    }
+                    ranks => format!(
+                        "{} ranks are deadlocked: see the calls that had not ended",
+                        ranks.len()
+                    ),
+                });
+            }
+            match mpi.standing.calls.len() {
                 0 => {}
                 1 => notes.push("1 MPI call had not ended when the trace did".into()),
                 count => notes.push(format!(

@@ -6,7 +6,8 @@ use std::path::Path;
 use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
 use nodescope_trace::profile::Traffic;
 use nodescope_trace::{
-    Body, FunctionProfile, MatrixBuilder, MpiCall, Profile, TraceError, TraceReader,
+    Body, FunctionProfile, MatrixBuilder, MpiCall, Profile, Standing, StandingBuilder, TraceError,
+    TraceReader,
 };
 use nodescope_window::WindowRecord;
 use serde::Serialize;
@@ -28,8 +29,8 @@ pub struct MpiReport {
     pub rank_functions: Vec<FunctionRow>,
     /// Point-to-point messages, by sender and receiver.
     pub matrix: Vec<MatrixCell>,
-    /// Calls that had not ended when the trace did.
-    pub unfinished: Vec<UnfinishedRow>,
+    /// Calls that had not ended when the trace did, deadlocks, and what else is wrong.
+    pub standing: Standing,
 }
 
 /// One rank in all functions.
@@ -87,17 +88,6 @@ pub struct MatrixCell {
     pub messages: u64,
     /// Bytes.
     pub bytes: u64,
-}
-
-/// A call that had not ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct UnfinishedRow {
-    /// The caller's rank, if it is known.
-    pub rank: Option<u32>,
-    /// The MPI function.
-    pub function: &'static str,
-    /// When it began, picoseconds.
-    pub entry_ps: u64,
 }
 
 /// What the trace is of and how it ended.
@@ -178,6 +168,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     };
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
+    let mut standing = StandingBuilder::default();
     let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
     let mut span: Option<(u64, u64)> = None;
 
@@ -191,6 +182,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                 break;
             }
         };
+        standing.add(&event);
         traced.summary.events += 1;
         traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
         match &event.body {
@@ -210,13 +202,6 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                         }
                     }
                 }
-            }
-            Body::Unfinished(call) => {
-                traced.report.unfinished.push(UnfinishedRow {
-                    rank: call.rank.rank(),
-                    function: call.function.name(),
-                    entry_ps: call.entry.time,
-                });
             }
             Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
                 if let Peer::Rank(rank) = hello.rank {
@@ -266,6 +251,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         .entries()
         .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
         .collect();
+    report.standing = standing.finish();
     report.matrix = matrix
         .matrix()
         .cells()

@@ -68,9 +68,15 @@ impl Table {
             }
         }
         for sentence in &self.below {
-            for line in wrap(sentence, width - 2) {
-                out.push_str("  ");
-                out.push_str(&line);
+            // A sentence keeps its indentation; what does not fit its first line stands further in.
+            let indent = sentence.len() - sentence.trim_start().len();
+            let room = width
+                .saturating_sub(2 + indent + 2 * usize::from(indent > 0))
+                .max(8);
+            for (number, line) in wrap(sentence, room).iter().enumerate() {
+                let further = if number > 0 && indent > 0 { 2 } else { 0 };
+                out.push_str(&" ".repeat(2 + indent + further));
+                out.push_str(line);
                 out.push('\n');
             }
         }
@@ -123,9 +129,10 @@ mod tests {
         table.row(vec!["a".into(), "10".into()]);
         table.row(vec!["a very long name".into(), "5".into()]);
         table.below.push("one two three four five six".into());
+        table.below.push("  seven eight".into());
         assert_eq!(
             table.text(16),
-            "title\n  name         n\n  a           10\n  a very lo~   5\n  one two three\n  four five six\n"
+            "title\n  name         n\n  a           10\n  a very lo~   5\n  one two three\n  four five six\n    seven\n      eight\n"
         );
         assert!(table.text(16).lines().all(|line| line.len() <= 16));
     }

@@ -1,5 +1,7 @@
 //! The report as text, and the tables that text and HTML share.
 
+use nodescope_trace::Standing;
+
 use crate::breakdown::{CYCLE, Scope, ScopeKind, WindowReport};
 use crate::mpi::{FunctionRow, MpiReport};
 use crate::table::{Table, wrap};
@@ -477,23 +479,23 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     if !functions.rows.is_empty() {
         tables.extend([functions, both]);
     }
-    if !mpi.unfinished.is_empty() {
-        let mut unfinished = Table::new(
-            "Calls that had not ended when the trace did",
-            2,
-            &["rank", "function", "began at"],
-        );
-        for call in &mpi.unfinished {
-            unfinished.row(vec![
-                call.rank
-                    .map_or_else(|| "?".into(), |rank| rank.to_string()),
-                call.function.into(),
-                time(call.entry_ps as f64),
-            ]);
-        }
-        tables.push(unfinished);
+    if !mpi.standing.is_empty() {
+        tables.insert(0, standing_table(&mpi.standing));
     }
     tables
+}
+
+/// Calls that never ended, who waits for whom in them, and what else is wrong with the program's communication.
+fn standing_table(standing: &Standing) -> Table {
+    let title = match standing.calls.len() {
+        0 => "What is wrong with the program's communication",
+        _ => {
+            "Calls that had not ended when the trace did, and what is wrong with the communication"
+        }
+    };
+    let mut table = Table::new(title, 0, &[]);
+    table.below = standing.lines();
+    table
 }
 
 /// Who sent how much to whom: a square for few ranks, the heaviest pairs for more.

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use nodescope_hypercall::{Function, Peer, ThreadId};
+use nodescope_hypercall::{Function, MpiRecord, Peer, Tag, ThreadId};
 use nodescope_report::{Report, ReportError, ReportInput, build};
 use nodescope_trace::{Body, Event, Stamp, TraceError, Unfinished};
 use nodescope_window::Ending;
@@ -91,7 +91,7 @@ fn the_same_input_gives_the_same_bytes() {
 #[test]
 fn json_has_the_exact_figures() {
     let json: Value = serde_json::from_str(&built(|_| {}).json()).unwrap();
-    assert_eq!(json["version"], 1);
+    assert_eq!(json["version"], 2);
     let window = &json["windows"][0];
     let rank = &window["scopes"][0];
     assert_eq!(rank["name"], "rank 0");
@@ -252,7 +252,7 @@ fn calls_that_did_not_end_are_listed() {
         node: 0,
         sequence: 9,
         stamp,
-        body: Body::Unfinished(Unfinished {
+        body: Body::Unfinished(Box::new(Unfinished {
             function: Function::Recv,
             rank: Peer::Rank(0),
             thread: ThreadId::default(),
@@ -261,7 +261,8 @@ fn calls_that_did_not_end_are_listed() {
                 time: 8_000_000,
                 ..Stamp::default()
             },
-        }),
+            record: None,
+        })),
     });
     events.push(Event {
         node: 0,
@@ -273,7 +274,62 @@ fn calls_that_did_not_end_are_listed() {
     let text = built(|input| input.trace = Some(path.clone())).text();
     assert!(text.contains("note: 1 MPI call had not ended"));
     assert!(text.contains("note: the job ended with status 3"));
-    assert!(text.contains("MPI_Recv"));
+    assert!(
+        text.contains("    rank 0 in MPI_Recv has not ended"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_deadlock_is_told_with_its_cycle() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("deadlock");
+    let mut events = vec![hello(0, 0), hello(0, 1)];
+    for rank in 0..2 {
+        let thread = ThreadId {
+            pid: 100 + rank,
+            tid: 100 + rank,
+        };
+        let mut record = MpiRecord::new(Function::Recv, thread, Peer::Rank(rank), 3);
+        (record.source, record.receive_tag) = (Peer::Rank(1 - rank), Tag::Value(7));
+        (record.communicator, record.call_site) = (1, 0x1234);
+        events.push(Event {
+            node: 0,
+            sequence: 9,
+            stamp: Stamp::default(),
+            body: Body::Unfinished(Box::new(Unfinished {
+                function: Function::Recv,
+                rank: Peer::Rank(rank),
+                thread,
+                sequence: 3,
+                entry: Stamp {
+                    time: 2_500_000_000_000 + u64::from(rank),
+                    ..Stamp::default()
+                },
+                record: Some(record),
+            })),
+        });
+    }
+    write_trace(&path, &events);
+    let report = built(|input| input.trace = Some(path.clone()));
+    let text = report.text();
+    let expected = "\
+  deadlock since 2.500000 s: 2 ranks can never go on
+    in a cycle:
+      rank 0 in MPI_Recv(from 1, tag 7, MPI_COMM_WORLD) at program+0x1234 waits for rank 1
+      rank 1 in MPI_Recv(from 0, tag 7, MPI_COMM_WORLD) at program+0x1234 waits for rank 0
+";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("note: 2 ranks are deadlocked"), "{text}");
+    assert!(report.html().contains("rank 0 in MPI_Recv(from 1, tag 7"));
+    let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
+    let standing = &json["mpi"]["standing"];
+    assert_eq!(standing["deadlocks"][0]["cycle"], serde_json::json!([0, 1]));
+    assert_eq!(standing["calls"][1]["site"], "program+0x1234");
+    assert_eq!(
+        standing["calls"][1]["waits"]["ranks"],
+        serde_json::json!([0])
+    );
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub struct Study {
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
+    /// Virtual time of a deadlock after which it is stopped; 0: that is not looked for.
+    pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
     /// Where `core_cpi` comes from, in words.

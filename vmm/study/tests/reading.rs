@@ -43,6 +43,7 @@ fn a_small_study_is_enough() {
     let study = Study::parse(Path::new("small.toml"), SMALL).unwrap();
     assert_eq!(study.name, "small");
     assert_eq!((study.nodes, study.topology.vcpus()), (2, 2));
+    assert_eq!(study.deadlock.to_string(), "1 s");
     assert_eq!((study.job.ranks, study.job.slots), (4, 2));
     assert_eq!(study.cluster_memory().to_string(), "1 GiB");
     assert_eq!(study.results, Path::new("results/small"));
@@ -58,6 +59,7 @@ fn every_field_arrives() {
     assert_eq!((study.name.as_str(), study.seed), ("every-field", 42));
     assert_eq!(study.host_threads, Some(1));
     assert_eq!(study.time_limit.to_string(), "10 min");
+    assert_eq!(study.deadlock.to_string(), "100 ms");
     assert_eq!(study.core_cpi.as_f64(), 0.85);
     let ImageSource::Debian(spec) = &study.image else {
         panic!("{:?}", study.image)

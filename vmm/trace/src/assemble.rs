@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::record::Flags;
-use nodescope_hypercall::{MpiEnter, MpiRecord, Peer, Request, ThreadId};
+use nodescope_hypercall::{EntryRecord, MpiEnter, MpiRecord, Peer, Request, ThreadId};
 
 use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
 
 /// Threads and poll runs that one node may have under way. A real program has a handful; a guest that makes them up is cut off.
 const MOST: usize = 1 << 16;
+
+/// Bytes of arguments of unfinished calls kept for one node. Beyond them calls are known by their function alone.
+const MOST_SHOWN: usize = 64 << 20;
 
 /// A moment at which the tracer reports, and when, before or after its own work there, the MPI function began or had returned.
 #[derive(Clone, Copy, Debug)]
@@ -17,7 +20,23 @@ struct Moment {
     inner: u64,
 }
 
-/// What is known of a poll run before its record comes.
+/// A call that has begun.
+struct Begun {
+    enter: MpiEnter,
+    moment: Moment,
+    shown: EntryRecord,
+}
+
+/// A poll run before its record comes.
+struct OpenRun {
+    run: Run,
+    /// Its first poll.
+    enter: MpiEnter,
+    shown: EntryRecord,
+    polls: u64,
+}
+
+/// Stamps and sums of a call or a poll run.
 struct Run {
     entry: Stamp,
     exit: Stamp,
@@ -30,9 +49,11 @@ struct Run {
 pub struct Assembler {
     node: u32,
     sequence: u64,
-    begun: BTreeMap<ThreadId, (MpiEnter, Moment)>,
-    runs: BTreeMap<(ThreadId, u64), Run>,
+    begun: BTreeMap<ThreadId, Begun>,
+    runs: BTreeMap<(ThreadId, u64), OpenRun>,
     ranks: BTreeMap<u32, Peer>,
+    /// Bytes of what is shown in `begun` and `runs`.
+    shown: usize,
 }
 
 impl Assembler {
@@ -44,6 +65,7 @@ impl Assembler {
             begun: BTreeMap::new(),
             runs: BTreeMap::new(),
             ranks: BTreeMap::new(),
+            shown: 0,
         }
     }
 
@@ -64,12 +86,7 @@ impl Assembler {
     ) {
         let moment = Moment { stamp, inner };
         let body = match request {
-            Request::MpiEnter(enter) => {
-                if self.begun.len() < MOST || self.begun.contains_key(&enter.thread) {
-                    self.begun.insert(enter.thread, (enter, moment));
-                }
-                return;
-            }
+            Request::MpiEnter(enter, shown) => return self.enter(enter, shown, moment),
             Request::MpiPollFailed(poll) => return self.poll_failed(poll, moment),
             Request::MpiEvents(records) => {
                 for record in records {
@@ -100,25 +117,78 @@ impl Assembler {
         self.emit(stamp, body, events);
     }
 
-    /// The calls that have begun and not ended, as events at `stamp`, the end of the trace.
+    /// The calls that have begun and not ended, and the poll runs that are still open, as events at `stamp`, the end of the trace.
     pub fn finish(&mut self, stamp: Stamp, events: &mut Vec<Event>) {
-        for (thread, (enter, entry)) in std::mem::take(&mut self.begun) {
-            let rank = self.ranks.get(&thread.pid).copied().unwrap_or_default();
-            let MpiEnter {
-                function, sequence, ..
-            } = enter;
-            self.emit(
-                stamp,
-                Body::Unfinished(Unfinished {
-                    function,
-                    rank,
-                    thread,
-                    sequence,
-                    entry: entry.stamp,
-                }),
-                events,
-            );
+        let unfinished = self.unfinished();
+        self.begun.clear();
+        self.runs.clear();
+        self.shown = 0;
+        for call in unfinished {
+            self.emit(stamp, Body::Unfinished(Box::new(call)), events);
         }
+    }
+
+    /// The same as they stand now, by thread and number.
+    pub fn unfinished(&self) -> Vec<Unfinished> {
+        let call = |enter: &MpiEnter, entry, record| Unfinished {
+            function: enter.function,
+            rank: self
+                .ranks
+                .get(&enter.thread.pid)
+                .copied()
+                .unwrap_or_default(),
+            thread: enter.thread,
+            sequence: enter.sequence,
+            entry,
+            record,
+        };
+        let mut calls = Vec::new();
+        for open in self.runs.values() {
+            let mut record = open.shown.decode(&open.enter);
+            if let Some(record) = &mut record {
+                record.flags = Flags(record.flags.0 | Flags::POLL_RUN.0);
+                record.calls = open.polls;
+            }
+            calls.push(call(&open.enter, open.run.entry, record));
+        }
+        for begun in self.begun.values() {
+            let enter = &begun.enter;
+            // A poll under way is the next of its run, which is there.
+            let of_run = |open: &OpenRun| {
+                (open.enter.thread, open.enter.function) == (enter.thread, enter.function)
+            };
+            if !self.runs.values().any(of_run) {
+                calls.push(call(enter, begun.moment.stamp, begun.shown.decode(enter)));
+            }
+        }
+        calls.sort_by_key(|call| (call.thread, call.sequence));
+        calls
+    }
+
+    /// Whether there are any.
+    pub fn has_unfinished(&self) -> bool {
+        !self.begun.is_empty() || !self.runs.is_empty()
+    }
+
+    fn enter(&mut self, enter: MpiEnter, shown: EntryRecord, moment: Moment) {
+        self.begun_no_more(enter.thread);
+        if self.begun.len() < MOST {
+            let fits = self.shown + shown.size() <= MOST_SHOWN;
+            let shown = if fits { shown } else { EntryRecord::default() };
+            self.shown += shown.size();
+            let begun = Begun {
+                enter,
+                moment,
+                shown,
+            };
+            self.begun.insert(enter.thread, begun);
+        }
+    }
+
+    fn begun_no_more(&mut self, thread: ThreadId) -> Option<Begun> {
+        let begun = self.begun.remove(&thread)?;
+        self.shown -= begun.shown.size();
+        Some(begun)
     }
 
     fn emit(&mut self, stamp: Stamp, body: Body, events: &mut Vec<Event>) {
@@ -133,25 +203,31 @@ impl Assembler {
 
     fn poll_failed(&mut self, poll: MpiEnter, moment: Moment) {
         let stamp = moment.stamp;
-        let Some((_, entry)) = self.begun.remove(&poll.thread) else {
+        let Some(begun) = self.begun_no_more(poll.thread) else {
             return;
         };
-        let (time, instructions) = inside(entry, moment);
+        let (time, instructions) = inside(begun.moment, moment);
         let key = (poll.thread, poll.sequence);
-        if let Some(run) = self.runs.get_mut(&key) {
+        if let Some(OpenRun { run, polls, .. }) = self.runs.get_mut(&key) {
             run.exit = stamp;
             run.time_inside = run.time_inside.saturating_add(time);
             run.instructions_inside = run.instructions_inside.saturating_add(instructions);
+            *polls += 1;
         } else if self.runs.len() < MOST {
-            self.runs.insert(
-                key,
-                Run {
-                    entry: entry.stamp,
-                    exit: stamp,
-                    time_inside: time,
-                    instructions_inside: instructions,
-                },
-            );
+            self.shown += begun.shown.size();
+            let run = Run {
+                entry: begun.moment.stamp,
+                exit: stamp,
+                time_inside: time,
+                instructions_inside: instructions,
+            };
+            let open = OpenRun {
+                run,
+                enter: begun.enter,
+                shown: begun.shown,
+                polls: 1,
+            };
+            self.runs.insert(key, open);
         }
     }
 
@@ -164,20 +240,19 @@ impl Assembler {
             instructions_inside: 0,
         };
         let seen = if record.flags.contains(Flags::POLL_RUN) {
-            self.runs.remove(&(record.thread, record.sequence))
+            let open = self.runs.remove(&(record.thread, record.sequence));
+            open.map(|open| {
+                self.shown -= open.shown.size();
+                open.run
+            })
         } else {
-            let begun = self
-                .begun
-                .get(&record.thread)
-                .filter(|(enter, _)| enter.sequence == record.sequence)
-                .map(|(_, entry)| *entry);
-            if begun.is_some() {
-                self.begun.remove(&record.thread);
-            }
-            begun.map(|entry| {
-                let (time_inside, instructions_inside) = inside(entry, moment);
+            let begun = self.begun.get(&record.thread);
+            let same = begun.is_some_and(|begun| begun.enter.sequence == record.sequence);
+            let begun = same.then(|| self.begun_no_more(record.thread)).flatten();
+            begun.map(|begun| {
+                let (time_inside, instructions_inside) = inside(begun.moment, moment);
                 Run {
-                    entry: entry.stamp,
+                    entry: begun.moment.stamp,
                     exit: stamp,
                     time_inside,
                     instructions_inside,
@@ -257,7 +332,7 @@ mod tests {
     fn a_call_lies_between_its_stamps() {
         let (mut assembler, mut events) = (Assembler::new(2), Vec::new());
         assembler.request(
-            Request::MpiEnter(enter(Function::Send, 7)),
+            Request::MpiEnter(enter(Function::Send, 7), EntryRecord::default()),
             at(100, 10),
             &mut events,
         );
@@ -281,7 +356,7 @@ mod tests {
     #[test]
     fn the_tracers_own_work_is_between_the_stamps_and_not_inside() {
         let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
-        let enter = Request::MpiEnter(enter(Function::Send, 0));
+        let enter = Request::MpiEnter(enter(Function::Send, 0), EntryRecord::default());
         assembler.measured(enter, at(100, 0), 130, &mut events);
         let sent = Request::MpiEvents(vec![record(Function::Send, 0)]);
         assembler.measured(sent, at(400, 0), 350, &mut events);
@@ -296,7 +371,7 @@ mod tests {
         // Three failed polls of 5 ps at 0, 100 and 200, then a success from 300 to 320, which brings the run's record behind it.
         for (number, start) in [(4, 0), (5, 100), (5, 200)] {
             assembler.request(
-                Request::MpiEnter(enter(Function::Test, number)),
+                Request::MpiEnter(enter(Function::Test, number), EntryRecord::default()),
                 at(start, start),
                 &mut events,
             );
@@ -307,7 +382,7 @@ mod tests {
             );
         }
         assembler.request(
-            Request::MpiEnter(enter(Function::Test, 5)),
+            Request::MpiEnter(enter(Function::Test, 5), EntryRecord::default()),
             at(300, 300),
             &mut events,
         );
@@ -358,7 +433,7 @@ mod tests {
         };
         assembler.request(Request::Hello(hello), at(10, 10), &mut events);
         assembler.request(
-            Request::MpiEnter(enter(Function::Recv, 2)),
+            Request::MpiEnter(enter(Function::Recv, 2), EntryRecord::default()),
             at(11, 11),
             &mut events,
         );
@@ -369,8 +444,9 @@ mod tests {
             thread: THREAD,
             sequence: 2,
             entry: at(11, 11),
+            record: None,
         };
-        assert_eq!(events[2].body, Body::Unfinished(expected));
+        assert_eq!(events[2].body, Body::Unfinished(Box::new(expected)));
         assert_eq!(
             events
                 .iter()
@@ -378,5 +454,47 @@ mod tests {
                 .collect::<Vec<_>>(),
             [0, 1, 2]
         );
+    }
+
+    #[test]
+    fn arguments_of_what_did_not_end_are_those_shown_when_it_began() {
+        let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
+        let mut enters = |function, sequence, tag| {
+            let mut shown = record(function, sequence);
+            shown.receive_tag = nodescope_hypercall::Tag::Value(tag);
+            let shown = EntryRecord::new(&shown);
+            let request = Request::MpiEnter(enter(function, sequence), shown);
+            assembler.request(request, at(10 * sequence, 1), &mut events);
+            if function == Function::Iprobe {
+                let poll = Request::MpiPollFailed(enter(function, 1));
+                assembler.request(poll, at(10 * sequence + 5, 2), &mut events);
+            }
+        };
+        // A call that ends leaves nothing behind; the one after it stays, and so does a run of polls.
+        enters(Function::Recv, 0, 1);
+        enters(Function::Recv, 0, 2);
+        for _ in 0..3 {
+            enters(Function::Iprobe, 1, 3);
+        }
+        enters(Function::Recv, 2, 4);
+        assembler.finish(at(99, 9), &mut events);
+        let told: Vec<_> = events
+            .iter()
+            .map(|event| match &event.body {
+                Body::Unfinished(call) => {
+                    let record = call.record.as_ref().unwrap();
+                    (
+                        call.sequence,
+                        call.entry.time,
+                        record.receive_tag,
+                        record.calls,
+                    )
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let tag = nodescope_hypercall::Tag::Value;
+        assert_eq!(told, [(1, 10, tag(3), 3), (2, 20, tag(4), 1)]);
+        assert_eq!(assembler.shown, 0);
     }
 }

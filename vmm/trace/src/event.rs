@@ -90,8 +90,9 @@ pub fn merge(streams: impl IntoIterator<Item = Vec<Event>>) -> Vec<Event> {
 pub enum Body {
     /// An MPI call, or a run of failed polls, ended.
     Mpi(Box<MpiCall>),
-    /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved.
-    Unfinished(Unfinished),
+    /// An MPI call had begun and not ended when the trace did. A deadlock shows as one of these on each rank involved
+    /// ([`crate::Standing`] finds it).
+    Unfinished(Box<Unfinished>),
     /// A process introduced itself.
     Process(Hello),
     /// The guest put a marker.
@@ -150,7 +151,7 @@ impl MpiCall {
     }
 }
 
-/// A call that had not ended.
+/// A call that had not ended, or a run of failed polls after which the thread had made no other call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unfinished {
     /// What was called.
@@ -161,6 +162,8 @@ pub struct Unfinished {
     pub thread: ThreadId,
     /// The call's number in its thread.
     pub sequence: u64,
-    /// Its beginning.
+    /// Its beginning; of a run, the beginning of its first poll.
     pub entry: Stamp,
+    /// What the guest said about it when it began: function, rank and arguments, no results. None if it said nothing.
+    pub record: Option<MpiRecord>,
 }

@@ -3,7 +3,7 @@
 /// The first eight bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"NSTRACE\n";
 /// The version that this crate writes and reads.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The greatest length of a header, in bytes.
 pub const HEADER_LIMIT: u32 = 16 << 20;
 /// The greatest length of a chunk, compressed or not, in bytes: a reader allocates no more on a file's word.

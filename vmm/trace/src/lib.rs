@@ -3,6 +3,7 @@
 //! - [`event`]: what a trace consists of.
 //! - [`assemble`]: from hypercalls, stamped by the host, to events.
 //! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
+//! - [`standing`]: where ranks stand when it ends: calls that never finished, deadlocks, messages that nobody received.
 //! - [`profile`]: sums over events: per rank and function, and who sends how much to whom.
 //!
 //! Times are picoseconds of virtual time since power-on, instructions are those retired by the calling virtual CPU since power-on.
@@ -11,6 +12,7 @@ pub mod assemble;
 pub mod event;
 pub mod profile;
 pub mod reader;
+pub mod standing;
 pub mod writer;
 
 mod format;
@@ -19,4 +21,5 @@ pub use assemble::Assembler;
 pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merge};
 pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
 pub use reader::{Events, TraceError, TraceReader};
+pub use standing::{Standing, StandingBuilder};
 pub use writer::{TraceWriter, WriteError};

@@ -87,16 +87,19 @@ fn bodies() -> impl Strategy<Value = Body> {
         host,
         program: "hpcc".into(),
     };
-    let unfinished = |(sequence, entry)| Unfinished {
-        function: Function::Recv,
-        rank: Peer::Rank(0),
-        thread: ThreadId::default(),
-        sequence,
-        entry,
+    let unfinished = |(sequence, entry, call): (u64, Stamp, Option<MpiCall>)| {
+        Box::new(Unfinished {
+            function: Function::Recv,
+            rank: Peer::Rank(0),
+            thread: ThreadId::default(),
+            sequence,
+            entry,
+            record: call.map(|call| call.record),
+        })
     };
     prop_oneof![
         4 => calls().prop_map(|call| Body::Mpi(Box::new(call))),
-        1 => (any::<u64>(), stamps()).prop_map(unfinished).prop_map(Body::Unfinished),
+        1 => (any::<u64>(), stamps(), prop::option::of(calls())).prop_map(unfinished).prop_map(Body::Unfinished),
         1 => (any::<u32>(), ".{0,8}").prop_map(hello).prop_map(Body::Process),
         1 => ".{0,12}".prop_map(Body::Mark),
         1 => ".{0,12}".prop_map(Body::WindowOpen),
@@ -218,7 +221,7 @@ fn messages_name_file_version_and_offset() {
     other[8] = 9;
     assert_eq!(
         message(&other),
-        "the trace FILE has format version 9; this program reads version 2"
+        "the trace FILE has format version 9; this program reads version 3"
     );
     let first = 20 + u32::from_le_bytes([good[12], good[13], good[14], good[15]]) as usize;
     assert_eq!(
@@ -342,7 +345,7 @@ fn merged_streams_are_ordered_by_time_node_and_number() {
 
 /// The encoding that FORMAT.md describes, byte by byte: whoever changes it must raise the version.
 #[test]
-fn the_encoding_is_that_of_version_2() {
+fn the_encoding_is_that_of_version_3() {
     let mut record = MpiRecord::new(
         Function::Send,
         ThreadId { pid: 300, tid: 2 },
@@ -377,7 +380,26 @@ fn the_encoding_is_that_of_version_2() {
         stamp: stamp(10),
         body: Body::Mpi(Box::new(call)),
     };
-    let bytes = file(&[event], 1);
+    let stands = |record| Event {
+        node: 1,
+        sequence: 3,
+        stamp: stamp(11),
+        body: Body::Unfinished(Box::new(Unfinished {
+            function: Function::Barrier,
+            rank: Peer::Rank(1),
+            thread: ThreadId { pid: 3, tid: 4 },
+            sequence: 8,
+            entry: stamp(10),
+            record,
+        })),
+    };
+    let barrier = MpiRecord::new(
+        Function::Barrier,
+        ThreadId { pid: 3, tid: 4 },
+        Peer::Rank(1),
+        8,
+    );
+    let bytes = file(&[event, stands(None), stands(Some(barrier))], 3);
     let length = u32::from_le_bytes([bytes[12], bytes[13], bytes[14], bytes[15]]) as usize;
     let header: &[&[u8]] = &[
         b"\x03hpl\x080123abcd",
@@ -396,6 +418,13 @@ fn the_encoding_is_that_of_version_2() {
         &[0, 0, 0, 0, 1, 0, 0, 3, 0, 0, 1, 0], // lists, one completion, members
         &[0, 0, 1, 1, 3, b'a', b'.', b'b', 0], // remote members, destinations, sources, name, module's name
         &[9, 4, 1, 10, 4, 1, 1, 0, 1],         // entry, exit, inside, entry seen
+        // Unfinished: function, rank, thread, sequence, entry; without arguments and with them.
+        &[1, 3, 11, 4, 1, 1, 70, 4, 1, 3, 4, 8, 10, 4, 1, 0],
+        &[1, 3, 11, 4, 1, 1, 70, 4, 1, 3, 4, 8, 10, 4, 1, 1],
+        &[
+            70, 0, 8, 3, 4, 4, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0,
+        ],
+        &[0; 11],
     ];
     assert_eq!(chunk, expected.concat());
     // Functions are written as their numbers, all of which the description lists.

@@ -6,8 +6,8 @@ mod rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::communicator;
-use nodescope_hypercall::{Function, Peer};
-use nodescope_trace::{Body, Event, MpiCall};
+use nodescope_hypercall::{Flavour, Function, Peer};
+use nodescope_trace::{Body, Event, MpiCall, Standing, Unfinished};
 
 use crate::op::Op;
 use rank::RankState;
@@ -118,8 +118,12 @@ pub struct SequenceBuilder {
 #[derive(Debug, Default)]
 struct Job {
     ranks: BTreeMap<u32, RankState>,
-    /// Ranks that have introduced themselves.
-    known: BTreeSet<u32>,
+    /// Ranks that have introduced themselves, and their MPI.
+    known: BTreeMap<u32, Flavour>,
+    /// Calls that had not ended, by rank.
+    unfinished: Vec<(u32, Unfinished)>,
+    /// Ranks that stand in theirs for ever.
+    stuck: BTreeSet<u32>,
     calls: u64,
     world: u32,
     /// By the trace's id: members, as rank 0 of the communicator told them.
@@ -147,12 +151,12 @@ impl SequenceBuilder {
                 };
                 // A rank that is there already, or another number of ranks, begins another job.
                 let size = hello.world_size;
-                let fits = |job: &Job| !job.known.contains(&rank) && job.world == size;
+                let fits = |job: &Job| !job.known.contains_key(&rank) && job.world == size;
                 if !self.jobs.last().is_some_and(fits) {
                     self.jobs.push(Job::default());
                 }
                 if let Some(job) = self.jobs.last_mut() {
-                    job.known.insert(rank);
+                    job.known.insert(rank, hello.flavour);
                     job.world = size;
                 }
             }
@@ -167,12 +171,26 @@ impl SequenceBuilder {
             Body::Unfinished(unfinished) => {
                 if let Peer::Rank(rank) = unfinished.rank
                     && let Some(job) = self.jobs.last_mut()
-                    && let Some(state) = job.ranks.get_mut(&rank)
                 {
-                    state.unfinished(unfinished);
+                    job.unfinished.push((rank, (**unfinished).clone()));
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Whether calls had not ended, so that it matters where ranks stand: see [`SequenceBuilder::stand`].
+    pub fn has_unfinished(&self) -> bool {
+        self.jobs.iter().any(|job| !job.unfinished.is_empty())
+    }
+
+    /// Says which ranks can never go on. Their last call becomes an operation in which the program stops; other ranks end before
+    /// theirs, as those of a trace that was merely cut.
+    pub fn stand(&mut self, standing: &Standing) {
+        for deadlock in &standing.deadlocks {
+            if let Some(job) = self.jobs.get_mut(deadlock.job) {
+                job.stuck.extend(&deadlock.ranks);
+            }
         }
     }
 
@@ -229,11 +247,19 @@ impl Job {
         }
         self.ranks
             .entry(rank)
-            .or_insert_with(|| RankState::new(rank, node, take))
+            .or_insert_with(|| {
+                let flavour = self.known.get(&rank).copied();
+                RankState::new(rank, node, flavour.unwrap_or(Flavour::None), take)
+            })
             .call(call);
     }
 
     fn finish(mut self, marks: usize) -> Result<Sequences, ModelError> {
+        for (rank, unfinished) in std::mem::take(&mut self.unfinished) {
+            if let Some(state) = self.ranks.get_mut(&rank) {
+                state.unfinished(&unfinished, self.stuck.contains(&rank));
+            }
+        }
         let Some((&last, _)) = self.ranks.last_key_value() else {
             return Err(ModelError::NoCalls);
         };

@@ -17,6 +17,7 @@ pub(super) struct General {
     pub engine: Engine,
     pub host_threads: Option<usize>,
     pub time_limit: Time,
+    pub deadlock: Time,
     pub core_cpi: Cpi,
     pub cpi_source: String,
 }
@@ -59,6 +60,9 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         }
         Some(limit)
     });
+    let deadlock = section
+        .item("deadlock")
+        .and_then(|item| item.quantity::<Time>());
     let core_cpi = section
         .item("core_cpi")
         .and_then(|item| item.millionths(10_000..=1_000_000_000));
@@ -82,6 +86,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         engine: Engine::Soft,
         host_threads,
         time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
+        deadlock: deadlock.unwrap_or(Time(1_000_000_000_000)),
         core_cpi: core_cpi.map_or(Cpi::ONE, Cpi),
         cpi_source: cpi_source.unwrap_or_else(|| given.to_owned()),
     }

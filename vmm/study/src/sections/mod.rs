@@ -67,6 +67,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         engine: general.engine,
         host_threads: general.host_threads,
         time_limit: general.time_limit,
+        deadlock: general.deadlock,
         core_cpi: general.core_cpi,
         cpi_source: general.cpi_source,
         image,

@@ -2,7 +2,7 @@
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
-use nodescope_trace::MpiCall;
+use nodescope_trace::{MpiCall, Stamp};
 
 use super::rank::RankState;
 use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
@@ -17,7 +17,9 @@ pub(super) struct Prepared {
 /// Adds a call's operations.
 pub(super) fn add(state: &mut RankState, call: &MpiCall) {
     let record = &call.record;
-    if record.result != 0 {
+    // A receive that was too short has taken its message, and is told as such when it is interpreted.
+    let short = record.function == Function::Recv && state.flavour.is_truncation(record.result);
+    if record.result != 0 && !short {
         state.notes.push(format!(
             "{} returned an error; it is taken as doing nothing",
             record.function
@@ -111,6 +113,49 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
             Class::Local => state.push(record, Action::Opaque, Some(call.time_inside)),
             _ => opaque(state, call),
         },
+    }
+}
+
+/// Adds a call that never ended; whether it is interpreted.
+pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) -> bool {
+    match record.function {
+        Function::Wait | Function::Waitall => {
+            let live = record.requests.iter();
+            let live = live.filter_map(|serial| state.live.get(serial));
+            let mut requests: Vec<u32> = live.map(|live| live.slot).collect();
+            requests.sort_unstable();
+            if requests.is_empty() {
+                return false;
+            }
+            let requests = requests.into();
+            state.push(record, Action::Wait { requests }, None);
+        }
+        Function::Send
+        | Function::Ssend
+        | Function::Rsend
+        | Function::Recv
+        | Function::Probe
+        | Function::Sendrecv
+        | Function::SendrecvReplace => add(state, &unended(record, entry)),
+        function if kind(function).is_some() && function.class() == Class::Collective => {
+            if record.flags.contains(Flags::INTERCOMM) {
+                return false;
+            }
+            collective(state, &unended(record, entry));
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn unended(record: &MpiRecord, entry: Stamp) -> MpiCall {
+    MpiCall {
+        record: record.clone(),
+        entry,
+        exit: entry,
+        time_inside: 0,
+        instructions_inside: 0,
+        entry_seen: true,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use nodescope_hypercall::record::{Flags, communicator};
-use nodescope_hypercall::{Function, MpiRecord, ThreadId};
+use nodescope_hypercall::{Flavour, Function, MpiRecord, ThreadId};
 use nodescope_trace::{MpiCall, Stamp, Unfinished};
 
 use super::calls::{self, Prepared};
@@ -25,6 +25,7 @@ pub(super) struct Live {
 pub(super) struct RankState {
     rank: u32,
     pub node: u32,
+    pub flavour: Flavour,
     pub entries: Vec<Entry>,
     communicator_ids: Vec<u64>,
     numbers: HashMap<u64, u32>,
@@ -61,10 +62,11 @@ pub(super) struct Finished {
 }
 
 impl RankState {
-    pub fn new(rank: u32, node: u32, take: &Take) -> RankState {
+    pub fn new(rank: u32, node: u32, flavour: Flavour, take: &Take) -> RankState {
         RankState {
             rank,
             node,
+            flavour,
             entries: Vec::new(),
             communicator_ids: vec![communicator::WORLD, communicator::SELF],
             numbers: HashMap::from([(communicator::WORLD, 0), (communicator::SELF, 1)]),
@@ -171,18 +173,26 @@ impl RankState {
         self.marks.iter().map(|mark| mark.time).collect()
     }
 
-    /// Adds a call that had not ended when the trace did.
-    pub fn unfinished(&mut self, unfinished: &Unfinished) {
-        if let Some(before) = self.last
-            && !self.finalized
-        {
-            self.work(before, unfinished.entry);
-            self.last = Some(unfinished.entry);
-            self.notes.push(format!(
-                "rank {}: the trace ends in {}, whose arguments it does not have; the rank ends there",
-                self.rank, unfinished.function
-            ));
+    /// Adds a call that had not ended when the trace did: as an operation if the rank is stuck in it.
+    pub fn unfinished(&mut self, unfinished: &Unfinished, stuck: bool) {
+        let Some(before) = self.last else { return };
+        if self.finalized {
+            return;
         }
+        let entry = unfinished.entry;
+        self.work(before, entry);
+        self.last = Some(entry);
+        let Unfinished { function, .. } = unfinished;
+        let rank = self.rank;
+        let interpreted = match &unfinished.record {
+            Some(record) if stuck => calls::stands(self, record, entry),
+            _ => false,
+        };
+        self.notes.push(match (stuck, interpreted) {
+            (true, true) => format!("rank {rank}: the trace ends in {function}, in which the rank stands for ever"),
+            (true, false) => format!("rank {rank}: the trace ends in {function}, in which the rank stands for ever; that is not interpreted, the rank ends there"),
+            (false, _) => format!("rank {rank}: the trace ends in {function}; the rank ends there"),
+        });
     }
 
     fn work(&mut self, from: Stamp, to: Stamp) {

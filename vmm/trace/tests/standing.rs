@@ -1,0 +1,428 @@
+//! Where ranks stand when a trace ends: what is called a deadlock and what is not, and what is said of it.
+
+use nodescope_hypercall::record::Flags;
+use nodescope_hypercall::{
+    Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
+};
+use nodescope_trace::standing::{Fault, Waits};
+use nodescope_trace::{Body, Event, MpiCall, Stamp, Standing, Unfinished};
+
+const WORLD: u64 = 1;
+
+/// A trace being made: one thread for each rank.
+struct Trace {
+    events: Vec<Event>,
+    serial: u64,
+}
+
+fn thread(rank: u32) -> ThreadId {
+    ThreadId {
+        pid: 100 + rank,
+        tid: 100 + rank,
+    }
+}
+
+impl Trace {
+    fn new(world: u32) -> Trace {
+        let mut trace = Trace {
+            events: Vec::new(),
+            serial: 0,
+        };
+        for rank in 0..world {
+            trace.push(Body::Process(Hello {
+                kind: ProcessKind::MpiRank,
+                rank: Peer::Rank(rank),
+                world_size: world,
+                pid: 100 + rank,
+                flavour: Flavour::OpenMpi,
+                host: "n0".into(),
+                program: "p".into(),
+            }));
+        }
+        trace
+    }
+
+    fn push(&mut self, body: Body) {
+        let sequence = self.events.len() as u64;
+        self.events.push(Event {
+            node: 0,
+            sequence,
+            stamp: Stamp {
+                time: sequence,
+                ..Stamp::default()
+            },
+            body,
+        });
+    }
+
+    /// A call that ended.
+    fn call(&mut self, record: MpiRecord) -> &mut Trace {
+        self.push(Body::Mpi(Box::new(MpiCall {
+            record,
+            entry: Stamp::default(),
+            exit: Stamp::default(),
+            time_inside: 0,
+            instructions_inside: 0,
+            entry_seen: true,
+        })));
+        self
+    }
+
+    /// The same with a request, whose serial is returned.
+    fn start(&mut self, mut record: MpiRecord) -> u64 {
+        self.serial += 1;
+        record.request = self.serial;
+        self.call(record);
+        self.serial
+    }
+
+    /// A call that did not end.
+    fn stands(&mut self, record: MpiRecord) -> &mut Trace {
+        self.push(Body::Unfinished(Box::new(Unfinished {
+            function: record.function,
+            rank: record.rank,
+            thread: record.thread,
+            sequence: record.sequence,
+            entry: Stamp::default(),
+            record: Some(record),
+        })));
+        self
+    }
+
+    fn standing(&self) -> Standing {
+        Standing::of(&self.events)
+    }
+
+    /// The ranks that are deadlocked, and the cycle.
+    fn deadlock(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+        let standing = self.standing();
+        assert!(standing.deadlocks.len() <= 1, "{standing:?}");
+        let first = standing.deadlocks.first()?;
+        Some((first.ranks.clone(), first.cycle.clone()))
+    }
+}
+
+fn record(rank: u32, function: Function, site: u64) -> MpiRecord {
+    let mut record = MpiRecord::new(function, thread(rank), Peer::Rank(rank), 0);
+    record.communicator = WORLD;
+    record.call_site = site;
+    record
+}
+
+fn send(rank: u32, to: u32, tag: u32, bytes: u64) -> MpiRecord {
+    let mut send = record(rank, Function::Send, 0x10);
+    (send.destination, send.send_tag, send.send_bytes) = (Peer::Rank(to), Tag::Value(tag), bytes);
+    send
+}
+
+fn receive(rank: u32, from: Peer, tag: Tag) -> MpiRecord {
+    let mut receive = record(rank, Function::Recv, 0x20);
+    (receive.source, receive.receive_tag, receive.receive_bytes) = (from, tag, 64);
+    receive
+}
+
+fn got(mut receive: MpiRecord, from: u32, tag: u32) -> MpiRecord {
+    receive.completions.push(Completion {
+        source: Peer::Rank(from),
+        tag: Tag::Value(tag),
+        ..Completion::default()
+    });
+    receive
+}
+
+fn as_function(mut record: MpiRecord, function: Function) -> MpiRecord {
+    record.function = function;
+    record
+}
+
+fn wait(rank: u32, function: Function, serials: &[u64]) -> MpiRecord {
+    let mut wait = record(rank, function, 0x30);
+    wait.communicator = 0;
+    wait.requests = serials.to_vec();
+    wait
+}
+
+#[test]
+fn two_receives_first_are_a_deadlock() {
+    let mut trace = Trace::new(2);
+    trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    assert_eq!(
+        trace.standing().lines(),
+        [
+            "deadlock since 0.000000 s: 2 ranks can never go on",
+            "  in a cycle:",
+            "    rank 0 in MPI_Recv(from 1, tag 7, MPI_COMM_WORLD) at program+0x20 waits for rank 1",
+            "    rank 1 in MPI_Recv(from 0, any tag, MPI_COMM_WORLD) at program+0x20 waits for rank 0",
+        ]
+    );
+}
+
+#[test]
+fn a_message_that_is_under_way_is_no_deadlock() {
+    let mut trace = Trace::new(2);
+    trace.call(send(1, 0, 7, 8));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
+    assert_eq!(trace.deadlock(), None);
+    assert_eq!(trace.standing().calls[0].waits, Waits::Ready);
+    // Of another tag it does not help, and one that was received before its sending ended is gone.
+    let mut trace = Trace::new(2);
+    trace.call(got(receive(0, Peer::Any, Tag::Any), 1, 7));
+    trace.call(send(1, 0, 7, 8)).call(send(1, 0, 8, 8));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Value(7)));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn long_sends_in_a_circle_are_a_deadlock_unless_one_is_received() {
+    let mut trace = Trace::new(3);
+    for rank in 0..3 {
+        trace.stands(send(rank, (rank + 1) % 3, 0, 1 << 20));
+    }
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1, 2])));
+    let mut trace = Trace::new(3);
+    let posted = as_function(receive(1, Peer::Any, Tag::Any), Function::Irecv);
+    trace.start(posted);
+    for rank in 0..3 {
+        trace.stands(send(rank, (rank + 1) % 3, 0, 1 << 20));
+    }
+    assert_eq!(trace.deadlock(), None);
+}
+
+#[test]
+fn a_collective_waits_for_those_who_have_not_come() {
+    let mut trace = Trace::new(3);
+    trace.call(record(0, Function::Barrier, 1));
+    trace.call(record(1, Function::Barrier, 1));
+    trace.call(record(2, Function::Barrier, 1));
+    trace.stands(record(0, Function::Barrier, 2));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Value(1)));
+    // Rank 2 computes: it will come, but rank 1 will not.
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+    let standing = trace.standing();
+    let Waits::Waiting { ranks, all, .. } = &standing.calls[0].waits else {
+        panic!("{standing:?}");
+    };
+    assert_eq!((ranks.as_slice(), all), (&[1, 2][..], &true));
+    // A broadcast has left its root, and can be left by the others, when those are still to come.
+    let mut trace = Trace::new(3);
+    for rank in [0, 1] {
+        let mut bcast = record(rank, Function::Bcast, 3);
+        bcast.root = Peer::Rank(0);
+        match rank {
+            0 => trace.call(bcast),
+            _ => trace.stands(bcast),
+        };
+    }
+    assert_eq!(trace.deadlock(), None);
+}
+
+#[test]
+fn waits_name_what_they_wait_for() {
+    let mut trace = Trace::new(2);
+    let posted = as_function(receive(0, Peer::Rank(1), Tag::Value(3)), Function::Irecv);
+    let first = trace.start(posted.clone());
+    let sent = trace.start(as_function(send(0, 1, 4, 8), Function::Isend));
+    trace.stands(wait(0, Function::Waitall, &[sent, first, 0]));
+    // The short send may be over: what counts is the receive, and rank 1 goes on.
+    assert_eq!(trace.deadlock(), None);
+    trace.call(record(1, Function::Finalize, 0));
+    assert_eq!(trace.deadlock(), Some((vec![0], vec![])));
+    assert_eq!(
+        trace.standing().lines(),
+        [
+            "deadlock since 0.000000 s: rank 0 can never go on",
+            "    rank 0 in MPI_Waitall(3 requests) at program+0x30 waits for rank 1, which has ended: MPI_Irecv(from 1, tag 3, MPI_COMM_WORLD) at program+0x20",
+            "1 message is never received: tag 4, 8 B, from rank 0 to rank 1, sent by MPI_Isend at program+0x10",
+        ]
+    );
+    // One of several is enough for the call that waits for any.
+    let mut trace = Trace::new(3);
+    let first = trace.start(posted.clone());
+    let second = trace.start(as_function(
+        receive(0, Peer::Rank(2), Tag::Any),
+        Function::Irecv,
+    ));
+    trace.stands(wait(0, Function::Waitany, &[first, second]));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), None);
+    trace.stands(receive(2, Peer::Any, Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
+    // What was completed is waited for no more.
+    let mut trace = Trace::new(2);
+    let first = trace.start(posted);
+    let mut done = wait(0, Function::Wait, &[first]);
+    done.completions.push(Completion {
+        request: first,
+        source: Peer::Rank(1),
+        tag: Tag::Value(3),
+        ..Completion::default()
+    });
+    trace.call(done).call(send(1, 0, 3, 8));
+    trace.stands(receive(0, Peer::Rank(1), Tag::Value(3)));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn persistent_operations_are_under_way_from_their_start() {
+    let mut trace = Trace::new(2);
+    let mut prepare = as_function(receive(0, Peer::Rank(1), Tag::Value(3)), Function::RecvInit);
+    prepare.request = 50;
+    trace.call(prepare);
+    let mut start = wait(0, Function::Start, &[51]);
+    start.prepared = vec![50];
+    trace.call(start);
+    trace.stands(wait(0, Function::Wait, &[51]));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn who_may_still_go_on_makes_no_deadlock() {
+    // A rank that polls, one whose arguments are not known, one that has another thread.
+    let mut polls = as_function(receive(1, Peer::Rank(0), Tag::Any), Function::Iprobe);
+    (polls.flags, polls.calls) = (Flags::POLL_RUN, 12);
+    let mut trace = Trace::new(2);
+    trace
+        .stands(receive(0, Peer::Rank(1), Tag::Any))
+        .stands(polls);
+    assert_eq!(trace.deadlock(), None);
+    let lines = trace.standing().lines();
+    assert!(
+        lines[2].ends_with("at program+0x20 has polled 12 times in vain"),
+        "{lines:?}"
+    );
+
+    let mut trace = Trace::new(2);
+    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.push(Body::Unfinished(Box::new(Unfinished {
+        function: Function::Recv,
+        rank: Peer::Rank(1),
+        thread: thread(1),
+        sequence: 0,
+        entry: Stamp::default(),
+        record: None,
+    })));
+    assert_eq!(trace.deadlock(), None);
+
+    let mut trace = Trace::new(2);
+    let mut other = record(1, Function::Barrier, 9);
+    other.communicator = 2;
+    other.thread.tid += 1;
+    trace.call(other);
+    trace.stands(receive(0, Peer::Rank(1), Tag::Any));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), None);
+}
+
+#[test]
+fn jobs_of_one_trace_are_told_apart() {
+    let mut trace = Trace::new(2);
+    trace.call(send(0, 1, 1, 8));
+    for rank in 0..2 {
+        trace.call(record(rank, Function::Finalize, 0));
+    }
+    let mut second = Trace::new(2);
+    for event in &mut second.events {
+        if let Body::Process(hello) = &mut event.body {
+            hello.pid += 100;
+        }
+    }
+    trace.events.append(&mut second.events);
+    for rank in 0..2 {
+        let mut stands = receive(rank, Peer::Rank(1 - rank), Tag::Value(1));
+        stands.thread = thread(100 + rank);
+        trace.stands(stands);
+    }
+    let standing = trace.standing();
+    assert_eq!(standing.deadlocks[0].job, 1);
+    assert!(
+        matches!(
+            standing.faults.as_slice(),
+            [Fault::Unreceived {
+                job: 0,
+                from: 0,
+                to: 1,
+                tag: 1,
+                count: 1,
+                ..
+            }]
+        ),
+        "{standing:?}"
+    );
+}
+
+#[test]
+fn different_collectives_are_told_once() {
+    let mut trace = Trace::new(2);
+    for function in [Function::Barrier, Function::Allreduce] {
+        trace.call(record(0, function, 5));
+    }
+    for function in [Function::Barrier, Function::Reduce] {
+        trace.call(record(1, function, 6));
+    }
+    let standing = trace.standing();
+    assert_eq!(
+        standing.lines(),
+        [
+            "collectives differ on MPI_COMM_WORLD: rank 0 calls MPI_Allreduce at program+0x5, rank 1 calls MPI_Reduce at program+0x6"
+        ]
+    );
+    // Another root is another operation.
+    let mut trace = Trace::new(2);
+    for rank in 0..2 {
+        let mut bcast = record(rank, Function::Bcast, 5);
+        bcast.root = Peer::Rank(rank);
+        trace.stands(bcast);
+    }
+    assert!(
+        matches!(
+            trace.standing().faults.as_slice(),
+            [Fault::Mismatch {
+                rank: 1,
+                other: 0,
+                ..
+            }]
+        ),
+        "{:?}",
+        trace.standing()
+    );
+}
+
+#[test]
+fn receives_that_are_too_short_are_told() {
+    // An error that the program handles, and a call that never came back because the MPI ended the program in it.
+    let mut trace = Trace::new(2);
+    trace.call(send(0, 1, 7, 100));
+    let mut failed = receive(1, Peer::Rank(0), Tag::Value(7));
+    failed.result = 15;
+    trace.call(failed);
+    trace.call(record(1, Function::Finalize, 0));
+    let lines = trace.standing().lines();
+    assert_eq!(
+        lines,
+        [
+            "a message is longer than its receive: 100 B with tag 7 from rank 0, sent by MPI_Send at program+0x10, meet room for 64 B on rank 1 in MPI_Recv at program+0x20",
+            "rank 1: MPI_Recv at program+0x20 returned error 15",
+        ]
+    );
+    let mut trace = Trace::new(2);
+    trace.call(send(0, 1, 7, 100));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Value(7)));
+    assert!(
+        matches!(
+            trace.standing().faults.as_slice(),
+            [Fault::Truncated {
+                bytes: 100,
+                room: 64,
+                ..
+            }]
+        ),
+        "{:?}",
+        trace.standing()
+    );
+}
