@@ -18,6 +18,7 @@ pub struct ProgramBuilder {
     /// Open bodies, innermost last.
     open: Vec<Vec<u32>>,
     burst: u64,
+    derived: bool,
     used: Vec<u32>,
 }
 
@@ -34,6 +35,12 @@ impl ProgramBuilder {
     /// Computes for `time` picoseconds before the next operation.
     pub fn compute(&mut self, time: u64) -> &mut Self {
         self.burst += time;
+        self
+    }
+
+    /// The next operation is with a derived datatype.
+    pub fn derived(&mut self) -> &mut Self {
+        self.derived = true;
         self
     }
 
@@ -57,6 +64,7 @@ impl ProgramBuilder {
                 in_program: true,
             },
             communicator,
+            derived: std::mem::take(&mut self.derived),
             action,
         };
         let op = *self.ops.entry(op.clone()).or_insert_with(|| {

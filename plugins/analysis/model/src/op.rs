@@ -278,6 +278,9 @@ pub struct Op {
     pub site: Site,
     /// The communicator, by its number on the rank: 0 world, 1 self, then those that the rank met, in that order.
     pub communicator: u32,
+    /// Whether what it sends or receives is of a datatype that the program made, as far as the trace tells: elements of more than 32 bytes,
+    /// which no predefined datatype has. Data of such types may have to be packed.
+    pub derived: bool,
     /// What it does.
     pub action: Action,
 }

@@ -298,6 +298,7 @@ fn op() -> impl Strategy<Value = Op> {
             in_program: true,
         },
         communicator: 0,
+        derived: site == 3,
         action,
     })
 }

@@ -80,6 +80,8 @@ pub enum Sharing {
     Fair,
     /// Shares are in proportion to the reciprocals of their latencies, as with flows of TCP: weighted max-min fairness.
     RoundTrip,
+    /// They follow one another, but on the link to their receiver frames of several senders follow one another as they come.
+    Frames,
 }
 
 /// A cluster.
@@ -113,10 +115,15 @@ pub struct Cluster {
     pub sharing: Sharing,
     /// Who moves messages.
     pub progress: Progress,
+    /// Whether a rank that waits takes in every message that comes meanwhile, also those that it does not wait for; otherwise these
+    /// cost nothing until they are received. Without a progress thread only.
+    pub takes_in: bool,
     /// Which algorithms collectives use.
     pub collectives: Choice,
     /// Picoseconds per byte to reduce two vectors.
     pub reduce_per_byte: f64,
+    /// Picoseconds to make and free a datatype, where a collective names blocks by one.
+    pub datatype_overhead: u64,
 }
 
 /// Why a program cannot run on a cluster.
@@ -181,11 +188,13 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
+            takes_in: false,
             collectives: Choice {
                 library: Library::OpenMpi,
                 fixed: BTreeMap::new(),
             },
             reduce_per_byte: 0.0,
+            datatype_overhead: 0,
         }
     }
 
@@ -200,7 +209,9 @@ impl Cluster {
             contention: false,
             sharing: Sharing::Queue,
             progress: Progress::Thread { beta: 0.0 },
+            takes_in: false,
             reduce_per_byte: 0.0,
+            datatype_overhead: 0,
             ..self.clone()
         }
     }

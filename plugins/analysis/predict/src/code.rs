@@ -113,6 +113,8 @@ pub struct Code<'p> {
     /// An operation at each site and function, for its name.
     pub(crate) places: Vec<u32>,
     pub(crate) communicator_of: Vec<u32>,
+    /// Which operations are with derived datatypes.
+    pub(crate) derived: Vec<bool>,
     pub(crate) both: Vec<Both>,
     pub(crate) together: Vec<Together>,
     pub(crate) lists: Vec<u32>,
@@ -150,6 +152,7 @@ impl<'p> Code<'p> {
             site_of: Vec::with_capacity(program.ops.len()),
             places: Vec::new(),
             communicator_of: program.ops.iter().map(|op| op.communicator).collect(),
+            derived: program.ops.iter().map(|op| op.derived).collect(),
             both: Vec::new(),
             together: Vec::new(),
             lists: Vec::new(),

@@ -15,6 +15,7 @@ use std::fmt;
 use nodescope_model::CollectiveKind;
 use serde::Serialize;
 
+pub(crate) use select::datatypes;
 pub use select::{Choice, Library};
 
 /// A named algorithm.

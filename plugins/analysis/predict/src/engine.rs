@@ -11,11 +11,13 @@ mod agenda;
 mod burst;
 mod collective;
 mod fluid;
+mod frames;
 mod matching;
 mod monitor;
 mod path;
 mod point;
 mod reduced;
+mod take_in;
 mod timeline;
 mod wires;
 
@@ -119,9 +121,8 @@ struct Context {
     ready: u64,
     /// Processor time after them.
     owed: u64,
-    /// When the completions that it waits for come, what each costs of the processor then, and what it costs at least from when the
-    /// rank turns to it.
-    inbox: Vec<(u64, u64, u64)>,
+    /// When the completions that it waits for come, and what each costs of the processor.
+    inbox: Vec<(u64, Receipt)>,
     /// When it entered its current operation.
     entered: u64,
     /// The event that wakes it.
@@ -170,6 +171,7 @@ const IDLE: Request = Request {
     owed: Receipt {
         awaited: 0,
         buffered: 0,
+        queued: 0,
     },
     cause: None,
     rank: NONE,
@@ -197,7 +199,7 @@ const AHEAD: usize = 8;
 /// Event codes beside contexts: a request to send that arrives; a permission that arrives.
 const ASKED: u32 = 1 << 30;
 const GRANTED: u32 = 1 << 31;
-/// A message that enters a network whose links are shared equally.
+/// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
 const FLIES: u32 = ASKED | GRANTED;
 /// A look at such links.
 const TICK: u32 = u32::MAX;
@@ -212,6 +214,8 @@ struct Engine<'a> {
     /// Large messages go on while their ranks compute.
     asynchronous: bool,
     beta: f64,
+    /// Ranks that wait take in whatever comes.
+    takes_in: bool,
     contexts: Vec<Context>,
     spare: Vec<u32>,
     queue: Agenda,
@@ -221,6 +225,8 @@ struct Engine<'a> {
     posted: Slab<Posted>,
     queues: Queues,
     requests: Vec<Request>,
+    /// By rank: requests that may be complete without having been dealt with.
+    unread: Vec<Vec<u32>>,
     loops: Vec<u32>,
     cursors: Vec<u32>,
     accounts: Vec<Account>,
@@ -260,8 +266,12 @@ impl<'a> Engine<'a> {
             Progress::Thread { beta } => (true, beta),
         };
         // With blocking operations only, a rank is always in MPI where it has to be.
-        let shares =
-            cluster.contention || beta > 0.0 || code.beside || (!asynchronous && code.overlaps);
+        let takes_in = cluster.takes_in && !asynchronous;
+        let shares = cluster.contention
+            || beta > 0.0
+            || code.beside
+            || takes_in
+            || (!asynchronous && code.overlaps);
         let contexts = (code.ranks.iter().zip(0..))
             .map(|(rank, number)| Context {
                 counter: rank.start,
@@ -276,6 +286,7 @@ impl<'a> Engine<'a> {
             ordered: options.force_order || code.open || shares,
             asynchronous,
             beta,
+            takes_in,
             contexts,
             spare: Vec::new(),
             queue: Agenda::default(),
@@ -284,6 +295,7 @@ impl<'a> Engine<'a> {
             posted: Slab::default(),
             queues: Queues::new(world),
             requests: vec![IDLE; code.requests as usize],
+            unread: vec![Vec::new(); if takes_in { world as usize } else { 0 }],
             loops: vec![0; code.loops as usize],
             cursors: vec![0; code.cursors as usize],
             accounts: vec![Account::default(); world as usize],
@@ -327,7 +339,8 @@ impl<'a> Engine<'a> {
             if what & FLIES == FLIES {
                 match what {
                     TICK => self.tick(time),
-                    _ => self.enters(what & !FLIES, time),
+                    _ if self.wires.comes.is_empty() => self.enters(what & !FLIES, time),
+                    _ => self.passes(what & !FLIES),
                 }
             } else if what & GRANTED != 0 {
                 self.granted(what & !GRANTED, time);
@@ -416,6 +429,9 @@ impl<'a> Engine<'a> {
                 // An event from before the clock was moved.
                 Phase::Blocked if self.contexts[at].pending > 0 => return,
                 Phase::Blocked => {
+                    if self.takes_in(context) {
+                        return;
+                    }
                     self.unblock(context);
                     if !self.resume(context) {
                         return;
@@ -579,6 +595,9 @@ impl<'a> Engine<'a> {
         if self.contexts[context as usize].pending > 0 {
             return false;
         }
+        if self.takes_in(context) {
+            return false;
+        }
         self.unblock(context);
         true
     }
@@ -653,11 +672,15 @@ impl<'a> Engine<'a> {
                 request.at = time;
                 request.owed = owed;
                 request.cause = Some(cause);
+                let rank = request.rank;
                 if !request.awaited {
+                    if self.takes_in && owed != Receipt::default() {
+                        self.unread[rank as usize].push(index);
+                    }
                     return;
                 }
                 request.awaited = false;
-                request.rank
+                rank
             }
         };
         let c = &mut self.contexts[context as usize];
@@ -755,14 +778,8 @@ impl Context {
     /// Something complete at `time` costs it something of the processor. What comes while it waits cannot be dealt with sooner than if it
     /// had been there: the part of a receive that does not need the message is over by then, or is not.
     fn take(&mut self, time: u64, owed: Receipt) {
-        let cost = if time <= self.clock {
-            owed.buffered
-        } else {
-            owed.awaited
-        };
-        let least = owed.buffered.max(cost);
-        if least > 0 {
-            self.inbox.push((time, cost, least));
+        if owed != Receipt::default() {
+            self.inbox.push((time, owed));
         }
     }
 
@@ -772,8 +789,14 @@ impl Context {
             self.inbox.sort_unstable();
         }
         let mut clock = self.clock;
-        for &(time, cost, least) in &self.inbox {
-            clock = (clock.max(time) + cost).max(clock + least);
+        for (number, &(time, owed)) in self.inbox.iter().enumerate() {
+            clock = match (time <= self.clock, number) {
+                (true, 0) => clock + owed.buffered,
+                (true, _) => clock + owed.buffered.min(owed.queued),
+                (false, 0) => (time + owed.awaited).max(clock + owed.buffered),
+                // Whether it just comes during another or just after makes no difference.
+                (false, _) => (clock + owed.queued).max(time + owed.awaited),
+            };
         }
         clock.max(self.ready) + self.owed
     }

@@ -42,7 +42,7 @@ pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, S
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use engine::{Options, interpret};
-pub use network::{Channel, Model, Table};
+pub use network::{Channel, Frames, Model, Table};
 pub use predict::{Interval, Prediction, Request, Section, predict, predict_reduced};
 pub use result::{
     Blocked, CriticalPath, Efficiencies, LinkLoad, Outcome, Problem, RankTimes, WaitKind, WaitState,

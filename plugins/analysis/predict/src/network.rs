@@ -75,6 +75,14 @@ pub struct Channel {
     pub receive_overhead: Table,
     /// The same for messages that were there before the receiver waited for them; none for no difference.
     pub buffered_overhead: Option<Table>,
+    /// The same for messages that come while the receiver deals with another; none for no difference.
+    pub queued_overhead: Option<Table>,
+    /// What it costs the sender to pack data of a derived datatype, by size.
+    pub pack_overhead: Table,
+    /// What it costs the receiver to unpack it.
+    pub unpack_overhead: Table,
+    /// How messages are cut up on the wire.
+    pub frames: Option<Frames>,
     /// Largest message that is sent without asking first, bytes.
     pub eager_limit: u64,
     /// Picoseconds per byte to copy a message that was there before its receive.
@@ -94,6 +102,10 @@ impl Channel {
             send_overhead: Table::default(),
             receive_overhead: Table::default(),
             buffered_overhead: None,
+            queued_overhead: None,
+            pack_overhead: Table::default(),
+            unpack_overhead: Table::default(),
+            frames: None,
             eager_limit: 65536,
             copy_per_byte: 0.0,
         }
@@ -107,14 +119,38 @@ impl Channel {
         }
     }
 
-    /// What a message costs its receiver.
+    /// What a message costs its receiver. Of a message of several frames, which is received frame by frame, it costs at least as much as
+    /// its last frame once it has come, and what could not be done while it came.
     pub fn receive(&self, bytes: u64) -> Receipt {
-        let awaited = self.receive_overhead.at(bytes);
-        let buffered = self.buffered_overhead.as_ref();
+        let whole = self.receive_overhead.at(bytes);
+        let or_whole = |table: &Option<Table>| table.as_ref().map_or(whole, |t| t.at(bytes));
+        let awaited = match self.frames {
+            None => whole,
+            Some(_) => {
+                let last = self.receive_overhead.at(bytes.min(self.first_frame()));
+                let left = whole.saturating_sub(self.wire_after_first(bytes));
+                left.max(last.min(whole))
+            }
+        };
+        let buffered = or_whole(&self.buffered_overhead);
+        let queued = self.queued_overhead.as_ref();
         Receipt {
             awaited,
-            buffered: buffered.map_or(awaited, |table| table.at(bytes)),
+            buffered,
+            queued: queued.map_or(whole.max(buffered), |table| table.at(bytes)),
         }
+    }
+
+    /// Bytes of a message that its first frame holds.
+    fn first_frame(&self) -> u64 {
+        self.frames.map_or(u64::MAX, |frames| {
+            frames.payload.saturating_sub(self.envelope)
+        })
+    }
+
+    /// Time on the wire of what follows a message's first frame, picoseconds.
+    pub fn wire_after_first(&self, bytes: u64) -> u64 {
+        self.wire(bytes) - self.wire(bytes.min(self.first_frame()))
     }
 
     /// Time that a service message takes, picoseconds.
@@ -124,7 +160,22 @@ impl Channel {
 
     /// Bytes on the wire.
     pub fn bytes(&self, bytes: u64) -> u64 {
-        bytes.saturating_add(self.envelope)
+        let all = bytes.saturating_add(self.envelope);
+        match self.frames {
+            None => all,
+            Some(frames) => {
+                let number = self.number_of_frames(bytes);
+                let headers = number.saturating_mul(frames.header);
+                all.saturating_add(headers)
+            }
+        }
+    }
+
+    /// Frames of a message.
+    pub fn number_of_frames(&self, bytes: u64) -> u64 {
+        let all = bytes.saturating_add(self.envelope);
+        let frames = self.frames.map(|frames| all.div_ceil(frames.payload));
+        frames.unwrap_or(1).max(1)
     }
 
     /// Time on the wire, picoseconds.
@@ -147,12 +198,36 @@ impl Channel {
 }
 
 /// Processor time that a completion costs, picoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Receipt {
     /// If it was waited for.
     pub awaited: u64,
     /// If it was there before.
     pub buffered: u64,
+    /// If it came while the rank dealt with another.
+    pub queued: u64,
+}
+
+impl Receipt {
+    /// With so much more, however the message came.
+    pub fn and(self, time: u64) -> Receipt {
+        Receipt {
+            awaited: self.awaited + time,
+            buffered: self.buffered + time,
+            queued: self.queued + time,
+        }
+    }
+}
+
+/// Frames of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Frames {
+    /// Bytes that a frame holds, at least 1.
+    pub payload: u64,
+    /// Bytes on the wire beyond them: headers, checksum, gap.
+    pub header: u64,
+    /// Their receiver acknowledges each so many frames of a message by one of nothing but its header; 0 for none.
+    pub acknowledge: u64,
 }
 
 /// Picoseconds per byte at a bandwidth in bytes per second; 0 for 0, which stands for no limit.
@@ -177,6 +252,43 @@ mod tests {
         assert_eq!(times, [100, 150, 200, 700, 1200, 1200]);
         assert_eq!(Table::default().at(5), 0);
         assert_eq!(Table::constant(7).at(5), 7);
+    }
+
+    #[test]
+    fn frames_and_headers_take_time_on_the_wire() {
+        let mut channel = Channel::new(Model::LogGp, 0, 1_000_000_000);
+        (channel.envelope, channel.frames) = (
+            24,
+            Some(Frames {
+                payload: 1448,
+                header: 90,
+                acknowledge: 0,
+            }),
+        );
+        // At 1 GB/s a byte takes a nanosecond.
+        let wires = [0, 1424, 1425, 8192].map(|bytes| channel.wire(bytes) / 1000);
+        assert_eq!(wires, [114, 1538, 1629, 8192 + 24 + 6 * 90]);
+    }
+
+    #[test]
+    fn frames_are_received_while_others_come() {
+        let mut channel = Channel::new(Model::LogGp, 0, 1_000_000_000);
+        channel.frames = Some(Frames {
+            payload: 1000,
+            header: 0,
+            acknowledge: 0,
+        });
+        channel.receive_overhead = Table {
+            points: vec![(0, 500_000), (1000, 500_000), (9000, 8_500_000)],
+        };
+        // 9 us of frames, of which the first takes 1: what 8 us are not enough for is left.
+        assert_eq!(channel.receive(9000).awaited, 500_000);
+        channel.per_byte = 500.0;
+        assert_eq!(channel.receive(9000).awaited, 4_500_000);
+        assert_eq!(channel.receive(9000).queued, 8_500_000);
+        assert_eq!(channel.receive(1000).awaited, 500_000);
+        channel.frames = None;
+        assert_eq!(channel.receive(9000).awaited, 8_500_000);
     }
 
     #[test]

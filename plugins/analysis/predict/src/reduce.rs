@@ -303,13 +303,21 @@ fn linear(
                     "its messages share links with those of others (network.contention); set network.contention = false",
                 );
             }
+            if calls && cluster.takes_in {
+                return fail(
+                    "a rank that waits takes in the messages of others too (network.take_in); set network.take_in = false",
+                );
+            }
             let channels = match (far, &op.action) {
                 (true, Action::Collective(_)) => vec![&cluster.network, &cluster.memory],
                 (true, _) => vec![&cluster.network],
                 (false, _) => vec![&cluster.memory],
             };
             for channel in channels {
-                if channel.copy_per_byte > 0.0 || channel.buffered_overhead.is_some() {
+                if channel.copy_per_byte > 0.0
+                    || channel.buffered_overhead.is_some()
+                    || channel.queued_overhead.is_some()
+                {
                     return fail(
                         "what a message costs depends on whether it comes before its receive (copy_bandwidth, buffered overheads)",
                     );

@@ -146,6 +146,10 @@ bcst = \"linear\"
 #[test]
 fn impossible_networks_are_refused() {
     let error = |text: &str| parse(text).unwrap_err();
+    assert!(error(&format!("{SMALL}frame_payload = \"0 B\"\n")).contains("is 0"));
+    assert!(error(&format!("{SMALL}frame_header = \"9 B\"\n")).contains("frame_payload"));
+    let both = format!("{SMALL}take_in = true\nprogress_thread = true\n");
+    assert!(error(&both).contains("a thread does it"));
     assert!(error("").contains("c.toml:1: network.latency: is missing"));
     assert!(error("[network]\nlatency = \"1 us\"\nbandwidth = \"0 GB/s\"\n").contains("is 0"));
     let torus =

@@ -2,8 +2,8 @@
 
 use nodescope_model::{Burst, CollectiveKind, Entry, PeerRef, Program, ProgramBuilder, Sequences};
 use nodescope_predict::{
-    Algorithm, Channel, Cluster, Code, Efficiencies, Model, Options, Outcome, Progress, Request,
-    Sharing, Table, Topology, interpret, predict,
+    Algorithm, Channel, Cluster, Code, Efficiencies, Frames, Model, Options, Outcome, Progress,
+    Request, Sharing, Table, Topology, interpret, predict,
 };
 use proptest::prelude::*;
 
@@ -111,10 +111,30 @@ fn clusters() -> Vec<Cluster> {
             },
             ..shared.clone()
         },
-        plain,
         Cluster {
             sharing: Sharing::Fair,
             ..shared.clone()
+        },
+        Cluster {
+            takes_in: true,
+            sharing: Sharing::Frames,
+            datatype_overhead: 50_000,
+            network: Channel {
+                queued_overhead: Some(Table::constant(400_000)),
+                envelope: 24,
+                frames: Some(Frames {
+                    payload: 1448,
+                    header: 90,
+                    acknowledge: 2,
+                }),
+                ..shared.network.clone()
+            },
+            ..shared.clone()
+        },
+        Cluster {
+            takes_in: true,
+            progress: Progress::Calls,
+            ..plain.clone()
         },
         Cluster {
             network: Channel {
@@ -127,6 +147,7 @@ fn clusters() -> Vec<Cluster> {
             sharing: Sharing::RoundTrip,
             ..shared.clone()
         },
+        plain,
         shared,
     ]
 }

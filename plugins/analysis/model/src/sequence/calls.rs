@@ -12,6 +12,7 @@ use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 pub(super) struct Prepared {
     action: Action,
     communicator: u64,
+    element_size: u32,
 }
 
 /// Adds a call's operations.
@@ -246,6 +247,7 @@ fn prepare(state: &mut RankState, record: &MpiRecord, action: Action) {
         Prepared {
             action,
             communicator,
+            element_size: record.element_size,
         },
     );
     state.push(record, Action::Nothing, None);
@@ -265,6 +267,7 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
         };
         let mut record = record.clone();
         record.communicator = prepared.communicator;
+        record.element_size = prepared.element_size;
         any = true;
         start(state, &record, serial, |slot| match prepared.action {
             Action::Send {

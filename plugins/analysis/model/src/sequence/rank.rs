@@ -10,6 +10,9 @@ use super::calls::{self, Prepared};
 use super::{Burst, Entry, Take};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
+/// Bytes of the largest predefined datatype, `MPI_C_LONG_DOUBLE_COMPLEX`.
+const LARGEST_PREDEFINED: u32 = 32;
+
 /// A request that has begun and not completed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Live {
@@ -269,6 +272,7 @@ impl RankState {
                     in_program: record.flags.contains(Flags::CALL_SITE_IN_PROGRAM),
                 },
                 communicator,
+                derived: record.element_size > LARGEST_PREDEFINED,
                 action,
             },
             opaque,

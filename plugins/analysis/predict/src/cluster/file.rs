@@ -11,7 +11,7 @@ use nodescope_model::CollectiveKind;
 
 use super::{Cluster, Placement, Preset, Progress, Sharing, Speed};
 use crate::collective::{Algorithm, Library, Selected};
-use crate::network::{Channel, Model, Table, per_byte};
+use crate::network::{Channel, Frames, Model, Table, per_byte};
 use crate::topology::{DIMENSIONS, Topology};
 
 /// The text of a cluster file, from which clusters are made with other settings than its own.
@@ -206,6 +206,7 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
             ("queue", Sharing::Queue),
             ("fair", Sharing::Fair),
             ("round-trip", Sharing::RoundTrip),
+            ("frames", Sharing::Frames),
         ];
         cluster.sharing = (item.choice("a way to share links", &ways)).unwrap_or_default();
     }
@@ -227,6 +228,14 @@ fn progress(section: &Section<'_>, cluster: &mut Cluster) {
     let runs = thread.as_ref().and_then(Item::boolean).unwrap_or(false);
     if runs {
         cluster.progress = Progress::Thread { beta: 0.0 };
+    }
+    if let Some(item) = section.item("take_in") {
+        cluster.takes_in = item.boolean().unwrap_or(false);
+        if runs && cluster.takes_in {
+            item.complain(
+                "is what a rank does that waits; with progress_thread = true a thread does it",
+            );
+        }
     }
     if let Some(item) = beta {
         if !runs {
@@ -290,6 +299,16 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     if let Some(item) = section.item("buffered_overhead") {
         channel.buffered_overhead = Some(table(&item));
     }
+    if let Some(item) = section.item("queued_overhead") {
+        channel.queued_overhead = Some(table(&item));
+    }
+    if let Some(item) = section.item("pack_overhead") {
+        channel.pack_overhead = table(&item);
+    }
+    if let Some(item) = section.item("unpack_overhead") {
+        channel.unpack_overhead = table(&item);
+    }
+    frames(section, channel);
     if let Some(bytes) = section
         .item("eager_limit")
         .and_then(|item| item.quantity::<Bytes>())
@@ -298,6 +317,34 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     }
     if let Some(rate) = section.item("copy_bandwidth").and_then(|item| rate(&item)) {
         channel.copy_per_byte = per_byte(rate);
+    }
+}
+
+/// What messages need on the wire beyond their bytes.
+fn frames(section: &Section<'_>, channel: &mut Channel) {
+    let bytes = |key: &'static str| {
+        let item = section.item(key)?;
+        let bytes = item.quantity::<Bytes>()?.0;
+        if bytes > 1 << 30 {
+            item.complain("is more than 1 GiB");
+        }
+        Some((item, bytes.min(1 << 30)))
+    };
+    let acknowledge = section.item("frame_acknowledge");
+    let acknowledge = acknowledge.and_then(|item| item.count(0..=1 << 16));
+    match (bytes("frame_payload"), bytes("frame_header")) {
+        (Some((item, 0)), _) => item.complain("is 0; write e.g. \"1448 B\""),
+        (Some((_, payload)), header) => {
+            channel.frames = Some(Frames {
+                payload,
+                header: header.map_or(0, |(_, bytes)| bytes),
+                acknowledge: acknowledge.map_or(0, u64::from),
+            });
+        }
+        (None, Some((item, _))) => {
+            item.complain("is of frames; write e.g. frame_payload = \"1448 B\" too");
+        }
+        (None, None) => {}
     }
 }
 
@@ -428,6 +475,9 @@ fn collectives(section: &Section<'_>, cluster: &mut Cluster) {
     }
     if let Some(item) = section.item("reduce_bandwidth") {
         cluster.reduce_per_byte = rate(&item).map_or(0.0, per_byte);
+    }
+    if let Some(item) = section.item("datatype_overhead") {
+        cluster.datatype_overhead = item.quantity::<Time>().unwrap_or_default().0;
     }
     let segment = section.item("segment");
     let segment = segment.and_then(|item| item.quantity::<Bytes>());

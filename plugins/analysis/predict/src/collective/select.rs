@@ -53,6 +53,23 @@ impl Choice {
     }
 }
 
+/// How many datatypes the library makes to name blocks in round `k` of a collective. Open MPI 4.1 does so where blocks are of different
+/// sizes: those that go and those that come in each round of Bruck's algorithm and in each but the first of the neighbour exchange,
+/// and that of the whole vector before it is broadcast.
+pub(crate) fn datatypes(
+    library: Library,
+    kind: CollectiveKind,
+    algorithm: Algorithm,
+    k: u32,
+) -> u64 {
+    match (library, kind, algorithm, k) {
+        (Library::OpenMpi, CollectiveKind::Allgatherv, Bruck, _) => 2,
+        (Library::OpenMpi, CollectiveKind::Allgatherv, NeighbourExchange, 1..) => 2,
+        (Library::OpenMpi, CollectiveKind::Allgatherv, GatherBroadcast, 0) => 1,
+        _ => 0,
+    }
+}
+
 /// The algorithm of the first row whose limit of ranks is above `size`, and of its first entry whose limit of bytes is above `bytes`.
 type Rules = &'static [(u32, &'static [(u64, Algorithm)])];
 

@@ -6,7 +6,7 @@ use nodescope_model::{CollectiveKind, Mode};
 
 use super::{Cause, Context, Engine, Phase, Target};
 use crate::code::{Code, NONE};
-use crate::collective::{Selected, Shape, round};
+use crate::collective::{Selected, Shape, datatypes, round};
 use crate::network::Receipt;
 use crate::result::{Problem, WaitKind};
 
@@ -194,7 +194,11 @@ impl Engine<'_> {
             match next {
                 None => self.contexts[context as usize].last = true,
                 Some(round) => {
-                    self.contexts[context as usize].round += 1;
+                    let library = self.cluster.collectives.library;
+                    let c = &mut self.contexts[context as usize];
+                    let made = datatypes(library, shape.kind, c.selected.algorithm, c.round);
+                    c.clock += made * self.cluster.datatype_overhead;
+                    c.round += 1;
                     wait = round.wait;
                     if let Some((from, bytes)) = round.receive {
                         let from = self.member(communicator, from);
@@ -214,6 +218,9 @@ impl Engine<'_> {
             }
             if wait {
                 if self.contexts[context as usize].pending > 0 {
+                    return false;
+                }
+                if self.takes_in(context) {
                     return false;
                 }
                 self.unblock(context);

@@ -27,11 +27,16 @@ pub(super) struct Message {
     pub asks: bool,
     /// It has been sent, and nobody knows yet when it arrives.
     pub flies: bool,
+    /// Of one that goes in frames: when its last byte has left its node, and when it has passed the links, as far as that is known.
+    pub left: u64,
+    pub passed: u64,
     /// Who is told when it has been sent, if that is not known at once.
     pub sender: Target,
     pub origin: Origin,
     /// The receive that it got.
     pub got: u32,
+    /// Its receiver has taken it in before it received it.
+    pub taken: bool,
 }
 
 /// A receive without its message.

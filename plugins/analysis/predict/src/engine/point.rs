@@ -29,6 +29,14 @@ impl Engine<'_> {
             .unwrap_or(NONE / 2)
     }
 
+    /// Whether an operation is with a derived datatype.
+    fn derived(&self, op: u32) -> bool {
+        self.code
+            .derived
+            .get(op as usize)
+            .is_some_and(|&derived| derived)
+    }
+
     pub(super) fn source(&self, context: u32, from: Option<PeerRef>) -> u32 {
         from.map_or(ANY, |from| from.resolve(context, self.world))
     }
@@ -100,10 +108,13 @@ impl Engine<'_> {
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
         let asks = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
-        let busy = match channel.model {
+        let mut busy = match channel.model {
             Model::LogGp => channel.send_overhead.at(bytes),
             Model::Post => 0,
         };
+        if self.derived(op) {
+            busy += channel.pack_overhead.at(bytes);
+        }
         let ready = start + busy;
         self.contexts[context as usize].clock = ready;
         let mut message = Message {
@@ -118,10 +129,13 @@ impl Engine<'_> {
             sequence: self.sent as u32,
             next: NONE,
             asks,
+            left: 0,
+            passed: 0,
             flies: !asks && self.flies((rank, to), bytes, channel),
             sender: target,
             origin,
             got: NONE,
+            taken: false,
         };
         if asks {
             self.expect(target);
@@ -287,10 +301,16 @@ impl Engine<'_> {
         let arrival = message.arrival;
         let (from, to, bytes, cause) = (message.from, message.to, message.bytes, message.cause());
         let channel = self.channel(from, to);
-        let mut owed = channel.receive(bytes);
+        let mut owed = if message.taken {
+            Receipt::default()
+        } else {
+            channel.receive(bytes)
+        };
         if arrival <= posted.time {
-            owed.awaited += channel.copy(bytes);
-            owed.buffered += channel.copy(bytes);
+            owed = owed.and(channel.copy(bytes));
+        }
+        if self.derived(posted.op) {
+            owed = owed.and(channel.unpack_overhead.at(bytes));
         }
         if matches!(posted.target, Target::Request { .. }) {
             let begins = arrival.saturating_sub(channel.wire(bytes));
@@ -439,7 +459,10 @@ impl Engine<'_> {
             self.progresses(to, arrival.saturating_sub(channel.wire(bytes)), arrival);
         }
         self.complete(message.sender, sent, Receipt::default(), receiver);
-        let owed = channel.receive(bytes);
+        let mut owed = channel.receive(bytes);
+        if self.derived(posted.op) {
+            owed = owed.and(channel.unpack_overhead.at(bytes));
+        }
         self.complete(posted.target, arrival, owed, sender);
     }
 

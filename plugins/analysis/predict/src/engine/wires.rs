@@ -10,6 +10,7 @@
 //! byte has left; then it has arrived after the latency of its way.
 
 use super::fluid::Fluid;
+use super::frames::Coming;
 use super::{Engine, FLIES, TICK};
 use crate::cluster::{Cluster, Sharing};
 use crate::network::{Channel, Model};
@@ -24,6 +25,8 @@ pub(super) struct Wires {
     route: Vec<u32>,
     /// Links that messages share equally.
     fluid: Option<Fluid>,
+    /// Frames on their way to each node, where they share the link to it.
+    pub(super) comes: Vec<Coming>,
 }
 
 /// A link, or a port.
@@ -43,7 +46,14 @@ const GAPS: usize = 32;
 impl Link {
     /// Reserves so much time, from `head` on; when the message begins to pass, if it does not pause, and when it has passed.
     fn occupy(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
+        let (_, end) = self.pause(now, head, time);
+        (end - time, end)
+    }
+
+    /// The same; when the message begins to pass, though it may pause.
+    fn pause(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let mut left = time;
+        let mut begin = None;
         if !self.gaps.is_empty() {
             let over = self.gaps.partition_point(|&(_, end)| end <= now);
             self.gaps
@@ -54,6 +64,7 @@ impl Link {
                 if time == 0 {
                     return (start, start);
                 }
+                let begin = *begin.get_or_insert(start);
                 let end = start + left.min(to - start);
                 left -= end - start;
                 match (from < start, end < to) {
@@ -69,7 +80,7 @@ impl Link {
                     }
                 }
                 if left == 0 {
-                    return (end - time, end);
+                    return (begin, end);
                 }
             }
         }
@@ -78,7 +89,7 @@ impl Link {
             self.gaps.push((self.free, start));
         }
         self.free = start + left;
-        (self.free - time, self.free)
+        (begin.unwrap_or(start), self.free)
     }
 }
 
@@ -93,13 +104,23 @@ impl Wires {
             true => cluster.topology.links(nodes) as usize,
             false => world as usize,
         };
-        let shared = cluster.contention && cluster.sharing != Sharing::Queue;
+        let fluid = matches!(cluster.sharing, Sharing::Fair | Sharing::RoundTrip);
+        let shared = cluster.contention && fluid;
+        let frames = cluster.contention && cluster.sharing == Sharing::Frames;
         Wires {
             nodes,
             links: vec![Link::default(); links],
             route: Vec::new(),
             fluid: shared.then(|| Fluid::new(links)),
+            comes: vec![Coming::default(); if frames { nodes as usize } else { 0 }],
         }
+    }
+
+    fn pause(&mut self, now: u64, link: u32, head: u64, bytes: u64, time: u64) -> (u64, u64) {
+        let link = &mut self.links[link as usize];
+        link.bytes += bytes;
+        link.busy += time;
+        link.pause(now, head, time)
     }
 
     fn occupy(&mut self, now: u64, link: u32, head: u64, bytes: u64, time: u64) -> (u64, u64) {
@@ -107,6 +128,24 @@ impl Wires {
         link.bytes += bytes;
         link.busy += time;
         link.occupy(now, head, time)
+    }
+
+    /// A frame passes the link to a node that it has come to at `head`, behind those that came before; when its last bit has passed.
+    pub(super) fn pass(&mut self, node: u32, head: u64, time: u64) -> u64 {
+        let link = &mut self.links[(self.nodes + node) as usize];
+        link.busy += time;
+        link.free = link.free.max(head) + time;
+        link.free
+    }
+
+    /// A frame leaves a node, behind others: when.
+    pub(super) fn leave(&mut self, now: u64, node: u32, time: u64, wire: u64) -> u64 {
+        self.links[node as usize].pause(now, time, wire).0
+    }
+
+    /// Counts bytes on the link to a node.
+    pub(super) fn count(&mut self, node: u32, bytes: u64) {
+        self.links[(self.nodes + node) as usize].bytes += bytes;
     }
 
     /// From when on a rank's own port is free, where messages do not share links.
@@ -186,10 +225,32 @@ impl Engine<'_> {
             port.free = start + busy;
             return (start + wire, start + wire + extra + hops);
         }
-        let route = std::mem::take(&mut wires.route);
+        let (_, left, head, passed) = self.goes((a, b), bytes, time, channel);
+        let wires = &mut self.wires;
+        let (_, end) = wires.occupy(self.now, wires.nodes + b, head, bytes, wire);
+        (left, passed.max(end) + extra)
+    }
+
+    /// A message goes to the link to its receiver, behind others: when its first byte leaves its node and when its last has left,
+    /// when its first comes to that link, if it does not pause, and when its last has passed those before it.
+    pub(super) fn goes(
+        &mut self,
+        (a, b): (u32, u32),
+        bytes: u64,
+        time: u64,
+        channel: &Channel,
+    ) -> (u64, u64, u64, u64) {
+        let cluster = self.cluster;
+        let wires = &mut self.wires;
+        let wire = channel.wire(bytes);
+        let occupied = wire.max(channel.gap);
+        let mut route = std::mem::take(&mut wires.route);
+        route.clear();
+        cluster.topology.route(a, b, wires.nodes, &mut route);
         let slow = cluster.link_per_byte.unwrap_or(channel.per_byte);
         let inner = (channel.bytes(bytes) as f64 * slow).round() as u64;
-        let (mut head, left) = wires.occupy(self.now, a, time, bytes, occupied);
+        let (begin, end) = wires.pause(self.now, a, time, bytes, occupied);
+        let (mut head, left) = (end - occupied, end);
         // The gap comes after the last byte.
         let left = left - (occupied - wire);
         let mut passed = left;
@@ -198,14 +259,13 @@ impl Engine<'_> {
             head = start + cluster.hop_latency;
             passed = passed.max(end) + cluster.hop_latency;
         }
-        let (_, end) = wires.occupy(self.now, wires.nodes + b, head, bytes, wire);
         wires.route = route;
-        (left, passed.max(end) + extra)
+        (begin, left, head, passed)
     }
 
     /// Whether a message's arrival is known only when its last byte has left.
     pub(super) fn flies(&self, (from, to): (u32, u32), bytes: u64, channel: &Channel) -> bool {
-        self.wires.fluid.is_some()
+        (self.wires.fluid.is_some() || !self.wires.comes.is_empty())
             && self.node_of[from as usize] != self.node_of[to as usize]
             && channel.bytes(bytes) > 0
             && (channel.per_byte > 0.0 || self.cluster.link_per_byte.is_some_and(|slow| slow > 0.0))
@@ -213,6 +273,10 @@ impl Engine<'_> {
 
     /// A message that flies will enter the network at `time`, those that are sent `at_once` a gap after their sender's last.
     pub(super) fn depart(&mut self, number: u32, mut time: u64, gap: u64, at_once: bool) {
+        if !self.wires.comes.is_empty() {
+            self.send_frames(number, time);
+            return;
+        }
         if gap > 0 && at_once {
             let node = self.node_of[self.messages.get(number).from as usize];
             let link = &mut self.wires.links[node as usize];

@@ -1,0 +1,115 @@
+//! Messages that share the link to their receiver frame by frame.
+//!
+//! A switch forwards frames as they come: of messages that come to a node from several others at the same time, each is as late as the
+//! frames of the others between its own make it. So when a message has come is known only when its last frame has reached the link to
+//! its receiver, since until then others may begin to come. Long messages go in a few large pieces, which is much the same.
+
+use std::collections::VecDeque;
+
+use super::{Engine, FLIES};
+use crate::network::Channel;
+
+/// Most pieces of a message.
+const PIECES: u64 = 32;
+
+/// Frames on their way to one node, by the time at which they come to its link.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Coming {
+    frames: VecDeque<Frame>,
+}
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    /// When its first bit comes to the link.
+    head: u64,
+    /// How long it takes.
+    time: u64,
+    /// Of the last frame of a message, its number.
+    last_of: Option<u32>,
+}
+
+impl Coming {
+    /// Adds a frame, behind those that come at the same time.
+    fn add(&mut self, frame: Frame) {
+        let frames = &self.frames;
+        let at = frames.partition_point(|other| other.head <= frame.head);
+        self.frames.insert(at, frame);
+    }
+}
+
+impl Engine<'_> {
+    /// A message enters the network in frames.
+    pub(super) fn send_frames(&mut self, number: u32, time: u64) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let channel = self.channel(from, to);
+        let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
+        let (begin, left, head, passed) = self.goes((a, b), bytes, time, channel);
+        let message = self.messages.get_mut(number);
+        (message.left, message.passed) = (left, passed);
+        let wire = channel.wire(bytes);
+        let pieces = channel.number_of_frames(bytes).clamp(1, PIECES);
+        // What is in its way at its node is in the way of its frames.
+        let (first, takes) = (head + begin + wire - left, left - begin);
+        let mut last = first;
+        self.acknowledge((a, b), bytes, head, channel);
+        for piece in 0..pieces {
+            let (from, to) = (wire * piece / pieces, wire * (piece + 1) / pieces);
+            last = first + takes * piece / pieces;
+            self.wires.comes[b as usize].add(Frame {
+                head: last,
+                time: to - from,
+                last_of: (piece + 1 == pieces).then_some(number),
+            });
+        }
+        self.wires.count(b, channel.bytes(bytes));
+        self.comes(last, FLIES | number);
+    }
+
+    /// Frames of a message are acknowledged when they come, if nothing holds them up: that takes time of the links the other way.
+    fn acknowledge(&mut self, (a, b): (u32, u32), bytes: u64, head: u64, channel: &Channel) {
+        let Some(frames) = channel.frames.filter(|frames| frames.acknowledge > 0) else {
+            return;
+        };
+        let number = channel.number_of_frames(bytes);
+        let acknowledgements = number / frames.acknowledge;
+        let pieces = acknowledgements.min(PIECES);
+        let time = (acknowledgements * frames.header) as f64 * channel.per_byte;
+        for piece in 0..pieces {
+            let come = channel.wire(bytes) * (piece + 1) * frames.acknowledge / number;
+            let each = (time / pieces as f64).round() as u64;
+            let head = self
+                .wires
+                .leave(self.now, b, head + come + channel.latency, each);
+            self.wires.comes[a as usize].add(Frame {
+                head,
+                time: each,
+                last_of: None,
+            });
+        }
+    }
+
+    /// The last frame of a message comes to its receiver's link: nothing can come before it any more.
+    pub(super) fn passes(&mut self, number: u32) {
+        let message = self.messages.get(number);
+        let (from, to, bytes) = (message.from, message.to, message.bytes);
+        let node = self.node_of[to as usize];
+        loop {
+            let coming = &mut self.wires.comes[node as usize].frames;
+            let Some(&frame) = coming.front().filter(|frame| frame.head <= self.now) else {
+                break;
+            };
+            coming.pop_front();
+            let end = self.wires.pass(node, frame.head, frame.time);
+            if let Some(number) = frame.last_of {
+                let message = self.messages.get_mut(number);
+                message.passed = message.passed.max(end);
+            }
+        }
+        let message = self.messages.get(number);
+        let (left, passed) = (message.left, message.passed);
+        let arrival = passed + self.channel(from, to).beyond_wire(bytes);
+        self.arrives(number, left, arrival);
+    }
+}

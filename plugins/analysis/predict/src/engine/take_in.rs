@@ -1,0 +1,74 @@
+//! Messages that come while their rank waits for others.
+//!
+//! An MPI library without a progress thread reads its connections in whatever call waits. It takes in what comes in the order in which it
+//! comes, keeps what nobody has asked for yet, and meanwhile does not see that what it waits for is there. So a rank's wait ends later by
+//! what such messages cost; when it receives them, only the copy is left of their cost.
+
+use super::Engine;
+use crate::code::NONE;
+use crate::network::Receipt;
+
+impl Engine<'_> {
+    /// Has a rank that waits take in what comes before the end of its wait. Whether the wait must be looked at again, because others may
+    /// send more before its end: then the rank wakes at that time.
+    pub(super) fn takes_in(&mut self, context: u32) -> bool {
+        if !self.takes_in || context >= self.world {
+            return false;
+        }
+        let at = context as usize;
+        let c = &self.contexts[at];
+        if c.inbox.is_empty() && c.ready <= c.clock {
+            // It has nothing to wait for, and does not look.
+            return false;
+        }
+        let mut end = self.contexts[at].served();
+        loop {
+            let known = self.contexts[at].inbox.len();
+            self.take_unexpected(context, end);
+            self.take_requests(context, end);
+            if self.contexts[at].inbox.len() == known {
+                break;
+            }
+            end = self.contexts[at].served();
+        }
+        let again = self.overtaken(end);
+        if again {
+            self.wake(context, end);
+        }
+        again
+    }
+
+    /// Messages that nobody has asked for, of those that arrive before `end`.
+    fn take_unexpected(&mut self, context: u32, end: u64) {
+        let mut number = self.queues.messages[context as usize].first;
+        while number != NONE {
+            let message = self.messages.get_mut(number);
+            let next = message.next;
+            if !message.asks && !message.flies && !message.taken && message.arrival < end {
+                message.taken = true;
+                let (from, bytes, arrival) = (message.from, message.bytes, message.arrival);
+                let owed = self.channel(from, context).receive(bytes);
+                self.contexts[context as usize].take(arrival, owed);
+            }
+            number = next;
+        }
+    }
+
+    /// Messages of receives that the rank waits for later.
+    fn take_requests(&mut self, context: u32, end: u64) {
+        let mut unread = std::mem::take(&mut self.unread[context as usize]);
+        unread.retain(|&index| {
+            let request = &mut self.requests[index as usize];
+            if !request.done || request.owed == Receipt::default() {
+                return false;
+            }
+            if request.at >= end {
+                return true;
+            }
+            let owed = std::mem::take(&mut request.owed);
+            self.contexts[context as usize].take(request.at, owed);
+            false
+        });
+        self.unread[context as usize] = unread;
+    }
+}

@@ -1,0 +1,184 @@
+//! What messages cost that come together or early, and data that has to be packed: by hand.
+
+use nodescope_model::{CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_predict::{
+    Algorithm, Channel, Cluster, Code, Frames, Model, Options, Progress, Sharing, Table, interpret,
+};
+
+const US: u64 = 1_000_000;
+
+/// L = 5 us, o = 1 us to send and 4 us to receive, 1 GB/s, shared.
+fn cluster() -> Cluster {
+    let channel = Channel {
+        send_overhead: Table::constant(US),
+        receive_overhead: Table::constant(4 * US),
+        ..Channel::new(Model::LogGp, 5 * US, 1_000_000_000)
+    };
+    Cluster {
+        contention: true,
+        progress: Progress::Calls,
+        ..Cluster::simple("c", channel)
+    }
+}
+
+/// The end of each rank.
+fn ends(program: &Program, cluster: &Cluster) -> Vec<u64> {
+    let outcome = interpret(&Code::new(program), cluster, &Options::default()).unwrap();
+    assert_eq!(outcome.problems, []);
+    let ends = outcome.ranks.iter().map(|rank| outcome.time - rank.idle);
+    ends.collect()
+}
+
+fn rank(absolute: u32) -> PeerRef {
+    PeerRef::Absolute(absolute)
+}
+
+/// Rank 0 waits for rank 1, whose message comes at 12 us, and then receives from rank 2, whose message came at 10 us.
+fn unexpected(with_request: bool) -> Program {
+    let mut builder = ProgramBuilder::new();
+    if with_request {
+        builder.ireceive(rank(2), 0, 0, 0);
+    }
+    builder.receive(rank(1), 0, 0).compute(20 * US);
+    match with_request {
+        true => builder.wait(&[0]),
+        false => builder.receive(rank(2), 0, 0),
+    };
+    builder.ranks(1);
+    builder.compute(6 * US).send(rank(0), 0, 0).ranks(1);
+    builder.compute(4 * US).send(rank(0), 0, 0).ranks(1);
+    builder.finish()
+}
+
+#[test]
+fn a_rank_that_waits_takes_in_what_it_does_not_wait_for() {
+    let mut cluster = cluster();
+    for with_request in [false, true] {
+        let program = unexpected(with_request);
+        cluster.takes_in = false;
+        // 12 + 4, 20 of work, 4 to receive.
+        assert_eq!(ends(&program, &cluster)[0], 40 * US);
+        cluster.takes_in = true;
+        // From 10 to 14 it takes in the other; nothing is left of that when it is received.
+        assert_eq!(ends(&program, &cluster)[0], (10 + 4 + 4 + 20) * US);
+        // The one behind the other costs less.
+        let mut cheaper = cluster.clone();
+        cheaper.network.queued_overhead = Some(Table::constant(3 * US));
+        assert_eq!(ends(&program, &cheaper)[0], (10 + 4 + 3 + 20) * US);
+    }
+    // A thread would do it.
+    cluster.progress = Progress::Thread { beta: 0.0 };
+    assert_eq!(ends(&unexpected(false), &cluster)[0], 40 * US);
+}
+
+#[test]
+fn what_comes_after_the_wait_is_not_taken_in() {
+    let mut builder = ProgramBuilder::new();
+    builder
+        .receive(rank(1), 0, 0)
+        .compute(20 * US)
+        .receive(rank(2), 0, 0)
+        .ranks(1);
+    builder.compute(6 * US).send(rank(0), 0, 0).ranks(1);
+    // It comes when the other has just been dealt with.
+    builder.compute(10 * US).send(rank(0), 0, 0).ranks(1);
+    let mut cluster = cluster();
+    cluster.takes_in = true;
+    assert_eq!(ends(&builder.finish(), &cluster)[0], (16 + 20 + 4) * US);
+}
+
+#[test]
+fn messages_share_the_link_to_their_receiver_by_frames() {
+    let mut builder = ProgramBuilder::new();
+    builder.receive(rank(1), 0, 10_000).ranks(1);
+    builder.send(rank(0), 0, 10_000).ranks(1);
+    builder.compute(2 * US).send(rank(0), 0, 10_000).ranks(1);
+    let program = builder.finish();
+    // That nobody receives the second is of no interest here.
+    let end = |cluster: &Cluster| {
+        let outcome = interpret(&Code::new(&program), cluster, &Options::default()).unwrap();
+        outcome.time - outcome.ranks[0].idle
+    };
+    let mut cluster = cluster();
+    // 1 + 10 on the wire + 5 + 4: what comes later does not delay it.
+    assert_eq!(end(&cluster), 20 * US);
+    cluster.sharing = Sharing::Frames;
+    cluster.network.frames = Some(Frames {
+        payload: 1000,
+        header: 0,
+        acknowledge: 0,
+    });
+    // Frames come from 1 us on, of the other message from 3 us on: seven of those pass before the last of these. Once that has come,
+    // it costs as much as a message of one frame.
+    assert_eq!(end(&cluster), (20 + 7) * US);
+}
+
+#[test]
+fn acknowledgements_take_time_of_the_links_back() {
+    let mut builder = ProgramBuilder::new();
+    builder.send(rank(1), 0, 4000).receive(rank(1), 1, 4000);
+    builder.ranks(1);
+    builder.compute(5 * US).send(rank(0), 1, 4000).ranks(1);
+    let program = builder.finish();
+    let mut cluster = cluster();
+    cluster.sharing = Sharing::Frames;
+    let mut end = |acknowledge: u64| {
+        cluster.network.frames = Some(Frames {
+            payload: 1000,
+            header: 1000,
+            acknowledge,
+        });
+        let outcome = interpret(&Code::new(&program), &cluster, &Options::default()).unwrap();
+        outcome.time - outcome.ranks[0].idle
+    };
+    // Four frames of 2 us from 6 us on, 5 of latency, 4 to receive.
+    assert_eq!(end(0), (6 + 8 + 5 + 4) * US);
+    // What came from 1 us on is acknowledged after two frames, at 10 us, and after four, at 14 us.
+    assert_eq!(end(2), (6 + 8 + 2 + 5 + 4) * US);
+    assert_eq!(end(5), end(0));
+}
+
+#[test]
+fn derived_datatypes_are_packed_and_unpacked() {
+    let mut cluster = cluster();
+    cluster.network.pack_overhead = Table::constant(2 * US);
+    cluster.network.unpack_overhead = Table::constant(3 * US);
+    let ends = |packs: bool, unpacks: bool| {
+        let mut builder = ProgramBuilder::new();
+        if packs {
+            builder.derived();
+        }
+        builder.send(rank(1), 0, 1000).ranks(1);
+        if unpacks {
+            builder.derived();
+        }
+        builder.receive(rank(0), 0, 1000).ranks(1);
+        ends(&builder.finish(), &cluster)
+    };
+    assert_eq!(ends(false, false), [US, 11 * US]);
+    assert_eq!(ends(true, false), [3 * US, 13 * US]);
+    assert_eq!(ends(false, true), [US, 14 * US]);
+    assert_eq!(ends(true, true), [3 * US, 16 * US]);
+}
+
+#[test]
+fn collectives_that_name_blocks_by_datatypes_make_them() {
+    let mut builder = ProgramBuilder::new();
+    builder
+        .collective(CollectiveKind::Allgatherv, 0, 1000)
+        .ranks(8);
+    let program = builder.finish();
+    let time = |algorithm: Algorithm, overhead: u64| {
+        let mut cluster = cluster().with_algorithm(CollectiveKind::Allgatherv, algorithm.into());
+        cluster.datatype_overhead = overhead;
+        let ends = ends(&program, &cluster);
+        ends.into_iter().max().unwrap()
+    };
+    // Two in each of three rounds.
+    let made = time(Algorithm::Bruck, US) - time(Algorithm::Bruck, 0);
+    assert_eq!(made, 6 * US);
+    // Two in each of four rounds but the first.
+    let made = time(Algorithm::NeighbourExchange, US) - time(Algorithm::NeighbourExchange, 0);
+    assert_eq!(made, 6 * US);
+    assert_eq!(time(Algorithm::Ring, US), time(Algorithm::Ring, 0));
+}
