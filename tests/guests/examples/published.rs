@@ -1,6 +1,6 @@
 //! Predicted against emulated time of the published reference programs, for `scripts/bench published` and
 //! plugins/analysis/predict/VALIDATION.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the trace of
-//! every one. `published DIR [RANKS,...]`; what DIR holds already is not emulated again.
+//! every other one. `published DIR [RANKS,...]`; what DIR holds already is not emulated again.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,6 +9,7 @@ use nodescope_guest_tests::image;
 use nodescope_guest_tests::published::{
     Network, PUBLISHED, REFERENCE, emulate, launch, overheads, programs, section, target,
 };
+use nodescope_image::JobFile;
 
 const PROGRAMS: [(&str, u32, u32); 6] = [
     ("heat", 1024, 30),
@@ -43,21 +44,28 @@ fn main() -> ExitCode {
     for (name, size, steps) in PROGRAMS {
         reference += &format!(" {name} {size} {steps}");
     }
-    // Job 0 of every trace is the transfers; then a job for each number of ranks.
-    let trace = |network: &Network, nodes: u32, commands: &[String]| {
+    let [reference_file, transfer_file] = &programs;
+    let trace = |network: &Network, nodes: u32, file: &JobFile, commands: &[String]| {
         let folder = dir.join(network.name);
-        if !folder.join("trace.nst").exists() {
+        let trace = folder.join("trace.nst");
+        let done = folder.join("done");
+        if !done.exists() {
             std::fs::create_dir_all(&folder).expect("a folder for the results");
-            emulate(image, network, nodes, &programs, commands, &folder);
+            let files = std::slice::from_ref(file);
+            emulate(image, network, nodes, files, commands, &folder);
+            std::fs::write(done, "").expect("a file in the folder for the results");
         }
-        folder.join("trace.nst")
+        trace
     };
-    let transfer = launch(4, "transfer 65000 5");
-    let calibration = trace(&REFERENCE, 4, std::slice::from_ref(&transfer));
+    let transfer = [launch(4, "transfer 65000 8")];
+    let calibration = trace(&REFERENCE, 4, transfer_file, &transfer);
     let overheads = overheads(&calibration, &REFERENCE);
-    let mut commands = vec![launch(2, "transfer 64 1")];
-    commands.extend(ranks.iter().map(|&ranks| launch(ranks, &reference)));
-    let traces = PUBLISHED.map(|network| trace(&network, nodes, &commands));
+    println!("{overheads:?}\n");
+    // A job of each trace for each number of ranks.
+    let commands: Vec<String> = (ranks.iter())
+        .map(|&ranks| launch(ranks, &reference))
+        .collect();
+    let traces = PUBLISHED.map(|network| trace(&network, nodes, reference_file, &commands));
 
     println!(
         "| network | program | ranks | emulated | predicted from its own trace | from a trace of another network |"
@@ -67,7 +75,7 @@ fn main() -> ExitCode {
     for (to, network) in PUBLISHED.iter().enumerate() {
         let cluster = target(network, &overheads);
         for (number, (program, ..)) in (0..).zip(PROGRAMS) {
-            for (job, ranks) in (1..).zip(&ranks) {
+            for (job, ranks) in (0..).zip(&ranks) {
                 let error = |from: usize| {
                     let predicted = section(&traces[from], job, number, &cluster).time;
                     let emulated = section(&traces[to], job, number, &cluster).traced;

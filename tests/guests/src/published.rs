@@ -10,12 +10,14 @@ use std::process::Command;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_fabric::LinkConfig;
+use nodescope_hypercall::record::communicator;
 use nodescope_hypercall::{Function, Peer, Tag};
 use nodescope_image::{Image, JobFile};
 use nodescope_model::sequence::SequenceBuilder;
 use nodescope_model::{Program, Take};
-use nodescope_predict::network::per_byte;
-use nodescope_predict::{Channel, Cluster, Model, Progress, Request, Section, Table, predict};
+use nodescope_predict::{
+    Channel, Cluster, Frames, Model, Progress, Request, Section, Sharing, Table, predict,
+};
 use nodescope_trace::{Body, TraceReader};
 
 use crate::{cluster, program, run_well, small_node};
@@ -57,11 +59,18 @@ pub const PUBLISHED: [Network; 3] = [
     },
 ];
 
-/// A frame's payload, and what it takes on the wire: MTU 1500 less IPv4 and TCP headers with time stamps; with Ethernet's header,
-/// checksum, preamble and gap.
-const FRAME: (u64, u64) = (1448, 1538);
+/// MTU 1500 less IPv4 and TCP headers with time stamps; those, Ethernet's header, checksum, preamble and gap.
+const FRAMES: Frames = Frames {
+    payload: 1448,
+    header: 90,
+    // TCP acknowledges every second one (RFC 5681, section 4.2).
+    acknowledge: 2,
+};
 
-/// What messages cost their ends, by size: picoseconds.
+/// Open MPI's header of a message over TCP, of the transport and of matching.
+const HEADER: u64 = 24;
+
+/// What messages cost their ends, by size, and datatypes: picoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Overheads {
     /// The sender.
@@ -70,6 +79,14 @@ pub struct Overheads {
     pub receive: Table,
     /// A receiver that the message was waiting for.
     pub buffered: Table,
+    /// A receiver that deals with another message.
+    pub queued: Table,
+    /// The sender, to pack a derived datatype.
+    pub pack: Table,
+    /// The receiver, to unpack it.
+    pub unpack: Table,
+    /// To make a datatype, commit and free it.
+    pub datatype: u64,
 }
 
 /// The programs `reference` and `transfer` for the job disk; none, with a line that says why, without the compilers.
@@ -176,93 +193,189 @@ fn median(values: &mut [u64]) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
+/// The mean without the twentieth part at either end, in which interrupts and the like lie.
+fn mean(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    let cut = values.len() / 20;
+    let kept = &values[cut..values.len() - cut];
+    kept.iter().sum::<u64>() / (kept.len() as u64).max(1)
+}
+
+/// Calls of one kind, by rank: beginnings and ends.
+type Calls = BTreeMap<u32, Vec<(u64, u64)>>;
+
+/// The kinds of calls in `transfer`, by its tags; the waits for what has tag 4.
+const WAIT: u32 = 100;
+
+fn durations(calls: &Calls) -> Vec<u64> {
+    calls
+        .values()
+        .flatten()
+        .map(|(begin, end)| end - begin)
+        .collect()
+}
+
+/// How long after a message came a rank's call in a ring ended, where it waited for it: messages cost their sender `send`, and are
+/// under way for `way`.
+fn after_arrival(ring: &Calls, send: u64, way: u64) -> Vec<u64> {
+    let ranks = ring.len() as u32;
+    let mut times = Vec::new();
+    for (&rank, own) in ring {
+        let Some(before) = ring.get(&((rank + ranks - 1) % ranks)) else {
+            continue;
+        };
+        for (&(begin, end), &(sent, _)) in own.iter().zip(before) {
+            let arrival = sent + send + way;
+            if arrival > begin + send {
+                times.push(end.saturating_sub(arrival));
+            }
+        }
+    }
+    times
+}
+
+/// How long after the first of two messages was dealt with the second was, where it came meanwhile.
+fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64) -> Vec<u64> {
+    let ranks = waits.len() as u32;
+    let mut times = Vec::new();
+    for (&rank, own) in waits {
+        for (number, &(begin, end)) in own.iter().enumerate() {
+            // The first of two messages of the rank before, and the second of that before it.
+            let [Some(one), Some(other)] = [1, 2].map(|distance| {
+                let from = sends.get(&((rank + ranks - distance) % ranks))?;
+                let (sent, _) = from.get(2 * number + distance as usize - 1)?;
+                Some(sent + send + way)
+            }) else {
+                continue;
+            };
+            let (first, second) = (one.min(other), one.max(other));
+            if first > begin && second < first + receive {
+                times.push(end.saturating_sub(first + receive));
+            }
+        }
+    }
+    times
+}
+
 /// What messages cost, from the trace of `transfer` (its first job) in a cluster of that network.
 ///
 /// # Panics
 ///
 /// If the trace cannot be read, or is of something else.
 pub fn overheads(trace: &Path, network: &Network) -> Overheads {
-    /// Times of one size.
-    #[derive(Default)]
-    struct Times {
-        sends: Vec<u64>,
-        late: Vec<u64>,
-        /// By rank: beginnings and ends.
-        ring: BTreeMap<u32, Vec<(u64, u64)>>,
-    }
-    let mut sizes: BTreeMap<u64, Times> = BTreeMap::new();
+    let mut kinds: BTreeMap<(u64, u32), Calls> = BTreeMap::new();
+    let mut alone = Calls::new();
+    // Of the messages that each rank waits for.
+    let mut size: BTreeMap<u32, u64> = BTreeMap::new();
     for event in TraceReader::open(trace).expect("the trace").events() {
         let event = event.expect("an event");
         let Body::Mpi(call) = event.body else {
             continue;
         };
         let record = &call.record;
-        let (begin, end) = (call.entry.time, call.exit.time);
+        let times = (call.entry.time, call.exit.time);
         let Peer::Rank(rank) = record.rank else {
             continue;
         };
-        let bytes = record.send_bytes.max(record.receive_bytes);
-        let tag = |tag| match tag {
-            Tag::Value(tag) => tag,
-            _ => 0,
-        };
-        let tags = (tag(record.send_tag), tag(record.receive_tag));
-        if record.function == Function::Finalize {
+        let mut bytes = record.send_bytes.max(record.receive_bytes);
+        let kind = match (record.function, record.send_tag, record.receive_tag) {
             // The first job is over.
-            break;
-        }
-        let measures = matches!(
-            (record.function, tags),
-            (Function::Send, (1, _)) | (Function::Recv, (_, 3)) | (Function::Sendrecv, _)
-        );
-        if !measures {
-            continue;
-        }
-        let times = sizes.entry(bytes).or_default();
-        match (record.function, tags) {
-            (Function::Send, _) => times.sends.push(end - begin),
-            (Function::Recv, (_, 3)) => times.late.push(end - begin),
-            (Function::Sendrecv, _) => times.ring.entry(rank).or_default().push((begin, end)),
-            _ => {}
-        }
+            (Function::Finalize, ..) => break,
+            (Function::Barrier, ..) if record.communicator == communicator::SELF => {
+                alone.entry(rank).or_default().push(times);
+                continue;
+            }
+            (Function::Waitall, ..) => {
+                bytes = size.get(&rank).copied().unwrap_or(0);
+                WAIT
+            }
+            (Function::Isend, Tag::Value(tag @ 4), _) => {
+                size.insert(rank, bytes);
+                tag
+            }
+            (Function::Send, Tag::Value(tag @ (1 | 5)), _)
+            | (Function::Sendrecv, Tag::Value(tag @ (2 | 6)), _)
+            | (Function::Recv, _, Tag::Value(tag @ 3)) => tag,
+            _ => continue,
+        };
+        let calls = kinds.entry((bytes, kind)).or_default();
+        calls.entry(rank).or_default().push(times);
     }
+    let sizes: Vec<u64> = (kinds.keys())
+        .filter_map(|&(bytes, kind)| (kind == 2).then_some(bytes))
+        .collect();
     assert!(sizes.len() > 3, "{} has no transfers", trace.display());
-    let bytes_per_second = network.bandwidth / 8 * FRAME.0 / FRAME.1;
-    let mut result = Overheads::default();
-    for (bytes, mut times) in sizes {
-        let send = median(&mut times.sends);
-        let wire = network.latency + (bytes as f64 * per_byte(bytes_per_second)).round() as u64;
-        let mut shifts: Vec<u64> = (times.ring.values())
-            .filter_map(|calls| {
-                // The first calls bring the ranks in step.
-                let (first, last) = (calls.get(2)?, calls.last()?);
-                Some((last.1 - first.0) / (calls.len() as u64 - 2))
-            })
-            .collect();
-        // All send at once there, as programs do that exchange borders: in a ping-pong nobody is busy.
-        let receive = median(&mut shifts).saturating_sub(send + wire);
-        result.send.points.push((bytes, send));
-        result.receive.points.push((bytes, receive));
-        let late = median(&mut times.late);
-        result.buffered.points.push((bytes, late));
+    let channel = channel(network, &Overheads::default());
+    let mut result = Overheads {
+        datatype: datatype(&alone),
+        ..Overheads::default()
+    };
+    for bytes in sizes {
+        let mut of = |kind| kinds.remove(&(bytes, kind)).unwrap_or_default();
+        let add = |table: &mut Table, time| table.points.push((bytes, time));
+        let send = median(&mut durations(&of(1)));
+        let way = channel.latency + channel.wire(bytes);
+        // Where all send at once, as programs do that exchange borders: in a ping-pong nobody is busy.
+        let receive = mean(after_arrival(&of(2), send, way));
+        add(&mut result.send, send);
+        // Of which something is done while its frames come.
+        add(
+            &mut result.receive,
+            receive + channel.wire_after_first(bytes),
+        );
+        add(&mut result.buffered, median(&mut durations(&of(3))));
+        let queued = after_another(&of(4), &of(WAIT), send, way, receive);
+        // Large messages from two sides hold each other up on the wire.
+        if !queued.is_empty() {
+            add(&mut result.queued, mean(queued));
+        }
+        let mut packed = durations(&of(5));
+        if !packed.is_empty() {
+            let pack = median(&mut packed).saturating_sub(send);
+            let unpack = mean(after_arrival(&of(6), send + pack, way)).saturating_sub(receive);
+            add(&mut result.pack, pack);
+            add(&mut result.unpack, unpack);
+        }
     }
     result
 }
 
-/// A cluster of one rank a node with that network.
-pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
-    let bytes_per_second = network.bandwidth / 8 * FRAME.0 / FRAME.1;
-    let channel = Channel {
+/// The time that a datatype takes to make and free: between calls by each rank alone lie none and twenty of them in turn.
+fn datatype(alone: &Calls) -> u64 {
+    let mut gaps = [(); 2].map(|()| Vec::new());
+    for barriers in alone.values() {
+        for (number, pair) in barriers.chunks_exact(2).enumerate() {
+            gaps[number % 2].push(pair[1].0 - pair[0].1);
+        }
+    }
+    let [mut none, mut twenty] = gaps;
+    median(&mut twenty).saturating_sub(median(&mut none)) / 20
+}
+
+fn channel(network: &Network, overheads: &Overheads) -> Channel {
+    Channel {
         send_overhead: overheads.send.clone(),
         receive_overhead: overheads.receive.clone(),
         buffered_overhead: Some(overheads.buffered.clone()),
-        // 64 KiB with the header of Open MPI.
+        queued_overhead: Some(overheads.queued.clone()),
+        pack_overhead: overheads.pack.clone(),
+        unpack_overhead: overheads.unpack.clone(),
+        // 64 KiB with the header.
         eager_limit: 65_500,
-        ..Channel::new(Model::LogGp, network.latency, bytes_per_second)
-    };
-    let mut cluster = Cluster::simple(network.name, channel);
+        envelope: HEADER,
+        frames: Some(FRAMES),
+        ..Channel::new(Model::LogGp, network.latency, network.bandwidth / 8)
+    }
+}
+
+/// A cluster of one rank a node with that network.
+pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
+    let mut cluster = Cluster::simple(network.name, channel(network, overheads));
     cluster.contention = true;
+    cluster.sharing = Sharing::Frames;
     cluster.progress = Progress::Calls;
+    cluster.takes_in = true;
+    cluster.datatype_overhead = overheads.datatype;
     cluster
 }
 

@@ -12,7 +12,7 @@ fn programs_on_four_ranks_are_predicted_for_another_network() {
     let Some(image) = image() else { return };
     let [traced, emulated] = [(); 2].map(|()| tempfile::tempdir().unwrap());
     let run = launch(4, "reference heat 1024 10 jacobi-f 1920 10");
-    let commands = [launch(4, "transfer 9000 5"), run.clone()];
+    let commands = [launch(4, "transfer 9000 6"), run.clone()];
     let (trace, _) = emulate(image, &REFERENCE, 4, &programs, &commands, traced.path());
     let overheads = overheads(&trace, &REFERENCE);
     println!("{overheads:?}");
