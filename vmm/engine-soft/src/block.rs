@@ -115,7 +115,7 @@ impl Block {
 
 /// Hashes the few words of a key by multiplication: they are addresses, not chosen by an adversary of this process.
 #[derive(Default)]
-struct AddressHasher(u64);
+pub struct AddressHasher(u64);
 
 impl Hasher for AddressHasher {
     fn finish(&self) -> u64 {

@@ -12,7 +12,7 @@ use crate::filter::Baseline;
 use crate::lookup::Entry;
 use crate::lower::lower;
 use crate::memory::is_canonical;
-use crate::mmu::Intent;
+use crate::mmu::{Intent, Page};
 use crate::op::{Op, RIP, Trap};
 
 /// Longest block in instructions.
@@ -52,7 +52,7 @@ impl Cpu {
         if self.mode == Mode::Bits64 && !is_canonical(ip) {
             return Err(self.raise(Exception::gp(0)));
         }
-        let page = self.translate(linear, Intent::Fetch)?;
+        let page = self.code_page(linear)?;
         if page.host.is_null() {
             return Err(self.unsupported(format!(
                 "instruction fetch from device memory at {:#x}",
@@ -85,7 +85,7 @@ impl Cpu {
             return Ok(self.add_block(linear, key, mode, block));
         }
         // The first instruction reaches into the next page.
-        let second = self.translate(linear.wrapping_add(in_page as u64), Intent::Fetch)?;
+        let second = self.code_page(linear.wrapping_add(in_page as u64))?;
         if second.host.is_null() {
             return Err(self.unsupported(format!(
                 "instruction fetch from device memory at {:#x}",
@@ -124,6 +124,16 @@ impl Cpu {
         let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
         let block = Block::new(ops, physical, second.physical, len as u32, cells);
         Ok(self.add_block(linear, key, mode, block))
+    }
+
+    /// The page that code at an address is fetched from.
+    fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
+        if let Some(page) = self.blocks.page(linear, self.code_key) {
+            return Ok(*page);
+        }
+        let page = self.translate(linear, Intent::Fetch)?;
+        self.blocks.add_page(linear, self.code_key, page);
+        Ok(page)
     }
 
     fn add_block(&mut self, linear: u64, key: u8, mode: Mode, block: Block) -> Entry {

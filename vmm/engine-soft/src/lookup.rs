@@ -1,7 +1,11 @@
 //! Where a vCPU finds decoded blocks: a direct-mapped table from instruction pointer to block answers nearly every look-up.
 
-use crate::block::{Block, Blocks};
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+
+use crate::block::{AddressHasher, Block, Blocks};
 use crate::cpu::Mode;
+use crate::mmu::Page;
 use crate::op::Op;
 
 /// Entries of the table from instruction pointer to block.
@@ -76,6 +80,9 @@ pub struct BlockTable {
     epoch: [u32; 2],
     /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
     pages: [[u64; PAGE_WORDS]; 2],
+    /// Where the pages of each half lie that code was fetched from under its epoch, by linear page and key. A page's code lies
+    /// in one place as long as the epoch lasts, so that blocks of a page may lead to each other, whoever linked them.
+    places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,
     /// See [`BlockTable::counts`].
@@ -88,6 +95,7 @@ impl Default for BlockTable {
             slots: vec![EMPTY; SLOTS].into(),
             epoch: [0; 2],
             pages: [[0; PAGE_WORDS]; 2],
+            places: Default::default(),
             upper_not_global: false,
             counts: Counts::default(),
         }
@@ -139,6 +147,17 @@ impl BlockTable {
         }
         let block = blocks.find(physical, second, mode)?;
         Some(self.remember(ip, key, block))
+    }
+
+    /// The page of an address that code was fetched from before under the same translations.
+    pub fn page(&self, linear: u64, key: u8) -> Option<&Page> {
+        self.places[(linear >> 63) as usize].get(&(linear >> 12, key))
+    }
+
+    /// Code is fetched from this page of an address.
+    pub fn add_page(&mut self, linear: u64, key: u8, page: Page) {
+        self.note_pages(linear, 1);
+        self.places[(linear >> 63) as usize].insert((linear >> 12, key), page);
     }
 
     /// Find this block at an instruction pointer from now on.
@@ -223,6 +242,7 @@ impl BlockTable {
     fn bump(&mut self, half: usize) {
         self.counts.changes[half] += 1;
         self.pages[half].fill(0);
+        self.places[half].clear();
         self.upper_not_global &= half != 1;
         self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);
         if self.epoch[half] == 0 {

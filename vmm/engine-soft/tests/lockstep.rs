@@ -41,13 +41,15 @@ fn random_bytes_agree() {
     agree(Kind::Bytes, 30);
 }
 
-/// PCMPISTRI with RCX in its address; operands with a segment's base that lie elsewhere without it.
+/// PCMPISTRI with RCX in its address; operands with a segment's base that lie elsewhere without it; a page of code that the
+/// kernel puts elsewhere without saying so, between two vCPUs. The programs of `Kind::Blocks` have changed since 5411 was found.
 #[test]
 fn what_once_differed_agrees() {
     for (kind, seed) in [
         (Kind::Blocks, 5411),
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
+        (Kind::Node, 106_427),
     ] {
         if let Err(failure) = run(&[kind], seed, 1, None, |_| {}) {
             panic!("{failure}");
