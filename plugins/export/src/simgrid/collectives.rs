@@ -19,7 +19,7 @@
 use std::fmt::Write;
 
 use nodescope_hypercall::record::Flags;
-use nodescope_hypercall::{Function, MpiRecord};
+use nodescope_hypercall::{Function, MpiRecord, Peer};
 
 use super::root;
 
@@ -466,6 +466,8 @@ pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
         record.function.blocking(),
         Function::NeighborAllgather | Function::NeighborAllgatherv
     );
+    // Sums of bytes leave out those beyond the edge of a grid, to whom nothing goes.
+    let real = |peers: &[Peer]| peers.iter().filter(|peer| peer.rank().is_some()).count();
     let mut out = Vec::new();
     for (at, source) in record.sources.iter().enumerate() {
         if let Some(from) = source.rank() {
@@ -473,7 +475,7 @@ pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
                 &record.receive_bytes_from,
                 record.receive_bytes,
                 at,
-                record.sources.len(),
+                real(&record.sources),
             );
             out.push(Action::Ireceive { from, bytes });
         }
@@ -487,7 +489,7 @@ pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
                     &record.send_bytes_to,
                     record.send_bytes,
                     at,
-                    record.destinations.len(),
+                    real(&record.destinations),
                 ),
             };
             out.push(Action::Isend { to, bytes });
@@ -499,7 +501,7 @@ pub(super) fn neighbours(record: &MpiRecord) -> Vec<Action> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nodescope_hypercall::{Peer, ThreadId};
+    use nodescope_hypercall::ThreadId;
     use std::collections::HashMap;
 
     /// Every message that one rank sends, another receives, in the same number and size; and nobody waits for ever.
@@ -675,6 +677,30 @@ mod tests {
                     record.send_bytes = 48 * size as u64;
                 });
             }
+        }
+    }
+
+    /// The first of a line of ranks: on its left there is nobody, and no byte either.
+    #[test]
+    fn neighbours_beyond_the_edge_take_no_share() {
+        let thread = ThreadId { pid: 1, tid: 1 };
+        for (function, sent) in [
+            (Function::NeighborAllgather, 24),
+            (Function::IneighborAllgather, 24),
+            (Function::NeighborAlltoall, 24),
+        ] {
+            let mut record = MpiRecord::new(function, thread, Peer::Rank(0), 0);
+            record.sources = vec![Peer::Null, Peer::Rank(1)];
+            record.destinations = record.sources.clone();
+            (record.send_bytes, record.receive_bytes) = (sent, 24);
+            let bytes: Vec<_> = neighbours(&record)
+                .into_iter()
+                .map(|action| match action {
+                    Action::Ireceive { from: 1, bytes } | Action::Isend { to: 1, bytes } => bytes,
+                    _ => panic!("a message to nobody"),
+                })
+                .collect();
+            assert_eq!(bytes, [24, 24], "{function}");
         }
     }
 }
