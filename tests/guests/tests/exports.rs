@@ -7,7 +7,8 @@ use std::process::Command;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_export::{Format, Network, Options, export};
-use nodescope_guest_tests::{Finished, cluster, image, run_well};
+use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_well};
+use nodescope_machine::topology::NodeTopology;
 use nodescope_study::Study;
 use nodescope_trace::{Body, TraceReader};
 
@@ -151,4 +152,32 @@ fn the_whole_of_hpcc_is_exported_to_every_format() {
             .contains("End of HPC Challenge tests")
     );
     check(&finished, Network::default(), 4);
+}
+
+/// A program that calls every function the tracer knows: one-sided epochs, intercommunicators, partitioned and persistent operations,
+/// neighbourhood collectives, files. No format has all of them: what one lacks is in its notes.
+fn every(compiler: &str, launcher: &str) {
+    const PROGRAM: &str = "../../../vmm/hypercall/tests/mpi/every.c";
+    let Some(binary) = compile(compiler, PROGRAM, &["-O1", "-w", "-DNO_PROCESSES"]) else {
+        return;
+    };
+    let Some(image) = image() else { return };
+    let job = format!("#!/bin/sh\nset -e\n{launcher} -n 4 ./every /tmp/file /tmp/books\n");
+    let files = [program("run", job), program("every", binary)];
+    let node = NodeTopology::uniform(1, 4, 1, 512 << 20);
+    let mut config = cluster(image, 1, node, &files);
+    config.trace = true;
+    let dir = tempfile::tempdir().unwrap();
+    let finished = run_well(&config, dir.path());
+    check(&finished, Network::default(), 4);
+}
+
+#[test]
+fn every_function_of_open_mpi_is_exported_to_every_format() {
+    every("mpicc.openmpi", "mpirun.openmpi");
+}
+
+#[test]
+fn every_function_of_mpich_is_exported_to_every_format() {
+    every("mpicc.mpich", "mpiexec.mpich");
 }
