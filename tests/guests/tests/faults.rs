@@ -47,7 +47,7 @@ fn ran(
     let mut config = cluster(image, nodes, node, &files);
     config.trace = true;
     config.deadlock_ps = deadlock_ps;
-    config.time_limit_ps = 8 * SECOND_PS;
+    config.time_limit_ps = 4 * SECOND_PS;
     config.host_threads = 2;
     let dir = tempfile::tempdir().unwrap();
     let finished = run(&config, dir.path()).unwrap();
@@ -246,7 +246,8 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     let [polls, finalize] = ran.standing.calls.as_slice() else {
         panic!("{:?}", ran.standing);
     };
-    assert_eq!(polls.call, "MPI_Iprobe(from 1, tag 9, MPI_COMM_WORLD)");
+    // The polls of a run may ask for different messages.
+    assert_eq!(polls.call, "MPI_Iprobe(MPI_COMM_WORLD)");
     assert!(
         matches!(polls.waits, Waits::Polling { polls: 1000.. }),
         "{polls:?}"
