@@ -173,7 +173,7 @@ pub struct Native {
     pending: Option<u32>,
     /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
     interpret_next: bool,
-    /// What the block cache's counts were when the tables here were last right.
+    /// What the block table's counts were when the tables here were last right.
     seen: Counts,
     /// Halves of the address space that each table of instruction pointers has entries of.
     halves: [[bool; 2]; 2],
@@ -425,7 +425,7 @@ impl Cpu {
             && self.fx.mxcsr() & 0x1f80 == 0x1f80
     }
 
-    /// Take notice of changes to the block cache.
+    /// Take notice of changes to the block table.
     fn catch_up(&mut self) {
         let seen = self.blocks.counts();
         if seen == self.native.seen {
