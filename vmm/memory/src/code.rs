@@ -25,43 +25,48 @@ struct Page {
 ///
 /// Atomics make it shareable; all accesses are relaxed because the vCPUs and devices of a node run on one thread at a time.
 #[derive(Clone, Debug, Default)]
-pub struct CodeMap {
-    pages: Arc<[Page]>,
+pub struct CodeMap(Arc<Region>);
+
+#[derive(Debug, Default)]
+struct Region {
+    pages: Box<[Page]>,
     /// Times that a page went from holding no code to holding some.
-    marks: Arc<AtomicU64>,
+    marks: AtomicU64,
     /// Times that code was written to.
-    rewrites: Arc<AtomicU64>,
+    rewrites: AtomicU64,
 }
 
 impl CodeMap {
     /// Generation of the page at this offset.
     #[inline]
     pub fn generation(&self, offset: usize) -> u32 {
-        self.pages[offset >> 12].generation.load(Ordering::Relaxed)
+        self.0.pages[offset >> 12]
+            .generation
+            .load(Ordering::Relaxed)
     }
 
     /// Address of the page's generation counter, for engines that check it in their inner loop. Valid while any clone of
     /// this map lives.
     pub fn generation_cell(&self, offset: usize) -> &AtomicU32 {
-        &self.pages[offset >> 12].generation
+        &self.0.pages[offset >> 12].generation
     }
 
     /// Whether any code was decoded from the page at this offset.
     #[inline]
     pub fn has_code(&self, offset: usize) -> bool {
-        self.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
+        self.0.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
     }
 
     /// Record that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
     /// first: whoever caches write permission for the page must drop it.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
-        let page = &self.pages[offset >> 12];
+        let page = &self.0.pages[offset >> 12];
         let first = page
             .mask
             .fetch_or(granules(offset & 0xfff, len), Ordering::Relaxed)
             == 0;
         if first {
-            self.marks.fetch_add(1, Ordering::Relaxed);
+            self.0.marks.fetch_add(1, Ordering::Relaxed);
         }
         first
     }
@@ -70,14 +75,14 @@ impl CodeMap {
     /// run, and drops what it cached where it differs.
     #[inline]
     pub fn marks(&self) -> u64 {
-        self.marks.load(Ordering::Relaxed)
+        self.0.marks.load(Ordering::Relaxed)
     }
 
     /// Advances whenever code is written to: whoever keeps code that is known to be current compares it when it starts to
     /// run and after each access to a device.
     #[inline]
     pub fn rewrites(&self) -> u64 {
-        self.rewrites.load(Ordering::Relaxed)
+        self.0.rewrites.load(Ordering::Relaxed)
     }
 
     /// Record a write to `offset..offset + len`; returns true if it hit code.
@@ -87,14 +92,14 @@ impl CodeMap {
         let (mut at, end) = (offset, offset + len);
         while at < end {
             let stop = ((at | 0xfff) + 1).min(end);
-            let page = &self.pages[at >> 12];
+            let page = &self.0.pages[at >> 12];
             let mask = page.mask.load(Ordering::Relaxed);
             let written = granules(at & 0xfff, stop - at);
             if mask & written != 0 {
                 page.generation.fetch_add(1, Ordering::Relaxed);
                 // All blocks of the page die with the generation, so all its marks go too; decoding sets them again.
                 page.mask.store(0, Ordering::Relaxed);
-                self.rewrites.fetch_add(1, Ordering::Relaxed);
+                self.0.rewrites.fetch_add(1, Ordering::Relaxed);
                 hit = true;
             }
             at = stop;
@@ -167,11 +172,10 @@ impl NewBitmap for CodeMap {
                 generation: AtomicU32::new(0),
             })
             .collect();
-        Self {
+        Self(Arc::new(Region {
             pages,
-            marks: Arc::default(),
-            rewrites: Arc::default(),
-        }
+            ..Region::default()
+        }))
     }
 }
 

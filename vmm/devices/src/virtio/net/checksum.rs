@@ -4,15 +4,21 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// One's complement sum of 16-bit big-endian words, the last padded with zero, added to `sum`.
-pub(super) fn add(mut sum: u32, bytes: &[u8]) -> u32 {
-    let (words, rest) = bytes.as_chunks::<2>();
-    for &word in words {
-        sum = add_word(sum, u16::from_be_bytes(word));
+pub(super) fn add(sum: u32, bytes: &[u8]) -> u32 {
+    // In either byte order the sum is the same but for the order of its own bytes, and carries may wait (RFC 1071 §2): words of 32
+    // bits in 64 have room for those of 16 GiB.
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut wide: u64 = words
+        .iter()
+        .map(|&w| u64::from(u32::from_le_bytes(w)))
+        .sum();
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    wide += u64::from(u32::from_le_bytes(last));
+    while wide > 0xffff {
+        wide = (wide & 0xffff) + (wide >> 16);
     }
-    match rest {
-        [last] => add_word(sum, u16::from(*last) << 8),
-        _ => sum,
-    }
+    add_word(sum, (wide as u16).swap_bytes())
 }
 
 fn add_word(sum: u32, word: u16) -> u32 {
@@ -85,6 +91,30 @@ mod tests {
         let sum = add(0, &[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]);
         assert_eq!(fold(sum), !0xddf2);
         assert_eq!(fold(add(0, &[0xff, 0xff, 0x01])), !0x0100);
+    }
+
+    #[test]
+    fn sums_are_those_of_single_words() {
+        let by_words = |sum: u32, bytes: &[u8]| {
+            bytes.chunks(2).fold(sum, |sum, pair| {
+                add_word(
+                    sum,
+                    u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]),
+                )
+            })
+        };
+        let bytes: Vec<u8> = (0..2000_u32).map(|i| (i * i * 7 >> 3) as u8).collect();
+        for len in (0..70).chain([1999, 2000]) {
+            for bytes in [&bytes[..len], &vec![0; len], &vec![0xff; len]] {
+                for sum in [0, 1, 0x1234, 0xffff] {
+                    assert_eq!(
+                        add(sum, bytes),
+                        by_words(sum, bytes),
+                        "{len} bytes, {sum:#x}"
+                    );
+                }
+            }
+        }
     }
 
     #[test]

@@ -162,20 +162,22 @@ impl Net {
             self.incoming.pop_front();
             return Ok(true);
         }
-        let mut bytes = vec![0; HEADER];
+        let mut header = [0; HEADER];
         if self.negotiated(VIRTIO_NET_F_GUEST_CSUM) && checksum::verify(&frame.bytes) {
-            bytes[0] = VIRTIO_NET_HDR_F_DATA_VALID as u8;
+            header[0] = VIRTIO_NET_HDR_F_DATA_VALID as u8;
         }
-        bytes[10..12].copy_from_slice(&(chains.len() as u16).to_le_bytes());
-        bytes.extend_from_slice(&frame.bytes);
-        let mut rest = &bytes[..];
+        header[10..12].copy_from_slice(&(chains.len() as u16).to_le_bytes());
+        let mut rest = [&header[..], &frame.bytes];
         for mut chain in chains {
             let (queue, head, what) = (RECEIVE, chain.head, "the buffer cannot be written");
-            let (piece, after) = rest.split_at(rest.len().min(chain.writer.available_bytes()));
-            let fault = |_| QueueFault::Chain { queue, head, what };
-            chain.writer.write_all(piece).map_err(fault)?;
-            queues.add_used(RECEIVE, head, piece.len() as u32)?;
-            rest = after;
+            for part in &mut rest {
+                let (piece, after) = part.split_at(part.len().min(chain.writer.available_bytes()));
+                let fault = |_| QueueFault::Chain { queue, head, what };
+                chain.writer.write_all(piece).map_err(fault)?;
+                *part = after;
+            }
+            let written = chain.writer.bytes_written() as u32;
+            queues.add_used(RECEIVE, head, written)?;
         }
         self.counters.received += 1;
         self.incoming.pop_front();
