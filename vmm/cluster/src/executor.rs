@@ -9,8 +9,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 
-/// Spins before a waiting thread goes to sleep: some 100 us, longer than a quantum takes where every thread has a core.
+/// Spins before a waiting thread offers its core to others: some 50 us, about what a quantum takes where every thread has a core.
 const SPINS: u32 = 4000;
+/// Offers before it goes to sleep: some ms on an idle host. Nodes take turns at what is slow (new code, large messages), so that
+/// a thread often waits for several times a quantum, and waking it up takes as long again.
+const YIELDS: u32 = 2000;
 /// Spins before a thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
 /// is only a little late is waited for.
 const PATIENCE: u32 = 1000;
@@ -233,6 +236,12 @@ impl Gate {
                 return;
             }
             std::hint::spin_loop();
+        }
+        for _ in 0..YIELDS {
+            if done() {
+                return;
+            }
+            std::thread::yield_now();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
         // Counted before the condition is looked at again: `open` either sees the sleeper or the sleeper sees the change
