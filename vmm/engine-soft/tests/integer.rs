@@ -630,7 +630,7 @@ fn upper_halves_outlive_loads_that_miss() {
         return;
     }
     // Pages that share an entry of the filter, and one that is touched for the first time.
-    let (page, same, other) = (0x20_0000, 0x60_0000, 0x80_0000);
+    let (page, same, other) = (0x20_0000, 0xa0_0000, 0x80_0000);
     let mut m = Machine::new(|a| {
         a.mov(rbx, qword_ptr(page)).unwrap();
         a.mov(rbx, qword_ptr(same)).unwrap();

@@ -6,7 +6,7 @@ use super::host::Host;
 use super::sets::{LANES, Sets};
 
 /// Slots for pages, for each privilege.
-const PAGES: usize = 1024;
+const PAGES: usize = 2048;
 /// Slots for lines, for each privilege.
 const LINES: usize = 128;
 /// First slots of lines: those of pages come before.
