@@ -18,7 +18,7 @@ use crate::op::{Op, RIP, Trap};
 /// Longest block in instructions.
 const MAX_BLOCK: usize = 48;
 /// Longest instruction in bytes (SDM vol. 2A §2.3.11).
-const MAX_INSTRUCTION: usize = 15;
+pub const MAX_INSTRUCTION: usize = 15;
 
 impl Cpu {
     /// Distinguishes blocks that decode or translate differently at the same address; kept in [`Cpu::code_key`].

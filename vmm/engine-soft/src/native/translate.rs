@@ -10,6 +10,7 @@ use super::runtime::{field, routines};
 use super::{Arena, JUMPS, JUMPS_SHIFT, Jump, Leaving, Native, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::Cpu;
+use crate::fetch::MAX_INSTRUCTION;
 
 use Register::{EAX, ECX, RAX, RCX};
 
@@ -403,7 +404,7 @@ impl Cpu {
         let leaving = self.code().translations.exits.len() as u32;
         let stub = e.a.label();
         let mut cell = 0;
-        if exits.page == Some(target >> 12) {
+        if exits.page == Some(target >> 12) && !may_cross(target) {
             // The stub's address is set when it is known.
             cell = match self.code().translations.arena.as_mut()?.push_cell(0) {
                 Some(cell) => cell,
@@ -491,6 +492,12 @@ impl Cpu {
         }
         Some(())
     }
+}
+
+/// Whether an instruction at this address may reach into the next page. Such a block holds for two translations, and is found
+/// in the table of instruction pointers, which goes when either may have changed.
+fn may_cross(ip: u64) -> bool {
+    (ip & 0xfff) + MAX_INSTRUCTION as u64 > 4096
 }
 
 /// Code that a block may jump to for good.

@@ -103,7 +103,7 @@ mod tests {
                 )
             })
         };
-        let bytes: Vec<u8> = (0..2000_u32).map(|i| (i * i * 7 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..2000_u32).map(|i| ((i * i * 7) >> 3) as u8).collect();
         for len in (0..70).chain([1999, 2000]) {
             for bytes in [&bytes[..len], &vec![0; len], &vec![0xff; len]] {
                 for sum in [0, 1, 0x1234, 0xffff] {
