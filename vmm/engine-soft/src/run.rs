@@ -11,6 +11,10 @@ use crate::lookup::Entry;
 use crate::native::Budget;
 use crate::op::{Done, Flow, Op, RIP, Trap};
 
+/// Cycles of an exception before which nothing retired since the last one; others are part of the nominal CPI. Time must pass, or
+/// a guest whose handlers fault at once would stop the study's clock. About what delivery costs a processor.
+const DELIVERY_CYCLES: u64 = 100;
+
 /// What ended the inner loop.
 enum End {
     /// The budget is spent, or the machine must be looked at.
@@ -128,6 +132,11 @@ impl Cpu {
                 End::Trap => {
                     self.synchronise_clock();
                     let exception = self.take_trap()?;
+                    if self.delivered_at == Some(self.time.instructions) {
+                        // The first instruction of a handler raised it: where that has a stack of its own, there is no end.
+                        self.stall += DELIVERY_CYCLES;
+                    }
+                    self.delivered_at = Some(self.time.instructions);
                     self.deliver_exception(exception)?;
                     continue;
                 }

@@ -702,3 +702,22 @@ fn swapgs_and_the_gs_base_registers() {
     assert_eq!(s.m.reg(RAX), 0x1234_5000);
     assert_eq!(s.m.state.segments.data[seg::GS].base, DATA);
 }
+
+/// An invalid opcode as the first instruction of its own handler, which has a stack of its own.
+#[test]
+fn time_passes_where_no_instruction_ever_retires() {
+    let s = System::new(|a| a.ud2().unwrap());
+    let handler = HANDLERS + 16 * 6;
+    s.put(handler, 0x0b0f);
+    let gate = IDT + 16 * 6;
+    let low = handler & 0xffff | KERNEL_CS << 16 | 1 << 32 | 0x8e << 40;
+    s.put(gate, low | (handler >> 16) << 48);
+    let mut m = s.m;
+    m.vcpu.restore(&m.state);
+    let (cycles, instructions) = (m.vcpu.cycles(), m.vcpu.instructions());
+    let end = m.vcpu.run(&mut m.ports, Limit::cycles(cycles + 10_000));
+    assert_eq!(end.unwrap(), Exit::Limit);
+    assert_eq!(m.vcpu.instructions(), instructions);
+    assert!(m.vcpu.cycles() >= cycles + 10_000);
+    assert_eq!(m.vcpu.save().general.rip, handler);
+}

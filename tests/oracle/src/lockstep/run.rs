@@ -27,6 +27,8 @@ const PROGRAMS: u64 = 8;
 const LENGTH: u64 = 4000;
 /// Slices of a program at most.
 const SLICES: u64 = 300;
+/// Longest slice in cycles: it ends, too, where nothing ever retires.
+const MOST_CYCLES: u64 = 1_000_000;
 /// Attribute of a segment of 64-bit code.
 const LONG: u16 = 0x2000;
 
@@ -469,9 +471,11 @@ impl Pair {
             let r = &mut self.random;
             let most = r.pick(&[3, 30, 300, 3000]);
             let mut limit = Limit::instructions(instructions + 1 + r.below(most));
-            if r.chance(500) {
-                limit.cycles = now + 1 + r.below(4 * most);
-            }
+            limit.cycles = if r.chance(500) {
+                now + 1 + r.below(4 * most)
+            } else {
+                now + MOST_CYCLES
+            };
             let stop = cut.filter(|c| c.slice == slice);
             if let Some(cut) = stop {
                 limit.instructions = limit.instructions.min(cut.instructions);
