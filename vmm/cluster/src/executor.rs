@@ -14,14 +14,34 @@ const SPINS: u32 = 4000;
 /// Offers before it goes to sleep: some ms on an idle host. Nodes take turns at what is slow (new code, large messages), so that
 /// a thread often waits for several times a quantum, and waking it up takes as long again.
 const YIELDS: u32 = 2000;
-/// Spins before a thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
+/// Spins before a waiting thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
 /// is only a little late is waited for.
 const PATIENCE: u32 = 1000;
 
 /// Keeps what different threads write apart: a line of the host's cache (and its neighbour, which is fetched with it) for each.
+///
+/// Where nodes are quick, a quantum takes a few microseconds, and what its threads tell each other moves between cores at some
+/// 100 ns a line: one for the quantum, and one for each report.
 #[derive(Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
+
+/// What all threads are to do.
+#[derive(Default)]
+struct Quantum {
+    /// Its number; advances when it may begin.
+    number: AtomicU64,
+    /// Its end in picoseconds.
+    target_ps: AtomicU64,
+    stop: AtomicBool,
+}
+
+/// What a thread leaves about a node.
+struct Done {
+    /// The last quantum that the node is through with.
+    quantum: AtomicU64,
+    report: Mutex<Report>,
+}
 
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
 struct Report {
@@ -53,18 +73,10 @@ impl Report {
 /// The nodes of a cluster and the state that the host threads share.
 pub struct Executor {
     nodes: Vec<Apart<Mutex<Node>>>,
-    reports: Vec<Apart<Mutex<Report>>>,
-    /// Number of the current quantum; advances when a quantum may begin.
-    quantum: Apart<AtomicU64>,
-    /// End of the quantum in picoseconds.
-    target_ps: AtomicU64,
-    stop: AtomicBool,
-    /// The quantum that each node has begun last.
+    quantum: Apart<Quantum>,
+    /// The quantum that each node has begun last: who raises it runs the node.
     begun: Vec<Apart<AtomicU64>>,
-    /// Nodes that no thread has taken in this quantum.
-    waiting: Apart<AtomicUsize>,
-    /// Nodes that are through with the quantum.
-    finished: Apart<AtomicUsize>,
+    done: Vec<Apart<Done>>,
     /// Threads that sleep until the quantum begins or is through.
     gate: Gate,
 }
@@ -73,16 +85,17 @@ impl Executor {
     /// Take the nodes.
     pub fn new(nodes: Vec<Node>) -> Self {
         let mut nodes = nodes;
-        let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
+        let done = |node| {
+            Apart(Done {
+                quantum: AtomicU64::new(0),
+                report: Mutex::new(Report::of(node, Ok(NodeStatus::Running))),
+            })
+        };
         Self {
             begun: nodes.iter().map(|_| Apart::default()).collect(),
-            reports: nodes.iter_mut().map(report).collect(),
+            done: nodes.iter_mut().map(done).collect(),
             nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
             quantum: Apart::default(),
-            target_ps: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
-            waiting: Apart::default(),
-            finished: Apart::default(),
             gate: Gate::default(),
         }
     }
@@ -104,7 +117,7 @@ impl Executor {
     }
 
     fn report(&self, index: usize) -> MutexGuard<'_, Report> {
-        let report = self.reports[index].0.lock();
+        let report = self.done[index].0.report.lock();
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,22 +165,31 @@ impl Executor {
                 scope.spawn(move || self.help(thread, helpers + 1));
             }
             let result = body(&mut |target_ps| self.quantum(target_ps, helpers + 1));
-            self.stop.store(true, Ordering::Release);
-            self.quantum.0.fetch_add(1, Ordering::SeqCst);
+            self.quantum.0.stop.store(true, Ordering::Relaxed);
+            self.quantum.0.number.fetch_add(1, Ordering::SeqCst);
             self.gate.open();
             result
         })
     }
 
     fn quantum(&self, target_ps: u64, threads: usize) -> Result<Vec<NodeStatus>, NodeError> {
-        self.target_ps.store(target_ps, Ordering::Relaxed);
-        self.finished.0.store(0, Ordering::Relaxed);
-        self.waiting.0.store(self.len(), Ordering::Release);
-        let quantum = self.quantum.0.fetch_add(1, Ordering::SeqCst) + 1;
+        let Quantum {
+            number,
+            target_ps: end,
+            ..
+        } = &self.quantum.0;
+        end.store(target_ps, Ordering::Relaxed);
+        // What was stored before is seen by who sees the number.
+        let quantum = number.fetch_add(1, Ordering::SeqCst) + 1;
         self.gate.open();
-        self.take_nodes(quantum, 0, threads);
-        self.gate
-            .wait(|| self.finished.0.load(Ordering::SeqCst) >= self.len());
+        self.take_own(quantum, 0, threads);
+        let mut through = 0;
+        let done = |order| {
+            let is_done = |done: &&Apart<Done>| done.0.quantum.load(order) >= quantum;
+            through += self.done[through..].iter().take_while(is_done).count();
+            through == self.len()
+        };
+        self.gate.wait(done, || self.take_all(quantum));
         (0..self.len())
             .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
             .collect()
@@ -176,27 +198,25 @@ impl Executor {
     fn help(&self, thread: usize, threads: usize) {
         let mut seen = 0;
         loop {
-            self.gate
-                .wait(|| self.quantum.0.load(Ordering::SeqCst) != seen);
-            seen = self.quantum.0.load(Ordering::Acquire);
-            if self.stop.load(Ordering::Acquire) {
+            let begins = |order| self.quantum.0.number.load(order) != seen;
+            self.gate.wait(begins, || self.take_all(seen));
+            seen = self.quantum.0.number.load(Ordering::Acquire);
+            if self.quantum.0.stop.load(Ordering::Relaxed) {
                 return;
             }
-            self.take_nodes(seen, thread, threads);
+            self.take_own(seen, thread, threads);
         }
     }
 
-    /// Run this thread's own nodes, then those of threads that are late.
-    fn take_nodes(&self, quantum: u64, thread: usize, threads: usize) {
+    /// Run this thread's own nodes.
+    fn take_own(&self, quantum: u64, thread: usize, threads: usize) {
         for index in (thread..self.len()).step_by(threads) {
             self.take(index, quantum);
         }
-        for _ in 0..PATIENCE {
-            if self.waiting.0.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            std::hint::spin_loop();
-        }
+    }
+
+    /// Run the nodes of threads that are late.
+    fn take_all(&self, quantum: u64) {
         for index in 0..self.len() {
             self.take(index, quantum);
         }
@@ -204,19 +224,22 @@ impl Executor {
 
     /// Run a node through a quantum, if no thread has begun to. A thread that wakes late finds that all have.
     fn take(&self, index: usize, quantum: u64) {
-        if self.begun[index].0.fetch_max(quantum, Ordering::AcqRel) >= quantum {
+        let begun = &self.begun[index].0;
+        // Looking first leaves the line to the node's own thread where that is through.
+        if begun.load(Ordering::Relaxed) >= quantum
+            || begun.fetch_max(quantum, Ordering::AcqRel) >= quantum
+        {
             return;
         }
-        self.waiting.0.fetch_sub(1, Ordering::AcqRel);
         let mut node = self.node(index);
-        let target = node.clock().cycles(self.target_ps.load(Ordering::Acquire));
+        let end = self.quantum.0.target_ps.load(Ordering::Relaxed);
+        let target = node.clock().cycles(end);
         let result = node.run_until(target);
         let report = Report::of(&mut node, result);
         drop(node);
         *self.report(index) = report;
-        if self.finished.0.fetch_add(1, Ordering::SeqCst) + 1 == self.len() {
-            self.gate.open();
-        }
+        self.done[index].0.quantum.store(quantum, Ordering::SeqCst);
+        self.gate.open();
     }
 }
 
@@ -230,15 +253,26 @@ struct Gate {
 }
 
 impl Gate {
-    fn wait(&self, done: impl Fn() -> bool) {
-        for _ in 0..SPINS {
-            if done() {
-                return;
+    /// Wait until `done`, which is asked with the ordering that it needs; `impatient` is called once, where that takes long.
+    fn wait(&self, mut done: impl FnMut(Ordering) -> bool, impatient: impl FnOnce()) {
+        let mut spin = |spins| {
+            for _ in 0..spins {
+                if done(Ordering::Acquire) {
+                    return true;
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
+            false
+        };
+        if spin(PATIENCE) {
+            return;
+        }
+        impatient();
+        if spin(SPINS) {
+            return;
         }
         for _ in 0..YIELDS {
-            if done() {
+            if done(Ordering::Acquire) {
                 return;
             }
             std::thread::yield_now();
@@ -247,7 +281,7 @@ impl Gate {
         // Counted before the condition is looked at again: `open` either sees the sleeper or the sleeper sees the change
         // (both sides use sequentially consistent operations).
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !done() {
+        while !done(Ordering::SeqCst) {
             guard = self
                 .changed
                 .wait(guard)
