@@ -26,7 +26,9 @@ const KERNELS: [&str; 4] = [
 /// the one that counts, and Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// Two nodes run the kernels, each its own; the time counts while both do.
+/// Two nodes run the kernels, each its own; the time counts while both do. Two clusters at once that have nothing to do with each
+/// other, on a host thread each, tell what the host's two cores give at most: those of one processor share caches, power and memory,
+/// and where they are threads of one core, nearly all of it.
 pub fn threads(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let kernels = match options.kernels.as_slice() {
@@ -41,16 +43,17 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
     let rounds = options.rounds.max(1);
     let mut by_engine = Map::new();
     for engine in options.engines() {
-        let mut by_link = [(); LINKS.len()].map(|()| (Vec::new(), Vec::new()));
+        let mut by_link = [(); LINKS.len()].map(|()| (Vec::new(), Vec::new(), Vec::new()));
         for round in 1..=rounds {
             options.say(&format!("round {round} of {rounds}"));
-            for ((_, latency), (one, two)) in LINKS.iter().zip(&mut by_link) {
+            for ((_, latency), (one, two, apart)) in LINKS.iter().zip(&mut by_link) {
                 one.push(run(&guest, engine, *latency, 1)?);
                 two.push(run(&guest, engine, *latency, 2)?);
+                apart.push(clusters_at_once(&guest, engine, *latency)?);
             }
         }
         options.say(&format!(
-            "\nthreads, {}: medians\n{:<10}{:>14}{:>10}{:>10}{:>10}{:>14}{:>8}{:>12}{:>12}",
+            "\nthreads, {}: medians\n{:<10}{:>14}{:>10}{:>10}{:>10}{:>14}{:>8}{:>12}{:>12}{:>12}",
             engine.name(),
             "link",
             "host threads",
@@ -60,20 +63,22 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
             "M/s of wall",
             "cores",
             "throughput",
-            "work"
+            "work",
+            "at most"
         ));
         let mut links = Map::new();
-        for ((link, _), (one, two)) in LINKS.iter().zip(&by_link) {
+        for ((link, _), (one, two, apart)) in LINKS.iter().zip(&by_link) {
             let (one, two) = (Medians::of(one), Medians::of(two));
+            let most = median(apart.iter().copied()) / one.wall_speed;
             let throughput = two.wall_speed / one.wall_speed;
             let work = two.cpu_speed / one.cpu_speed;
             for (threads, m) in [(1, &one), (2, &two)] {
-                let (throughput, work) = match threads {
-                    1 => (String::new(), String::new()),
-                    _ => (cell(throughput, 2), cell(work, 2)),
+                let (throughput, work, most) = match threads {
+                    1 => (String::new(), String::new(), String::new()),
+                    _ => (cell(throughput, 2), cell(work, 2), cell(most, 2)),
                 };
                 options.say(&format!(
-                    "{link:<10}{threads:>14}{:>10}{:>10}{:>10}{:>14}{:>8}{throughput:>12}{work:>12}",
+                    "{link:<10}{threads:>14}{:>10}{:>10}{:>10}{:>14}{:>8}{throughput:>12}{work:>12}{most:>12}",
                     cell(m.instructions, 1),
                     cell(m.wall, 3),
                     cell(m.cpu, 3),
@@ -89,6 +94,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "two_threads_cores": number(two.cores),
                 "throughput_ratio": number(throughput),
                 "work_ratio": number(work),
+                "unrelated_clusters_throughput_ratio": number(most),
             });
             // The first link's figure stands for all, and that of the last engine, the default.
             if *link == LINKS[0].0 {
@@ -132,6 +138,22 @@ impl Medians {
             cores: of(|r| r.spent.cpu / r.spent.wall),
         }
     }
+}
+
+/// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
+fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f64, Failure> {
+    let speed = || -> Result<f64, Failure> {
+        let run = run(guest, engine, latency_ps, 1)?;
+        Ok(run.instructions as f64 / run.spent.wall / 1e6)
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(speed);
+        let own = speed();
+        let other = other
+            .join()
+            .unwrap_or_else(|e| std::panic::resume_unwind(e));
+        Ok(own? + other?)
+    })
 }
 
 /// From when both nodes have begun to when the first has ended.
