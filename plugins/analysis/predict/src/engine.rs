@@ -10,6 +10,7 @@
 mod agenda;
 mod burst;
 mod collective;
+mod context;
 mod fluid;
 mod frames;
 mod matching;
@@ -25,12 +26,12 @@ use std::collections::HashMap;
 
 use crate::cluster::{Cluster, FitError, Progress};
 use crate::code::{Act, Code, Ins, NONE};
-use crate::collective::Selected;
 use crate::network::{Channel, Receipt};
 use crate::result::{Outcome, Problem, RankTimes, WaitKind};
 use agenda::Agenda;
 use burst::Busy;
 use collective::Team;
+use context::{Cause, Context, IDLE, Phase, Request, Target};
 use matching::{Message, Posted, Queues, Slab};
 use path::{Origin, Path};
 use wires::Wires;
@@ -80,103 +81,6 @@ pub fn interpret(
 }
 
 pub(crate) use reduced::{Ends, interpret_from};
-
-/// Who is told that something is complete.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
-    Nobody,
-    Context(u32),
-    Request { index: u32, generation: u32 },
-}
-
-/// Why something completed when it did.
-#[derive(Clone, Copy, Debug)]
-struct Cause {
-    /// When the partner entered its call.
-    at: u64,
-    rank: u32,
-    op: u32,
-    kind: WaitKind,
-    origin: Origin,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Goes on with the instruction at its counter.
-    Next,
-    /// Computes until its wake-up.
-    Computing,
-    /// Is about to do its operation.
-    Operate,
-    /// Waits.
-    Blocked,
-    Done,
-}
-
-/// Something that runs: a rank, or a collective that goes on beside one.
-#[derive(Clone, Debug)]
-struct Context {
-    clock: u64,
-    /// Latest completion that it waits for.
-    ready: u64,
-    /// Processor time after them.
-    owed: u64,
-    /// When the completions that it waits for come, and what each costs of the processor.
-    inbox: Vec<(u64, Receipt)>,
-    /// When it entered its current operation.
-    entered: u64,
-    /// The event that wakes it.
-    wake: u64,
-    cause: Option<Cause>,
-    rank: u32,
-    counter: u32,
-    depth: u32,
-    pending: u32,
-    op: u32,
-    phase: Phase,
-    /// Last part of its critical path.
-    path: u32,
-    // Its current collective.
-    together: u32,
-    communicator: u32,
-    instance: u32,
-    round: u32,
-    me: u32,
-    selected: Selected,
-    /// Rounds are over; what is pending is all that remains.
-    last: bool,
-    /// Of a collective beside the rank: what it completes.
-    completes: Target,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Request {
-    done: bool,
-    awaited: bool,
-    generation: u32,
-    at: u64,
-    owed: Receipt,
-    cause: Option<Cause>,
-    /// The rank whose request it is.
-    rank: u32,
-    /// For whom it waits: for the monitor.
-    peer: u32,
-}
-
-const IDLE: Request = Request {
-    done: true,
-    awaited: false,
-    generation: 0,
-    at: 0,
-    owed: Receipt {
-        awaited: 0,
-        buffered: 0,
-        queued: 0,
-    },
-    cause: None,
-    rank: NONE,
-    peer: NONE,
-};
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Account {
@@ -750,81 +654,6 @@ impl<'a> Engine<'a> {
             events: self.events,
             messages: self.sent,
             bytes: self.sent_bytes,
-        }
-    }
-}
-
-impl Cause {
-    /// Tells causes of the same time apart, whatever the order of interpretation.
-    fn key(&self) -> (u64, u64, u64, u32, u32) {
-        let origin = &self.origin;
-        (self.at, origin.time, origin.computed, origin.rank, self.op)
-    }
-}
-
-impl Context {
-    /// Something that it waits for is complete at `time`.
-    fn learn(&mut self, time: u64, cause: Cause) {
-        let later = match &self.cause {
-            None => time >= self.ready,
-            Some(known) => (time, cause.key()) > (self.ready, known.key()),
-        };
-        if later {
-            self.ready = time;
-            self.cause = Some(cause);
-        }
-    }
-
-    /// Something complete at `time` costs it something of the processor. What comes while it waits cannot be dealt with sooner than if it
-    /// had been there: the part of a receive that does not need the message is over by then, or is not.
-    fn take(&mut self, time: u64, owed: Receipt) {
-        if owed != Receipt::default() {
-            self.inbox.push((time, owed));
-        }
-    }
-
-    /// When all that it waits for has come and been dealt with, one after the other as it came.
-    fn served(&mut self) -> u64 {
-        if self.inbox.len() > 1 {
-            self.inbox.sort_unstable();
-        }
-        let mut clock = self.clock;
-        for (number, &(time, owed)) in self.inbox.iter().enumerate() {
-            clock = match (time <= self.clock, number) {
-                (true, 0) => clock + owed.buffered,
-                (true, _) => clock + owed.buffered.min(owed.queued),
-                (false, 0) => (time + owed.awaited).max(clock + owed.buffered),
-                // Whether it just comes during another or just after makes no difference.
-                (false, _) => (clock + owed.queued).max(time + owed.awaited),
-            };
-        }
-        clock.max(self.ready) + self.owed
-    }
-
-    fn new(rank: u32) -> Context {
-        Context {
-            clock: 0,
-            ready: 0,
-            owed: 0,
-            inbox: Vec::new(),
-            entered: 0,
-            wake: 0,
-            cause: None,
-            rank,
-            counter: 0,
-            depth: 0,
-            pending: 0,
-            op: NONE,
-            phase: Phase::Next,
-            path: NONE,
-            together: NONE,
-            communicator: NONE,
-            instance: 0,
-            round: 0,
-            me: 0,
-            selected: crate::collective::Algorithm::Linear.into(),
-            last: false,
-            completes: Target::Nobody,
         }
     }
 }

@@ -1,0 +1,584 @@
+//! Events of an archive into calls.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{c_int, c_void};
+
+use nodescope_hypercall::record::communicator;
+use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
+
+use super::super::library::Handle;
+use super::super::{CALL_SITE, value};
+use super::{DONE, Definitions};
+use crate::import::Builder;
+
+/// A communicator of the trace to be.
+#[derive(Debug)]
+struct Group {
+    id: u64,
+    members: Vec<u32>,
+    other: Vec<u32>,
+}
+
+/// A thread of the archive.
+#[derive(Debug)]
+struct Thread {
+    process: usize,
+    tid: Option<u32>,
+    /// Regions entered, with the time.
+    stack: Vec<(u32, u64)>,
+    /// The MPI call that it is in, and how deep in the stack.
+    call: Option<(usize, Vec<MpiRecord>)>,
+}
+
+/// The trace to be, as far as events have been read.
+pub(super) struct Events<'a, 'b> {
+    builder: &'b mut Builder,
+    definitions: &'a Definitions,
+    functions: HashMap<u32, Function>,
+    groups: HashMap<u32, Group>,
+    /// World rank of each process, in the builder's order; they are the same.
+    threads: HashMap<u64, Thread>,
+    /// Calls that began requests: number of the call in the builder, or none while it is still open.
+    requests: HashMap<(usize, u64), Started>,
+    outside: u64,
+    unknown_requests: u64,
+    other_functions: BTreeMap<String, u64>,
+    unbalanced: u64,
+    last: u64,
+}
+
+/// Where the record of a request is.
+#[derive(Clone, Copy, Debug)]
+enum Started {
+    /// Among the builder's calls.
+    Call(usize),
+    /// In the call that the thread is in, by its place.
+    Open(u64, usize),
+}
+
+fn function_of(name: &str) -> Option<Function> {
+    Function::ALL
+        .iter()
+        .copied()
+        .find(|function| function.name() == name)
+}
+
+/// Request numbers of archives may be 0, which here means none.
+fn serial(request: u64) -> u64 {
+    request.wrapping_add(1).max(1)
+}
+
+impl<'a, 'b> Events<'a, 'b> {
+    pub(super) fn new(
+        definitions: &'a Definitions,
+        builder: &'b mut Builder,
+    ) -> Result<Events<'a, 'b>, String> {
+        if definitions.resolution == 0 {
+            return Err("has no clock".into());
+        }
+        let lists = definitions.members.values();
+        let ranks = lists
+            .filter(|group| {
+                group.kind == value::GROUP_COMM_LOCATIONS && group.paradigm == value::PARADIGM_MPI
+            })
+            .map(|group| &group.list)
+            .max_by_key(|list| list.len());
+        let ranks = ranks.ok_or("is of no MPI program: it has no group of MPI's locations")?;
+        // Nodes of the trace are the innermost nodes of the tree that hold processes.
+        let mut nodes: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut threads = HashMap::new();
+        let mut by_group = HashMap::new();
+        let name = |string: u32| {
+            definitions
+                .strings
+                .get(&string)
+                .cloned()
+                .unwrap_or_default()
+        };
+        for (location, rank) in ranks.iter().zip(0..) {
+            let group = definitions.locations.get(location);
+            let group =
+                group.ok_or_else(|| format!("has no location {location}, rank {rank}'s"))?;
+            let parent = definitions.groups.get(group).copied();
+            let parent = parent.unwrap_or(value::UNDEFINED);
+            let next = nodes.len() as u32;
+            let node = *nodes.entry(parent).or_insert(next);
+            let host = definitions
+                .tree
+                .get(&parent)
+                .map(|(string, _)| name(*string));
+            let host = host.unwrap_or_else(|| format!("node{node}"));
+            if node == next {
+                builder.nodes.push(host.clone());
+            }
+            let process = builder.process(rank, node, &host);
+            by_group.insert(*group, process);
+            let thread = Thread {
+                process,
+                tid: None,
+                stack: Vec::new(),
+                call: None,
+            };
+            threads.insert(*location, thread);
+        }
+        for ((location, group), number) in definitions.locations.iter().zip(0..) {
+            if let (Some(&process), false) = (by_group.get(group), threads.contains_key(location)) {
+                let thread = Thread {
+                    process,
+                    tid: Some(1_000_000 + number),
+                    stack: Vec::new(),
+                    call: None,
+                };
+                threads.insert(*location, thread);
+            }
+        }
+        let mut groups = HashMap::new();
+        let mut world = false;
+        for (&number, comm) in &definitions.comms {
+            let members = |group: u32| -> Vec<u32> {
+                let Some(group) = definitions.members.get(&group) else {
+                    return Vec::new();
+                };
+                let global = group.flags & value::GROUP_FLAG_GLOBAL != 0;
+                let list = group.list.iter();
+                list.filter_map(|&member| match global {
+                    true => ranks.iter().position(|&location| location == member),
+                    false => usize::try_from(member).ok().filter(|&at| at < ranks.len()),
+                })
+                .filter_map(|rank| u32::try_from(rank).ok())
+                .collect()
+            };
+            let kind = definitions.members.get(&comm.group).map(|group| group.kind);
+            let one = members(comm.group);
+            let all = one.len() == ranks.len() && one.iter().zip(0..).all(|(&a, b)| a == b);
+            let id = match kind {
+                Some(value::GROUP_COMM_SELF) => communicator::SELF,
+                _ if all && !world => {
+                    world = true;
+                    communicator::WORLD
+                }
+                _ => 1 << 63 | u64::from(number),
+            };
+            let group = Group {
+                id,
+                other: comm.other.map(members).unwrap_or_default(),
+                members: one,
+            };
+            groups.insert(number, group);
+        }
+        let mut events = Events {
+            functions: definitions
+                .regions
+                .iter()
+                .filter_map(|(&region, string)| {
+                    Some((region, function_of(definitions.strings.get(string)?)?))
+                })
+                .collect(),
+            builder,
+            definitions,
+            groups,
+            threads,
+            requests: HashMap::new(),
+            outside: 0,
+            unknown_requests: 0,
+            other_functions: BTreeMap::new(),
+            unbalanced: 0,
+            last: 0,
+        };
+        events.communicators();
+        Ok(events)
+    }
+
+    /// Events do not say which call makes which communicator: all are made at the beginning.
+    fn communicators(&mut self) {
+        let mut groups: Vec<&Group> = self.groups.values().collect();
+        groups.sort_by_key(|group| group.id);
+        for group in groups {
+            if matches!(group.id, communicator::WORLD | communicator::SELF) {
+                continue;
+            }
+            let peers = |list: &[u32]| list.iter().map(|&rank| Peer::Rank(rank)).collect();
+            let function = match group.other.is_empty() {
+                true => Function::CommCreateGroup,
+                false => Function::IntercommCreate,
+            };
+            for (one, other) in [
+                (&group.members, &group.other),
+                (&group.other, &group.members),
+            ] {
+                for (&rank, position) in one.iter().zip(0..) {
+                    let mut record = self.builder.record(rank as usize, function);
+                    record.communicator = communicator::WORLD;
+                    record.new_communicator = group.id;
+                    if position == 0 {
+                        record.members = peers(one);
+                        record.remote_members = peers(other);
+                    }
+                    self.builder.call(rank as usize, record, (0, 0), (0, 0));
+                }
+            }
+        }
+    }
+
+    fn time(&mut self, ticks: u64) -> u64 {
+        let since = u128::from(ticks.saturating_sub(self.definitions.offset));
+        let time = since * 1_000_000_000_000 / u128::from(self.definitions.resolution);
+        let time = u64::try_from(time).unwrap_or(u64::MAX);
+        self.last = self.last.max(time);
+        time
+    }
+
+    fn region_name(&self, region: u32) -> &str {
+        let string = self.definitions.regions.get(&region);
+        let name = string.and_then(|string| self.definitions.strings.get(string));
+        name.map_or("", String::as_str)
+    }
+
+    fn enter(&mut self, location: u64, ticks: u64, region: u32) {
+        let time = self.time(ticks);
+        let function = self.functions.get(&region).copied();
+        if function.is_none() && self.region_name(region).starts_with("MPI_") {
+            let name = self.region_name(region).to_string();
+            *self.other_functions.entry(name).or_default() += 1;
+        }
+        let site = self.threads.get(&location).and_then(|thread| {
+            let &(region, _) = thread.stack.last()?;
+            self.region_name(region)
+                .strip_prefix(CALL_SITE)
+                .map(str::to_string)
+        });
+        let Some(thread) = self.threads.get_mut(&location) else {
+            return;
+        };
+        thread.stack.push((region, time));
+        // A library's own calls inside a call are none of the program's.
+        if let (Some(function), None) = (function, &thread.call) {
+            let mut record = self.builder.record(thread.process, function);
+            if let Some(tid) = thread.tid {
+                record.thread.tid = tid;
+            }
+            if let Some(site) = site {
+                let (module, address) = site.rsplit_once('+').unwrap_or(("", &site));
+                let digits = address.trim_start_matches("0x");
+                record.call_site = u64::from_str_radix(digits, 16).unwrap_or(0);
+                record.call_module = hash(module);
+                record.module_name = module.into();
+            }
+            thread.call = Some((thread.stack.len(), vec![record]));
+        }
+    }
+
+    fn leave(&mut self, location: u64, ticks: u64, region: u32) {
+        let time = self.time(ticks);
+        let Some(thread) = self.threads.get_mut(&location) else {
+            return;
+        };
+        let Some((entered, begin)) = thread.stack.pop() else {
+            self.unbalanced += 1;
+            return;
+        };
+        self.unbalanced += u64::from(entered != region);
+        match thread.call.take() {
+            Some((depth, records)) if thread.stack.len() < depth => {
+                let process = thread.process;
+                self.close(location, process, records, begin, time);
+            }
+            open => thread.call = open,
+        }
+    }
+
+    /// A call ends. If it started several operations it becomes as many calls, of which the first has all its time.
+    fn close(
+        &mut self,
+        location: u64,
+        process: usize,
+        records: Vec<MpiRecord>,
+        begin: u64,
+        end: u64,
+    ) {
+        for (place, record) in records.into_iter().enumerate() {
+            let request = record.request;
+            let from = if place == 0 { begin } else { end };
+            let number = self.builder.count();
+            if request != 0
+                && let Some(started) = self.requests.get_mut(&(process, request))
+                && matches!(started, Started::Open(at, _) if *at == location)
+            {
+                *started = Started::Call(number);
+            }
+            self.builder.call(process, record, (from, end), (0, 0));
+        }
+    }
+
+    /// The record of the call that a thread is in.
+    fn record(&mut self, location: u64) -> Option<&mut MpiRecord> {
+        let call = self.threads.get_mut(&location)?.call.as_mut();
+        if call.is_none() {
+            self.outside += 1;
+        }
+        call?.1.first_mut()
+    }
+
+    /// World rank and id of a peer in a communicator.
+    fn peer(&self, location: u64, comm: u32, rank: u32) -> (Peer, u64) {
+        let Some(group) = self.groups.get(&comm) else {
+            return (Peer::Outside, communicator::NONE);
+        };
+        let own = self
+            .threads
+            .get(&location)
+            .map(|thread| thread.process as u32);
+        if group.id == communicator::SELF {
+            return (own.map_or(Peer::Outside, Peer::Rank), group.id);
+        }
+        // Between two groups, a peer is of the other one.
+        let inside = own.is_some_and(|own| group.members.contains(&own));
+        let list = match !group.other.is_empty() && inside {
+            true => &group.other,
+            false => &group.members,
+        };
+        let peer = list.get(rank as usize).copied();
+        (peer.map_or(Peer::Outside, Peer::Rank), group.id)
+    }
+
+    /// The record of an operation that a call starts: the call's own, or another beside it if that has one already.
+    fn start(&mut self, location: u64, request: u64, function: Function) -> Option<&mut MpiRecord> {
+        let thread = self.threads.get_mut(&location)?;
+        let process = thread.process;
+        let Some((_, records)) = &mut thread.call else {
+            self.outside += 1;
+            return None;
+        };
+        let first = records.first()?.clone();
+        let both = first.function.class() == Class::StartSendReceive;
+        if first.request != 0 && !both {
+            let mut record = self.builder.record(process, function);
+            record.thread = first.thread;
+            (record.call_site, record.call_module) = (first.call_site, first.call_module);
+            records.push(record);
+        }
+        let place = records.len() - 1;
+        let record = records.last_mut()?;
+        // What was prepared is not in the events, so that a start becomes what it starts.
+        if matches!(record.function, Function::Start | Function::Startall) {
+            record.function = function;
+        }
+        record.request = request;
+        self.requests
+            .insert((process, request), Started::Open(location, place));
+        Some(record)
+    }
+
+    /// A request ends in a thread's call; `patch` completes the record of the call that began it.
+    fn complete(
+        &mut self,
+        location: u64,
+        request: u64,
+        completion: Completion,
+        patch: impl FnOnce(&mut MpiRecord),
+    ) {
+        let Some(thread) = self.threads.get_mut(&location) else {
+            return;
+        };
+        match self.requests.remove(&(thread.process, request)) {
+            Some(Started::Call(number)) => {
+                if let Some(record) = self.builder.started(number) {
+                    patch(record);
+                }
+            }
+            Some(Started::Open(at, place)) => {
+                let call = self
+                    .threads
+                    .get_mut(&at)
+                    .and_then(|thread| thread.call.as_mut());
+                if let Some(record) = call.and_then(|(_, records)| records.get_mut(place)) {
+                    patch(record);
+                }
+            }
+            None => self.unknown_requests += 1,
+        }
+        if let Some(record) = self.record(location) {
+            let index = record.requests.len() as u32;
+            record.requests.push(request);
+            record.completions.push(Completion {
+                request,
+                index,
+                ..completion
+            });
+        }
+    }
+
+    /// Hand all over; what the user should know.
+    pub(super) fn finish(self) -> Result<Vec<String>, String> {
+        let mut notes = vec![
+            "archives do not say which call makes which communicator: they are made at the beginning here".into(),
+        ];
+        let mut note = |count: u64, what: &str| {
+            if count > 0 {
+                notes.push(format!("{count} {what}"));
+            }
+        };
+        note(
+            self.outside,
+            "messages or collectives outside of an MPI call are left out",
+        );
+        note(
+            self.unknown_requests,
+            "requests completed whose beginning is not in the archive",
+        );
+        note(self.unbalanced, "regions are left that were not entered");
+        let open = self.threads.values().filter(|thread| thread.call.is_some());
+        note(
+            open.count() as u64,
+            "threads end inside an MPI call, which is left out",
+        );
+        for (function, count) in &self.other_functions {
+            note(*count, &format!("calls of {function} are left out"));
+        }
+        Ok(notes)
+    }
+}
+
+/// A number for a module, from its name alone; 0 for the program (FNV-1a).
+fn hash(name: &str) -> u64 {
+    if name.is_empty() {
+        return 0;
+    }
+    name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// What the user data of callbacks for events point to.
+///
+/// # Safety
+///
+/// The pointer is the one that [`super::Open::events`] gave.
+unsafe fn events<'a>(data: *mut c_void) -> &'a mut Events<'a, 'a> {
+    // SAFETY: by contract; nobody else has a reference while the library reads.
+    unsafe { &mut *data.cast() }
+}
+
+macro_rules! event_callbacks {
+    ($($name:ident ($events:ident, $location:ident, $time:ident, $($argument:ident: $type:ty),*) $body:block)*) => {
+        $(
+            /// # Safety
+            ///
+            /// Called by the library with the user data of [`super::Open::events`].
+            pub(super) unsafe extern "C" fn $name($location: u64, $time: u64, data: *mut c_void, _attributes: Handle, $($argument: $type),*) -> c_int {
+                // SAFETY: by contract.
+                let $events = unsafe { events(data) };
+                $body
+                DONE
+            }
+        )*
+    };
+}
+
+event_callbacks! {
+    on_enter(events, location, time, region: u32) {
+        events.enter(location, time, region);
+    }
+    on_leave(events, location, time, region: u32) {
+        events.leave(location, time, region);
+    }
+    on_send(events, location, _time, to: u32, comm: u32, tag: u32, bytes: u64) {
+        let (peer, id) = events.peer(location, comm, to);
+        if let Some(record) = events.record(location) {
+            (record.destination, record.communicator) = (peer, id);
+            (record.send_tag, record.send_bytes) = (Tag::Value(tag), bytes);
+        }
+    }
+    on_isend(events, location, _time, to: u32, comm: u32, tag: u32, bytes: u64, request: u64) {
+        let (peer, id) = events.peer(location, comm, to);
+        if let Some(record) = events.start(location, serial(request), Function::Isend) {
+            (record.destination, record.communicator) = (peer, id);
+            (record.send_tag, record.send_bytes) = (Tag::Value(tag), bytes);
+        }
+    }
+    on_isend_complete(events, location, _time, request: u64) {
+        events.complete(location, serial(request), Completion::default(), |_| {});
+    }
+    on_irecv_request(events, location, _time, request: u64) {
+        events.start(location, serial(request), Function::Irecv);
+    }
+    on_recv(events, location, _time, from: u32, comm: u32, tag: u32, bytes: u64) {
+        let (peer, id) = events.peer(location, comm, from);
+        if let Some(record) = events.record(location) {
+            (record.source, record.communicator) = (peer, id);
+            (record.receive_tag, record.receive_bytes) = (Tag::Value(tag), bytes);
+            record.completions.push(Completion {
+                bytes,
+                source: peer,
+                tag: Tag::Value(tag),
+                ..Completion::default()
+            });
+        }
+    }
+    on_irecv(events, location, _time, from: u32, comm: u32, tag: u32, bytes: u64, request: u64) {
+        let (peer, id) = events.peer(location, comm, from);
+        let completion = Completion {
+            bytes,
+            source: peer,
+            tag: Tag::Value(tag),
+            ..Completion::default()
+        };
+        events.complete(location, serial(request), completion, |record| {
+            (record.source, record.communicator) = (peer, id);
+            (record.receive_tag, record.receive_bytes) = (Tag::Value(tag), bytes);
+        });
+    }
+    on_cancelled(events, location, _time, request: u64) {
+        let completion = Completion { cancelled: true, ..Completion::default() };
+        events.complete(location, serial(request), completion, |_| {});
+    }
+    on_collective_end(events, location, _time, _operation: u8, comm: u32, root: u32, sent: u64, received: u64) {
+        let (peer, id) = events.root(location, comm, root);
+        if let Some(record) = events.record(location) {
+            (record.root, record.communicator) = (peer, id);
+            (record.send_bytes, record.receive_bytes) = (sent, received);
+        }
+    }
+    on_collective_request(events, location, _time, request: u64) {
+        events.start(location, serial(request), Function::Ibarrier);
+    }
+    on_collective_complete(events, location, _time, operation: u8, comm: u32, root: u32, sent: u64, received: u64, request: u64) {
+        let (peer, id) = events.root(location, comm, root);
+        events.complete(location, serial(request), Completion::default(), |record| {
+            // A persistent one, whose start says nothing of what it is.
+            let blocking = record.function.blocking();
+            if super::super::operation(blocking) != Some(operation) {
+                record.function = Function::ALL
+                    .iter()
+                    .copied()
+                    .find(|function| {
+                        function.class() == Class::StartCollective
+                            && super::super::operation(*function) == Some(operation)
+                    })
+                    .unwrap_or(record.function);
+            }
+            (record.root, record.communicator) = (peer, id);
+            (record.send_bytes, record.receive_bytes) = (sent, received);
+        });
+    }
+}
+
+impl Events<'_, '_> {
+    /// The root of a collective operation and its communicator's id.
+    fn root(&self, location: u64, comm: u32, root: u32) -> (Peer, u64) {
+        match root {
+            value::ROOT_NONE => (Peer::None, self.peer(location, comm, 0).1),
+            value::ROOT_SELF => {
+                let own = self
+                    .threads
+                    .get(&location)
+                    .map(|thread| thread.process as u32);
+                (
+                    own.map_or(Peer::None, Peer::Rank),
+                    self.peer(location, comm, 0).1,
+                )
+            }
+            root => self.peer(location, comm, root),
+        }
+    }
+}
