@@ -47,6 +47,8 @@ pub struct Cpu {
     pub segment_base: [u64; 7],
     /// The current block ends here; cleared to end it early (self-modifying code).
     pub block_end: *const Op,
+    /// The first operation of the running block, while [`Cpu::current`] is one of it.
+    pub block_start: *const Op,
     /// The operation that runs, or ran last.
     pub current: *const Op,
     /// Loads and stores that hit.

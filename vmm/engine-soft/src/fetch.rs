@@ -222,7 +222,7 @@ impl Cpu {
                     physical: at,
                     linear,
                     size: 1,
-                    now: self.now(),
+                    now: self.now_at_head(),
                 };
                 let outcome = self.report(Baseline, &reference);
                 self.fetch_filter.enter(line, &outcome);

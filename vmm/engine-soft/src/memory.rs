@@ -502,7 +502,7 @@ impl Cpu {
             physical: place.physical,
             linear: place.linear,
             size: place.len as u32,
-            now: self.now(),
+            now: self.now_at_head(),
         };
         let outcome = self.report(on, &reference);
         let line = self.filter.line(place.physical);

@@ -26,12 +26,20 @@ enum End {
 }
 
 impl Cpu {
-    /// The vCPU's clock in cycles, at the head of the running block.
+    /// The vCPU's clock in cycles at the running operation: what the guest and its devices take for the time. It does not depend
+    /// on where blocks begin and budgets end.
     pub fn now(&self) -> u64 {
-        self.time.cycles
-            + self.stall
-            + ((self.retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction))
-                >> 16)
+        self.clock_at(self.retired + executed(self.block_start, self.current))
+    }
+
+    /// The clock at the head of the running block, whose references a model takes to be simultaneous but for stalls.
+    pub fn now_at_head(&self) -> u64 {
+        self.clock_at(self.retired)
+    }
+
+    fn clock_at(&self, retired: u64) -> u64 {
+        let fixed = retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction);
+        self.time.cycles + self.stall + (fixed >> 16)
     }
 
     /// Instructions retired since power-on, at the head of the running block.
@@ -57,6 +65,8 @@ impl Cpu {
         self.retired = 0;
         self.stall = 0;
         self.model_stall = 0;
+        // No operation runs.
+        self.block_start = self.current;
     }
 
     /// Run until a limit or an event.
@@ -230,6 +240,7 @@ impl Cpu {
     /// Execute operations from `op` to `block_end`; `start` is the first of their block.
     #[inline(always)]
     pub fn run_operations(&mut self, start: *const Op, op: *const Op) -> Done {
+        self.block_start = start;
         let mut op = op;
         loop {
             self.current = op;

@@ -75,6 +75,7 @@ impl SoftVcpu {
             rflags: 2,
             segment_base: [0; 7],
             block_end: std::ptr::null(),
+            block_start: std::ptr::null(),
             current: std::ptr::null(),
             filter: Default::default(),
             fetch_filter: Default::default(),

@@ -41,15 +41,14 @@ fn random_bytes_agree() {
     agree(Kind::Bytes, 30);
 }
 
-/// PCMPISTRI with RCX in its address; operands with a segment's base that lie elsewhere without it; a page of code that the
-/// kernel puts elsewhere without saying so, between two vCPUs. The programs of `Kind::Blocks` have changed since 5411 was found.
+/// Operands with a segment's base that lie elsewhere without it; a device's time behind CLI, where the interrupt that would have
+/// come ends the translator's budget but not the interpreter's. (`remap.rs` has what needs more than a seed.)
 #[test]
 fn what_once_differed_agrees() {
     for (kind, seed) in [
-        (Kind::Blocks, 5411),
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
-        (Kind::Node, 106_427),
+        (Kind::Blocks, 106),
     ] {
         if let Err(failure) = run(&[kind], seed, 1, None, |_| {}) {
             panic!("{failure}");

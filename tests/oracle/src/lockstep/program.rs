@@ -187,6 +187,18 @@ impl Writer {
                         }
                     }
                 }
+                // The clock is read behind a change of the interrupt flag, where an interrupt may end a block's budget.
+                9 if r.chance(300) => {
+                    code.push(r.pick(&[0xfa, 0xfb, 0x9d]));
+                    code.extend(std::iter::repeat_n(0x90, r.below(24) as usize));
+                    // RDTSC, or a load from a device.
+                    if r.chance(700) {
+                        code.extend([0x0f, 0x31]);
+                    } else {
+                        code.push(0x8b);
+                        absolute(&mut code, r.next() as u8, DEVICE + 8 * r.below(64));
+                    }
+                }
                 // PUSHF, POPF, CLI, STI, HLT, PAUSE, RDTSC, LAHF, CLD, STD.
                 9 => code.extend::<&[u8]>(r.pick(&[
                     &[0x9c],

@@ -515,6 +515,7 @@ impl Cpu {
         // The handler goes on by itself up to the block's end: end it behind this operation.
         // SAFETY: at most one past the last operation.
         self.block_end = unsafe { block.ops.as_ptr().add(k + 1) };
+        self.block_start = block.ops.as_ptr();
         self.current = op;
         let stall = self.stall;
         let long = self.stall - self.model_stall;

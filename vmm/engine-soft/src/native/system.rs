@@ -120,7 +120,7 @@ impl Emitter {
         self.move_stack(-8);
     }
 
-    /// RDTSC: [`Cpu::now`] at the block's head, and the offset.
+    /// RDTSC: [`Cpu::now`], and the offset.
     fn read_clock(&mut self, operation: usize, count: i32) {
         if !self.kernel {
             let miss = self.miss(operation);
@@ -129,10 +129,10 @@ impl Emitter {
             self.a.jcc(cc::NE, miss);
         }
         let add = |e: &mut Self, field| e.a.rm(Code::Add_r64_rm64, RAX, field_of_cpu(field));
-        // Instructions retired since the clock was last set.
+        // Instructions retired since the clock was last set: the block's have all been taken from what is left.
         self.a.load(RAX, field!(total));
         self.a.rr(Code::Sub_r64_rm64, RAX, LEFT);
-        self.a.ri(Code::Sub_rm64_imm8, RAX, count);
+        self.a.ri(Code::Sub_rm64_imm8, RAX, count - operation as i32);
         add(self, field!(entered_at));
         let cpi = std::mem::offset_of!(Cpu, cpi) + crate::cpi::Cpi::VALUE;
         self.a.rm(Code::Mov_r32_rm32, ECX, field_of_cpu(cpi));
