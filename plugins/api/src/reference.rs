@@ -101,19 +101,12 @@ pub struct Outcome {
 /// What the filter of a vCPU has answered for, and the model has not heard of yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits<'a> {
-    /// Lines of one set of the vCPU's first-level cache, the least recently used first: each in turn becomes the most recently
-    /// used of the set. Told before the next reference to that set.
-    pub used: &'a [u64],
+    /// Of the reference's set of the vCPU's first-level cache, the line that was used least recently; None where the filter
+    /// does not hold all lines of that set, or the reference's is among them. The cache replaces it if the set is still full.
+    pub oldest: Option<u64>,
     /// Lines of any set of the data cache that were written under [`Permission::Exclusive`]: they are modified now. Told
     /// before the next reference of any vCPU.
     pub modified: &'a [u64],
-}
-
-impl Hits<'_> {
-    /// Nothing to tell.
-    pub fn is_empty(&self) -> bool {
-        self.used.is_empty() && self.modified.is_empty()
-    }
 }
 
 /// A change to some vCPU's filter: its permission for a line becomes at most this.
@@ -141,8 +134,8 @@ pub struct FilterGeometry {
     /// The same for the instruction filter.
     pub instruction_slots: u8,
     /// Lines of a slot that the filter may answer for: 1 is the most recently used alone. More, namely the ways of the
-    /// cache, are allowed where a slot is exactly one set and no other vCPU uses that cache: then the model hears of the order
-    /// of hits by [`Hits::used`].
+    /// cache, are allowed where a slot is exactly one set and no other vCPU uses that cache: then the order of hits is the
+    /// filter's affair, and the model hears of its outcome by [`Hits::oldest`].
     pub data_ways: u8,
     /// The same for the instruction filter.
     pub instruction_ways: u8,
@@ -153,7 +146,7 @@ pub trait MemoryModel: Send {
     /// Filter under which this model stays exact.
     fn filter(&self) -> FilterGeometry;
 
-    /// Account for one reference, made after these hits of the same vCPU, whose `used` are of its side and set. Changes to
+    /// Account for one reference, made after these hits of the same vCPU. Changes to
     /// filters of any vCPU (also the requesting one, for other lines) are pushed to `updates`; the engine applies them before
     /// that vCPU's next reference.
     fn reference(
@@ -163,8 +156,8 @@ pub trait MemoryModel: Send {
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome;
 
-    /// Hear of hits alone.
-    fn hits(&mut self, vcpu: u16, side: Side, hits: Hits<'_>);
+    /// Hear of [`Hits::modified`] alone.
+    fn modified(&mut self, vcpu: u16, lines: &[u64]);
 
     /// Forget statistics, keep state: the end of a warm-up.
     fn reset_statistics(&mut self);

@@ -224,8 +224,8 @@ impl Cpu {
                     size: 1,
                     now: self.now_at_head(),
                 };
-                let outcome = self.report(Baseline, &reference);
-                self.fetch_filter.enter(line, &outcome);
+                let (outcome, position) = self.report(Baseline, &reference, line);
+                self.fetch_filter.enter(line, &outcome, position);
             }
             let step = (line + (1 << shift) - at)
                 .min(4096 - (at & 0xfff))

@@ -8,7 +8,7 @@ use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
-use crate::filter::{Baseline, Host, Order};
+use crate::filter::{Baseline, Host, Position};
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 
@@ -504,33 +504,42 @@ impl Cpu {
             size: place.len as u32,
             now: self.now_at_head(),
         };
-        let outcome = self.report(on, &reference);
         let line = self.filter.line(place.physical);
+        let (outcome, position) = self.report(on, &reference, line);
         let host = place.host as u64;
-        self.filter
-            .enter_line(on, place.linear, host, line, &outcome, place.writable);
+        self.filter.enter_line(
+            on,
+            place.linear,
+            host,
+            line,
+            &outcome,
+            position,
+            place.writable,
+        );
     }
 
-    /// Report a reference to the attached model, after hits of its set that the model has not seen, and apply what it
-    /// changes.
+    /// Report a reference to `line` to the attached model, with what hits came to that it has not seen, and apply what it
+    /// changes. Its answer, and where the filter is to keep the line, if it keeps whole sets.
     #[inline(always)]
-    pub fn report(&mut self, host: impl Host, reference: &MemRef) -> Outcome {
+    pub fn report(
+        &mut self,
+        host: impl Host,
+        reference: &MemRef,
+        line: u64,
+    ) -> (Outcome, Option<Position>) {
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
         let side = reference.access.side();
         let sets = match side {
-            Side::Data => &mut self.filter.second.sets,
-            Side::Instruction => &mut self.fetch_filter.sets,
+            Side::Data => &self.filter.second.sets,
+            Side::Instruction => &self.fetch_filter.sets,
         };
-        let mut order = Order::default();
-        let used = if sets.kept() {
-            sets.tell(host, sets.set(reference.physical), &mut order)
-        } else {
-            &[]
+        let position = sets.kept().then(|| sets.position(host, line));
+        let hits = Hits {
+            oldest: position.and_then(|position| position.oldest),
+            modified: self.filter.second.modified.tell(),
         };
-        let modified = self.filter.second.modified.tell();
-        let hits = Hits { used, modified };
         let outcome = platform.reference(hits, reference, &mut self.updates);
         if outcome.stall != 0 {
             let stall = u64::from(outcome.stall);
@@ -545,7 +554,7 @@ impl Cpu {
             }
             self.updates = updates;
         }
-        outcome
+        (outcome, position)
     }
 
     /// Tell the attached model of lines that became modified, before another vCPU runs.

@@ -9,7 +9,6 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, Ms
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
 use nodescope_plugin_api::{
     Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
-    Side,
 };
 
 /// A decoded hypercall with the state in which it was made.
@@ -274,11 +273,7 @@ impl Platform for Board {
 
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(model) = self.model.as_mut() {
-            let hits = Hits {
-                used: &[],
-                modified: lines,
-            };
-            model.hits(vcpu, Side::Data, hits);
+            model.modified(vcpu, lines);
         }
     }
 

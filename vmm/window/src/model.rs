@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{
     Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTimingModel,
-    Outcome, Permission, Privilege, Side, Statistic, VcpuPlace,
+    Outcome, Permission, Privilege, Statistic, VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfigError, CacheModel, FlatMemory};
 use nodescope_plugin_numa::{HomeRange, Numa, NumaConfig, NumaConfigError, Uncached};
@@ -119,8 +119,8 @@ impl MemoryModel for CountingOnly {
         }
     }
 
-    /// Nothing depends on order.
-    fn hits(&mut self, _vcpu: u16, _side: Side, _hits: Hits<'_>) {}
+    /// Nothing depends on it.
+    fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {}
 

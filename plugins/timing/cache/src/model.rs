@@ -196,10 +196,10 @@ impl MemoryModel for CacheModel {
         }
     }
 
-    fn hits(&mut self, vcpu: u16, side: Side, hits: Hits<'_>) {
+    fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         match &mut self.caches {
-            Caches::Narrow(caches, _) => caches.hear(Baseline, vcpu, side, hits),
-            Caches::Wide(caches) => caches.hear(Baseline, vcpu, side, hits),
+            Caches::Narrow(caches, _) => caches.modified(Baseline, vcpu, lines),
+            Caches::Wide(caches) => caches.modified(Baseline, vcpu, lines),
         }
     }
 
@@ -305,17 +305,13 @@ impl<W: Word> Hierarchy<W> {
         self.reference(v3, hits, reference, line, first_level, updates)
     }
 
-    /// Hits that a filter has answered.
+    /// Lines that a filter has let be written.
     #[inline(always)]
-    fn hear<I: Isa>(&mut self, isa: I, vcpu: u16, side: Side, hits: Hits<'_>) {
-        let first = self.entrances[usize::from(vcpu)].first;
-        for line in hits.used {
+    fn modified<I: Isa>(&mut self, isa: I, vcpu: u16, lines: &[u64]) {
+        let first = self.entrances[usize::from(vcpu)].first[Side::Data as usize];
+        for line in lines {
             let line = (line & PHYSICAL_MASK) >> self.line_shift;
-            self.used(isa, first[side as usize], line);
-        }
-        for line in hits.modified {
-            let line = (line & PHYSICAL_MASK) >> self.line_shift;
-            self.modify(isa, first[Side::Data as usize], line);
+            self.modify(isa, first, line);
         }
     }
 
@@ -332,8 +328,8 @@ impl<W: Word> Hierarchy<W> {
     ) -> Outcome {
         let access = reference.access;
         let side = access.side() as usize;
-        if !hits.is_empty() {
-            self.hear(isa, reference.vcpu, access.side(), hits);
+        if !hits.modified.is_empty() {
+            self.modified(isa, reference.vcpu, hits.modified);
         }
         let first = self.entrances[usize::from(reference.vcpu)].first[side];
         if first == NONE {
@@ -372,7 +368,9 @@ impl<W: Word> Hierarchy<W> {
             }
         } else {
             self.begin(reference);
-            let (state, last) = self.miss(isa, first, spot, line, access, updates);
+            let oldest = hits.oldest;
+            let oldest = oldest.map(|line| (line & PHYSICAL_MASK) >> self.line_shift);
+            let (state, last) = self.miss(isa, first, spot, line, oldest, access, updates);
             replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };

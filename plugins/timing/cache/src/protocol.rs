@@ -43,14 +43,16 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`. Its state there,
-    /// and the line that had its place.
+    /// and the line that had its place: `oldest` if the set is full then, where the order of the set is kept elsewhere.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
     pub(crate) fn miss<I: Isa>(
         &mut self,
         isa: I,
         first: u32,
         spot: Spot,
         line: u64,
+        oldest: Option<u64>,
         access: Access,
         updates: &mut Vec<FilterUpdate>,
     ) -> (State, Option<u64>) {
@@ -84,29 +86,16 @@ impl<W: Word> Hierarchy<W> {
                 _ => self.path[level - 1].0,
             };
             let &Node { bit, kind, .. } = self.nodes.get(inside);
-            self.fill(isa, node, spot, state, bit.into(), updates);
+            self.fill(isa, node, spot, None, state, bit.into(), updates);
             state = match state {
                 State::Modified => State::Modified,
                 State::Exclusive if kind != CacheKind::Instruction => State::Exclusive,
                 _ => State::Shared,
             };
         }
-        let last = self.fill(isa, first, spot, state, 0, updates);
+        let last = self.fill(isa, first, spot, oldest, state, 0, updates);
         let geometry = &self.nodes.get(first).geometry;
         (state, (last != 0).then(|| geometry.line(spot.set, last)))
-    }
-
-    /// Take hits on lines of one set of a first-level cache into its order.
-    #[inline(always)]
-    pub(crate) fn used<I: Isa>(&mut self, isa: I, first: u32, line: u64) {
-        let geometry = &self.nodes.get(first).geometry;
-        let spot = geometry.spot(line);
-        match self.tags.find(isa, geometry, spot) {
-            Some(way) => {
-                self.tags.touch(isa, geometry, spot, way, 0);
-            }
-            None => debug_assert!(false, "a filter answered for a line that is not there"),
-        }
     }
 
     /// Let the cache `inner` have a line that `node` outside it holds in `way`; the answer is the state that `inner` may take.
@@ -381,20 +370,30 @@ impl<W: Word> Hierarchy<W> {
         Some(state)
     }
 
-    /// Put a line into a cache, replacing the least recently used line of its set, whose entry is the answer.
+    /// Put a line into a cache, replacing the least recently used line of its set, whose entry is the answer (0: the set had
+    /// room). `oldest` names it where the set's own order does not.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
     fn fill<I: Isa>(
         &mut self,
         isa: I,
         node: u32,
         spot: Spot,
+        oldest: Option<u64>,
         state: State,
         holders: u64,
         updates: &mut Vec<FilterUpdate>,
     ) -> u64 {
         let this = self.nodes.get(node);
         let threads = this.threads;
-        let last = self.tags.last(&this.geometry, spot);
+        let mut way = this.geometry.ways as usize - 1;
+        if let Some(line) = oldest
+            && self.tags.entry(spot.start + way) != 0
+        {
+            let found = self.find(isa, node, line).1;
+            way = found.expect("what a filter calls the oldest line of a set is in it");
+        }
+        let last = self.tags.entry(spot.start + way);
         // Nothing depends on a clean line that no cache inside has.
         if this.geometry.holders(last) != 0 || last != 0 && State::of(last) == State::Modified {
             self.evict(isa, node, spot, last, updates);
@@ -403,7 +402,7 @@ impl<W: Word> Hierarchy<W> {
             self.displace(node, spot, self.request.requester, updates);
         }
         let geometry = &self.nodes.get(node).geometry;
-        self.tags.insert(isa, geometry, spot, state, holders);
+        self.tags.insert(isa, geometry, spot, way, state, holders);
         last
     }
 

@@ -217,25 +217,19 @@ impl<W: Word> Tags<W> {
         entry
     }
 
-    /// The entry that the next [`Tags::insert`] into this set overwrites, 0 if it is empty.
-    #[inline(always)]
-    pub(crate) fn last(&self, geometry: &Geometry, spot: Spot) -> u64 {
-        self.entry(spot.start + geometry.ways as usize - 1)
-    }
-
-    /// Put a line in the place of the least recently used one and make it the most recently used.
+    /// Put a line in the place of a way's and make it the most recently used.
     #[inline(always)]
     pub(crate) fn insert<I: Isa>(
         &mut self,
         isa: I,
         geometry: &Geometry,
         spot: Spot,
+        way: usize,
         state: State,
         holders: u64,
     ) {
         let entry = spot.key | holders << Geometry::STATE_BITS | state as u64;
-        let last = geometry.ways as usize - 1;
-        W::promote(isa, self.set_mut(geometry, spot), last, W::truncate(entry));
+        W::promote(isa, self.set_mut(geometry, spot), way, W::truncate(entry));
     }
 
     /// Remove the line of a way; the others keep their order.

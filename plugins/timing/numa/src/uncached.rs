@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{
     Context, Counters, FilterGeometry, FilterUpdate, Hits, Ledger, MemRef, MemoryModel,
-    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term, VcpuPlace,
+    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Statistic, Term, VcpuPlace,
 };
 
 use crate::{Numa, NumaConfigError};
@@ -70,7 +70,7 @@ impl MemoryModel for Uncached {
     }
 
     /// The filter answers for nothing.
-    fn hits(&mut self, _vcpu: u16, _side: Side, _hits: Hits<'_>) {}
+    fn modified(&mut self, _vcpu: u16, _lines: &[u64]) {}
 
     fn reset_statistics(&mut self) {
         self.ledger.clear();

@@ -14,8 +14,8 @@ use crate::random::Random;
 /// Something that the machine saw.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// Hits that the model had not seen: those of one set, and lines of any that were written.
-    Hits(Vec<u64>, Vec<u64>),
+    /// What came of hits: the oldest line of a full set, and lines of any that were written.
+    Hits(Option<u64>, Vec<u64>),
     /// A reference and its answer.
     Reference(MemRef, Outcome),
     /// Counters handed over.
@@ -47,7 +47,7 @@ pub struct Machine {
     caches: [Cache; VCPUS as usize],
 }
 
-/// Lines of a cache with LRU replacement by side and set, the most recently used first; empty where filters keep one line.
+/// Lines of a cache by side and set, the latest answered first; empty where filters keep one line.
 #[derive(Default)]
 struct Cache {
     sets: HashMap<(bool, u64), Vec<u64>>,
@@ -65,10 +65,22 @@ impl Cache {
         (ways > 1).then(|| (self.sets.entry(key).or_default(), ways))
     }
 
-    /// Use a line; the line that had to go for it.
-    fn enter(&mut self, side: Side, line: u64) -> Option<u64> {
+    /// Use a line; the line that had to go for it: `oldest`, or the one answered first where the filter cannot know.
+    fn enter(&mut self, side: Side, line: u64, oldest: Option<u64>) -> Option<u64> {
         let (set, ways) = self.set(side, line)?;
+        let held = set.contains(&line);
         set.retain(|&l| l != line);
+        if let Some(oldest) = oldest {
+            assert!(!held, "no line has to go for one that is there");
+            // Unless an update has made room since the filter was asked.
+            let full = set.len() == ways;
+            if full {
+                assert!(set.contains(&oldest), "not a line to replace");
+                set.retain(|&l| l != oldest);
+            }
+            set.insert(0, line);
+            return full.then_some(oldest);
+        }
         set.insert(0, line);
         if set.len() > ways { set.pop() } else { None }
     }
@@ -136,20 +148,15 @@ impl Machine {
     }
 
     /// Take hits into account, which must be what the filter was allowed to answer.
-    fn hear(&mut self, vcpu: u16, side: Side, hits: Hits<'_>) {
+    fn hear(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
-        for &line in hits.used {
-            let (set, _) = cache.set(side, line).expect("the filter keeps sets");
-            assert!(set.contains(&line), "a hit on a line that is not there");
-            cache.enter(side, line);
-        }
         for line in hits.modified {
             let allowed = cache.exclusive.remove(line);
             assert!(allowed, "a write to a line that is not held alone");
         }
-        if !hits.is_empty() {
+        if hits != Hits::default() {
             self.log
-                .push(Event::Hits(hits.used.to_vec(), hits.modified.to_vec()));
+                .push(Event::Hits(hits.oldest, hits.modified.to_vec()));
         }
     }
 
@@ -248,7 +255,7 @@ impl Platform for Machine {
         reference: &MemRef,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.hear(reference.vcpu, reference.access.side(), hits);
+        self.hear(reference.vcpu, hits);
         let r = &mut self.model;
         let line = reference.physical >> self.line_shift << self.line_shift;
         self.lines[r.below(16) as usize] = line;
@@ -272,7 +279,7 @@ impl Platform for Machine {
         let outcome = Outcome {
             stall,
             filter,
-            replaced: self.caches[usize::from(reference.vcpu)].enter(side, line),
+            replaced: self.caches[usize::from(reference.vcpu)].enter(side, line, hits.oldest),
         };
         let cache = &mut self.caches[usize::from(reference.vcpu)];
         if side == Side::Data {
@@ -289,10 +296,10 @@ impl Platform for Machine {
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         let hits = Hits {
-            used: &[],
+            oldest: None,
             modified: lines,
         };
-        self.hear(vcpu, Side::Data, hits);
+        self.hear(vcpu, hits);
     }
     fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
         self.log.push(Event::Account(context, privilege, *counters));

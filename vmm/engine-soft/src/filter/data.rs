@@ -3,7 +3,7 @@
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
 use super::host::Host;
-use super::sets::{LANES, Sets};
+use super::sets::{LANES, Position, Sets};
 
 /// Slots for pages, for each privilege.
 const PAGES: usize = 2048;
@@ -468,8 +468,9 @@ impl DataFilter {
     }
 
     /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page
-    /// allows it, too.
+    /// allows it, too; `position`: where the line is to lie, if whole sets are kept.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
     pub fn enter_line(
         &mut self,
         on: impl Host,
@@ -477,6 +478,7 @@ impl DataFilter {
         host: u64,
         line: u64,
         outcome: &Outcome,
+        position: Option<Position>,
         writable: bool,
     ) {
         let privilege = self.privilege;
@@ -500,15 +502,13 @@ impl DataFilter {
             host,
             physical: line,
         };
-        if !self.second.sets.kept() {
-            return;
-        }
+        let Some(position) = position else { return };
         if !readable {
             for gone in outcome.replaced.into_iter().chain([line]) {
                 self.second.remove(gone);
             }
         } else {
-            let (lane, new) = self.second.sets.enter(on, line, outcome.replaced);
+            let (lane, new) = self.second.sets.enter(on, line, outcome.replaced, position);
             self.second.linear[privilege][lane] = tag;
             let entry = &mut self.second.lanes[lane];
             if new {
@@ -627,6 +627,7 @@ mod tests {
                 0x10_0000,
                 0x9000,
                 &outcome,
+                None,
                 true,
             );
             let entry = *filter.entry(linear);

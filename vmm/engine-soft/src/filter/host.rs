@@ -1,8 +1,8 @@
 //! Comparisons of all ways of a set at a time, in instructions that the host has.
 
 use std::arch::x86_64::{
-    __m256i, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_cmpgt_epi64, _mm256_loadu_si256,
-    _mm256_movemask_pd, _mm256_set1_epi64x,
+    __m256i, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_cmpgt_epi64,
+    _mm256_loadu_si256, _mm256_movemask_pd, _mm256_permute4x64_epi64, _mm256_set1_epi64x,
 };
 
 /// Instructions of the host that code is compiled for. A value stands for a host that has them.
@@ -10,8 +10,8 @@ pub trait Host: Copy {
     /// Bit for each word that equals `wanted`.
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32;
 
-    /// Bit for each word that is greater than `bound`; all are less than 2^63.
-    fn above<const N: usize>(self, words: &[u64; N], bound: u64) -> u32;
+    /// Place of the least word, the first one of several; all are less than 2^63.
+    fn least<const N: usize>(self, words: &[u64; N]) -> usize;
 }
 
 /// What every host has.
@@ -25,8 +25,11 @@ impl Host for Baseline {
     }
 
     #[inline(always)]
-    fn above<const N: usize>(self, words: &[u64; N], bound: u64) -> u32 {
-        (0..N).fold(0, |bits, n| bits | u32::from(words[n] > bound) << n)
+    fn least<const N: usize>(self, words: &[u64; N]) -> usize {
+        (1..N).fold(
+            0,
+            |least, n| if words[n] < words[least] { n } else { least },
+        )
     }
 }
 
@@ -72,11 +75,26 @@ impl Host for Avx2 {
     }
 
     #[inline(always)]
-    fn above<const N: usize>(self, words: &[u64; N], bound: u64) -> u32 {
-        Self::bits(words, |four| {
+    fn least<const N: usize>(self, words: &[u64; N]) -> usize {
+        let (fours, rest) = words.as_chunks::<4>();
+        assert!(rest.is_empty(), "sets have eight or sixteen lanes");
+        // SAFETY: as in `bits`.
+        let least = unsafe {
+            let less = |a, b| _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b));
+            let mut least = _mm256_loadu_si256(fours[0].as_ptr().cast());
+            for four in &fours[1..] {
+                least = less(least, _mm256_loadu_si256(four.as_ptr().cast()));
+            }
+            // With the other half, then with the other word of the half: all four are the least then.
+            least = less(least, _mm256_permute4x64_epi64::<0b01_00_11_10>(least));
+            less(least, _mm256_permute4x64_epi64::<0b10_11_00_01>(least))
+        };
+        let equal = Self::bits(words, |four| {
             // SAFETY: as in `bits`.
-            unsafe { _mm256_cmpgt_epi64(four, _mm256_set1_epi64x(bound as i64)) }
-        })
+            unsafe { _mm256_cmpeq_epi64(four, least) }
+        });
+        // One is.
+        (equal.trailing_zeros() as usize) % N
     }
 }
 
@@ -104,14 +122,18 @@ mod tests {
             assert_eq!(avx2.equal(&words, wanted), expected);
             assert_eq!(avx2.equal(&eights[1], wanted), expected >> 8);
         }
-        let words = words.map(|word| word.min(u64::MAX >> 1));
-        for bound in [0, 3, 7, 8, (u64::MAX >> 1) - 1, u64::MAX >> 1] {
-            let expected = words
-                .iter()
-                .rev()
-                .fold(0, |bits, &w| bits << 1 | u32::from(w > bound));
-            assert_eq!(Baseline.above(&words, bound), expected);
-            assert_eq!(avx2.above(&words, bound), expected);
+        for rotation in 0..16 {
+            let mut words = words.map(|word| word.min(u64::MAX >> 2) + 1000);
+            words.rotate_left(rotation);
+            for last in [5, u64::MAX >> 1] {
+                words[15] = last;
+                let least = *words.iter().min().unwrap();
+                let expected = words.iter().position(|&w| w == least).unwrap();
+                assert_eq!(Baseline.least(&words), expected);
+                assert_eq!(avx2.least(&words), expected);
+            }
+            let (eights, _) = words.as_chunks::<8>();
+            assert_eq!(avx2.least(&eights[0]), Baseline.least(&eights[0]));
         }
     }
 }

@@ -3,7 +3,7 @@
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission};
 
 use super::host::Baseline;
-use super::sets::Sets;
+use super::sets::{Position, Sets};
 
 /// Tag that no physical line has.
 const NONE: u64 = u64::MAX;
@@ -80,13 +80,13 @@ impl InstructionFilter {
         &mut self.lines[(line >> self.shift) as usize & self.mask as usize & 63]
     }
 
-    /// Remember a line that a model has answered for.
-    pub fn enter(&mut self, line: u64, outcome: &Outcome) {
+    /// Remember a line that a model has answered for; `position`: where it is to lie, if whole sets are kept.
+    pub fn enter(&mut self, line: u64, outcome: &Outcome, position: Option<Position>) {
         let hits = outcome.filter != Permission::None;
         *self.slot(line) = if hits { line } else { NONE };
-        if self.sets.kept() {
+        if let Some(position) = position {
             if hits {
-                self.sets.enter(Baseline, line, outcome.replaced);
+                self.sets.enter(Baseline, line, outcome.replaced, position);
             } else {
                 for gone in outcome.replaced.into_iter().chain([line]) {
                     self.sets.remove(gone);

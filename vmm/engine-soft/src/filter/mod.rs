@@ -3,7 +3,8 @@
 //! [`DataFilter`] has one entry for each page or, in a window, for the most recently used line of each set of the model's
 //! first-level cache; [`InstructionFilter`] has the most recently used instruction lines. Where the model allows it, both keep the
 //! other lines of each set too ([`Sets`]), so that hits anywhere in the first level stay away from the model, which is told
-//! their order before its next reference to the set, and of lines that became modified before the next reference of any vCPU.
+//! which line of a full set is the oldest when it must replace one, and of lines that became modified before the next reference of
+//! any vCPU.
 
 mod data;
 mod host;
@@ -13,4 +14,4 @@ mod sets;
 pub use data::{DataFilter, EXCLUSIVE, Entry, FilterLayout, Lane, Modified, SecondLevel};
 pub use host::{Avx2, Baseline, Host};
 pub use instruction::InstructionFilter;
-pub use sets::{LANES, Order, Sets};
+pub use sets::{LANES, Position, Sets};

@@ -1,4 +1,4 @@
-//! The lines of each set of a first-level cache, and the order of the hits that the model has not heard of.
+//! The lines of each set of a first-level cache, and their order.
 
 use nodescope_plugin_api::FilterGeometry;
 
@@ -12,27 +12,35 @@ const WAYS: usize = 16;
 pub const LANES: usize = SETS * WAYS;
 /// Line of an empty lane.
 const NONE: u64 = u64::MAX;
+/// Line of a lane beyond the ways of the cache.
+const NEVER: u64 = u64::MAX - 1;
+/// Its stamp: it never is the oldest.
+const FUTURE: u64 = u64::MAX >> 1;
 
 /// A copy of what a model's first-level cache holds, made from the model's own answers: a line stays in one *lane* of its
-/// set until the model takes it away. The order within a set is a stamp that each hit beyond the most recent line renews.
+/// set until the model takes it away. The order within a set is a stamp that each hit beyond the most recent line renews; the
+/// model itself does not know it.
 #[repr(C)]
 pub struct Sets {
     /// Advances with every stamp.
     pub clock: u64,
-    /// When each line last became the most recently used of its set.
+    /// When each line last became the most recently used of its set; 0 where there is none.
     pub stamps: [u64; LANES],
-    /// Physical lines, or [`NONE`].
+    /// Physical lines, or [`NONE`], or [`NEVER`].
     pub lines: [u64; LANES],
-    /// The clock when the model was last told the order of a set.
-    told: [u64; SETS],
     /// log2 of the lanes of a set; 0: nothing is kept.
     lane_shift: u32,
     line_shift: u32,
     sets: usize,
 }
 
-/// Room for what [`Sets::tell`] tells.
-pub type Order = [u64; WAYS];
+/// Where a line lies, or is to lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Position {
+    lane: usize,
+    /// The line that must go first: the set is full.
+    pub oldest: Option<u64>,
+}
 
 impl Default for Sets {
     fn default() -> Self {
@@ -40,7 +48,6 @@ impl Default for Sets {
             clock: 0,
             stamps: [0; LANES],
             lines: [NONE; LANES],
-            told: [0; SETS],
             lane_shift: 0,
             line_shift: 0,
             sets: 0,
@@ -64,6 +71,12 @@ impl Sets {
         self.lane_shift = if ways <= 8 { 3 } else { 4 };
         self.line_shift = geometry.line_shift.into();
         self.sets = 1 << slots;
+        for lane in 0..LANES {
+            if lane & ((1 << self.lane_shift) - 1) >= ways.into() {
+                self.lines[lane] = NEVER;
+                self.stamps[lane] = FUTURE;
+            }
+        }
     }
 
     /// Whether anything is kept.
@@ -100,13 +113,13 @@ impl Sets {
         }
     }
 
-    /// Bits of the ways of a set that were stamped after `told`.
+    /// Way of a set that was stamped least recently; an empty one, if there is any.
     #[inline(always)]
-    fn stamped(&self, host: impl Host, set: usize, told: u64) -> u32 {
+    fn last(&self, host: impl Host, set: usize) -> usize {
         if self.lane_shift == 3 {
-            host.above(&self.stamps.as_chunks::<8>().0[set % SETS], told)
+            host.least(&self.stamps.as_chunks::<8>().0[set % SETS])
         } else {
-            host.above(&self.stamps.as_chunks::<16>().0[set % SETS], told)
+            host.least(&self.stamps.as_chunks::<16>().0[set % SETS])
         }
     }
 
@@ -125,50 +138,50 @@ impl Sets {
         self.stamps[lane] = self.clock;
     }
 
-    /// What the model must hear before the next reference to a set: lines, the least recently used first. They count as told.
+    /// Where a line lies, or which line the cache replaces to make room for it.
     #[inline(always)]
-    pub fn tell<'a>(&mut self, host: impl Host, set: usize, order: &'a mut Order) -> &'a [u64] {
-        let told = std::mem::replace(&mut self.told[set], self.clock);
-        let lanes = self.lanes(set);
-        let mut news = self.stamped(host, set, told);
-        let stamps = &self.stamps[lanes.clone()];
-        let lines = &self.lines[lanes];
-        let mut len = 0;
-        let mut times = [0; WAYS];
-        while news != 0 {
-            let way = news.trailing_zeros() as usize;
-            news &= news - 1;
-            // Insertion keeps them in order.
-            let mut at = len;
-            while at > 0 && times[at - 1] > stamps[way] {
-                times[at] = times[at - 1];
-                order[at] = order[at - 1];
-                at -= 1;
-            }
-            times[at] = stamps[way];
-            order[at] = lines[way];
-            len += 1;
+    pub fn position(&self, host: impl Host, line: u64) -> Position {
+        let set = self.set(line);
+        let first = set << self.lane_shift;
+        let ways = self.holding(host, set, line);
+        if ways != 0 {
+            return Position {
+                lane: first + ways.trailing_zeros() as usize,
+                oldest: None,
+            };
         }
-        &order[..len]
+        let lane = first + self.last(host, set);
+        Position {
+            lane,
+            oldest: Some(self.lines[lane]).filter(|&oldest| oldest != NONE),
+        }
     }
 
     /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane, and whether that held
-    /// another line before.
+    /// another line before. `position`: what [`Sets::position`] answered before the model did.
     #[inline(always)]
-    pub fn enter(&mut self, host: impl Host, line: u64, replaced: Option<u64>) -> (usize, bool) {
-        let set = self.set(line);
-        // A line that replaces another was not there. What it replaces may not be kept here.
-        let wanted = replaced.unwrap_or(line);
-        let way = match self.holding(host, set, wanted) {
-            0 => self.holding(host, set, NONE),
-            ways => ways,
-        };
-        assert!(way != 0, "a model tells which line it replaced");
-        let lane = (set << self.lane_shift) + way.trailing_zeros() as usize;
+    pub fn enter(
+        &mut self,
+        host: impl Host,
+        line: u64,
+        replaced: Option<u64>,
+        position: Position,
+    ) -> (usize, bool) {
+        let mut lane = position.lane;
+        let there = self.lines[lane];
+        if there != replaced.unwrap_or(line) && (replaced.is_some() || there != NONE) {
+            // The model took other lines away, or one that is not kept here.
+            let set = self.set(line);
+            let way = match replaced.map_or(0, |line| self.holding(host, set, line)) {
+                0 => self.holding(host, set, NONE),
+                ways => ways,
+            };
+            assert!(way != 0, "a model tells which line it replaced");
+            lane = (set << self.lane_shift) + way.trailing_zeros() as usize;
+        }
         let new = self.lines[lane] != line;
         self.lines[lane] = line;
         self.promote(lane);
-        self.told[set] = self.clock;
         (lane, new)
     }
 
@@ -196,47 +209,90 @@ mod tests {
         }
     }
 
-    fn told(sets: &mut Sets, set: usize) -> Vec<u64> {
-        sets.tell(Baseline, set, &mut [0; WAYS]).to_vec()
+    fn enter(sets: &mut Sets, line: u64, replaced: Option<u64>) -> (usize, bool) {
+        let position = sets.position(Baseline, line);
+        sets.enter(Baseline, line, replaced, position)
+    }
+
+    fn oldest(sets: &Sets, line: u64) -> Option<u64> {
+        sets.position(Baseline, line).oldest
     }
 
     #[test]
-    fn the_order_of_hits_is_told_once_and_per_set() {
+    fn the_oldest_line_of_a_full_set_is_the_one_used_least_recently() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
         let lanes: Vec<usize> = (0..4)
-            .map(|n| sets.enter(Baseline, n * 128, None).0)
+            .map(|n| {
+                assert_eq!(oldest(&sets, n * 128), None, "there is room");
+                enter(&mut sets, n * 128, None).0
+            })
             .collect();
-        let (other, _) = sets.enter(Baseline, 64, None);
-        assert!(
-            told(&mut sets, 0).is_empty(),
-            "the model entered them itself"
-        );
-        for hit in [2, 0, 2, 3, 0] {
+        assert_eq!(oldest(&sets, 1024), Some(0));
+        for (hit, then) in [(2, 0), (0, 128), (2, 128), (1, 384), (3, 0), (0, 256)] {
             sets.promote(lanes[hit]);
+            assert_eq!(oldest(&sets, 1024), Some(then));
         }
-        sets.promote(other);
-        assert_eq!(told(&mut sets, 0), [256, 384, 0]);
-        assert!(told(&mut sets, 0).is_empty());
-        assert_eq!(told(&mut sets, 1), [64]);
+        assert_eq!(oldest(&sets, 128), None, "it is there");
+        assert_eq!(oldest(&sets, 64), None, "the other set is empty");
     }
 
     #[test]
-    fn a_line_that_left_makes_room_and_is_not_told() {
+    fn a_line_that_left_makes_room() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
-        let lanes: Vec<usize> = (0..4)
-            .map(|n| sets.enter(Baseline, n * 128, None).0)
-            .collect();
-        sets.promote(lanes[1]);
-        sets.promote(lanes[0]);
+        let lanes: Vec<usize> = (0..4).map(|n| enter(&mut sets, n * 128, None).0).collect();
         assert_eq!(sets.remove(128), Some(lanes[1]));
         assert_eq!(sets.remove(128), None);
-        assert_eq!(told(&mut sets, 0), [0]);
-        assert_eq!(sets.enter(Baseline, 1024, None), (lanes[1], true));
-        assert_eq!(sets.enter(Baseline, 1024, None), (lanes[1], false));
-        assert_eq!(sets.enter(Baseline, 2048, Some(256)), (lanes[2], true));
+        assert_eq!(oldest(&sets, 1024), None);
+        assert_eq!(enter(&mut sets, 1024, None), (lanes[1], true));
+        assert_eq!(enter(&mut sets, 1024, None), (lanes[1], false));
+        // A model may replace another line than the oldest, or none since it took one away.
+        assert_eq!(oldest(&sets, 2048), Some(0));
+        assert_eq!(enter(&mut sets, 2048, Some(256)), (lanes[2], true));
+        let position = sets.position(Baseline, 4096);
+        sets.remove(384);
+        let (lane, new) = sets.enter(Baseline, 4096, None, position);
+        assert_eq!((lane, new), (lanes[3], true));
         assert_eq!((sets.find(1024), sets.find(256)), (Some(lanes[1]), None));
+    }
+
+    /// Against a list, with as many ways as there are lanes and with fewer.
+    #[test]
+    fn sets_agree_with_lists() {
+        for ways in [2_u8, 5, 8, 11, 16] {
+            let mut sets = Sets::default();
+            sets.shape(Some(geometry()), 1, ways);
+            let mut list: Vec<u64> = Vec::new();
+            let mut random = 1_u64;
+            for _ in 0..5000 {
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let line = (random >> 33) % (2 * u64::from(ways)) * 128;
+                let held = list.iter().position(|&l| l == line);
+                assert_eq!(sets.find(line).is_some(), held.is_some());
+                match (held, random >> 60) {
+                    (Some(at), 0 | 1) => {
+                        list.remove(at);
+                        assert!(sets.remove(line).is_some());
+                    }
+                    (Some(at), 2..=8) => {
+                        list.remove(at);
+                        list.push(line);
+                        sets.promote(sets.find(line).unwrap());
+                    }
+                    (_, _) => {
+                        let full = held.is_none() && list.len() == usize::from(ways);
+                        let replaced = full.then(|| list.remove(0));
+                        assert_eq!(oldest(&sets, line), replaced);
+                        list.retain(|&l| l != line);
+                        list.push(line);
+                        enter(&mut sets, line, replaced);
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -132,7 +132,8 @@ impl Emitter {
         // Instructions retired since the clock was last set: the block's have all been taken from what is left.
         self.a.load(RAX, field!(total));
         self.a.rr(Code::Sub_r64_rm64, RAX, LEFT);
-        self.a.ri(Code::Sub_rm64_imm8, RAX, count - operation as i32);
+        self.a
+            .ri(Code::Sub_rm64_imm8, RAX, count - operation as i32);
         add(self, field!(entered_at));
         let cpi = std::mem::offset_of!(Cpu, cpi) + crate::cpi::Cpi::VALUE;
         self.a.rm(Code::Mov_r32_rm32, ECX, field_of_cpu(cpi));

@@ -10,7 +10,9 @@ use nodescope_plugin_api::{
     Access, Context, Counters, Hits, Key, MemRef, MemoryModel, MemoryTimingModel, Outcome,
     Permission, Privilege, Side, Statistic, Term, VcpuPlace,
 };
-use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheModel, FlatMemory, LevelConfig};
+use nodescope_plugin_cache::{
+    CacheConfig, CacheContents, CacheKind, CacheModel, FlatMemory, LevelConfig,
+};
 
 /// One step of a trace.
 #[derive(Clone, Copy, Debug)]
@@ -27,8 +29,6 @@ pub struct Step {
 struct Slot {
     /// Lines and permissions, the most recently used first.
     lines: Vec<(u64, Permission)>,
-    /// Hits that the model has not heard of, the least recent first.
-    untold: Vec<u64>,
 }
 
 impl Slot {
@@ -46,11 +46,17 @@ impl Slot {
         }
         if at > 0 {
             let line = self.lines.remove(at);
-            self.untold.retain(|&untold| untold != line.0);
-            self.untold.push(line.0);
             self.lines.insert(0, line);
         }
         (true, becomes_modified)
+    }
+
+    /// What is least recently used of a full set that does not have the line.
+    fn oldest(&self, line: u64, ways: usize) -> Option<u64> {
+        let full = ways > 1 && self.lines.len() == ways;
+        let absent = self.lines.iter().all(|&(held, _)| held != line);
+        let (oldest, _) = self.lines.last()?;
+        (full && absent).then_some(*oldest)
     }
 
     fn lower(&mut self, line: u64, permission: Permission) {
@@ -80,6 +86,7 @@ pub struct Engine {
     pub model: CacheModel,
     filter: bool,
     fetches_cached: bool,
+    places: Vec<VcpuPlace>,
     /// `[vcpu][side][slot]`: line address and permission.
     slots: Vec<[Vec<Slot>; 2]>,
     /// Lines that became modified, and whose vCPU the model has not heard of it.
@@ -116,6 +123,7 @@ impl Engine {
             model,
             filter: true,
             fetches_cached: config.instruction.is_some(),
+            places: places.to_vec(),
             slots,
             modified: Vec::new(),
             counters: BTreeMap::new(),
@@ -166,14 +174,16 @@ impl Engine {
                 return 0;
             }
         }
-        let untold = std::mem::take(&mut slots[slot].untold);
-        self.tell_modified();
-        let used = self.held(step.vcpu, side, untold);
-        let mut updates = Vec::new();
+        let ways = usize::from(match side {
+            Side::Data => geometry.data_ways,
+            Side::Instruction => geometry.instruction_ways,
+        });
         let hits = Hits {
-            used: &used,
+            oldest: slots[slot].oldest(line, ways).filter(|_| self.filter),
             modified: &[],
         };
+        self.tell_modified();
+        let mut updates = Vec::new();
         let outcome = self.model.reference(
             hits,
             &MemRef {
@@ -193,11 +203,7 @@ impl Engine {
             let slot = (update.line >> geometry.line_shift) as usize % slots.len();
             slots[slot].lower(update.line, update.permission);
         }
-        let ways = match side {
-            Side::Data => geometry.data_ways,
-            Side::Instruction => geometry.instruction_ways,
-        };
-        self.slots[usize::from(step.vcpu)][side as usize][slot].enter(line, &outcome, ways.into());
+        self.slots[usize::from(step.vcpu)][side as usize][slot].enter(line, &outcome, ways);
         self.calls += 1;
         self.stall += u64::from(outcome.stall);
         u64::from(outcome.stall)
@@ -206,44 +212,40 @@ impl Engine {
     /// In the order of the writes, also where several vCPUs made them.
     fn tell_modified(&mut self) {
         for (vcpu, line) in std::mem::take(&mut self.modified) {
-            let hits = Hits {
-                used: &[],
-                modified: &[line],
-            };
-            self.model.hits(vcpu, Side::Data, hits);
+            self.model.modified(vcpu, &[line]);
         }
     }
 
-    /// What is left of lines of one set that were hit.
-    fn held(&self, vcpu: u16, side: Side, mut lines: Vec<u64>) -> Vec<u64> {
-        // A line that was taken away since is not there any more.
-        let slots = &self.slots[usize::from(vcpu)][side as usize];
-        let held = |line: &u64| {
-            let slot = (line >> self.model.filter().line_shift) as usize % slots.len();
-            slots[slot].lines.iter().any(|&(held, _)| held == *line)
-        };
-        lines.retain(held);
-        lines
-    }
-
-    /// Contents of every cache, in the order that the references make.
+    /// Contents of every cache, in the order that the references make: that of the first level is the filter's where it keeps
+    /// whole sets.
     pub fn contents(&mut self) -> Vec<CacheContents> {
         self.tell_modified();
-        for vcpu in 0..self.slots.len() {
-            for side in [Side::Data, Side::Instruction] {
-                for slot in 0..self.slots[vcpu][side as usize].len() {
-                    let untold = &mut self.slots[vcpu][side as usize][slot].untold;
-                    let untold = std::mem::take(untold);
-                    let used = self.held(vcpu as u16, side, untold);
-                    let hits = Hits {
-                        used: &used,
-                        modified: &[],
-                    };
-                    self.model.hits(vcpu as u16, side, hits);
+        let mut contents = self.model.contents();
+        let geometry = self.model.filter();
+        for cache in contents.iter_mut().filter(|cache| cache.level == 1) {
+            let (side, ways) = match cache.kind {
+                CacheKind::Instruction => (Side::Instruction, geometry.instruction_ways),
+                _ => (Side::Data, geometry.data_ways),
+            };
+            let mut inside = (0..self.places.len()).filter(|&vcpu| {
+                let place = &self.places[vcpu];
+                place.socket == cache.socket && cache.core.is_none_or(|core| core == place.core)
+            });
+            if !self.filter || ways == 1 {
+                continue;
+            }
+            let vcpu = inside.next().expect("whole sets are one vCPU's alone");
+            assert_eq!(inside.next(), None, "whole sets are one vCPU's alone");
+            for (set, lines) in &mut cache.sets {
+                let kept = &self.slots[vcpu][side as usize][*set as usize].lines;
+                let position = |line: u64| kept.iter().position(|&(held, _)| held == line);
+                if !kept.is_empty() {
+                    lines.sort_by_key(|&(line, _)| position(line).expect("the filter keeps it"));
+                    assert_eq!(lines.len(), kept.len(), "what left is still in the filter");
                 }
             }
         }
-        self.model.contents()
+        contents
     }
 
     pub fn go(&mut self, vcpu: u16, access: Access, address: u64) -> u64 {
