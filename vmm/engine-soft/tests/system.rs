@@ -457,6 +457,28 @@ fn interrupts_wait_for_the_instruction_after_sti() {
     assert_eq!(frame.flags & INTERRUPTS, INTERRUPTS);
 }
 
+/// Where a run is cut, the block goes on as another one; RDTSC behind the cut does not see that.
+#[test]
+fn the_clock_is_that_of_the_instruction_wherever_a_run_ends() {
+    for cut in 0..12 {
+        let mut s = System::new(|a| {
+            for _ in 0..10 {
+                a.nop().unwrap();
+            }
+            a.rdtsc().unwrap();
+            a.hlt().unwrap();
+        });
+        s.m.state.time.cycles = 1000;
+        s.m.vcpu.restore(&s.m.state);
+        let limit = Limit::instructions(s.m.state.time.instructions + cut);
+        assert_eq!(s.m.vcpu.run(&mut s.m.ports, limit).unwrap(), Exit::Limit);
+        s.m.state = s.m.vcpu.save();
+        assert_eq!(s.run(), Exit::Halted);
+        // A cycle for each NOP.
+        assert_eq!(s.m.reg(RAX), 1010, "cut behind {cut} instructions");
+    }
+}
+
 #[test]
 fn interrupts_wait_while_they_are_disabled() {
     let mut s = System::new(|a| {

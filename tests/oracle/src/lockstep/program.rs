@@ -59,6 +59,80 @@ fn absolute(code: &mut Vec<u8>, reg: u8, address: u64) {
     code.extend((address as u32).to_le_bytes());
 }
 
+/// Operands at one base, or base and index, as a structure's fields are; with accidents in between.
+fn fields(code: &mut Vec<u8>, starts: &[u64], r: &mut Random) {
+    let (base, index) = (r.below(16) as u8, r.below(16) as u8);
+    let index = (index & 15 != 4 && r.chance(300)).then_some(index);
+    let near = r.pick(&[0, 8, 64, 0x800, 0xf40, 0xfe0]) + r.below(64);
+    let to = match r.below(16) {
+        0 => DEVICE + near,
+        1 => r.pick(starts),
+        2 => r.next(),
+        page => WINDOW + (page % 6) * PAGE + near,
+    };
+    load(code, base.into(), to);
+    if let Some(index) = index {
+        let far = r.pick(&[0, 8, 0x100, 0xff8]);
+        load(code, index.into(), if index == base { to } else { far });
+    }
+    let first = r.below(0x200) as i32 - 0x100;
+    for _ in 0..2 + r.below(8) {
+        match r.below(16) {
+            // ADD base, constant
+            0 => code.extend([0x48 | base >> 3, 0x83, 0xc0 | base & 7, r.next() as u8]),
+            // FNOP, which the interpreter carries out.
+            1 => code.extend([0xd9, 0xd0]),
+            _ => {}
+        }
+        let near = [0, 0, 8, 16, 24, 32, 4, 1, 0xf8, 0x1000];
+        field(code, base, index, first + r.pick(&near), r);
+    }
+}
+
+/// One of [`fields`].
+fn field(code: &mut Vec<u8>, base: u8, index: Option<u8>, displacement: i32, r: &mut Random) {
+    // Prefix, REX.W, opcode: moves either way, of all sizes, some that must be aligned; what reads and writes, conditions.
+    let (prefix, wide, opcode): (&[u8], u8, &[u8]) = r.pick(&[
+        (&[], 8, &[0x8b]),
+        (&[], 8, &[0x89]),
+        (&[], 0, &[0x8b]),
+        (&[], 0, &[0x89]),
+        (&[], 0, &[0x88]),
+        (&[], 0, &[0x0f, 0xb6]),
+        (&[], 8, &[0x01]),
+        (&[], 8, &[0x03]),
+        (&[], 8, &[0x3b]),
+        (&[], 8, &[0xff]),
+        (&[], 8, &[0x0f, 0xc1]),
+        (&[], 8, &[0x0f, 0xb1]),
+        (&[], 8, &[0x0f, 0x44]),
+        (&[], 0, &[0x0f, 0x10]),
+        (&[], 0, &[0x0f, 0x11]),
+        (&[], 0, &[0x0f, 0x28]),
+        (&[], 0, &[0x0f, 0x29]),
+        (&[0x66], 0, &[0x0f, 0x6f]),
+        (&[0xf2], 0, &[0x0f, 0x10]),
+        (&[0x66], 0, &[0x0f, 0x58]),
+    ]);
+    // INC and DEC: the register is the opcode's extension.
+    let register = match opcode {
+        [0xff] => r.below(2) as u8,
+        _ => r.below(16) as u8,
+    };
+    code.extend(prefix);
+    code.push(0x40 | wide | register >> 3 << 2 | index.unwrap_or(0) >> 3 << 1 | base >> 3);
+    code.extend(opcode);
+    let register = (register & 7) << 3;
+    if index.is_some() || base & 7 == 4 {
+        let scale = if index.is_some() { 0 } else { 0xc0 };
+        let index = (index.unwrap_or(4) & 7) << 3;
+        code.extend([0x84 | register, scale | index | base & 7]);
+    } else {
+        code.push(0x80 | register | base & 7);
+    }
+    code.extend(displacement.to_le_bytes());
+}
+
 /// Jump to an address in 64-bit or 32-bit code, through memory; means the same in both.
 fn far_jump(code: &mut Vec<u8>, target: u64, r: &mut Random) {
     let slot = WINDOW + 0x800 + 8 * r.below(64);
@@ -217,6 +291,7 @@ impl Writer {
                     code.push(0x8b);
                     absolute(&mut code, r.next() as u8, r.pick(starts));
                 }
+                11 | 12 => fields(&mut code, starts, r),
                 _ => self.instruction(&mut code, at, r, 800),
             }
         }

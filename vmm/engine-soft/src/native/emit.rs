@@ -11,6 +11,7 @@ use super::flags::Recipe;
 use super::plan::{Itself, Memory};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
+use super::share::{Apart, Share};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
 
@@ -38,12 +39,15 @@ struct Cold {
 }
 
 /// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
-struct Missed {
-    entry: Label,
-    resume: Label,
+pub struct Missed {
+    /// Where it is found out.
+    pub entry: Label,
+    /// Where the instruction goes on, with the host address in RAX.
+    pub resume: Label,
     /// Where the interpreter must carry out the operation.
-    interpret: Label,
-    memory: Memory,
+    pub interpret: Label,
+    /// The operand.
+    pub memory: Memory,
 }
 
 /// Emits the code of one block.
@@ -62,7 +66,12 @@ pub struct Emitter {
     /// Operations of the block.
     count: u32,
     cold: Vec<Cold>,
-    missed: Vec<Missed>,
+    /// Look-ups that miss.
+    pub missed: Vec<Missed>,
+    /// How the operand of each operation is looked up.
+    pub shares: Vec<Share>,
+    /// Operands of spans, by themselves.
+    pub apart: Vec<Apart>,
     /// Runs of PUSH and of POP.
     pub runs: Vec<super::stack::Run>,
     /// [`super::Native::vectors_wide`] is set.
@@ -91,6 +100,7 @@ impl Emitter {
         routines: Routines,
         (translation, count): (u64, u32),
         needed: Vec<bool>,
+        shares: Vec<Share>,
     ) -> Self {
         Self {
             a,
@@ -103,6 +113,8 @@ impl Emitter {
             count,
             cold: Vec::new(),
             missed: Vec::new(),
+            shares,
+            apart: Vec::new(),
             runs: Vec::new(),
             wide: false,
             in_host: false,
@@ -259,6 +271,7 @@ impl Emitter {
     /// Append the out-of-line code.
     pub fn finish_cold(&mut self) {
         self.finish_runs();
+        self.finish_shares();
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;
             self.a.bind(missed.entry);
@@ -331,7 +344,7 @@ impl Emitter {
     }
 
     /// The linear address of an instruction's memory operand into RAX. Uses RCX; leaves flags alone but for FS and GS.
-    fn address(&mut self, i: &Instruction) {
+    pub fn address(&mut self, i: &Instruction) {
         if i.memory_base() == Register::RIP {
             self.a.constant(RAX, i.ip_rel_memory_address());
         } else {
@@ -576,8 +589,9 @@ impl Emitter {
                 homes.push((guest, home));
             }
         }
+        let mut displacement = 0;
         if let Some(memory) = p.memory {
-            self.operand(i, memory, operation);
+            displacement = self.shared_operand(i, memory, operation);
             if address == Some(RCX) {
                 self.a.copy(RCX, RAX);
             }
@@ -607,8 +621,8 @@ impl Emitter {
                     moved.set_memory_base(address.expect("a memory operand has an address"));
                     moved.set_memory_index(Register::None);
                     moved.set_memory_index_scale(1);
-                    moved.set_memory_displ_size(0);
-                    moved.set_memory_displacement64(0);
+                    moved.set_memory_displ_size(u32::from(displacement != 0));
+                    moved.set_memory_displacement64(i64::from(displacement) as u64);
                 }
                 OpKind::Register if !(p.cl && n == last) => {
                     let r = i.op_register(n);

@@ -22,6 +22,7 @@ mod plan;
 pub mod registers;
 mod runtime;
 mod second_level;
+mod share;
 mod stack;
 mod system;
 mod translate;
@@ -145,6 +146,8 @@ pub struct Native {
     spill: u64,
     /// The address of an access whose look-up missed.
     linear: u64,
+    /// Host addresses of spans (`share.rs`), 0 where operands are looked up by themselves.
+    kept: [u64; share::KEPT],
     /// Where to go on after [`Exit::GoOn`].
     next: u64,
     /// By privilege (kernel, user), then hash of the instruction pointer.
@@ -324,6 +327,7 @@ impl Native {
             vectors_wide: 0,
             spill: 0,
             linear: 0,
+            kept: [0; share::KEPT],
             next: 0,
             jumps: [NO_JUMPS; 2],
             enabled: translate != Translate::Never,

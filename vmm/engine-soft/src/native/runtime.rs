@@ -508,6 +508,8 @@ impl Cpu {
 
     fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
         self.native.activity.interpreted += 1;
+        // The operation may change where pages lie.
+        self.native.kept = Default::default();
         self.arrive(translation, true);
         // SAFETY: a translation does not outlive its block.
         let block = unsafe { &*translation.block };

@@ -7,6 +7,7 @@ use super::emit::Emitter;
 use super::plan::{Branch, Plan, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
+use super::share::{Share, shares};
 use super::{Arena, JUMPS, JUMPS_SHIFT, Jump, Leaving, Native, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::Cpu;
@@ -164,6 +165,11 @@ impl Cpu {
             .iter()
             .any(|p| matches!(p, Plan::Itself(p) if p.vector));
 
+        let shares = if self.attached {
+            vec![Share::Alone; plans.len()]
+        } else {
+            shares(instructions, &plans, &mut factory)
+        };
         let routines = self.code().translations.routines;
         let mut e = Emitter::new(
             Assembler::new(base, cold_base),
@@ -172,6 +178,7 @@ impl Cpu {
             routines,
             (&raw const *translation as u64, translation.count),
             super::flags::needed_behind(&plans),
+            shares,
         );
         let start = e.a.label();
         let mut exits = Exits {

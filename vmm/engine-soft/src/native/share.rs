@@ -1,0 +1,254 @@
+//! Look-ups that serve several operands.
+//!
+//! Fields of a structure, a frame's variables, what is read and then written: operands of a block whose addresses differ by a
+//! constant are looked up once, as one span, where they are used first; the host address is kept for the others. Only pages
+//! are shared so: with a model attached each line counts, and each reference to it. Where the span leaves its page, or the page
+//! does not allow all of it, each operand is looked up by itself, out of line; so it is, too, behind an operation that the
+//! interpreter carried out, which may have changed where pages lie.
+
+use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
+
+use super::assembler::{Label, at_offset, cc, field_of_cpu};
+use super::emit::{Emitter, Missed, number};
+use super::plan::{Memory, Plan};
+use super::runtime::field;
+
+use Register::{AL, CL, RAX, RCX};
+
+/// Host addresses that are kept at a time.
+pub const KEPT: usize = 4;
+/// Most bytes of a span: one in sixteen leaves its page.
+const SPAN: i64 = 256;
+
+/// How an operand is looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// By itself.
+    Alone,
+    /// With those that follow.
+    First(Span),
+    /// By one before.
+    Later(Span),
+}
+
+/// What one look-up finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// Where its host address is kept.
+    kept: usize,
+    /// Lowest displacement.
+    lowest: i64,
+    /// Bytes from there.
+    len: u32,
+    /// Some operand is written.
+    write: bool,
+}
+
+/// What addresses of a span have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    base: Register,
+    index: Register,
+    scale: u32,
+}
+
+/// Operands that may become a span.
+struct Group {
+    key: Key,
+    members: Vec<usize>,
+    lowest: i64,
+    end: i64,
+    write: bool,
+    /// A register of the key has changed.
+    closed: bool,
+}
+
+fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
+    let Plan::Itself(p) = plan else { return None };
+    let memory = p.memory.filter(|memory| !memory.conditional)?;
+    if matches!(i.memory_segment(), Register::FS | Register::GS) {
+        return None;
+    }
+    let rip = i.memory_base() == Register::RIP;
+    let key = Key {
+        base: if rip { Register::None } else { i.memory_base() },
+        index: i.memory_index(),
+        scale: i.memory_index_scale(),
+    };
+    Some((key, i.memory_displacement64() as i64, memory))
+}
+
+/// How the operand of each instruction of a block is looked up.
+pub fn shares(
+    instructions: &[Instruction],
+    plans: &[Plan],
+    factory: &mut InstructionInfoFactory,
+) -> Vec<Share> {
+    let mut shares = vec![Share::Alone; plans.len()];
+    let mut groups: Vec<Group> = Vec::new();
+    for (k, (i, plan)) in instructions.iter().zip(plans).enumerate() {
+        if let Some((key, at, memory)) = operand(i, plan) {
+            let end = at.wrapping_add(memory.size.into());
+            let fits = |g: &&mut Group| {
+                let len = g.end.max(end).wrapping_sub(g.lowest.min(at));
+                !g.closed && g.key == key && (0..=SPAN).contains(&len)
+            };
+            match groups.iter_mut().rev().find(fits) {
+                Some(group) => {
+                    group.members.push(k);
+                    group.lowest = group.lowest.min(at);
+                    group.end = group.end.max(end);
+                    group.write |= memory.write;
+                }
+                None if at < end => groups.push(Group {
+                    key,
+                    members: vec![k],
+                    lowest: at,
+                    end,
+                    write: memory.write,
+                    closed: false,
+                }),
+                None => {}
+            }
+        }
+        let all = matches!(plan, Plan::Interpret | Plan::System(_));
+        let written = super::flags::written(i, factory);
+        for group in &mut groups {
+            let Key { base, index, .. } = group.key;
+            let changed = [base, index]
+                .iter()
+                .any(|r| *r != Register::None && written & 1 << number(*r) != 0);
+            group.closed |= all || changed;
+        }
+    }
+    groups.retain(|g| g.members.len() > 1);
+    // Behind which operation each place is free again.
+    let mut free = [None; KEPT];
+    for group in &groups {
+        let (first, last) = (group.members[0], group.members.last().copied());
+        let Some(kept) = free.iter().position(|behind| *behind < Some(first)) else {
+            continue;
+        };
+        free[kept] = last;
+        let span = Span {
+            kept,
+            lowest: group.lowest,
+            len: (group.end - group.lowest) as u32,
+            write: group.write,
+        };
+        for &k in &group.members {
+            shares[k] = Share::Later(span);
+        }
+        shares[first] = Share::First(span);
+    }
+    shares
+}
+
+/// Out-of-line code: an operand of a span is looked up by itself.
+pub struct Apart {
+    entry: Label,
+    resume: Label,
+    /// Where the interpreter must carry out the operation.
+    interpret: Label,
+    instruction: Instruction,
+    memory: Memory,
+    /// From the span's first byte to the operand.
+    offset: i32,
+    /// The place to mark: the span could not be looked up.
+    unkept: Option<usize>,
+}
+
+fn place(kept: usize) -> iced_x86::MemoryOperand {
+    field_of_cpu(field!(kept) + 8 * kept)
+}
+
+impl Emitter {
+    /// The host address of an instruction's memory operand, in RAX but for a displacement, which is the answer.
+    pub fn shared_operand(&mut self, i: &Instruction, memory: Memory, operation: usize) -> i32 {
+        let (span, first) = match self.shares[operation] {
+            Share::Alone => {
+                self.operand(i, memory, operation);
+                return 0;
+            }
+            Share::First(span) => (span, true),
+            Share::Later(span) => (span, false),
+        };
+        self.lose_flags();
+        let interpret = self.miss(operation);
+        let (entry, resume) = (self.a.label(), self.a.label());
+        let offset = (i.memory_displacement64() as i64).wrapping_sub(span.lowest) as i32;
+        if first {
+            let mut lowest = *i;
+            lowest.set_memory_displacement64(span.lowest as u64);
+            self.address(&lowest);
+            let whole = Memory {
+                size: span.len,
+                write: span.write,
+                ..memory
+            };
+            self.compare(whole, entry);
+            self.add_host_address();
+            self.a.mr(Code::Mov_rm64_r64, place(span.kept), RAX);
+        } else {
+            self.a.rm(Code::Mov_r64_rm64, RAX, place(span.kept));
+            self.a.rr(Code::Test_rm64_r64, RAX, RAX);
+            self.a.jcc(cc::E, entry);
+        }
+        if memory.aligned {
+            // A page's host address is aligned as the page is.
+            let mask = memory.size as i32 - 1;
+            if offset & mask == 0 {
+                self.a.ri(Code::Test_rm8_imm8, AL, mask);
+            } else {
+                let at = at_offset(RAX, offset.into());
+                self.a.rm(Code::Lea_r64_m, RCX, at);
+                self.a.ri(Code::Test_rm8_imm8, CL, mask);
+            }
+            self.a.jcc(cc::NE, interpret);
+        }
+        self.a.bind(resume);
+        self.apart.push(Apart {
+            entry,
+            resume,
+            interpret,
+            instruction: *i,
+            memory,
+            offset,
+            unkept: first.then_some(span.kept),
+        });
+        offset
+    }
+
+    /// Append the out-of-line code of spans.
+    pub fn finish_shares(&mut self) {
+        for apart in std::mem::take(&mut self.apart) {
+            self.a.bind(apart.entry);
+            if let Some(kept) = apart.unkept {
+                self.a.mi(Code::Mov_rm64_imm32, place(kept), 0);
+            }
+            self.address(&apart.instruction);
+            let miss = self.a.label();
+            self.compare(apart.memory, miss);
+            if apart.memory.aligned {
+                let mask = apart.memory.size as i32 - 1;
+                self.a.ri(Code::Test_rm8_imm8, AL, mask);
+                self.a.jcc(cc::NE, apart.interpret);
+            }
+            self.add_host_address();
+            let found = self.a.label();
+            self.a.bind(found);
+            self.a.rm(
+                Code::Lea_r64_m,
+                RAX,
+                at_offset(RAX, -i64::from(apart.offset)),
+            );
+            self.a.jmp(apart.resume);
+            self.missed.push(Missed {
+                entry: miss,
+                resume: found,
+                interpret: apart.interpret,
+                memory: apart.memory,
+            });
+        }
+    }
+}
