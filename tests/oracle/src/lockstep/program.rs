@@ -103,6 +103,7 @@ fn field(code: &mut Vec<u8>, base: u8, index: Option<u8>, displacement: i32, r: 
         (&[], 8, &[0x03]),
         (&[], 8, &[0x3b]),
         (&[], 8, &[0xff]),
+        (&[], 8, &[0xd3]),
         (&[], 8, &[0x0f, 0xc1]),
         (&[], 8, &[0x0f, 0xb1]),
         (&[], 8, &[0x0f, 0x44]),
@@ -114,9 +115,10 @@ fn field(code: &mut Vec<u8>, base: u8, index: Option<u8>, displacement: i32, r: 
         (&[0xf2], 0, &[0x0f, 0x10]),
         (&[0x66], 0, &[0x0f, 0x58]),
     ]);
-    // INC and DEC: the register is the opcode's extension.
+    // INC and DEC, ROL, RCR and SHL by CL: the register is the opcode's extension.
     let register = match opcode {
         [0xff] => r.below(2) as u8,
+        [0xd3] => r.pick(&[0, 3, 4]),
         _ => r.below(16) as u8,
     };
     code.extend(prefix);
@@ -291,7 +293,11 @@ impl Writer {
                     code.push(0x8b);
                     absolute(&mut code, r.next() as u8, r.pick(starts));
                 }
-                11 | 12 => fields(&mut code, starts, r),
+                11 | 12 => {
+                    for _ in 0..1 + r.below(3) {
+                        fields(&mut code, starts, r);
+                    }
+                }
                 _ => self.instruction(&mut code, at, r, 800),
             }
         }
