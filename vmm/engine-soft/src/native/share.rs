@@ -252,3 +252,102 @@ impl Emitter {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::code_asm::*;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    use super::super::Host;
+    use super::*;
+
+    /// For each instruction: `.` alone, a letter for the first of a span, the letter's small form for the others.
+    fn spans(code: impl FnOnce(&mut CodeAssembler)) -> String {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        code(&mut assembler);
+        let bytes = assembler.assemble(0x1000).unwrap();
+        let instructions: Vec<_> = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE)
+            .into_iter()
+            .collect();
+        let mut factory = InstructionInfoFactory::new();
+        let host = Host {
+            avx: true,
+            bmi: true,
+        };
+        let plans: Vec<_> = instructions
+            .iter()
+            .map(|i| super::super::plan::plan(i, &mut factory, host))
+            .collect();
+        let name = |span: Span| (b'a' + span.kept as u8) as char;
+        shares(&instructions, &plans, &mut factory)
+            .into_iter()
+            .map(|share| match share {
+                Share::Alone => '.',
+                Share::First(span) => name(span).to_ascii_uppercase(),
+                Share::Later(span) => name(span),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn fields_of_a_structure_are_one_span() {
+        let found = spans(|a| {
+            a.mov(rax, qword_ptr(rbx + 16)).unwrap();
+            a.add(rax, qword_ptr(rbx + rcx * 4)).unwrap();
+            a.mov(qword_ptr(rbx + 8), rax).unwrap();
+            a.add(rax, qword_ptr(rbx + rcx * 4 + 64)).unwrap();
+            a.mov(rdx, qword_ptr(rbx + rcx * 8 + 64)).unwrap();
+        });
+        assert_eq!(found, "ABab.");
+    }
+
+    #[test]
+    fn a_span_ends_where_a_register_of_its_address_changes() {
+        let found = spans(|a| {
+            a.mov(rax, qword_ptr(rbx)).unwrap();
+            // The address is made before the register changes.
+            a.mov(rbx, qword_ptr(rbx + 8)).unwrap();
+            a.mov(rax, qword_ptr(rbx)).unwrap();
+            a.mov(rdx, qword_ptr(rbx + 8)).unwrap();
+            a.add(ebx, 8).unwrap();
+            a.mov(rdx, qword_ptr(rbx)).unwrap();
+        });
+        assert_eq!(found, "AaAa..");
+    }
+
+    #[test]
+    fn what_is_far_or_conditional_or_has_a_segment_is_looked_up_alone() {
+        let found = spans(|a| {
+            a.mov(rax, qword_ptr(rbx)).unwrap();
+            a.mov(rax, qword_ptr(rbx + 0x1000)).unwrap();
+            a.cmpxchg(qword_ptr(rbx), rdx).unwrap();
+            a.mov(rax, qword_ptr(rbx).gs()).unwrap();
+            a.mov(rax, qword_ptr(rbx + 248)).unwrap();
+            a.mov(rax, qword_ptr(rbx + 249)).unwrap();
+        });
+        assert_eq!(found, "A...a.");
+    }
+
+    #[test]
+    fn the_interpreter_ends_spans() {
+        let found = spans(|a| {
+            a.mov(rax, qword_ptr(rbx)).unwrap();
+            a.fnop().unwrap();
+            a.mov(rax, qword_ptr(rbx)).unwrap();
+            a.mov(rax, qword_ptr(rbx + 8)).unwrap();
+        });
+        assert_eq!(found, "..Aa");
+    }
+
+    #[test]
+    fn no_more_spans_are_kept_than_there_are_places() {
+        let found = spans(|a| {
+            for _ in 0..2 {
+                for base in [rbx, rcx, rdx, rsi, rdi] {
+                    a.mov(rax, qword_ptr(base)).unwrap();
+                }
+            }
+        });
+        assert_eq!(found, "ABCD.abcd.");
+    }
+}
