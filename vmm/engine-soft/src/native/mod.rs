@@ -1,13 +1,16 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `plan` (what an instruction needs),
-//! `emit` and `flags` (templates, flags, the inlined look-up), `stack` and `system` (more templates), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
+//! `emit` and `flags` (templates, flags, the inlined look-up), `share` (look-ups for several operands), `stack` and `system` (more
+//! templates), `runtime` (entering, leaving and calling out), `arena` and `assembler`.
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
 //! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
-//! for instruction, so that budgets, interrupts and statistics fall on the same boundaries, and nothing that a study can
-//! observe depends on which of the two ran.
+//! for instruction, so that interrupts and statistics fall on the same boundaries, and nothing that a study can observe depends
+//! on which of the two ran. One boundary may be another: CLI and STI do not end a budget here, which an interrupt that must wait
+//! may then cut within a block. No guest sees that, since the time it reads is the instruction's ([`Cpu::now`]); a model would,
+//! and with one attached those two are the interpreter's.
 //!
 //! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
 //! address, once the run loop has found it;
