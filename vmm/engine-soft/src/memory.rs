@@ -8,7 +8,7 @@ use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
-use crate::filter::{Baseline, Host, Position};
+use crate::filter::{Baseline, Isa, Position};
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 
@@ -392,7 +392,7 @@ impl Cpu {
     #[inline(always)]
     pub fn quick_access(
         &mut self,
-        host: impl Host,
+        isa: impl Isa,
         linear: u64,
         len: usize,
         read: bool,
@@ -406,7 +406,7 @@ impl Cpu {
         {
             // Translated code has asked all of the filter for the line.
             let access = if write { Access::Write } else { Access::Read };
-            self.refer(host, &place, access);
+            self.refer(isa, &place, access);
             return Some(place.host);
         }
         self.access_of_unknown_page(linear, len, read, write)
@@ -493,7 +493,7 @@ impl Cpu {
 
     /// Report an access that the filter does not permit.
     #[inline(always)]
-    fn refer(&mut self, on: impl Host, place: &Place, access: Access) {
+    fn refer(&mut self, isa: impl Isa, place: &Place, access: Access) {
         let reference = MemRef {
             vcpu: self.id,
             privilege: self.privilege(),
@@ -505,10 +505,10 @@ impl Cpu {
             now: self.now_at_head(),
         };
         let line = self.filter.line(place.physical);
-        let (outcome, position) = self.report(on, &reference, line);
+        let (outcome, position) = self.report(isa, &reference, line);
         let host = place.host as u64;
         self.filter.enter_line(
-            on,
+            isa,
             place.linear,
             host,
             line,
@@ -523,7 +523,7 @@ impl Cpu {
     #[inline(always)]
     pub fn report(
         &mut self,
-        host: impl Host,
+        isa: impl Isa,
         reference: &MemRef,
         line: u64,
     ) -> (Outcome, Option<Position>) {
@@ -535,7 +535,7 @@ impl Cpu {
             Side::Data => &self.filter.second.sets,
             Side::Instruction => &self.fetch_filter.sets,
         };
-        let position = sets.kept().then(|| sets.position(host, line));
+        let position = sets.kept().then(|| sets.position(isa, line));
         let hits = Hits {
             oldest: position.and_then(|position| position.oldest),
             modified: self.filter.second.modified.tell(),

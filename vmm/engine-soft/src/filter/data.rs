@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
-use super::host::Host;
+use super::isa::Isa;
 use super::sets::{LANES, Position, Sets};
 
 /// Slots for pages, for each privilege.
@@ -473,7 +473,7 @@ impl DataFilter {
     #[allow(clippy::too_many_arguments)]
     pub fn enter_line(
         &mut self,
-        on: impl Host,
+        isa: impl Isa,
         linear: u64,
         host: u64,
         line: u64,
@@ -508,7 +508,10 @@ impl DataFilter {
                 self.second.remove(gone);
             }
         } else {
-            let (lane, new) = self.second.sets.enter(on, line, outcome.replaced, position);
+            let (lane, new) = self
+                .second
+                .sets
+                .enter(isa, line, outcome.replaced, position);
             self.second.linear[privilege][lane] = tag;
             let entry = &mut self.second.lanes[lane];
             if new {

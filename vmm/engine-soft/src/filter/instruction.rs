@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission};
 
-use super::host::Baseline;
+use super::isa::Baseline;
 use super::sets::{Position, Sets};
 
 /// Tag that no physical line has.

@@ -7,11 +7,11 @@
 //! any vCPU.
 
 mod data;
-mod host;
 mod instruction;
+mod isa;
 mod sets;
 
 pub use data::{DataFilter, EXCLUSIVE, Entry, FilterLayout, Lane, Modified, SecondLevel};
-pub use host::{Avx2, Baseline, Host};
 pub use instruction::InstructionFilter;
+pub use isa::{Avx2, Baseline, Isa};
 pub use sets::{LANES, Position, Sets};

@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::FilterGeometry;
 
-use super::host::{Baseline, Host};
+use super::isa::{Baseline, Isa};
 
 /// Most sets that are kept.
 const SETS: usize = 64;
@@ -105,21 +105,21 @@ impl Sets {
 
     /// Bits of the ways of a set that hold a line.
     #[inline(always)]
-    fn holding(&self, host: impl Host, set: usize, line: u64) -> u32 {
+    fn holding(&self, isa: impl Isa, set: usize, line: u64) -> u32 {
         if self.lane_shift == 3 {
-            host.equal(&self.lines.as_chunks::<8>().0[set % SETS], line)
+            isa.equal(&self.lines.as_chunks::<8>().0[set % SETS], line)
         } else {
-            host.equal(&self.lines.as_chunks::<16>().0[set % SETS], line)
+            isa.equal(&self.lines.as_chunks::<16>().0[set % SETS], line)
         }
     }
 
     /// Way of a set that was stamped least recently; an empty one, if there is any.
     #[inline(always)]
-    fn last(&self, host: impl Host, set: usize) -> usize {
+    fn last(&self, isa: impl Isa, set: usize) -> usize {
         if self.lane_shift == 3 {
-            host.least(&self.stamps.as_chunks::<8>().0[set % SETS])
+            isa.least(&self.stamps.as_chunks::<8>().0[set % SETS])
         } else {
-            host.least(&self.stamps.as_chunks::<16>().0[set % SETS])
+            isa.least(&self.stamps.as_chunks::<16>().0[set % SETS])
         }
     }
 
@@ -140,17 +140,17 @@ impl Sets {
 
     /// Where a line lies, or which line the cache replaces to make room for it.
     #[inline(always)]
-    pub fn position(&self, host: impl Host, line: u64) -> Position {
+    pub fn position(&self, isa: impl Isa, line: u64) -> Position {
         let set = self.set(line);
         let first = set << self.lane_shift;
-        let ways = self.holding(host, set, line);
+        let ways = self.holding(isa, set, line);
         if ways != 0 {
             return Position {
                 lane: first + ways.trailing_zeros() as usize,
                 oldest: None,
             };
         }
-        let lane = first + self.last(host, set);
+        let lane = first + self.last(isa, set);
         Position {
             lane,
             oldest: Some(self.lines[lane]).filter(|&oldest| oldest != NONE),
@@ -162,7 +162,7 @@ impl Sets {
     #[inline(always)]
     pub fn enter(
         &mut self,
-        host: impl Host,
+        isa: impl Isa,
         line: u64,
         replaced: Option<u64>,
         position: Position,
@@ -172,8 +172,8 @@ impl Sets {
         if there != replaced.unwrap_or(line) && (replaced.is_some() || there != NONE) {
             // The model took other lines away, or one that is not kept here.
             let set = self.set(line);
-            let way = match replaced.map_or(0, |line| self.holding(host, set, line)) {
-                0 => self.holding(host, set, NONE),
+            let way = match replaced.map_or(0, |line| self.holding(isa, set, line)) {
+                0 => self.holding(isa, set, NONE),
                 ways => ways,
             };
             assert!(way != 0, "a model tells which line it replaced");

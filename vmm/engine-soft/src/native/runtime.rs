@@ -12,7 +12,7 @@ use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::{Budget, Exit, Native, Translation};
 use crate::cpu::{Cpu, Mode};
-use crate::filter::{Avx2, Baseline, Host};
+use crate::filter::{Avx2, Baseline, Isa};
 use crate::op::{Flow, RIP, Trap};
 
 /// Offset of a field of [`Native`] within the vCPU.
@@ -373,7 +373,7 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
 /// # Safety
 /// As for [`interpret`].
 #[inline(always)]
-unsafe fn access_on(host: impl Host, cpu: *mut Cpu, what: u32) -> *mut u8 {
+unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `interpret`.
     let cpu = unsafe { &mut *cpu };
     cpu.native.activity.misses += 1;
@@ -382,7 +382,7 @@ unsafe fn access_on(host: impl Host, cpu: *mut Cpu, what: u32) -> *mut u8 {
     cpu.retired = cpu.native.retired_at(head);
     let stall = cpu.stall;
     let place = cpu.quick_access(
-        host,
+        isa,
         cpu.native.linear,
         (what & 0xff) as usize,
         what & 1 << 8 != 0,

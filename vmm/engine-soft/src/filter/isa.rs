@@ -6,7 +6,7 @@ use std::arch::x86_64::{
 };
 
 /// Instructions of the host that code is compiled for. A value stands for a host that has them.
-pub trait Host: Copy {
+pub trait Isa: Copy {
     /// Bit for each word that equals `wanted`.
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32;
 
@@ -18,7 +18,7 @@ pub trait Host: Copy {
 #[derive(Clone, Copy, Debug)]
 pub struct Baseline;
 
-impl Host for Baseline {
+impl Isa for Baseline {
     #[inline(always)]
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32 {
         (0..N).fold(0, |bits, n| bits | u32::from(words[n] == wanted) << n)
@@ -65,7 +65,7 @@ impl Avx2 {
     }
 }
 
-impl Host for Avx2 {
+impl Isa for Avx2 {
     #[inline(always)]
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32 {
         Self::bits(words, |four| {
