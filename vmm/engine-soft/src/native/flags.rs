@@ -1,8 +1,16 @@
-//! Flags that need not be kept: comparisons, additions and logic can be carried out again as long as their operands are there.
+//! The guest's status flags. They are in the host's as long as nothing destroys them; what does (look-ups above all) is preceded
+//! by LAHF and SETO into [`super::Native::flags`], where they are at every point at which translated code may leave; or only at
+//! such points, out of line, where they need not be kept: comparisons, additions and logic can be carried out again as long as their
+//! operands are there.
 
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
+use super::assembler::field_of_cpu;
+use super::emit::Emitter;
 use super::plan::{Itself, Plan};
+use super::runtime::field;
+
+use Register::EAX;
 
 /// Host instructions that give the flags of a guest instruction again and change no register.
 #[derive(Clone, Copy, Debug)]
@@ -114,6 +122,93 @@ fn opposite(code: Code) -> Option<Code> {
             None
         }
     })
+}
+
+impl Emitter {
+    /// Put the flags where they are safe. Uses RAX.
+    pub fn save_flags(&mut self) {
+        if !self.in_memory {
+            self.need_flags();
+            self.store_flags();
+            self.in_memory = true;
+        }
+    }
+
+    /// Store the host's. Uses RAX.
+    pub fn store_flags(&mut self) {
+        self.a.plain(Code::Lahf);
+        self.a.r(Code::Seto_rm8, Register::AL);
+        self.a.mr(
+            Code::Mov_rm16_r16,
+            field_of_cpu(field!(flags)),
+            Register::AX,
+        );
+    }
+
+    /// Make them again in the host's.
+    pub fn make_flags(&mut self, recipe: &Recipe) {
+        if let Some(undo) = &recipe.undo {
+            self.a.put(undo);
+        }
+        self.a.put(&recipe.again);
+    }
+
+    /// Whether what an instruction writes matters to the flags.
+    pub fn has_recipe(&self) -> bool {
+        self.recipe.is_some()
+    }
+
+    /// An instruction that writes these guest registers comes next; `flags`: and flags.
+    pub fn before(&mut self, operation: usize, written: u32, flags: bool) {
+        if !flags
+            && self.needed[operation]
+            && self.recipe.is_some_and(|r| r.registers & written != 0)
+        {
+            self.save_flags();
+            self.recipe = None;
+        }
+    }
+
+    /// It has been emitted.
+    pub fn behind(&mut self, written: u32, flags: bool) {
+        if !flags && self.recipe.is_some_and(|r| r.registers & written != 0) {
+            // Nobody asks for them.
+            self.recipe = None;
+            self.in_memory = true;
+            self.in_host = false;
+        }
+    }
+
+    /// Bring the flags into the host's. Uses RAX.
+    pub fn need_flags(&mut self) {
+        if !self.in_host {
+            match self.recipe {
+                Some(recipe) => self.make_flags(&recipe),
+                None => {
+                    debug_assert!(self.in_memory);
+                    self.restore_flags();
+                }
+            }
+            self.in_host = true;
+        }
+    }
+
+    /// The reverse of [`Emitter::store_flags`].
+    pub fn restore_flags(&mut self) {
+        self.a
+            .rm(Code::Movzx_r32_rm16, EAX, field_of_cpu(field!(flags)));
+        // Overflows where AL is 1.
+        self.a.ri(Code::Add_rm8_imm8, Register::AL, 0x7f);
+        self.a.plain(Code::Sahf);
+    }
+
+    /// Something is about to destroy the host's flags.
+    pub fn lose_flags(&mut self) {
+        if self.recipe.is_none() {
+            self.save_flags();
+        }
+        self.in_host = false;
+    }
 }
 
 /// For each instruction of a block, whether the flags behind it may be asked for: by an instruction, or where code is left,
