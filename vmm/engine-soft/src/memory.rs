@@ -4,6 +4,8 @@
 //! a window, that its line is the most recently used of its first-level cache set in a state that allows the access.
 //! Without a model an entry stands for a page, with a model for a line; the look-up is the same.
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+
 use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
@@ -404,6 +406,9 @@ impl Cpu {
         if read != write
             && let Some(place) = self.known_page(linear, len, write)
         {
+            // The guest's data comes nearer while the model is asked.
+            // SAFETY: a prefetch has no effect that a program could see.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(place.host.cast()) };
             // Translated code has asked all of the filter for the line.
             let access = if write { Access::Write } else { Access::Read };
             self.refer(isa, &place, access);

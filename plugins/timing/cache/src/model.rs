@@ -343,7 +343,16 @@ impl<W: Word> Hierarchy<W> {
         let node = self.nodes.get(first);
         let spot = node.geometry.spot(line);
         let mut replaced = None;
-        let (state, stall) = if let Some(way) = self.tags.find(isa, &node.geometry, spot) {
+        // Where the filter keeps the whole set it knows that the line is not there.
+        let way = match hits.oldest {
+            Some(_) => None,
+            None => self.tags.find(isa, &node.geometry, spot),
+        };
+        debug_assert!(
+            way.is_some() || self.tags.find(isa, &node.geometry, spot).is_none(),
+            "a filter that keeps a whole set misses a line of it"
+        );
+        let (state, stall) = if let Some(way) = way {
             let state = if way == 0 {
                 self.tags.state(spot.start)
             } else {

@@ -56,24 +56,32 @@ impl<W: Word> Hierarchy<W> {
         access: Access,
         updates: &mut Vec<FilterUpdate>,
     ) -> (State, Option<u64>) {
+        // Tags of outer levels are far away on the host, too: all are asked for before the first is looked at.
+        let mut outer = self.nodes.get(first).outer;
+        let mut levels = 0;
+        while outer != NONE {
+            let this = self.nodes.get(outer);
+            let spot = this.geometry.spot(line);
+            self.tags.prefetch(&this.geometry, spot);
+            self.path[levels] = (outer, spot);
+            levels += 1;
+            if this.outermost() {
+                self.prefetch_peers(outer, line);
+            }
+            outer = this.outer;
+        }
         // From the first level outwards to the cache that has the line.
         let mut inner = first;
         let mut level = 0;
         let mut state = loop {
             self.charge_level(level, AtLevel::miss(access));
-            let node = self.nodes.get(inner).outer;
-            if node == NONE {
+            if level == levels {
                 break self.interconnect(inner, line, access, updates);
             }
-            let this = self.nodes.get(node);
-            let spot = this.geometry.spot(line);
-            if this.outermost() {
-                self.prefetch_peers(node, line);
-            }
-            if let Some(way) = self.tags.find(isa, &this.geometry, spot) {
+            let (node, spot) = self.path[level];
+            if let Some(way) = self.tags.find(isa, &self.nodes.get(node).geometry, spot) {
                 break self.supply(isa, node, inner, spot, way, line, access, updates);
             }
-            self.path[level] = (node, spot);
             level += 1;
             inner = node;
         };
@@ -145,7 +153,7 @@ impl<W: Word> Hierarchy<W> {
     fn prefetch_peers(&self, root: u32, line: u64) {
         for &peer in self.roots.iter().filter(|&&peer| peer != root) {
             let peer = self.nodes.get(peer);
-            self.tags.prefetch(peer.geometry.spot(line));
+            self.tags.prefetch(&peer.geometry, peer.geometry.spot(line));
         }
     }
 

@@ -124,14 +124,19 @@ impl<W: Word> Tags<W> {
 
     /// Have the host bring a set nearer.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, spot: Spot) {
+    pub(crate) fn prefetch(&self, geometry: &Geometry, spot: Spot) {
+        let set = self.set(geometry, spot).as_ptr_range();
         #[cfg(target_arch = "x86_64")]
-        if let Some(entry) = self.entries().get(spot.start) {
-            // SAFETY: a prefetch has no effect that a program could see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(entry).cast()) };
+        // SAFETY: a prefetch has no effect that a program could see. A set has at least four words.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(set.start.cast());
+            if size_of::<W>() * geometry.stride as usize > 64 {
+                // Sets of more than a line of the host have at most two where it matters.
+                _mm_prefetch::<_MM_HINT_T0>(set.end.sub(1).cast());
+            }
         }
         #[cfg(not(target_arch = "x86_64"))]
-        let _ = spot;
+        let _ = set;
     }
 
     #[inline(always)]
