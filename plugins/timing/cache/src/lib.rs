@@ -11,6 +11,7 @@ mod flat;
 mod geometry;
 mod hierarchy;
 mod model;
+mod near;
 mod protocol;
 mod tags;
 mod word;

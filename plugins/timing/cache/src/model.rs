@@ -11,6 +11,7 @@ use nodescope_plugin_api::{
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
 use crate::events::{AtLevel, Events};
 use crate::hierarchy::{CacheContents, Hierarchy, NONE};
+use crate::near::Near;
 use crate::tags::State;
 use crate::word::{Baseline, Isa, V3, Word};
 
@@ -310,8 +311,7 @@ impl<W: Word> Hierarchy<W> {
     fn modified<I: Isa>(&mut self, isa: I, vcpu: u16, lines: &[u64]) {
         let first = self.entrances[usize::from(vcpu)].first[Side::Data as usize];
         for line in lines {
-            let line = (line & PHYSICAL_MASK) >> self.line_shift;
-            self.modify(isa, first, line);
+            self.modify(isa, first, self.line(*line));
         }
     }
 
@@ -338,6 +338,18 @@ impl<W: Word> Hierarchy<W> {
                 stall: 0,
                 filter: Permission::Read,
                 replaced: None,
+            };
+        }
+        let oldest = hits.oldest.map(|oldest| self.line(oldest));
+        let near = match oldest {
+            Some(oldest) => self.from_second_level(isa, first, line, oldest, reference),
+            None => Near::Unknown,
+        };
+        if let Near::Entered(state, stall) = near {
+            return Outcome {
+                stall: u32::try_from(stall).unwrap_or(u32::MAX),
+                filter: self.permission(state, side).min(first_level.most[side]),
+                replaced: hits.oldest,
             };
         }
         let node = self.nodes.get(first);
@@ -377,21 +389,31 @@ impl<W: Word> Hierarchy<W> {
             }
         } else {
             self.begin(reference);
-            let oldest = hits.oldest;
-            let oldest = oldest.map(|line| (line & PHYSICAL_MASK) >> self.line_shift);
-            let (state, last) = self.miss(isa, first, spot, line, oldest, access, updates);
+            let absent = matches!(near, Near::Absent);
+            let (state, last) = self.miss(isa, first, spot, line, oldest, absent, access, updates);
             replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };
-        let held = match state {
+        Outcome {
+            stall: u32::try_from(stall).unwrap_or(u32::MAX),
+            filter: self.permission(state, side).min(first_level.most[side]),
+            replaced,
+        }
+    }
+
+    /// The number of the line at a physical address.
+    #[inline(always)]
+    fn line(&self, physical: u64) -> u64 {
+        (physical & PHYSICAL_MASK) >> self.line_shift
+    }
+
+    /// What a filter may answer for a line in this state.
+    #[inline(always)]
+    fn permission(&self, state: State, side: usize) -> Permission {
+        match state {
             State::Modified => Permission::ReadWrite,
             State::Exclusive if self.whole_sets[side] => Permission::Exclusive,
             _ => Permission::Read,
-        };
-        Outcome {
-            stall: u32::try_from(stall).unwrap_or(u32::MAX),
-            filter: held.min(first_level.most[side]),
-            replaced,
         }
     }
 }

@@ -44,6 +44,7 @@ impl<W: Word> Hierarchy<W> {
 
     /// Bring a line that the first-level cache `first` does not hold into it, with permission for `access`. Its state there,
     /// and the line that had its place: `oldest` if the set is full then, where the order of the set is kept elsewhere.
+    /// `absent`: the second level does not have the line.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn miss<I: Isa>(
@@ -53,6 +54,7 @@ impl<W: Word> Hierarchy<W> {
         spot: Spot,
         line: u64,
         oldest: Option<u64>,
+        absent: bool,
         access: Access,
         updates: &mut Vec<FilterUpdate>,
     ) -> (State, Option<u64>) {
@@ -79,7 +81,9 @@ impl<W: Word> Hierarchy<W> {
                 break self.interconnect(inner, line, access, updates);
             }
             let (node, spot) = self.path[level];
-            if let Some(way) = self.tags.find(isa, &self.nodes.get(node).geometry, spot) {
+            let known = level == 0 && absent;
+            let geometry = &self.nodes.get(node).geometry;
+            if !known && let Some(way) = self.tags.find(isa, geometry, spot) {
                 break self.supply(isa, node, inner, spot, way, line, access, updates);
             }
             level += 1;
