@@ -553,13 +553,18 @@ impl Cpu {
             self.counters[usize::from(self.cpl != 3)].stall_cycles += stall;
         }
         if !self.updates.is_empty() {
-            let mut updates = std::mem::take(&mut self.updates);
-            for update in updates.drain(..) {
-                self.apply_filter_update(&update);
-            }
-            self.updates = updates;
+            self.apply_filter_updates();
         }
         (outcome, position)
+    }
+
+    #[inline(never)]
+    fn apply_filter_updates(&mut self) {
+        let mut updates = std::mem::take(&mut self.updates);
+        for update in updates.drain(..) {
+            self.apply_filter_update(&update);
+        }
+        self.updates = updates;
     }
 
     /// Tell the attached model of lines that became modified, before another vCPU runs.

@@ -7,7 +7,8 @@ use super::sets::{LANES, Position, Sets};
 
 /// Slots for pages, for each privilege.
 const PAGES: usize = 2048;
-/// Slots for lines, for each privilege.
+/// Slots for lines, for each privilege. Those of user and kernel for one set are neighbours, in one line of the host, but for
+/// lines of the model that are as small as an entry.
 const LINES: usize = 128;
 /// First slots of lines: those of pages come before.
 const FIRST_LINE: usize = 2 * PAGES;
@@ -46,9 +47,9 @@ pub struct DataFilter {
     shift: u32,
     /// The same in bytes.
     unit: u64,
-    /// `shift` less [`ENTRY_SHIFT`]: what is left of an address is an index in bytes.
+    /// By so much an address is shifted: what is left of it is an index in bytes.
     index_shift: u32,
-    /// Slots in use, minus one, times the size of an entry.
+    /// Slots in use, minus one, times the bytes from one slot to the next.
     mask: u64,
     /// First byte of the current privilege's entries that are asked.
     base: u64,
@@ -151,6 +152,11 @@ impl Default for SecondLevel {
 }
 
 impl SecondLevel {
+    /// Bytes of a line; no other size is kept.
+    const LINE: u64 = 64;
+    /// Most sets.
+    const SETS: usize = 64;
+
     /// Forget linear addresses; lines and their order stay.
     fn forget_linear(&mut self) {
         if !self.forgotten {
@@ -229,11 +235,8 @@ impl Default for DataFilter {
 }
 
 impl DataFilter {
-    /// Offsets of user's and the kernel's lines from the first entry, in bytes.
-    pub const LINES: [usize; 2] = [
-        FIRST_LINE << ENTRY_SHIFT,
-        (FIRST_LINE + LINES) << ENTRY_SHIFT,
-    ];
+    /// Offsets of user's and the kernel's lines of 64 bytes from the first entry, in bytes.
+    pub const LINES: [usize; 2] = [FIRST_LINE << ENTRY_SHIFT, (FIRST_LINE + 1) << ENTRY_SHIFT];
 
     /// Entries stand for pages (None) or for lines of a model's first-level cache.
     pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
@@ -248,8 +251,9 @@ impl DataFilter {
         self.of_lines = geometry.is_some();
         self.shift = shift;
         self.unit = 1 << shift;
-        self.index_shift = shift - ENTRY_SHIFT;
-        self.mask = u64::from(slots - 1) << ENTRY_SHIFT;
+        let stride_shift = ENTRY_SHIFT + u32::from(self.pairs());
+        self.index_shift = shift - stride_shift;
+        self.mask = u64::from(slots - 1) << stride_shift;
         self.single = geometry.is_some_and(|g| g.data_slots == 0);
         let (slots, ways) = geometry.map_or((0, 1), |g| (g.data_slots, g.data_ways));
         self.second.sets.shape(geometry, slots, ways);
@@ -257,7 +261,13 @@ impl DataFilter {
         self.flush();
     }
 
-    /// Slot of an address, without regard to privilege.
+    /// Whether the entries of user and kernel for one line are neighbours.
+    #[inline(always)]
+    fn pairs(&self) -> bool {
+        self.of_lines && self.shift > ENTRY_SHIFT
+    }
+
+    /// Slot of an address, less the first of its privilege.
     #[inline(always)]
     fn slot(&self, linear: u64) -> usize {
         (linear >> self.index_shift & self.mask) as usize >> ENTRY_SHIFT
@@ -266,7 +276,9 @@ impl DataFilter {
     /// A privilege's first entry of those that are asked.
     #[inline(always)]
     fn first(&self, privilege: usize) -> usize {
-        if self.of_lines {
+        if self.pairs() {
+            FIRST_LINE + privilege
+        } else if self.of_lines {
             FIRST_LINE + privilege * LINES
         } else {
             privilege * PAGES
@@ -282,10 +294,10 @@ impl DataFilter {
     /// The base address of an empty slot: it is not canonical, and it belongs to another slot, so that no address, not even
     /// one that is not canonical, hits.
     fn nowhere(&self, slot: usize) -> u64 {
-        let shift = if slot < FIRST_LINE {
-            PAGE_SHIFT
+        let (slot, shift) = if slot < FIRST_LINE {
+            (slot, PAGE_SHIFT)
         } else {
-            self.shift
+            (slot >> u32::from(self.pairs()), self.shift)
         };
         1 << 63 | (slot as u64 ^ 1) << shift
     }
@@ -481,9 +493,73 @@ impl DataFilter {
         position: Option<Position>,
         writable: bool,
     ) {
+        if let Some(position) = position
+            && outcome.filter >= Permission::Read
+            && let Some(lane) = self.second.sets.replace(line, outcome.replaced, position)
+        {
+            self.enter_new(linear, host, line, outcome.filter, lane, writable);
+        } else {
+            self.enter_any(isa, linear, host, line, outcome, position, writable);
+        }
+    }
+
+    /// What most misses come to: the line is the only one that is new in its set.
+    #[inline(always)]
+    fn enter_new(
+        &mut self,
+        linear: u64,
+        host: u64,
+        line: u64,
+        held: Permission,
+        lane: usize,
+        writable: bool,
+    ) {
+        let privilege = self.privilege & 1;
+        let tag = linear & !(SecondLevel::LINE - 1);
+        let host = host - (linear - tag);
+        let forbid = match held {
+            Permission::ReadWrite if writable => 0,
+            Permission::Exclusive if writable => EXCLUSIVE,
+            _ => SecondLevel::LINE as u32,
+        };
+        let set = (linear / SecondLevel::LINE) as usize % SecondLevel::SETS;
+        let pair = FIRST_LINE + 2 * set;
+        self.entries[pair + privilege] = Entry {
+            read: tag,
+            write: tag ^ u64::from(forbid),
+            host,
+            physical: line,
+        };
+        // This address belongs to another slot.
+        let elsewhere = tag ^ SecondLevel::LINE;
+        let other = &mut self.entries[pair + (privilege ^ 1)];
+        other.read = elsewhere;
+        other.write = elsewhere;
+        let second = &mut self.second;
+        second.linear[privilege][lane] = tag;
+        second.linear[privilege ^ 1][lane] = NOWHERE;
+        let kept = &mut second.lanes[lane];
+        kept.host = host;
+        kept.forbid[privilege] = forbid;
+        kept.forbid[privilege ^ 1] = SecondLevel::LINE as u32;
+        second.forgotten = false;
+    }
+
+    #[inline(never)]
+    #[allow(clippy::too_many_arguments)]
+    fn enter_any(
+        &mut self,
+        isa: impl Isa,
+        linear: u64,
+        host: u64,
+        line: u64,
+        outcome: &Outcome,
+        position: Option<Position>,
+        writable: bool,
+    ) {
         let privilege = self.privilege;
-        let slot = self.slot(linear) + FIRST_LINE + privilege * LINES;
-        let other = self.slot(linear) + FIRST_LINE + (privilege ^ 1) * LINES;
+        let slot = self.slot(linear) + self.first(privilege);
+        let other = self.slot(linear) + self.first(privilege ^ 1);
         let tag = self.tag(linear);
         let nowhere = self.nowhere(slot);
         let exclusive = writable && outcome.filter == Permission::Exclusive;
@@ -492,7 +568,9 @@ impl DataFilter {
         let host = host - (linear - tag);
         self.entries[other] = self.empty(other);
         if self.single {
-            for sibling in [slot ^ 1, other ^ 1] {
+            // The other slot: of the next pair, or the next one.
+            let step = 1 << u32::from(self.pairs());
+            for sibling in [slot ^ step, other ^ step] {
                 self.entries[sibling] = self.empty(sibling);
             }
         }
@@ -539,7 +617,7 @@ impl DataFilter {
         }
         let (slot, privilege) = (self.slot(linear), self.privilege);
         let tag = self.tag(linear);
-        let lanes = self.second.sets.lanes(slot);
+        let lanes = self.second.sets.lanes(self.second.sets.set(linear));
         let lane = lanes.start
             + self.second.linear[privilege][lanes]
                 .iter()
@@ -555,7 +633,8 @@ impl DataFilter {
             self.second.lanes[lane].forbid[privilege] = 0;
         }
         self.second.sets.promote(lane);
-        self.entries[slot + FIRST_LINE + privilege * LINES] = Entry {
+        let entry = slot + self.first(privilege);
+        self.entries[entry] = Entry {
             read: tag,
             write: tag ^ u64::from(forbid),
             host,
@@ -563,7 +642,8 @@ impl DataFilter {
         };
         // This address belongs to another slot.
         let elsewhere = tag ^ self.unit;
-        let other = &mut self.entries[slot + FIRST_LINE + (privilege ^ 1) * LINES];
+        let other = slot + self.first(privilege ^ 1);
+        let other = &mut self.entries[other];
         other.read = elsewhere;
         other.write = elsewhere;
         Some((host + (linear - tag)) as *mut u8)
@@ -571,8 +651,8 @@ impl DataFilter {
 
     /// Lower what is permitted for a line.
     pub fn update(&mut self, update: &FilterUpdate) {
-        let slot = self.slot(update.line) + FIRST_LINE;
-        for slot in [slot, slot + LINES] {
+        for privilege in [0, 1] {
+            let slot = self.slot(update.line) + self.first(privilege);
             let empty = self.empty(slot);
             let e = &mut self.entries[slot];
             if e.physical == update.line {

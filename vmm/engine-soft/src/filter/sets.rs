@@ -157,6 +157,24 @@ impl Sets {
         }
     }
 
+    /// The same where nothing else has changed: the line lies where [`Sets::position`] said, in place of `replaced` or where there was
+    /// room. Its lane; None, and nothing done, elsewhere.
+    #[inline(always)]
+    pub fn replace(
+        &mut self,
+        line: u64,
+        replaced: Option<u64>,
+        position: Position,
+    ) -> Option<usize> {
+        let lane = position.lane % LANES;
+        if self.lines[lane] != replaced.unwrap_or(NONE) {
+            return None;
+        }
+        self.lines[lane] = line;
+        self.promote(lane);
+        Some(lane)
+    }
+
     /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane, and whether that held
     /// another line before. `position`: what [`Sets::position`] answered before the model did.
     #[inline(always)]

@@ -390,7 +390,9 @@ impl Emitter {
         } = self.layout;
         let a = &mut self.a;
         a.rr(Code::Mov_r32_rm32, ECX, EAX);
-        a.ri(Code::Shr_rm32_imm8, ECX, index_shift as i32);
+        if index_shift != 0 {
+            a.ri(Code::Shr_rm32_imm8, ECX, index_shift as i32);
+        }
         a.ri(Code::And_rm32_imm32, ECX, mask as i32);
         a.rm(
             Code::Sub_r64_rm64,

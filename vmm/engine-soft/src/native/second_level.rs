@@ -54,8 +54,8 @@ const CLOCK: usize = offset_of!(Sets, clock);
 const STAMPS: usize = offset_of!(Sets, stamps);
 const LINES: usize = offset_of!(Sets, lines);
 
-/// log2 of an entry's size; a lane's number takes three bits of an offset.
-const ENTRY_SHIFT: u32 = size_of::<Entry>().trailing_zeros();
+/// log2 of the bytes from a set's entry to the next one's, a pair for user and kernel; a lane's number takes three bits of an offset.
+const PAIR_SHIFT: u32 = size_of::<[Entry; 2]>().trailing_zeros();
 /// Bytes of a line: no other size is kept.
 const LINE: i32 = 64;
 
@@ -140,7 +140,9 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     a.ri(Code::And_rm64_imm8, RDX, -LINE);
     // The set's first lane, from the entry's offset.
     a.copy(RSI, RCX);
-    a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - ENTRY_SHIFT) as i32);
+    if shift + 3 > PAIR_SHIFT {
+        a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - PAIR_SHIFT) as i32);
+    }
     let absent = search(
         a,
         LINEAR + privilege * size_of::<[u64; crate::filter::LANES]>(),
