@@ -77,6 +77,9 @@ impl Word for u32 {
                 if let Ok(set) = <&[u32; 16]>::try_from(set) {
                     return first(avx2::equal16(v3, set, mask, key));
                 }
+                if let Ok(set) = <&[u32; 20]>::try_from(set) {
+                    return first(avx2::equal20(v3, set, mask, key));
+                }
             }
             sse2::find(set, mask, key)
         }
@@ -97,6 +100,11 @@ impl Word for u32 {
                 }
                 if let Ok(set) = <&mut [u32; 16]>::try_from(&mut *set) {
                     return avx2::promote16(v3, set, way, word);
+                }
+                if way == 19
+                    && let Ok(set) = <&mut [u32; 20]>::try_from(&mut *set)
+                {
+                    return avx2::renew20(v3, set, word);
                 }
             }
             sse2::promote(set, way, word);
@@ -253,6 +261,8 @@ mod sse2 {
             blend(set, way, word);
         } else if let Ok(set) = <&mut [u32; 4]>::try_from(&mut *set) {
             blend(set, way, word);
+        } else if let Ok(set) = <&mut [u32; 20]>::try_from(&mut *set) {
+            blend(set, way, word);
         } else {
             set.copy_within(..way, 1);
             set[0] = word;
@@ -354,6 +364,39 @@ mod avx2 {
     pub(super) fn equal16(host: V3, set: &[u32; 16], mask: u32, key: u32) -> u32 {
         let (halves, _) = set.as_chunks::<8>();
         equal8(host, &halves[0], mask, key) | (equal8(host, &halves[1], mask, key) << 8)
+    }
+
+    /// The same for 20 ways.
+    #[inline(always)]
+    pub(super) fn equal20(host: V3, set: &[u32; 20], mask: u32, key: u32) -> u32 {
+        let (eights, rest) = set.as_chunks::<8>();
+        let mut bits = equal8(host, &eights[0], mask, key);
+        bits |= equal8(host, &eights[1], mask, key) << 8;
+        // SAFETY: a `V3` stands for a host with AVX; the slice has the 16 bytes that are read.
+        unsafe {
+            assert!(rest.len() == 4);
+            let words = _mm_loadu_si128(rest.as_ptr().cast());
+            let words = _mm_and_si128(words, _mm_set1_epi32(mask as i32));
+            let equal = _mm_cmpeq_epi32(words, _mm_set1_epi32(key as i32));
+            bits | (_mm_movemask_ps(_mm_castsi128_ps(equal)) as u32) << 16
+        }
+    }
+
+    /// Every way gets the word before it, the first one `word`.
+    #[inline(always)]
+    pub(super) fn renew20(_host: V3, set: &mut [u32; 20], word: u32) {
+        let words = set.as_mut_ptr();
+        // SAFETY: a `V3` stands for a host with AVX; all that is read and written lies within the array: words 0 to 7, 8 to 15 and
+        // 15 to 18, and each one further.
+        unsafe {
+            let low = _mm256_loadu_si256(words.cast());
+            let high = _mm256_loadu_si256(words.add(8).cast());
+            let last = _mm_loadu_si128(words.add(15).cast());
+            _mm_storeu_si128(words.add(16).cast(), last);
+            _mm256_storeu_si256(words.add(9).cast(), high);
+            _mm256_storeu_si256(words.add(1).cast(), low);
+        }
+        set[0] = word;
     }
 
     /// Every way up to `way` gets the word before it, the first one `word`, the others their own.
