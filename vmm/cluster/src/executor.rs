@@ -3,6 +3,9 @@
 //! All nodes run to the same virtual time, then meet; a quantum is no longer than the fabric's lookahead, so nothing that
 //! one node does can reach another before the quantum's end. Which thread runs which node, and how many threads there
 //! are, changes nothing.
+//!
+//! As long as no node has anything to say, one quantum follows the other without anybody being asked: the thread that is
+//! through last begins the next.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -26,6 +29,21 @@ const PATIENCE: u32 = 1000;
 #[repr(align(128))]
 struct Apart<T>(T);
 
+/// Quanta to run one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stretch {
+    /// End of the first, picoseconds.
+    pub first_ps: u64,
+    /// Each of the others ends so long after it begins or, where all nodes sleep, after the first of them wakes up.
+    pub lookahead_ps: u64,
+    /// No quantum goes on beyond this.
+    pub limit_ps: u64,
+    /// None begins at this time or later.
+    pub until_ps: u64,
+    /// Quanta at most, the first included.
+    pub most: u64,
+}
+
 /// What all threads are to do.
 #[derive(Default)]
 struct Quantum {
@@ -36,11 +54,20 @@ struct Quantum {
     stop: AtomicBool,
 }
 
-/// What a thread leaves about a node.
-struct Done {
-    /// The last quantum that the node is through with.
-    quantum: AtomicU64,
-    report: Mutex<Report>,
+/// What decides when all nodes are through with a quantum.
+struct End {
+    /// Nodes that are not.
+    missing: AtomicUsize,
+    stretch: Mutex<Stretch>,
+}
+
+/// What decides, of one node.
+#[derive(Default)]
+struct Word {
+    /// See [`Report::next_activity_ps`].
+    next_activity_ps: AtomicU64,
+    /// The node runs on and has no output.
+    quiet: AtomicBool,
 }
 
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
@@ -74,9 +101,13 @@ impl Report {
 pub struct Executor {
     nodes: Vec<Apart<Mutex<Node>>>,
     quantum: Apart<Quantum>,
+    end: Apart<End>,
+    /// The last quantum of a stretch that all nodes are through with.
+    over: Apart<AtomicU64>,
     /// The quantum that each node has begun last: who raises it runs the node.
     begun: Vec<Apart<AtomicU64>>,
-    done: Vec<Apart<Done>>,
+    words: Vec<Apart<Word>>,
+    reports: Vec<Apart<Mutex<Report>>>,
     /// Threads that sleep until the quantum begins or is through.
     gate: Gate,
 }
@@ -85,17 +116,18 @@ impl Executor {
     /// Take the nodes.
     pub fn new(nodes: Vec<Node>) -> Self {
         let mut nodes = nodes;
-        let done = |node| {
-            Apart(Done {
-                quantum: AtomicU64::new(0),
-                report: Mutex::new(Report::of(node, Ok(NodeStatus::Running))),
-            })
-        };
+        let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
         Self {
             begun: nodes.iter().map(|_| Apart::default()).collect(),
-            done: nodes.iter_mut().map(done).collect(),
+            words: nodes.iter().map(|_| Apart::default()).collect(),
+            reports: nodes.iter_mut().map(report).collect(),
             nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
             quantum: Apart::default(),
+            end: Apart(End {
+                missing: AtomicUsize::new(0),
+                stretch: Mutex::new(Stretch::default()),
+            }),
+            over: Apart::default(),
             gate: Gate::default(),
         }
     }
@@ -117,7 +149,7 @@ impl Executor {
     }
 
     fn report(&self, index: usize) -> MutexGuard<'_, Report> {
-        let report = self.done[index].0.report.lock();
+        let report = self.reports[index].0.lock();
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -152,19 +184,20 @@ impl Executor {
         self.fresh_report(index).has_output
     }
 
-    /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes to a
-    /// virtual time and reports how each came out, the first error standing for all.
+    /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes through a
+    /// stretch of quanta, of which the last is the first one after which a node has output or does not run on. It tells the
+    /// virtual time that they have reached, and how each came out, the first error standing for all.
     pub fn run<R>(
         &self,
         threads: usize,
-        body: impl FnOnce(&mut dyn FnMut(u64) -> Result<Vec<NodeStatus>, NodeError>) -> R,
+        body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>)) -> R,
     ) -> R {
         let helpers = threads.clamp(1, self.len().max(1)) - 1;
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
                 scope.spawn(move || self.help(thread, helpers + 1));
             }
-            let result = body(&mut |target_ps| self.quantum(target_ps, helpers + 1));
+            let result = body(&mut |stretch| self.quanta(stretch, helpers + 1));
             self.quantum.0.stop.store(true, Ordering::Relaxed);
             self.quantum.0.number.fetch_add(1, Ordering::SeqCst);
             self.gate.open();
@@ -172,27 +205,68 @@ impl Executor {
         })
     }
 
-    fn quantum(&self, target_ps: u64, threads: usize) -> Result<Vec<NodeStatus>, NodeError> {
-        let Quantum {
-            number,
-            target_ps: end,
-            ..
-        } = &self.quantum.0;
-        end.store(target_ps, Ordering::Relaxed);
-        // What was stored before is seen by who sees the number.
-        let quantum = number.fetch_add(1, Ordering::SeqCst) + 1;
-        self.gate.open();
-        self.take_own(quantum, 0, threads);
-        let mut through = 0;
-        let done = |order| {
-            let is_done = |done: &&Apart<Done>| done.0.quantum.load(order) >= quantum;
-            through += self.done[through..].iter().take_while(is_done).count();
-            through == self.len()
-        };
-        self.gate.wait(done, || self.take_all(quantum));
-        (0..self.len())
+    fn quanta(
+        &self,
+        stretch: Stretch,
+        threads: usize,
+    ) -> (u64, Result<Vec<NodeStatus>, NodeError>) {
+        *self.stretch() = stretch;
+        let (shared, over) = (&self.quantum.0, &self.over.0);
+        let mut quantum = shared.number.load(Ordering::Relaxed) + 1;
+        self.begin(quantum, stretch.first_ps);
+        loop {
+            self.take_own(quantum, 0, threads);
+            let next = |order| over.load(order) >= quantum || shared.number.load(order) != quantum;
+            self.gate.wait(next, || self.take_all(quantum));
+            if over.load(Ordering::Acquire) >= quantum {
+                break;
+            }
+            quantum = shared.number.load(Ordering::Acquire);
+        }
+        let statuses = (0..self.len())
             .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
-            .collect()
+            .collect();
+        (shared.target_ps.load(Ordering::Relaxed), statuses)
+    }
+
+    fn stretch(&self) -> MutexGuard<'_, Stretch> {
+        let stretch = self.end.0.stretch.lock();
+        stretch.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Let all threads run their nodes to a virtual time.
+    fn begin(&self, quantum: u64, target_ps: u64) {
+        self.end.0.missing.store(self.len(), Ordering::Relaxed);
+        self.quantum.0.target_ps.store(target_ps, Ordering::Relaxed);
+        // What was stored before is seen by who sees the number.
+        self.quantum.0.number.store(quantum, Ordering::SeqCst);
+        self.gate.open();
+    }
+
+    /// All nodes are through with a quantum.
+    fn end(&self, quantum: u64) {
+        match self.following() {
+            Some(target_ps) => self.begin(quantum + 1, target_ps),
+            None => {
+                self.over.0.store(quantum, Ordering::SeqCst);
+                self.gate.open();
+            }
+        }
+    }
+
+    /// The end of the next quantum, if the stretch goes on.
+    fn following(&self) -> Option<u64> {
+        let mut stretch = self.stretch();
+        let now_ps = self.quantum.0.target_ps.load(Ordering::Relaxed);
+        stretch.most -= 1;
+        let quiet = |word: &Apart<Word>| word.0.quiet.load(Ordering::Relaxed);
+        if stretch.most == 0 || now_ps >= stretch.until_ps || !self.words.iter().all(quiet) {
+            return None;
+        }
+        let activity = |word: &Apart<Word>| word.0.next_activity_ps.load(Ordering::Relaxed);
+        let activity = self.words.iter().map(activity).min();
+        let begins_ps = activity.filter(|&ps| ps != u64::MAX)?.max(now_ps);
+        Some((begins_ps + stretch.lookahead_ps).min(stretch.limit_ps))
     }
 
     fn help(&self, thread: usize, threads: usize) {
@@ -237,9 +311,16 @@ impl Executor {
         let result = node.run_until(target);
         let report = Report::of(&mut node, result);
         drop(node);
+        let word = &self.words[index].0;
+        let quiet = matches!(report.result, Ok(NodeStatus::Running)) && !report.has_output;
+        word.quiet.store(quiet, Ordering::Relaxed);
+        word.next_activity_ps
+            .store(report.next_activity_ps, Ordering::Relaxed);
         *self.report(index) = report;
-        self.done[index].0.quantum.store(quantum, Ordering::SeqCst);
-        self.gate.open();
+        // The last one sees what the others have stored.
+        if self.end.0.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end(quantum);
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::build::{BuildError, build};
 use crate::config::ClusterConfig;
-use crate::executor::Executor;
+use crate::executor::{Executor, Stretch};
 use crate::results::{Results, ResultsError};
 
 /// Longest quantum, picoseconds: how often a lone node is looked at.
@@ -196,9 +196,9 @@ pub fn run(
         measuring: false,
     };
     let executor = Executor::new(nodes);
-    let result = executor.run(config.host_threads, |quantum| {
+    let result = executor.run(config.host_threads, |quanta| {
         loop {
-            match run.turn(&executor, quantum, interrupted, observer) {
+            match run.turn(&executor, quanta, interrupted, observer) {
                 Ok(None) => {}
                 Ok(Some(ending)) => return Ok(ending),
                 Err(error) => return Err(error),
@@ -279,14 +279,17 @@ struct Run<'a> {
     measuring: bool,
 }
 
-type Quantum<'a> = dyn FnMut(u64) -> Result<Vec<NodeStatus>, NodeError> + 'a;
+type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>) + 'a;
+
+/// Quanta between two looks at the host: a millisecond of the host's time or a few.
+const MOST_QUANTA: u64 = 256;
 
 impl Run<'_> {
-    /// One quantum and what follows from it.
+    /// The quanta until something happens, and what follows from it.
     fn turn(
         &mut self,
         executor: &Executor,
-        quantum: &mut Quantum<'_>,
+        quanta: &mut Quanta<'_>,
         interrupted: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Ending>, RunError> {
@@ -318,9 +321,15 @@ impl Run<'_> {
             .lookahead()
             .unwrap_or(LONGEST_QUANTUM_PS)
             .min(LONGEST_QUANTUM_PS);
-        let target = (activity.max(self.now_ps) + lookahead).min(self.config.time_limit_ps);
-        let statuses = quantum(target);
-        self.now_ps = target;
+        let limit_ps = self.config.time_limit_ps;
+        let (reached, statuses) = quanta(Stretch {
+            first_ps: (activity.max(self.now_ps) + lookahead).min(limit_ps),
+            lookahead_ps: lookahead,
+            limit_ps,
+            until_ps: self.undisturbed_ps(),
+            most: MOST_QUANTA,
+        });
+        self.now_ps = reached;
         self.collect(executor, observer)?;
         if statuses.is_err()
             && let Some(panic) = self.panic()
@@ -337,6 +346,20 @@ impl Run<'_> {
             Some(ending) => Some(ending),
             None => self.deadlock()?,
         })
+    }
+
+    /// Until when quanta may follow each other as long as nodes have no output: nothing else is to be done between them.
+    fn undisturbed_ps(&self) -> u64 {
+        let running = |w: &Watch| w.status == NodeStatus::Running;
+        if self.switch.next_ps().is_some() || !self.watches.iter().all(running) {
+            return 0;
+        }
+        let deadlock = match self.config.deadlock_ps {
+            Some(patience) if !self.judged => self.active_ps + patience,
+            _ => u64::MAX,
+        };
+        let until = self.driver.next_ps().min(deadlock);
+        until.min(self.config.time_limit_ps)
     }
 
     /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace

@@ -180,6 +180,18 @@ impl WindowDriver {
         }
     }
 
+    /// Until this time [`WindowDriver::step`] has nothing to do, unless events are observed.
+    pub fn next_ps(&self) -> u64 {
+        let next = |window: &Window| match (window.phase, &window.spec.open) {
+            (Phase::Closed { .. }, _) => u64::MAX,
+            (Phase::Waiting, Trigger::Time { ps }) => *ps,
+            (Phase::Waiting, Trigger::Immediately) => 0,
+            (Phase::Waiting, _) => u64::MAX,
+            (Phase::Triggered | Phase::WarmingUp | Phase::Measuring, _) => 0,
+        };
+        self.windows.iter().map(next).min().unwrap_or(u64::MAX)
+    }
+
     /// Decides at a boundary: `now` in picoseconds of virtual time, `instructions` retired by all nodes since power-on.
     pub fn step(&mut self, now: u64, instructions: u64) -> Vec<WindowAction> {
         let mut actions = Vec::new();
