@@ -5,9 +5,13 @@
  * For each argument it announces the start and the end of the kernel by a hypercall (inert on real hardware) and by a line on
  * standard output, which on a guest's console reaches a host that has no hypercall; then it prints the processor time
  * that its own clock has seen. One repeat is some million instructions.
+ *
+ * The argument "together" waits for the next whole half second since the machine was started: programs on machines that were
+ * started at the same time go on at the same time.
  */
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels.h"
 #include "mark.h"
@@ -21,9 +25,23 @@ static const struct { const char *name; void (*run)(long); } kernels[] = {
 	ROW(daxpy_memory_avx2), ROW(daxpy_l1_avx2), ROW(dgemm_scalar_avx2), ROW(dgemm_vector_avx2),
 };
 
+static void together(void)
+{
+	struct timespec now;
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	int first_half = now.tv_nsec < 500000000;
+	struct timespec then = { now.tv_sec + !first_half, first_half ? 500000000 : 0 };
+	while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &then, NULL))
+		;
+}
+
 int main(int argc, char **argv)
 {
 	for (int i = 1; i < argc; i++) {
+		if (!strcmp(argv[i], "together")) {
+			together();
+			continue;
+		}
 		char label[32], name[32];
 		long repeats;
 		if (sscanf(argv[i], "%31[^:]:%31[^:]:%ld", label, name, &repeats) != 3)

@@ -26,7 +26,7 @@ const KERNELS: [&str; 4] = [
 /// the one that counts, and Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// Two nodes run the kernels, each its own; the time counts while both do. Two clusters at once that have nothing to do with each
+/// Two nodes run the kernels, each its own, from the same virtual time on, as behind a barrier; the time counts while both do. Two clusters at once that have nothing to do with each
 /// other, on a host thread each, tell what the host's two cores give at most: those of one processor share caches, power and memory,
 /// and where they are threads of one core, nearly all of it.
 pub fn threads(options: &Options) -> Result<Value, Failure> {
@@ -35,7 +35,8 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
         [] => KERNELS.map(String::from).into(),
         chosen => chosen.to_vec(),
     };
-    let workload = Workload::kernels(folder.path(), &kernels, 1)?;
+    let mut workload = Workload::kernels(folder.path(), &kernels, 1)?;
+    workload.arguments.insert(0, "together".into());
     let launcher = "mpirun -np 2 --map-by node";
     let guest = workload.guest(&options.image()?, launcher, Marks::Console)?;
     let mut line = Map::new();

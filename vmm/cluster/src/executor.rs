@@ -73,7 +73,7 @@ struct Word {
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
 struct Report {
     result: Result<NodeStatus, NodeError>,
-    /// [`Node::next_activity`] in picoseconds, [`Node::instructions`] and [`Node::has_output`].
+    /// [`Node::next_activity`] in picoseconds (0 where a vCPU runs), [`Node::instructions`] and [`Node::has_output`].
     next_activity_ps: u64,
     instructions: u64,
     has_output: bool,
@@ -85,6 +85,7 @@ impl Report {
     fn of(node: &mut Node, result: Result<NodeStatus, NodeError>) -> Self {
         let next_activity_ps = match node.next_activity() {
             u64::MAX => u64::MAX,
+            cycles if cycles <= node.now() => 0,
             cycles => node.clock().ps(cycles),
         };
         Self {
