@@ -44,6 +44,19 @@ pub struct Stretch {
     pub most: u64,
 }
 
+impl Stretch {
+    /// The end of the quantum that follows the one which ended at `now_ps`, if one does. `quiet`: all nodes run on and have no
+    /// output; at `activity_ps` the first of them has something to do (it may lie in the past).
+    fn following(&mut self, now_ps: u64, quiet: bool, activity_ps: u64) -> Option<u64> {
+        self.most -= 1;
+        let ends = self.most == 0 || now_ps >= self.until_ps || activity_ps == u64::MAX;
+        if ends || !quiet {
+            return None;
+        }
+        Some((activity_ps.max(now_ps) + self.lookahead_ps).min(self.limit_ps))
+    }
+}
+
 /// What all threads are to do.
 #[derive(Default)]
 struct Quantum {
@@ -257,17 +270,14 @@ impl Executor {
 
     /// The end of the next quantum, if the stretch goes on.
     fn following(&self) -> Option<u64> {
-        let mut stretch = self.stretch();
-        let now_ps = self.quantum.0.target_ps.load(Ordering::Relaxed);
-        stretch.most -= 1;
         let quiet = |word: &Apart<Word>| word.0.quiet.load(Ordering::Relaxed);
-        if stretch.most == 0 || now_ps >= stretch.until_ps || !self.words.iter().all(quiet) {
-            return None;
-        }
         let activity = |word: &Apart<Word>| word.0.next_activity_ps.load(Ordering::Relaxed);
-        let activity = self.words.iter().map(activity).min();
-        let begins_ps = activity.filter(|&ps| ps != u64::MAX)?.max(now_ps);
-        Some((begins_ps + stretch.lookahead_ps).min(stretch.limit_ps))
+        let activity_ps = self.words.iter().map(activity).min();
+        self.stretch().following(
+            self.quantum.0.target_ps.load(Ordering::Relaxed),
+            self.words.iter().all(quiet),
+            activity_ps.unwrap_or(u64::MAX),
+        )
     }
 
     fn help(&self, thread: usize, threads: usize) {
@@ -378,5 +388,56 @@ impl Gate {
             let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.changed.notify_all();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(mut stretch: Stretch, activity_ps: impl Fn(u64) -> u64) -> Vec<u64> {
+        let mut ends = vec![stretch.first_ps];
+        while let Some(next) = stretch.following(
+            ends[ends.len() - 1],
+            true,
+            activity_ps(ends[ends.len() - 1]),
+        ) {
+            ends.push(next);
+        }
+        ends
+    }
+
+    #[test]
+    fn quanta_follow_each_other_until_something_is_to_be_done() {
+        let stretch = Stretch {
+            first_ps: 10,
+            lookahead_ps: 10,
+            limit_ps: 1000,
+            until_ps: 1000,
+            most: 4,
+        };
+        assert_eq!(ends(stretch, |_| 0), [10, 20, 30, 40]);
+        let due = Stretch {
+            until_ps: 25,
+            ..stretch
+        };
+        assert_eq!(
+            ends(due, |_| 0),
+            [10, 20, 30],
+            "the first that ends at 25 or later is the last"
+        );
+        let short = Stretch {
+            limit_ps: 25,
+            until_ps: 25,
+            ..stretch
+        };
+        assert_eq!(ends(short, |_| 0), [10, 20, 25], "none goes beyond a limit");
+        assert_eq!(
+            ends(stretch, |now| if now == 20 { 500 } else { 0 }),
+            [10, 20, 510, 520],
+            "what all sleep through is passed over"
+        );
+        assert_eq!(ends(stretch, |_| u64::MAX), [10], "nothing will happen");
+        assert_eq!({ stretch }.following(10, false, 0), None, "there is output");
     }
 }

@@ -281,7 +281,9 @@ struct Run<'a> {
 
 type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>) + 'a;
 
-/// Quanta between two looks at the host: a millisecond of the host's time or a few.
+/// Between two looks at the host, who may type or end the run: so much virtual time where nodes are awake, which takes the host
+/// some milliseconds, and so many quanta.
+const LONGEST_STRETCH_PS: u64 = 1_000_000_000;
 const MOST_QUANTA: u64 = 256;
 
 impl Run<'_> {
@@ -327,7 +329,7 @@ impl Run<'_> {
             lookahead_ps: lookahead,
             limit_ps,
             until_ps: self.undisturbed_ps(),
-            most: MOST_QUANTA,
+            most: (LONGEST_STRETCH_PS / lookahead).clamp(1, MOST_QUANTA),
         });
         self.now_ps = reached;
         self.collect(executor, observer)?;

@@ -101,6 +101,43 @@ fn without_warm_up_measuring_starts_with_the_window() {
 }
 
 #[test]
+fn until_the_next_trigger_by_time_there_is_nothing_to_do() {
+    let windows = vec![
+        spec(
+            "late",
+            Trigger::Time { ps: 300 },
+            0,
+            Measure::Instructions(10),
+        ),
+        spec(
+            "soon",
+            Trigger::Time { ps: 100 },
+            0,
+            Measure::Instructions(10),
+        ),
+        spec("called", barrier(1, 0), 0, Measure::Instructions(10)),
+    ];
+    let mut driver = WindowDriver::new(windows).unwrap();
+    assert_eq!(driver.next_ps(), 100);
+    assert_eq!(driver.step(99, 0), []);
+    assert_eq!(driver.step(100, 0), [Attach(1), StartMeasuring(1)]);
+    assert_eq!(driver.next_ps(), 0, "an open window closes by instructions");
+    assert_eq!(driver.step(110, 20), [Detach(1)]);
+    assert_eq!(driver.next_ps(), 300);
+    driver.observe(&call(120, Function::Barrier, 0, 1));
+    assert_eq!(driver.next_ps(), 0, "a trigger has fired");
+    assert_eq!(driver.step(130, 30), [Attach(2), StartMeasuring(2)]);
+    assert_eq!(driver.step(140, 50), [Detach(2)]);
+    assert_eq!(driver.step(310, 60), [Attach(0), StartMeasuring(0)]);
+    assert_eq!(driver.step(320, 80), [Detach(0)]);
+    assert_eq!(driver.next_ps(), u64::MAX);
+
+    let at_once = spec("now", Trigger::Immediately, 0, Measure::Instructions(10));
+    let driver = WindowDriver::new(vec![at_once]).unwrap();
+    assert_eq!(driver.next_ps(), 0);
+}
+
+#[test]
 fn the_nth_call_of_the_rank_counts_and_polls_with_it() {
     let mut driver = WindowDriver::new(vec![spec("w", barrier(3, 1), 0, Measure::Guest)]).unwrap();
     for ignored in [

@@ -342,7 +342,7 @@ impl<W: Word> Hierarchy<W> {
         }
         let oldest = hits.oldest.map(|oldest| self.line(oldest));
         let near = match oldest {
-            Some(oldest) => self.from_second_level(isa, first, line, oldest, reference),
+            Some(oldest) => self.take_from_second_level(isa, first, line, oldest, reference),
             None => Near::Unknown,
         };
         if let Near::Entered(state, stall) = near {

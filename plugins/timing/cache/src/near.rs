@@ -24,7 +24,7 @@ impl<W: Word> Hierarchy<W> {
     /// Bring `line` into the first-level cache `first`, which does not hold it, in place of `oldest`, if the second level has
     /// it and permits the access.
     #[inline(always)]
-    pub(crate) fn from_second_level<I: Isa>(
+    pub(crate) fn take_from_second_level<I: Isa>(
         &mut self,
         isa: I,
         first: u32,

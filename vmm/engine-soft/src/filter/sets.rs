@@ -275,6 +275,29 @@ mod tests {
         assert_eq!((sets.find(1024), sets.find(256)), (Some(lanes[1]), None));
     }
 
+    #[test]
+    fn a_line_replaces_what_the_model_says_where_it_is_expected() {
+        let mut sets = Sets::default();
+        sets.shape(Some(geometry()), 1, 4);
+        let lanes: Vec<usize> = (0..4)
+            .map(|n| {
+                let position = sets.position(Baseline, n * 128);
+                sets.replace(n * 128, None, position)
+                    .expect("there is room")
+            })
+            .collect();
+        let position = sets.position(Baseline, 1024);
+        assert_eq!(position.oldest, Some(0));
+        assert_eq!(sets.replace(1024, None, position), None, "it held a line");
+        assert_eq!(sets.replace(1024, Some(128), position), None, "another");
+        assert_eq!(sets.find(1024), None);
+        assert_eq!(sets.replace(1024, Some(0), position), Some(lanes[0]));
+        assert_eq!((sets.find(0), sets.find(1024)), (None, Some(lanes[0])));
+        assert_eq!(oldest(&sets, 2048), Some(128), "the new line was used last");
+        let there = sets.position(Baseline, 1024);
+        assert_eq!(sets.replace(1024, None, there), None, "it is there");
+    }
+
     /// Against a list, with as many ways as there are lanes and with fewer.
     #[test]
     fn sets_agree_with_lists() {
