@@ -3,7 +3,8 @@
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
 use super::isa::Isa;
-use super::sets::{LANES, Position, Sets};
+use super::second::{EXCLUSIVE, Lane, NOWHERE, SecondLevel};
+use super::sets::Position;
 
 /// Slots for pages, for each privilege.
 const PAGES: usize = 2048;
@@ -63,126 +64,6 @@ pub struct DataFilter {
     single: bool,
     /// All lines of each set.
     pub second: SecondLevel,
-}
-
-/// What the filter holds beyond the most recently used line of each set: for each lane of [`Sets`] the linear address at
-/// which its line was last touched, by privilege.
-#[repr(C)]
-pub struct SecondLevel {
-    /// Which lines, and their order.
-    pub sets: Sets,
-    /// First linear address of a lane's line for user, for the kernel; [`NOWHERE`] where there is none.
-    pub linear: [[u64; LANES]; 2],
-    /// The rest.
-    pub lanes: [Lane; LANES],
-    /// Lines that became modified since the model was last told.
-    pub modified: Modified,
-    /// No lane has a linear address.
-    forgotten: bool,
-}
-
-/// See [`SecondLevel`].
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Lane {
-    /// Host address of the line.
-    pub host: u64,
-    /// By privilege: 0 where writes may pass; [`EXCLUSIVE`] where they may once the model is going to hear of it; else the size of
-    /// a line. All but 0 make of an entry's address one that never hits, since it belongs to another slot.
-    pub forbid: [u32; 2],
-}
-
-/// Three lines: see [`Lane::forbid`].
-pub const EXCLUSIVE: u32 = 3 * 64;
-
-/// Lines that were written while the model took them for clean, though held by this cache alone.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Modified {
-    /// How many.
-    pub count: u64,
-    /// Physical lines.
-    pub lines: [u64; Modified::ROOM],
-}
-
-impl Modified {
-    /// Most lines; where there are more, the model is asked.
-    pub const ROOM: usize = 64;
-    const EMPTY: Modified = Modified {
-        count: 0,
-        lines: [0; Modified::ROOM],
-    };
-
-    /// What the model must hear before the next reference of any vCPU. It counts as told.
-    #[inline(always)]
-    pub fn tell(&mut self) -> &[u64] {
-        let count = std::mem::take(&mut self.count) as usize;
-        &self.lines[..count]
-    }
-
-    /// Whether the line found room.
-    #[inline]
-    fn note(&mut self, line: u64) -> bool {
-        let Some(place) = self.lines.get_mut(self.count as usize) else {
-            return false;
-        };
-        *place = line;
-        self.count += 1;
-        true
-    }
-}
-
-/// Not the first address of any line.
-const NOWHERE: u64 = 1;
-const _: () = assert!(size_of::<Lane>() == 16);
-
-impl Default for SecondLevel {
-    fn default() -> Self {
-        Self {
-            sets: Sets::default(),
-            linear: [[NOWHERE; LANES]; 2],
-            lanes: [Lane {
-                host: 0,
-                forbid: [0; 2],
-            }; LANES],
-            modified: Modified::EMPTY,
-            forgotten: true,
-        }
-    }
-}
-
-impl SecondLevel {
-    /// Bytes of a line; no other size is kept.
-    const LINE: u64 = 64;
-    /// Most sets.
-    const SETS: usize = 64;
-
-    /// Forget linear addresses; lines and their order stay.
-    fn forget_linear(&mut self) {
-        if !self.forgotten {
-            self.linear = [[NOWHERE; LANES]; 2];
-            self.forgotten = true;
-        }
-    }
-
-    /// A line has left the cache.
-    fn remove(&mut self, line: u64) {
-        if let Some(lane) = self.sets.remove(line) {
-            self.linear[0][lane] = NOWHERE;
-            self.linear[1][lane] = NOWHERE;
-        }
-    }
-
-    fn forget_page(&mut self, linear: u64) {
-        if self.forgotten {
-            return;
-        }
-        for tag in self.linear.as_flattened_mut() {
-            if *tag >> 12 == linear >> 12 {
-                *tag = NOWHERE;
-            }
-        }
-    }
 }
 
 /// Where entries of a [`DataFilter`] lie.
@@ -535,14 +416,7 @@ impl DataFilter {
         let other = &mut self.entries[pair + (privilege ^ 1)];
         other.read = elsewhere;
         other.write = elsewhere;
-        let second = &mut self.second;
-        second.linear[privilege][lane] = tag;
-        second.linear[privilege ^ 1][lane] = NOWHERE;
-        let kept = &mut second.lanes[lane];
-        kept.host = host;
-        kept.forbid[privilege] = forbid;
-        kept.forbid[privilege ^ 1] = SecondLevel::LINE as u32;
-        second.forgotten = false;
+        self.second.enter(lane, privilege, tag, host, forbid);
     }
 
     #[inline(never)]

@@ -9,9 +9,11 @@
 mod data;
 mod instruction;
 mod isa;
+mod second;
 mod sets;
 
-pub use data::{DataFilter, EXCLUSIVE, Entry, FilterLayout, Lane, Modified, SecondLevel};
+pub use data::{DataFilter, Entry, FilterLayout};
 pub use instruction::InstructionFilter;
 pub use isa::{Avx2, Baseline, Isa};
+pub use second::{EXCLUSIVE, Lane, Modified, SecondLevel};
 pub use sets::{LANES, Position, Sets};
