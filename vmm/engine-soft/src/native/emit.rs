@@ -206,7 +206,7 @@ impl Emitter {
                 self.second_level(&missed);
             }
             self.a
-                .constant(RCX, super::runtime::describe(memory, self.count).into());
+                .constant(RCX, super::access::describe(memory, self.count).into());
             self.a.call_to(self.routines.access);
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
             self.a.jcc(cc::E, missed.interpret);

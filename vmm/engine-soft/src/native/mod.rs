@@ -17,6 +17,7 @@
 //! across pages, and for indirect branches, it looks in a table of instruction pointers that is emptied whenever a
 //! translation may have changed. Cells are emptied when code was written to.
 
+mod access;
 mod arena;
 mod assembler;
 mod emit;

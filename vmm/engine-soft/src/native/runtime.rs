@@ -12,7 +12,6 @@ use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::{Budget, Exit, Native, Translation};
 use crate::cpu::{Cpu, Mode};
-use crate::filter::{Avx2, Baseline, Isa};
 use crate::op::{Flow, RIP, Trap};
 
 /// Offset of a field of [`Native`] within the vCPU.
@@ -27,10 +26,10 @@ pub const fn gpr(number: usize) -> usize {
 }
 
 /// MXCSR within the FXSAVE image.
-const MXCSR: usize = offset_of!(Cpu, fx) + 24;
-const VECTOR: usize = offset_of!(Cpu, vector);
+pub const MXCSR: usize = offset_of!(Cpu, fx) + 24;
+pub const VECTOR: usize = offset_of!(Cpu, vector);
 /// Rounding, flush to zero, denormals are zeros.
-const MXCSR_CONTROL: i32 = 0xe040;
+pub const MXCSR_CONTROL: i32 = 0xe040;
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,7 +44,7 @@ pub struct Routines {
     pub leave_indirect: u64,
     /// Call [`interpret`] with RAX = translation, ECX = operation.
     pub interpret: u64,
-    /// Call [`access`] with ECX = [`describe`]; RAX is the host address, or zero.
+    /// See [`super::access::routine`].
     pub access: u64,
     /// Call [`fetch`] with RAX = translation.
     pub fetch: u64,
@@ -56,21 +55,21 @@ pub struct Routines {
     pub second_level: SecondLevelRoutines,
 }
 
-fn ymm(n: usize) -> Register {
+pub fn ymm(n: usize) -> Register {
     Register::YMM0 + n as u32
 }
 
-fn xmm(n: usize) -> Register {
+pub fn xmm(n: usize) -> Register {
     Register::XMM0 + n as u32
 }
 
-fn vector(n: usize) -> MemoryOperand {
+pub fn vector(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n)
 }
 
 /// Assemble the routines for an address; returns their code and where each begins.
 pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
-    let super::Host { avx, bmi } = host;
+    let avx = host.avx;
     use Register::{
         DL, EAX, ECX, EDX, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RSI, RSP, XMM0, XMM1,
     };
@@ -251,7 +250,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
-    let access = access_routine(&mut a, avx, bmi);
+    let access = super::access::routine(&mut a, host);
     let second_level = super::second_level::routines(&mut a);
     let routines = Routines {
         access,
@@ -267,132 +266,9 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     Ok((a.finish()?.0, routines))
 }
 
-/// The routine that makes good a look-up that missed. It is on the way of every miss of a model's first level, so that it
-/// saves only what a function may change, and leaves the vector registers live.
-fn access_routine(a: &mut Assembler, avx: bool, bmi: bool) -> u64 {
-    use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
-    let start = a.here();
-    // By the calling convention a function keeps RBX, RBP and R12 to R15.
-    let changed: Vec<(usize, Register)> = HOST
-        .iter()
-        .enumerate()
-        .filter_map(|(n, host)| host.map(|host| (n, host)))
-        .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
-        .collect();
-    for (n, host) in &changed {
-        a.store(gpr(*n), *host);
-    }
-    a.store(field!(left), LEFT);
-    a.ri(Code::Sub_rm64_imm8, RSP, 8);
-    let call = |a: &mut Assembler| {
-        a.copy(RDI, CPU);
-        a.rr(Code::Mov_r32_rm32, Register::ESI, Register::ECX);
-        let function = if avx && bmi {
-            self::access_avx2 as *const ()
-        } else {
-            self::access as *const ()
-        };
-        a.constant(RAX, function as u64);
-        a.r(Code::Call_rm64, RAX);
-    };
-    let done = a.label();
-    let (no_vectors, wide) = (a.label(), a.label());
-    if avx {
-        a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
-        a.jcc(cc::E, no_vectors);
-        a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
-        a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
-        let default_control = a.label();
-        a.jcc(cc::E, default_control);
-        a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
-        a.bind(default_control);
-        a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
-        a.jcc(cc::NE, wide);
-        for n in 0..16 {
-            a.mr(Code::Movups_xmmm128_xmm, vector(n), xmm(n));
-        }
-        call(a);
-        for n in 0..16 {
-            a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
-        }
-        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        a.jmp(done);
-        a.bind(wide);
-        for n in 0..16 {
-            a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
-        }
-        a.plain(Code::VEX_Vzeroupper);
-        call(a);
-        for n in 0..16 {
-            a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
-        }
-        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        a.jmp(done);
-        a.bind(no_vectors);
-    }
-    call(a);
-    a.bind(done);
-    a.ri(Code::Add_rm64_imm8, RSP, 8);
-    a.load(LEFT, field!(left));
-    for (n, host) in &changed {
-        a.load(*host, gpr(*n));
-    }
-    a.plain(Code::Retnq);
-    start
-}
-
 /// With the number of an operation, a branch: its target is not canonical, which is all that is left to be done about it. The
 /// interpreter would read the target again, and report that to a model again.
 pub const WILD: u32 = 1 << 31;
-
-/// An access in one word, for [`access`]: size, read, write, operations of its block.
-pub fn describe(memory: super::plan::Memory, count: u32) -> u32 {
-    memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
-}
-
-/// Make good a look-up that missed, for the address in [`Native::linear`]: the host address of the operand, or null where
-/// the interpreter must carry out the operation (nothing is done then).
-///
-/// # Safety
-/// As for [`interpret`].
-unsafe extern "sysv64" fn access(cpu: *mut Cpu, what: u32) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    unsafe { access_on(Baseline, cpu, what) }
-}
-
-/// The same for hosts with AVX2.
-///
-/// # Safety
-/// As for [`interpret`], and the host has AVX2, BMI1 and BMI2.
-#[target_feature(enable = "avx2,bmi1,bmi2")]
-unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
-    // SAFETY: the caller's promise.
-    unsafe { access_on(Avx2::assume(), cpu, what) }
-}
-
-/// # Safety
-/// As for [`interpret`].
-#[inline(always)]
-unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
-    // SAFETY: as in `interpret`.
-    let cpu = unsafe { &mut *cpu };
-    cpu.native.activity.misses += 1;
-    let count = i64::from(what >> 16);
-    let head = cpu.native.left + count;
-    cpu.retired = cpu.native.retired_at(head);
-    let stall = cpu.stall;
-    let place = cpu.quick_access(
-        isa,
-        cpu.native.linear,
-        (what & 0xff) as usize,
-        what & 1 << 8 != 0,
-        what & 1 << 9 != 0,
-    );
-    if cpu.stall != stall {
-        cpu.shorten_budget(count);
-    }
-    place.unwrap_or(std::ptr::null_mut())
-}
 
 impl Native {
     /// The status flags as translated code keeps them: OF in bit 0, SF ZF AF PF CF in bits 15:8 (what SETO AL and LAHF
@@ -495,7 +371,7 @@ impl Cpu {
     }
 
     /// A stall used up part of the budget, in a block of `count` operations.
-    fn shorten_budget(&mut self, count: i64) {
+    pub(super) fn shorten_budget(&mut self, count: i64) {
         let left = self
             .native
             .left_after_stall(self.retired, self.stall, self.cpi)
