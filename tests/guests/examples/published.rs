@@ -40,10 +40,6 @@ fn main() -> ExitCode {
     };
     let dir = Path::new(&dir);
     let nodes = ranks.iter().copied().max().unwrap_or(2).max(4);
-    let mut reference = String::from("reference");
-    for (name, size, steps) in PROGRAMS {
-        reference += &format!(" {name} {size} {steps}");
-    }
     let [reference_file, transfer_file] = &programs;
     let trace = |network: &Network, nodes: u32, file: &JobFile, commands: &[String]| {
         let folder = dir.join(network.name);
@@ -62,8 +58,13 @@ fn main() -> ExitCode {
     let overheads = overheads(&calibration, &REFERENCE);
     println!("{overheads:?}\n");
     // A job of each trace for each number of ranks.
+    // Each in an MPI job of its own: connections keep what TCP has learnt from the program before.
     let commands: Vec<String> = (ranks.iter())
-        .map(|&ranks| launch(ranks, &reference))
+        .flat_map(|&ranks| {
+            PROGRAMS.map(|(name, size, steps)| {
+                launch(ranks, &format!("reference {name} {size} {steps}"))
+            })
+        })
         .collect();
     let traces = PUBLISHED.map(|network| trace(&network, nodes, reference_file, &commands));
 
@@ -74,11 +75,12 @@ fn main() -> ExitCode {
     let mut errors = Vec::new();
     for (to, network) in PUBLISHED.iter().enumerate() {
         let cluster = target(network, &overheads);
-        for (number, (program, ..)) in (0..).zip(PROGRAMS) {
-            for (job, ranks) in (0..).zip(&ranks) {
+        for (number, (program, ..)) in PROGRAMS.iter().enumerate() {
+            for (place, ranks) in ranks.iter().enumerate() {
+                let job = place * PROGRAMS.len() + number;
                 let error = |from: usize| {
-                    let predicted = section(&traces[from], job, number, &cluster).time;
-                    let emulated = section(&traces[to], job, number, &cluster).traced;
+                    let predicted = section(&traces[from], job, 0, &cluster).time;
+                    let emulated = section(&traces[to], job, 0, &cluster).traced;
                     let error = 100.0 * (predicted as f64 / emulated as f64 - 1.0);
                     (emulated, predicted, error)
                 };
