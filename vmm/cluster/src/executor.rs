@@ -74,9 +74,9 @@ struct End {
     stretch: Mutex<Stretch>,
 }
 
-/// What decides, of one node.
+/// What a node's thread says about it, which decides then.
 #[derive(Default)]
-struct Word {
+struct Signal {
     /// See [`Report::next_activity_ps`].
     next_activity_ps: AtomicU64,
     /// The node runs on and has no output.
@@ -120,7 +120,7 @@ pub struct Executor {
     over: Apart<AtomicU64>,
     /// The quantum that each node has begun last: who raises it runs the node.
     begun: Vec<Apart<AtomicU64>>,
-    words: Vec<Apart<Word>>,
+    signals: Vec<Apart<Signal>>,
     reports: Vec<Apart<Mutex<Report>>>,
     /// Threads that sleep until the quantum begins or is through.
     gate: Gate,
@@ -133,7 +133,7 @@ impl Executor {
         let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
         Self {
             begun: nodes.iter().map(|_| Apart::default()).collect(),
-            words: nodes.iter().map(|_| Apart::default()).collect(),
+            signals: nodes.iter().map(|_| Apart::default()).collect(),
             reports: nodes.iter_mut().map(report).collect(),
             nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
             quantum: Apart::default(),
@@ -270,12 +270,12 @@ impl Executor {
 
     /// The end of the next quantum, if the stretch goes on.
     fn following(&self) -> Option<u64> {
-        let quiet = |word: &Apart<Word>| word.0.quiet.load(Ordering::Relaxed);
-        let activity = |word: &Apart<Word>| word.0.next_activity_ps.load(Ordering::Relaxed);
-        let activity_ps = self.words.iter().map(activity).min();
+        let quiet = |signal: &Apart<Signal>| signal.0.quiet.load(Ordering::Relaxed);
+        let activity = |signal: &Apart<Signal>| signal.0.next_activity_ps.load(Ordering::Relaxed);
+        let activity_ps = self.signals.iter().map(activity).min();
         self.stretch().following(
             self.quantum.0.target_ps.load(Ordering::Relaxed),
-            self.words.iter().all(quiet),
+            self.signals.iter().all(quiet),
             activity_ps.unwrap_or(u64::MAX),
         )
     }
@@ -322,10 +322,11 @@ impl Executor {
         let result = node.run_until(target);
         let report = Report::of(&mut node, result);
         drop(node);
-        let word = &self.words[index].0;
+        let signal = &self.signals[index].0;
         let quiet = matches!(report.result, Ok(NodeStatus::Running)) && !report.has_output;
-        word.quiet.store(quiet, Ordering::Relaxed);
-        word.next_activity_ps
+        signal.quiet.store(quiet, Ordering::Relaxed);
+        signal
+            .next_activity_ps
             .store(report.next_activity_ps, Ordering::Relaxed);
         *self.report(index) = report;
         // The last one sees what the others have stored.

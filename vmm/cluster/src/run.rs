@@ -153,7 +153,7 @@ pub enum RunError {
     Records(#[from] RecordError),
 }
 
-/// Run a study. `interrupted` is looked at between quanta.
+/// Run a study. `interrupted` is looked at every few milliseconds of the host's time.
 pub fn run(
     config: &ClusterConfig,
     results_dir: &Path,
