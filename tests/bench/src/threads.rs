@@ -26,9 +26,9 @@ const KERNELS: [&str; 4] = [
 /// the one that counts, and Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// Two nodes run the kernels, each its own, from the same virtual time on, as behind a barrier; the time counts while both do. Two clusters at once that have nothing to do with each
-/// other, on a host thread each, tell what the host's two cores give at most: those of one processor share caches, power and memory,
-/// and where they are threads of one core, nearly all of it.
+/// Two nodes run the kernels, each its own, from the same virtual time on, as behind a barrier; the time counts while both do. Two
+/// clusters at once that have nothing to do with each other, on a host thread each, tell what the host's two cores give at most:
+/// those of one processor share caches, power and memory, and where they are threads of one core, nearly all of it.
 pub fn threads(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let kernels = match options.kernels.as_slice() {

@@ -57,8 +57,7 @@ fn main() -> ExitCode {
     let calibration = trace(&REFERENCE, 4, transfer_file, &transfer);
     let overheads = overheads(&calibration, &REFERENCE);
     println!("{overheads:?}\n");
-    // A job of each trace for each number of ranks.
-    // Each in an MPI job of its own: connections keep what TCP has learnt from the program before.
+    // Each program on each number of ranks in an MPI job of its own: connections keep what TCP has learnt from the program before.
     let commands: Vec<String> = (ranks.iter())
         .flat_map(|&ranks| {
             PROGRAMS.map(|(name, size, steps)| {
