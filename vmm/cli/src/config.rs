@@ -19,7 +19,15 @@ struct Files {
     kernel: PathBuf,
     initramfs: PathBuf,
     root: PathBuf,
+    /// For people.
+    name: String,
     identity: String,
+}
+
+/// What runs, and the guest image in a few words for people.
+pub struct Prepared {
+    pub cluster: ClusterConfig,
+    pub image: String,
 }
 
 /// The configuration of a study. Builds the image if need be and tells `progress` what it does.
@@ -27,7 +35,7 @@ pub fn cluster(
     study: &Study,
     host_threads: Option<usize>,
     progress: &mut dyn FnMut(&str),
-) -> Result<ClusterConfig, Failure> {
+) -> Result<Prepared, Failure> {
     let files = files(study, progress)?;
     let job_disk = study
         .job_disk()
@@ -35,7 +43,8 @@ pub fn cluster(
     let threads = host_threads
         .or(study.host_threads)
         .unwrap_or_else(|| Host::probe().cores);
-    Ok(ClusterConfig {
+    let image = format!("{}, contents {}", files.name, &files.identity[..16]);
+    let cluster = ClusterConfig {
         name: study.name.clone(),
         study_id: study_id(study, &files.identity, &job_disk)?,
         seed: study.seed,
@@ -63,18 +72,22 @@ pub fn cluster(
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),
         host_threads: threads.min(study.nodes as usize).max(1),
-    })
+    };
+    Ok(Prepared { cluster, image })
 }
 
 fn files(study: &Study, progress: &mut dyn FnMut(&str)) -> Result<Files, Failure> {
     match &study.image {
         ImageSource::Debian(spec) => {
             let image = image::build(spec, progress)?;
+            let manifest = &image.manifest;
+            let digests = manifest.files.values().map(|file| file.sha256.as_str());
             Ok(Files {
+                name: format!("Debian {}, Linux {}", manifest.suite, manifest.kernel),
+                identity: identity(digests),
                 kernel: image.vmlinux,
                 initramfs: image.initramfs,
                 root: image.root,
-                identity: image.manifest.key,
             })
         }
         ImageSource::Files {
@@ -82,18 +95,25 @@ fn files(study: &Study, progress: &mut dyn FnMut(&str)) -> Result<Files, Failure
             initramfs,
             root,
         } => {
-            let mut hash = Sha256::new();
-            for path in [kernel, initramfs, root] {
-                hash.update(digest(path)?);
-            }
+            let digests = [digest(initramfs)?, digest(root)?, digest(kernel)?];
             Ok(Files {
                 kernel: kernel.clone(),
                 initramfs: initramfs.clone(),
                 root: root.clone(),
-                identity: hex(&hash.finalize()),
+                name: "files of the study".into(),
+                identity: identity(digests.iter().map(String::as_str)),
             })
         }
     }
+}
+
+/// What identifies the contents of initramfs, root disk and kernel, whatever they were made from: Debian's packages change.
+fn identity<'a>(digests: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    for digest in digests {
+        hash.update(format!("{digest}\n"));
+    }
+    hex(&hash.finalize())
 }
 
 /// A hash of everything that decides the result: the plan, the image, the job disk. Not of what only decides how fast it comes
@@ -108,13 +128,13 @@ fn study_id(study: &Study, image: &str, job_disk: &[u8]) -> Result<String, Failu
     Ok(hex(&hash.finalize())[..32].to_owned())
 }
 
-fn digest(path: &Path) -> Result<[u8; 32], Failure> {
+fn digest(path: &Path) -> Result<String, Failure> {
     let mut file = File::open(path).map_err(Failure::io("open", path))?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer).map_err(Failure::io("read", path))? {
-            0 => return Ok(hash.finalize().into()),
+            0 => return Ok(hex(&hash.finalize())),
             count => hash.update(&buffer[..count]),
         }
     }

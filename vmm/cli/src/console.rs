@@ -97,7 +97,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let mut config = config::cluster(&study, None, &mut |line| eprintln!("{line}"))?;
+    let mut config = config::cluster(&study, None, &mut |line| eprintln!("{line}"))?.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;

@@ -29,15 +29,18 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     prepare(folder, args.force)?;
     let threads = args.host_threads.map(|threads| threads as usize);
     let mut watcher = Watcher::new(format, study.nodes);
-    let mut config = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
+    let prepared = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
+    let mut config = prepared.cluster;
     config.translate = !args.interpret;
+    let mut description = study.description();
+    description.push(("image".into(), prepared.image));
 
     let mut file = RunFile {
         version: RunFile::VERSION,
         study: StudyInfo {
             name: study.name.clone(),
             id: config.study_id.clone(),
-            description: study.description(),
+            description,
         },
         core: CoreCpi::Nominal {
             source: study.cpi_source.clone(),

@@ -71,7 +71,9 @@ pub fn build(
 
     // Everything missing is told before the minutes of the build, not after.
     let mmdebstrap = find_tool("mmdebstrap", "mmdebstrap")?;
-    find_tool("mke2fs", "e2fsprogs")?;
+    for tool in ["mke2fs", "debugfs"] {
+        find_tool(tool, "e2fsprogs")?;
+    }
     let fakeroot = if is_root() {
         None
     } else {
