@@ -16,7 +16,7 @@ use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 /// The routine: ECX is what [`describe`] makes of the access, whose address is in [`super::Native::linear`]; RAX is the host address
 /// then, or zero. It saves only what a function may change, and leaves the vector registers live.
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
-    let Host { avx, bmi } = host;
+    let Host { avx, bmi, .. } = host;
     let start = a.here();
     // By the calling convention a function keeps RBX, RBP and R12 to R15.
     let changed: Vec<(usize, Register)> = HOST

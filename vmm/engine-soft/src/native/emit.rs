@@ -568,6 +568,9 @@ impl Emitter {
                 _ => {}
             }
         }
+        if p.settle && self.needed[operation] {
+            self.a.rr(Code::Cmp_r64_rm64, Register::RSP, Register::RSP);
+        }
         self.a.put(&moved);
         self.note_width(i);
         for (guest, home) in [stored, also].into_iter().flatten() {

@@ -40,6 +40,7 @@ use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
 use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
+use crate::ops::integer::host::keeps_undefined_flags;
 use crate::vcpu::Translate;
 
 use arena::Arena;
@@ -284,6 +285,8 @@ pub struct Activity {
 struct Host {
     avx: bool,
     bmi: bool,
+    /// See [`keeps_undefined_flags`].
+    keeps_flags: bool,
 }
 
 impl Host {
@@ -297,6 +300,7 @@ impl Host {
                 && is_x86_feature_detected!("lzcnt")
                 && is_x86_feature_detected!("movbe")
                 && is_x86_feature_detected!("adx"),
+            keeps_flags: keeps_undefined_flags(),
         }
     }
 }

@@ -129,6 +129,8 @@ pub struct Itself {
     pub flags_in: bool,
     /// It leaves new flags.
     pub flags_out: bool,
+    /// The host leaves some of them as they were, though they are undefined: they must not be chance.
+    pub settle: bool,
     /// Operands that are written, one bit each.
     pub written: u8,
 }
@@ -671,7 +673,13 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         return None;
     }
     let (read, modified) = (i.rflags_read() & STATUS, i.rflags_modified() & STATUS);
-    let flags_out = modified != 0;
+    // A rotation through the carry all the way round may change OF, undefined, on some hosts (AMD's).
+    let flags_out = modified != 0 || count.is_some();
+    let settle = host.keeps_flags
+        && matches!(
+            m,
+            Mnemonic::Imul | Mnemonic::Mul | Mnemonic::Tzcnt | Mnemonic::Lzcnt
+        );
     let mut written = 0;
     for n in 0..i.op_count() {
         if writes(info.op_access(n)) {
@@ -687,6 +695,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         vector,
         flags_in: read != 0 || flags_out && (modified != STATUS || by_cl),
         flags_out,
+        settle,
         written,
     })
 }

@@ -128,11 +128,12 @@ fn count<const LEADING: bool, S: Source, T: Width>(cpu: &mut Cpu, op: &Op) -> Do
         value.trailing_zeros().min(T::BITS)
     };
     cpu.set_reg(op.dst, T::from_u64(zeros.into()));
-    // Flags other than CF and ZF are undefined: they are the host's where it has the instruction.
+    // Flags other than CF and ZF are undefined: they are the host's where it has the instruction. OF, which some hosts (AMD's)
+    // leave as it was, was clear.
     let flags = if LEADING && is_x86_feature_detected!("lzcnt") {
-        host::lzcnt_flags(source, cpu.rflags)
+        host::lzcnt_flags(source, 0)
     } else if !LEADING && is_x86_feature_detected!("bmi1") {
-        host::tzcnt_flags(source, cpu.rflags)
+        host::tzcnt_flags(source, 0)
     } else {
         let defined = if value == 0 { CF } else { 0 } | if zeros == 0 { ZF } else { 0 };
         cpu.rflags & !(CF | ZF) | defined

@@ -63,6 +63,24 @@ macro_rules! binary_asm {
     };
 }
 
+/// Compares a register with itself first: some hosts (AMD's) leave the flags that IMUL and MUL make undefined as they were, and what
+/// they were must not be chance.
+macro_rules! product_asm {
+    ($w:literal, $a:ident, $b:ident, $flags:ident) => {
+        // SAFETY: as in `binary_asm`.
+        unsafe {
+            asm!(
+                "cmp rsp, rsp",
+                concat!("imul {a:", $w, "}, {b:", $w, "}"),
+                "pushfq",
+                "pop {f}",
+                a = inout(reg) $a, b = in(reg) $b, f = lateout(reg) $flags,
+                options(pure, nomem),
+            )
+        }
+    };
+}
+
 macro_rules! binary_carry_asm {
     ($w:literal, $name:literal, $a:ident, $b:ident, $flags:ident) => {
         // SAFETY: as in `binary_asm`; BT copies the guest's carry (bit 0 of its flags) to the host's.
@@ -273,15 +291,44 @@ double_shift! {
     Shrd = "shrd";
 }
 
+/// Whether the host leaves flags as they were that IMUL, MUL, TZCNT or LZCNT make undefined: Intel's does not, AMD's does.
+pub fn keeps_undefined_flags() -> bool {
+    let (none, all) = (0, rflags::STATUS);
+    let product = |before: u64| {
+        let flags: u64;
+        // SAFETY: as in `binary_carry_asm`.
+        unsafe {
+            asm!(
+                "add al, 0x7f",
+                "sahf",
+                "imul {a:e}, {a:e}",
+                "pushfq",
+                "pop rax",
+                a = inout(reg) 3_u64 => _, inout("rax") packed(before) => flags,
+                options(pure, nomem),
+            )
+        }
+        flags & rflags::STATUS
+    };
+    // Without the instructions, this is BSF and BSR.
+    let counts = |before| {
+        (
+            tzcnt_flags(8_u32, before) & rflags::STATUS,
+            lzcnt_flags(8_u32, before) & rflags::STATUS,
+        )
+    };
+    product(none) != product(all) || counts(none) != counts(all)
+}
+
 /// IMUL with two operands: the truncated product, and flags.
 #[inline(always)]
 pub fn imul<T: Width>(a: T, b: T) -> (T, u64) {
     let (mut a, b) = (a.to_u64(), b.to_u64());
     let flags: u64;
     match T::BITS {
-        16 => binary_asm!("x", "imul", a, b, flags),
-        32 => binary_asm!("e", "imul", a, b, flags),
-        _ => binary_asm!("r", "imul", a, b, flags),
+        16 => product_asm!("x", a, b, flags),
+        32 => product_asm!("e", a, b, flags),
+        _ => product_asm!("r", a, b, flags),
     }
     (T::from_u64(a), flags)
 }
@@ -291,6 +338,7 @@ macro_rules! widening_asm {
         // SAFETY: as in `binary_asm`.
         unsafe {
             asm!(
+                "cmp rsp, rsp",
                 concat!($name, " {b:", $w, "}"),
                 "pushfq",
                 "pop {f}",
