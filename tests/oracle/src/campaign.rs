@@ -15,6 +15,7 @@ use crate::layout::{PAGE, WINDOW, WRITABLE_LEN};
 use crate::native::{Native, NativeError};
 use crate::random::Random;
 use crate::state::Outcome;
+use crate::vendor::{self, Rule, Vendor};
 
 /// Why cases cannot be compared.
 #[derive(Debug, Error)]
@@ -33,6 +34,8 @@ pub enum CampaignError {
 /// Both sides, the engine in each of its ways.
 pub struct Duel {
     native: Native,
+    /// Whose rules hold on this host.
+    vendor: Vendor,
     interpreter: Engine,
     translators: [Engine; 2],
     /// Address and bytes of the instruction that was placed last, and which translator has it.
@@ -43,10 +46,12 @@ pub struct Duel {
 
 /// Both outcomes of a case.
 pub struct Verdict {
-    /// On the host's CPU.
-    pub native: Outcome,
+    /// On the host's CPU; None where it does not run the instruction, which its vendor decodes as another.
+    pub native: Option<Outcome>,
     /// What differs on the engine.
     pub differences: Vec<Difference>,
+    /// The host answered as CPUs of its vendor do, other than the engine, which does what Intel's do.
+    pub by_vendor: Option<Rule>,
     /// The difference is one that the engine documents; `differences` is empty then.
     pub set_aside: bool,
     /// It ran as translated code, too.
@@ -55,12 +60,27 @@ pub struct Verdict {
     pub in_line: bool,
 }
 
+impl Verdict {
+    /// Before anything is compared.
+    fn new(native: Option<Outcome>) -> Self {
+        Self {
+            native,
+            differences: Vec::new(),
+            by_vendor: None,
+            set_aside: false,
+            translated: false,
+            in_line: false,
+        }
+    }
+}
+
 impl Duel {
     /// Prepare both sides.
     pub fn new() -> Result<Self, CampaignError> {
         let window = window();
         Ok(Self {
             native: Native::new(&window)?,
+            vendor: vendor::host(),
             interpreter: Engine::new(&window, Way::Interpreted)?,
             translators: [
                 Engine::new(&window, Way::Translated)?,
@@ -75,6 +95,11 @@ impl Duel {
     /// Run a case twice on the host's CPU: what differs shows a fault of the harness.
     pub fn run_native(&mut self, case: &Case) -> Verdict {
         self.placed = (0, Vec::new());
+        let mut verdict = Verdict::new(None);
+        verdict.by_vendor = vendor::forbids(self.vendor, case);
+        if verdict.by_vendor.is_some() {
+            return verdict;
+        }
         let mut outcomes = Vec::with_capacity(2);
         for _ in 0..2 {
             for p in &case.patches {
@@ -85,20 +110,14 @@ impl Duel {
             outcomes.push((outcome, self.native.window().to_vec()));
             self.reset(false);
         }
-        let differences = compare(
+        verdict.differences = compare(
             case,
             &outcomes[0].0,
             &outcomes[1].0,
             [&outcomes[0].1, &outcomes[1].1],
         );
-        let native = outcomes.swap_remove(0).0;
-        Verdict {
-            native,
-            differences,
-            set_aside: false,
-            translated: false,
-            in_line: false,
-        }
+        verdict.native = Some(outcomes.swap_remove(0).0);
+        verdict
     }
 
     /// Put the case's instruction where it runs on all sides, if it is not there. One encoding in four is translated for a
@@ -122,18 +141,15 @@ impl Duel {
         for p in &case.patches {
             self.native.write(p.address, &p.bytes);
         }
-        let native = self.native.run(&case.state);
-        let mut verdict = Verdict {
-            native,
-            differences: Vec::new(),
-            set_aside: false,
-            translated: false,
-            in_line: false,
-        };
-        let native = &verdict.native;
+        let forbidden = vendor::forbids(self.vendor, case);
+        let native = forbidden.is_none().then(|| self.native.run(&case.state));
+        let mut verdict = Verdict::new(native);
+        verdict.by_vendor = forbidden;
+        // What the interpreter left in memory, where the host is no judge of it.
+        let mut unjudged: Option<Vec<u8>> = None;
         let mut first: Option<Outcome> = None;
         // Memory differs where the architecture leaves that open.
-        let mut excused = false;
+        let mut excused = forbidden.is_some();
         for (engine, name) in [
             (&mut self.interpreter, "interpreted"),
             (
@@ -160,10 +176,25 @@ impl Duel {
                     verdict.in_line |= entries > 0 && misses == 0 && interpreted == 0;
                     let memory = [self.native.window(), engine.window()];
                     let mut differences = Vec::new();
-                    let same_memory = memory[0] == memory[1];
-                    excused |= !same_memory;
-                    if !same_memory || !equal(native, &outcome) {
-                        differences = compare(case, native, &outcome, memory);
+                    if let Some(native) = &verdict.native {
+                        let same_memory = memory[0] == memory[1];
+                        excused |= !same_memory;
+                        if !same_memory || !equal(native, &outcome) {
+                            differences = compare(case, native, &outcome, memory);
+                        }
+                        if !differences.is_empty()
+                            && let Some(rule) =
+                                vendor::explains(self.vendor, case, native, &outcome, memory)
+                        {
+                            verdict.by_vendor = Some(rule);
+                            differences.clear();
+                        }
+                    } else if *unjudged.get_or_insert_with(|| memory[1].to_vec()) != memory[1] {
+                        differences.push(Difference {
+                            what: "memory".into(),
+                            expected: "as interpreted".into(),
+                            got: "other bytes".into(),
+                        });
                     }
                     if differences.is_empty() {
                         differences = identical(first.as_ref(), &outcome);
@@ -180,7 +211,9 @@ impl Duel {
             if differences.is_empty() {
                 continue;
             }
-            if is_known_deviation(case, native, &differences) {
+            if let Some(native) = &verdict.native
+                && is_known_deviation(case, native, &differences)
+            {
                 verdict.set_aside = true;
                 continue;
             }
@@ -283,6 +316,8 @@ pub struct Tally {
     pub exceptions: u64,
     /// Cases set aside, because the engine documents the difference.
     pub set_aside: u64,
+    /// Cases in which the host answered as its vendor's CPUs do and Intel's do not, or did not run the instruction.
+    pub by_vendor: u64,
     /// Cases that the engine ran as translated blocks as well as interpreted.
     pub translated: u64,
     /// Cases that touch memory.
@@ -293,16 +328,19 @@ pub struct Tally {
     pub mismatches: u64,
     /// Mismatches by instruction.
     pub by_instruction: BTreeMap<String, u64>,
+    /// What `by_vendor` counts, by rule as [`Rule::describe`] has it.
+    pub by_rule: BTreeMap<String, u64>,
 }
 
 impl Tally {
     /// The numbers, for sums and for other processes.
-    pub fn numbers(&mut self) -> [&mut u64; 8] {
+    pub fn numbers(&mut self) -> [&mut u64; 9] {
         [
             &mut self.encodings,
             &mut self.cases,
             &mut self.exceptions,
             &mut self.set_aside,
+            &mut self.by_vendor,
             &mut self.translated,
             &mut self.memory,
             &mut self.hits,
@@ -318,6 +356,9 @@ impl Tally {
         }
         for (name, n) in other.by_instruction {
             *self.by_instruction.entry(name).or_default() += n;
+        }
+        for (name, n) in other.by_rule {
+            *self.by_rule.entry(name).or_default() += n;
         }
     }
 }
@@ -363,8 +404,14 @@ pub fn run(
                 duel.run(case)
             };
             tally.cases += 1;
-            tally.exceptions += u64::from(verdict.native.exception.is_some());
+            tally.exceptions += u64::from(verdict.native.is_some_and(|n| n.exception.is_some()));
             tally.set_aside += u64::from(verdict.set_aside);
+            if let Some(rule) = verdict.by_vendor
+                && verdict.differences.is_empty()
+            {
+                tally.by_vendor += 1;
+                *tally.by_rule.entry(rule.describe().into()).or_default() += 1;
+            }
             tally.translated += u64::from(verdict.translated);
             tally.memory += u64::from(case.operand.is_some());
             tally.hits += u64::from(case.operand.is_some() && verdict.in_line);

@@ -359,7 +359,7 @@ fn open_memory(case: &Case) -> Vec<(u64, u64)> {
 }
 
 /// Address of the memory operand.
-fn memory_operand(case: &Case) -> Option<u64> {
+pub(crate) fn memory_operand(case: &Case) -> Option<u64> {
     let i = &case.instruction;
     (0..i.op_count())
         .find(|&o| i.op_kind(o) == OpKind::Memory)

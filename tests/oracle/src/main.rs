@@ -9,7 +9,7 @@ use nodescope_oracle::campaign::{self, CampaignError, Duel, Settings, Tally};
 use nodescope_oracle::catalogue::{self, Group};
 use nodescope_oracle::generate::{CaseId, Generator};
 use nodescope_oracle::lockstep::{self, Kind};
-use nodescope_oracle::report;
+use nodescope_oracle::{report, vendor};
 
 /// Compare the portable engine with the host's CPU, instruction by instruction, on random instructions and states.
 /// Exit status: 0 no mismatch, 1 mismatches, 2 not run.
@@ -187,6 +187,9 @@ fn child(
         for (name, n) in &tally.by_instruction {
             println!("- {name} {n}");
         }
+        for (name, n) in &tally.by_rule {
+            println!("= {n} {name}");
+        }
     }
     Ok(())
 }
@@ -221,6 +224,10 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         let mut at = 0;
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             let words: Vec<_> = line.split(' ').collect();
+            if let Some((n, rule)) = line.strip_prefix("= ").and_then(|l| l.split_once(' ')) {
+                *tallies[at].0.by_rule.entry(rule.to_owned()).or_default() += n.parse::<u64>()?;
+                continue;
+            }
             if words[0] == "-" {
                 *tallies[at]
                     .0
@@ -242,7 +249,7 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         }
     }
     println!(
-        "group      encodings      cases translated     memory hits in line exceptions  set aside mismatches   cases/s per process"
+        "group      encodings      cases translated     memory hits in line exceptions  set aside  by vendor mismatches   cases/s per process"
     );
     let mut total = Tally::default();
     let mut total_time = 0;
@@ -262,6 +269,15 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
         }
     }
     line("total", &total, total_time);
+    if total.by_vendor != 0 {
+        println!(
+            "by vendor: cases in which this host ({}) rightly does otherwise than Intel's CPUs, as tests/oracle/src/vendor.rs explains",
+            vendor::name()
+        );
+        for (rule, n) in &total.by_rule {
+            println!("            {n:>8}  {rule}");
+        }
+    }
     println!(
         "seed {}: {} cases, {} mismatches",
         options.seed, total.cases, total.mismatches
@@ -275,7 +291,7 @@ fn parent(options: &Options, plan: &[(Group, u64)]) -> Result<bool, Box<dyn std:
 /// A line of the report.
 fn line(name: &str, t: &Tally, time: u64) {
     println!(
-        "{name:<9} {:>10} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>11.0}",
+        "{name:<9} {:>10} {:>10} {:>10} {:>10} {:>12} {:>10} {:>10} {:>10} {:>10} {:>11.0}",
         t.encodings,
         t.cases,
         t.translated,
@@ -283,6 +299,7 @@ fn line(name: &str, t: &Tally, time: u64) {
         t.hits,
         t.exceptions,
         t.set_aside,
+        t.by_vendor,
         t.mismatches,
         t.cases as f64 / (time as f64 / 1e6).max(1e-6)
     );
@@ -312,7 +329,13 @@ fn replay(id: CaseId) -> Result<bool, CampaignError> {
         report::state(&case)
     );
     let verdict = duel.run(&case);
-    println!("  host's exception: {:?}", verdict.native.exception);
+    match &verdict.native {
+        Some(native) => println!("  host's exception: {:?}", native.exception),
+        None => println!("  not run on this host"),
+    }
+    if let Some(rule) = verdict.by_vendor {
+        println!("  by vendor: {}", rule.describe());
+    }
     if verdict.differences.is_empty() {
         println!("no difference");
         return Ok(true);

@@ -7,6 +7,7 @@ use nodescope_oracle::generate::Generator;
 use nodescope_oracle::native::NativeError;
 use nodescope_oracle::report;
 use nodescope_oracle::state::State;
+use nodescope_oracle::vendor::{self, Vendor};
 use nodescope_x86::Vector;
 
 const SEED: u64 = 2013;
@@ -58,6 +59,15 @@ fn group_agrees(group: Group, encodings: u64) {
         "{group}: {} of {cases} cases differ\n{text}",
         tally.mismatches
     );
+    // Rules for other vendors are for a few odd cases. Of FXSAVE and XSAVE every one that succeeds stores another mask.
+    let few = if group == Group::State { 4 } else { 200 };
+    assert!(
+        tally.by_vendor * few <= cases,
+        "{group}: {} of {cases} cases are explained by the host's vendor: {:?}",
+        tally.by_vendor,
+        tally.by_rule
+    );
+    assert!(tally.by_vendor == 0 || vendor::host() != Vendor::Intel);
     if group == Group::Invalid {
         // What cannot be decoded has no block to translate.
         assert_eq!(tally.translated, 0);
@@ -80,8 +90,13 @@ fn group_agrees(group: Group, encodings: u64) {
         tally.memory
     );
     println!(
-        "{group}: {cases} cases agree, {} with an exception, {} translated, {} touch memory, {} of them in line alone",
-        tally.exceptions, tally.translated, tally.memory, tally.hits
+        "{group}: {cases} cases agree, {} with an exception, {} translated, {} touch memory, {} of them in line alone, {} as the host's vendor has it {:?}",
+        tally.exceptions,
+        tally.translated,
+        tally.memory,
+        tally.hits,
+        tally.by_vendor,
+        tally.by_rule
     );
 }
 
@@ -260,7 +275,7 @@ fn every_register_and_every_byte_of_memory_is_compared() {
         return;
     };
     let case = Generator::new(Group::Integer, SEED).case(0);
-    let good = duel.run(&case).native;
+    let good = duel.run(&case).native.unwrap();
     let memory = [0_u8; 64];
     assert_eq!(compare(&case, &good, &good, [&memory, &memory]), []);
     let differs = |change: &dyn Fn(&mut nodescope_oracle::state::Outcome)| {
@@ -295,7 +310,7 @@ fn the_host_raises_what_is_expected() {
         case.state.gpr[0] = 7;
         case.state.gpr[2] = 0;
         case.state.gpr[3] = rbx;
-        duel.run_native(&case).native
+        duel.run_native(&case).native.unwrap()
     };
     use nodescope_oracle::layout::{WINDOW, WINDOW_LEN, WRITABLE_LEN};
     // add rax, rbx
