@@ -165,6 +165,29 @@ fn the_trace_agrees_with_the_programs_own_books() {
     }
 }
 
+#[test]
+fn a_rank_that_finalizes_after_the_others_ends() {
+    let Some(program) = compile("mpicc.mpich", "late.c", &["-O2"]) else {
+        return;
+    };
+    // With the tracer preloaded and without; `run` wants the job to end well.
+    for trace in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let job = format!("ranks = 4\nfiles = [\"late\"]\ncommand = \"./late\"\ntrace = {trace}\n");
+        let Some(finished) = run(dir.path(), &job, &[("late", &program)], 2) else {
+            return;
+        };
+        if trace {
+            let mut profile = Profile::default();
+            let events = events(&finished);
+            events.iter().for_each(|event| profile.add(event));
+            for rank in 0..4 {
+                assert_eq!(profile.get(rank, Function::Finalize).calls, 1);
+            }
+        }
+    }
+}
+
 /// NetPIPE's trials of each size, of which it prints the best.
 const TRIALS: u64 = 3;
 /// Its round trips of one byte before the first size.
