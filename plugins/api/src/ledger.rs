@@ -71,7 +71,7 @@ impl Ledger {
     }
 
     /// The account that a reference belongs to. It is valid until [`Ledger::clear`].
-    #[inline]
+    #[inline(always)]
     pub fn select(&mut self, reference: &MemRef) -> Account {
         let (context, start) = self.current[usize::from(reference.vcpu)];
         let start = if context == reference.context && start != Self::NOWHERE {

@@ -85,17 +85,62 @@ pub enum Permission {
     ReadWrite,
 }
 
-/// A model's answer to a reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A model's answer to a reference. Two words, so that it is returned in registers: read from memory in other pieces than it was
+/// written in, it would keep the host waiting.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
+    /// Stall, and the permission above it.
+    costs_and_grants: u64,
+    replaced: u64,
+}
+
+impl Outcome {
+    /// Not the address of a line.
+    const NO_LINE: u64 = u64::MAX;
+
+    /// See the functions of the same names.
+    #[inline(always)]
+    pub fn new(stall: u32, filter: Permission, replaced: Option<u64>) -> Self {
+        Self {
+            costs_and_grants: u64::from(stall) | (filter as u64) << 32,
+            replaced: replaced.unwrap_or(Self::NO_LINE),
+        }
+    }
+
     /// Cycles that the vCPU's clock advances in addition to the instruction's own.
-    pub stall: u32,
+    #[inline(always)]
+    pub fn stall(self) -> u32 {
+        self.costs_and_grants as u32
+    }
+
     /// What the filter of the *requesting* vCPU may answer for this line from now on.
     /// It replaces what the line's slot held, also where the engine keeps an array for each privilege.
-    pub filter: Permission,
+    #[inline(always)]
+    pub fn filter(self) -> Permission {
+        match self.costs_and_grants >> 32 {
+            0 => Permission::None,
+            1 => Permission::Read,
+            2 => Permission::Exclusive,
+            _ => Permission::ReadWrite,
+        }
+    }
+
     /// Physical address of the line that left the requesting vCPU's first-level cache for this one. Needed where the
     /// filter keeps more than one line of a set ([`FilterGeometry::data_ways`]); else it may be None.
-    pub replaced: Option<u64>,
+    #[inline(always)]
+    pub fn replaced(self) -> Option<u64> {
+        (self.replaced != Self::NO_LINE).then_some(self.replaced)
+    }
+}
+
+impl std::fmt::Debug for Outcome {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outcome")
+            .field("stall", &self.stall())
+            .field("filter", &self.filter())
+            .field("replaced", &self.replaced())
+            .finish()
+    }
 }
 
 /// What the filter of a vCPU has answered for, and the model has not heard of yet.

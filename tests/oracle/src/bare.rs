@@ -164,15 +164,15 @@ impl Platform for Bare {
         Context::default()
     }
     fn reference(&mut self, _: Hits<'_>, reference: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
-        Outcome {
-            stall: 0,
-            filter: if reference.access == Access::Fetch {
+        Outcome::new(
+            0,
+            if reference.access == Access::Fetch {
                 Permission::Read
             } else {
                 Permission::ReadWrite
             },
-            replaced: None,
-        }
+            None,
+        )
     }
     fn modified(&mut self, _: u16, _: &[u64]) {
         unreachable!("the filter keeps one line of a set")

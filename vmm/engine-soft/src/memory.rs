@@ -512,15 +512,8 @@ impl Cpu {
         let line = self.filter.line(place.physical);
         let (outcome, position) = self.report(isa, &reference, line);
         let host = place.host as u64;
-        self.filter.enter_line(
-            isa,
-            place.linear,
-            host,
-            line,
-            &outcome,
-            position,
-            place.writable,
-        );
+        self.filter
+            .enter_line(place.linear, host, line, &outcome, position, place.writable);
     }
 
     /// Report a reference to `line` to the attached model, with what hits came to that it has not seen, and apply what it
@@ -546,8 +539,8 @@ impl Cpu {
             modified: self.filter.second.modified.tell(),
         };
         let outcome = platform.reference(hits, reference, &mut self.updates);
-        if outcome.stall != 0 {
-            let stall = u64::from(outcome.stall);
+        if outcome.stall() != 0 {
+            let stall = u64::from(outcome.stall());
             self.stall += stall;
             self.model_stall += stall;
             self.counters[usize::from(self.cpl != 3)].stall_cycles += stall;

@@ -252,11 +252,7 @@ impl Platform for Board {
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
         let Some(model) = self.model.as_mut() else {
-            return Outcome {
-                stall: 0,
-                filter: Permission::None,
-                replaced: None,
-            };
+            return Outcome::new(0, Permission::None, None);
         };
         let outcome = model.reference(hits, reference, updates);
         if !updates.is_empty() {

@@ -112,11 +112,7 @@ impl MemoryModel for CountingOnly {
         _reference: &MemRef,
         _updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        Outcome {
-            stall: 0,
-            filter: Permission::ReadWrite,
-            replaced: None,
-        }
+        Outcome::new(0, Permission::ReadWrite, None)
     }
 
     /// Nothing depends on it.

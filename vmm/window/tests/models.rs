@@ -33,7 +33,7 @@ fn read(model: &mut dyn MemoryModel, vcpu: u16, physical: u64) -> u32 {
     };
     model
         .reference(Hits::default(), &reference, &mut Vec::new())
-        .stall
+        .stall()
 }
 
 /// Costs of: a first read of local memory, the same again, a first read of remote memory.
@@ -86,7 +86,10 @@ fn without_a_model_everything_is_counted_and_nothing_timed() {
         now: 0,
     };
     let outcome = model.reference(Hits::default(), &reference, &mut Vec::new());
-    assert_eq!((outcome.stall, outcome.filter), (0, Permission::ReadWrite));
+    assert_eq!(
+        (outcome.stall(), outcome.filter()),
+        (0, Permission::ReadWrite)
+    );
     let counted = [(0, Context(0), Privilege::User, Counters::default())];
     assert_eq!(model.statistics(&counted), []);
 }

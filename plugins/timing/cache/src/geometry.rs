@@ -44,7 +44,11 @@ impl Geometry {
             stride,
             sets,
             tag_shift: (Self::STATE_BITS + holders) as u8,
-            divisor: Divisor::new(sets.into()),
+            divisor: if sets.is_power_of_two() {
+                Divisor::Power(sets.trailing_zeros() as u8)
+            } else {
+                Divisor::Other(Reciprocal::new(sets.into()))
+            },
         }
     }
 
@@ -63,8 +67,13 @@ impl Geometry {
 
     #[inline(always)]
     pub(crate) fn spot(&self, line: u64) -> Spot {
-        let quotient = self.divisor.quotient(line);
-        let set = (line - quotient * u64::from(self.sets)) as u32;
+        let (quotient, set) = match self.divisor {
+            Divisor::Power(log) => (line >> log, line as u32 & (self.sets - 1)),
+            Divisor::Other(divisor) => {
+                let quotient = divisor.quotient(line);
+                (quotient, (line - quotient * u64::from(self.sets)) as u32)
+            }
+        };
         Spot {
             start: self.base + set as usize * self.stride as usize,
             set,
@@ -91,30 +100,38 @@ impl Geometry {
     }
 }
 
+/// How a line's number is divided by the number of sets.
+#[derive(Clone, Copy, Debug)]
+enum Divisor {
+    /// By shifting.
+    Power(u8),
+    Other(Reciprocal),
+}
+
 /// Division by multiplication with the reciprocal: the host needs up to ninety cycles to divide 64 bits.
 ///
 /// For n < 2^47 and 1 <= d <= 2^32, with c = ceil(log2 d), k = 63 + max(0, c - 16) and m = ceil(2^k / d): the
 /// error m * d - 2^k is less than d, and n * d <= 2^47 * 2^c <= 2^k, so floor(n * m / 2^k) = floor(n / d).
 #[derive(Clone, Copy, Debug)]
-struct Divisor {
-    reciprocal: u64,
+struct Reciprocal {
+    factor: u64,
     /// k - 63.
     shift: u8,
 }
 
-impl Divisor {
-    fn new(divisor: u64) -> Divisor {
+impl Reciprocal {
+    fn new(divisor: u64) -> Reciprocal {
         let log = divisor.next_power_of_two().trailing_zeros();
         let shift = log.saturating_sub(16);
-        Divisor {
-            reciprocal: (1_u128 << (63 + shift)).div_ceil(divisor.into()) as u64,
+        Reciprocal {
+            factor: (1_u128 << (63 + shift)).div_ceil(divisor.into()) as u64,
             shift: shift as u8,
         }
     }
 
     #[inline(always)]
     fn quotient(self, dividend: u64) -> u64 {
-        let product = u128::from(dividend << 1) * u128::from(self.reciprocal);
+        let product = u128::from(dividend << 1) * u128::from(self.factor);
         (product >> 64) as u64 >> self.shift
     }
 }
@@ -132,7 +149,7 @@ mod tests {
         }
         divisors.push(12 << 10);
         for divisor in divisors {
-            let by = Divisor::new(divisor);
+            let by = Reciprocal::new(divisor);
             let top = last / divisor * divisor;
             let mut dividends = vec![0, 1, last, last - 1, top, top - 1];
             for seed in 1..40_u64 {
@@ -152,7 +169,7 @@ mod tests {
 
     #[test]
     fn lines_come_back_from_their_entries() {
-        for (sets, holders) in [(1, 0), (64, 0), (12 << 10, 13), (7, 2)] {
+        for (sets, holders) in [(1, 0), (64, 0), (12 << 10, 13), (7, 2), (1 << 14, 2)] {
             let geometry = Geometry::new(5, sets, 11, holders);
             assert_eq!((geometry.base, geometry.stride), (16, 16));
             for line in [0, 1, 63, 64, 12_345_678, (1 << 47) - 1] {

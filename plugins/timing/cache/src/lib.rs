@@ -7,6 +7,7 @@
 
 mod config;
 mod events;
+mod far;
 mod flat;
 mod geometry;
 mod hierarchy;

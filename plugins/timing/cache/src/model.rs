@@ -11,7 +11,7 @@ use nodescope_plugin_api::{
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
 use crate::events::{AtLevel, Events};
 use crate::hierarchy::{CacheContents, Hierarchy, NONE};
-use crate::near::Near;
+use crate::near::Taken;
 use crate::tags::State;
 use crate::word::{Baseline, Isa, V3, Word};
 
@@ -334,23 +334,19 @@ impl<W: Word> Hierarchy<W> {
         let first = self.entrances[usize::from(reference.vcpu)].first[side];
         if first == NONE {
             // There is no instruction cache.
-            return Outcome {
-                stall: 0,
-                filter: Permission::Read,
-                replaced: None,
-            };
+            return Outcome::new(0, Permission::Read, None);
         }
         let oldest = hits.oldest.map(|oldest| self.line(oldest));
-        let near = match oldest {
-            Some(oldest) => self.take_from_second_level(isa, first, line, oldest, reference),
-            None => Near::Unknown,
+        let taken = match oldest {
+            Some(oldest) => self.take(isa, first, line, oldest, reference),
+            None => Taken::Unknown,
         };
-        if let Near::Entered(state, stall) = near {
-            return Outcome {
-                stall: u32::try_from(stall).unwrap_or(u32::MAX),
-                filter: self.permission(state, side).min(first_level.most[side]),
-                replaced: hits.oldest,
-            };
+        if let Taken::Entered(state) = taken {
+            return Outcome::new(
+                u32::try_from(self.request.stall).unwrap_or(u32::MAX),
+                self.permission(state, side).min(first_level.most[side]),
+                hits.oldest,
+            );
         }
         let node = self.nodes.get(first);
         let spot = node.geometry.spot(line);
@@ -389,16 +385,16 @@ impl<W: Word> Hierarchy<W> {
             }
         } else {
             self.begin(reference);
-            let absent = matches!(near, Near::Absent);
+            let absent = matches!(taken, Taken::Absent);
             let (state, last) = self.miss(isa, first, spot, line, oldest, absent, access, updates);
             replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };
-        Outcome {
-            stall: u32::try_from(stall).unwrap_or(u32::MAX),
-            filter: self.permission(state, side).min(first_level.most[side]),
+        Outcome::new(
+            u32::try_from(stall).unwrap_or(u32::MAX),
+            self.permission(state, side).min(first_level.most[side]),
             replaced,
-        }
+        )
     }
 
     /// The number of the line at a physical address.

@@ -1,19 +1,19 @@
 //! What most misses of the first level come to: the second level has the line, and nobody else is asked.
 //!
-//! [`Hierarchy::miss`] and what it calls do the same, for any number of levels and whatever state the line is in; here is
-//! what is left of them where all of that is known.
+//! [`Hierarchy::miss`] and what it calls do the same, for any number of levels and whatever state the line is in; here, and in
+//! [`crate::far`], is what is left of them where all of that is known.
 
 use nodescope_plugin_api::{Access, MemRef};
 
-use crate::events::{AtLevel, Events};
+use crate::events::AtLevel;
 use crate::hierarchy::{CacheKind, Hierarchy, NONE};
 use crate::tags::State;
 use crate::word::{Isa, Word};
 
-/// What came of a look at the second level.
-pub(crate) enum Near {
-    /// The line is in the first level, in this state and for so many cycles.
-    Entered(State, u64),
+/// What came of a look at the levels outside the first.
+pub(crate) enum Taken {
+    /// The line is in the first level, in this state.
+    Entered(State),
     /// Nothing was done: the second level does not have the line.
     Absent,
     /// Nothing was done: more is needed.
@@ -21,60 +21,74 @@ pub(crate) enum Near {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Bring `line` into the first-level cache `first`, which does not hold it, in place of `oldest`, if the second level has
-    /// it and permits the access.
+    /// Bring `line` into the first-level cache `first`, which does not hold it, in place of `oldest`, if one of the caches outside
+    /// permits the access without changes in others. The request has begun.
     #[inline(always)]
-    pub(crate) fn take_from_second_level<I: Isa>(
+    pub(crate) fn take<I: Isa>(
         &mut self,
         isa: I,
         first: u32,
         line: u64,
         oldest: u64,
         reference: &MemRef,
-    ) -> Near {
+    ) -> Taken {
         let access = reference.access;
         let inside = self.nodes.get(first);
         let (outer, bit) = (inside.outer, u64::from(inside.bit));
         if outer == NONE || inside.threads {
-            return Near::Unknown;
+            return Taken::Unknown;
         }
         let around = self.nodes.get(outer);
         let spot = around.geometry.spot(line);
         let Some(way) = self.tags.find(isa, &around.geometry, spot) else {
-            return Near::Absent;
+            return self.take_from_afar(isa, first, spot, line, oldest, reference);
         };
         let entry = self.tags.entry(spot.start + way);
         let outside = State::of(entry);
         let others = around.without(around.geometry.holders(entry), bit);
         let state = match access {
             Access::Write if outside == State::Modified && others == 0 => State::Modified,
-            Access::Write => return Near::Unknown,
+            Access::Write => return Taken::Unknown,
             _ if !outside.owned() => State::Shared,
-            _ if others != 0 => return Near::Unknown,
-            _ if inside.kind == CacheKind::Instruction => State::Shared,
+            _ if others != 0 => return Taken::Unknown,
             _ => State::Exclusive,
         };
-        let place = inside.geometry.spot(line);
-        let oldest = inside.geometry.spot(oldest);
-        let Some(left) = self.tags.find(isa, &inside.geometry, oldest) else {
-            return Near::Unknown;
+        let Some(left) = self.oldest_way(isa, first, oldest) else {
+            return Taken::Unknown;
         };
-        let last = self.tags.entry(place.start + left);
-        let account = self.ledger.select(reference);
-        let mut stall = 0;
-        let mut charge = |event| {
-            self.ledger.count(account, event);
-            stall += u64::from(self.events.latency(event));
-        };
-        charge(Events::at(0, AtLevel::miss(access)));
-        charge(Events::at(1, AtLevel::hit(access)));
-        if State::of(last) == State::Modified {
-            charge(Events::at(0, AtLevel::Writeback));
-        }
+        self.begin(reference);
+        self.charge_level(0, AtLevel::miss(access));
+        self.charge_level(1, AtLevel::hit(access));
         let around = &self.nodes.get(outer).geometry;
         self.tags.touch(isa, around, spot, way, bit);
-        let inside = &self.nodes.get(first).geometry;
-        self.tags.insert(isa, inside, place, left, state, 0);
-        Near::Entered(state, stall)
+        Taken::Entered(self.replace_first(first, left, line, state))
+    }
+
+    /// Where the line that a filter calls the oldest of its set is among the entries.
+    #[inline(always)]
+    pub(crate) fn oldest_way<I: Isa>(&self, isa: I, first: u32, oldest: u64) -> Option<usize> {
+        let geometry = &self.nodes.get(first).geometry;
+        let spot = geometry.spot(oldest);
+        let way = self.tags.find(isa, geometry, spot)?;
+        Some(spot.start + way)
+    }
+
+    /// Put `line` in the place of another in the first-level cache `first`, with what the level outside permits. The order of the
+    /// set is the filter's. The line's state.
+    #[inline(always)]
+    pub(crate) fn replace_first(
+        &mut self,
+        first: u32,
+        at: usize,
+        line: u64,
+        outside: State,
+    ) -> State {
+        if State::of(self.tags.entry(at)) == State::Modified {
+            self.charge_level(0, AtLevel::Writeback);
+        }
+        let inside = self.nodes.get(first);
+        let state = outside.inside(inside.kind == CacheKind::Instruction);
+        self.tags.replace(at, inside.geometry.spot(line), state);
+        state
     }
 }

@@ -36,7 +36,7 @@ impl<W: Word> Hierarchy<W> {
 
     /// Where a line would be in a cache, and its way if it is there.
     #[inline(always)]
-    fn find<I: Isa>(&self, isa: I, node: u32, line: u64) -> (Spot, Option<usize>) {
+    pub(crate) fn find<I: Isa>(&self, isa: I, node: u32, line: u64) -> (Spot, Option<usize>) {
         let geometry = &self.nodes.get(node).geometry;
         let spot = geometry.spot(line);
         (spot, self.tags.find(isa, geometry, spot))
@@ -99,11 +99,7 @@ impl<W: Word> Hierarchy<W> {
             };
             let &Node { bit, kind, .. } = self.nodes.get(inside);
             self.fill(isa, node, spot, None, state, bit.into(), updates);
-            state = match state {
-                State::Modified => State::Modified,
-                State::Exclusive if kind != CacheKind::Instruction => State::Exclusive,
-                _ => State::Shared,
-            };
+            state = state.inside(kind == CacheKind::Instruction);
         }
         let last = self.fill(isa, first, spot, oldest, state, 0, updates);
         let geometry = &self.nodes.get(first).geometry;
@@ -154,7 +150,7 @@ impl<W: Word> Hierarchy<W> {
 
     /// The peers of the outermost cache `root` will be asked for what it does not have.
     #[inline(always)]
-    fn prefetch_peers(&self, root: u32, line: u64) {
+    pub(crate) fn prefetch_peers(&self, root: u32, line: u64) {
         for &peer in self.roots.iter().filter(|&&peer| peer != root) {
             let peer = self.nodes.get(peer);
             self.tags.prefetch(&peer.geometry, peer.geometry.spot(line));
@@ -434,9 +430,16 @@ impl<W: Word> Hierarchy<W> {
         if holders != 0 && self.may_hold(isa, node, holders, line) {
             self.empty_inside(node, holders, line, updates);
         }
-        if State::of(entry) == State::Modified {
+        self.write_back(node, spot, entry);
+    }
+
+    /// The line of an entry is replaced: if it is modified, it moves outwards.
+    #[inline(always)]
+    pub(crate) fn write_back(&mut self, node: u32, spot: Spot, entry: u64) {
+        if entry != 0 && State::of(entry) == State::Modified {
             let this = self.nodes.get(node);
             let (level, socket, outermost) = (this.level, this.socket, this.outermost());
+            let line = this.geometry.line(spot.set, entry);
             self.charge_level(level.into(), AtLevel::Writeback);
             if outermost {
                 self.request_memory(socket, line, true);
@@ -447,7 +450,7 @@ impl<W: Word> Hierarchy<W> {
     /// Whether one of the caches inside `node` that holder bits stand for has a line. Mostly none has: bits stay when a line is
     /// replaced inside.
     #[inline(always)]
-    fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {
+    pub(crate) fn may_hold<I: Isa>(&self, isa: I, node: u32, holders: u64, line: u64) -> bool {
         if !self.nodes.get(node).exact {
             return true;
         }
@@ -588,11 +591,13 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// The requester's socket reads a line from memory.
-    fn read_memory(&mut self, line: u64) {
+    #[inline(always)]
+    pub(crate) fn read_memory(&mut self, line: u64) {
         let requester = &self.entrances[usize::from(self.request.requester)];
         self.request_memory(requester.socket, line, false);
     }
 
+    #[inline(always)]
     fn request_memory(&mut self, socket: u16, line: u64, write_back: bool) {
         let timing = self.memory.request(&MissRef {
             socket,

@@ -31,6 +31,17 @@ impl State {
         self >= State::Exclusive
     }
 
+    /// What a cache inside one that has a line in this state may hold it in, one for instructions if so told. Only peers
+    /// forward.
+    #[inline(always)]
+    pub(crate) fn inside(self, instructions: bool) -> State {
+        match self {
+            State::Exclusive if !instructions => State::Exclusive,
+            State::Modified => State::Modified,
+            _ => State::Shared,
+        }
+    }
+
     /// State of an entry that is not empty.
     #[inline(always)]
     pub(crate) fn of(entry: u64) -> State {
@@ -235,6 +246,18 @@ impl<W: Word> Tags<W> {
     ) {
         let entry = spot.key | holders << Geometry::STATE_BITS | state as u64;
         W::promote(isa, self.set_mut(geometry, spot), way, W::truncate(entry));
+    }
+
+    /// Put a line that no cache inside has at an entry; the order of its set stays.
+    #[inline(always)]
+    pub(crate) fn replace(&mut self, at: usize, spot: Spot, state: State) {
+        self.entries_mut()[at] = W::truncate(spot.key | state as u64);
+    }
+
+    /// The entry of the least recently used line of a set, 0 if there is room.
+    #[inline(always)]
+    pub(crate) fn last(&self, geometry: &Geometry, spot: Spot) -> u64 {
+        self.set(geometry, spot)[geometry.ways as usize - 1].value()
     }
 
     /// Remove the line of a way; the others keep their order.

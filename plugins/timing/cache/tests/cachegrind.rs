@@ -198,7 +198,7 @@ fn misses_agree_with_cachegrind() {
                 lines += u64::from(
                     model
                         .reference(Hits::default(), &reference, &mut updates)
-                        .stall,
+                        .stall(),
                 );
             };
             let last = address + size - 1;

@@ -62,11 +62,7 @@ impl MemoryModel for Uncached {
         let account = self.ledger.select(reference);
         self.ledger
             .charge(account, usize::from(!timing.local), timing.latency.into());
-        Outcome {
-            stall: timing.latency,
-            filter: Permission::None,
-            replaced: None,
-        }
+        Outcome::new(timing.latency, Permission::None, None)
     }
 
     /// The filter answers for nothing.

@@ -214,16 +214,12 @@ fn without_caches_every_reference_is_timed() {
             now: 0,
         };
         let local = reference.physical / 0x1000 == step % 2;
-        let expected = Outcome {
-            stall: if local { 100 } else { 220 },
-            filter: Permission::None,
-            replaced: None,
-        };
+        let expected = Outcome::new(if local { 100 } else { 220 }, Permission::None, None);
         assert_eq!(
             model.reference(Hits::default(), &reference, &mut updates),
             expected
         );
-        total += u64::from(expected.stall);
+        total += u64::from(expected.stall());
     }
     assert!(updates.is_empty());
     let rows: Vec<(u16, Privilege, String, u64, u64, u64)> = model

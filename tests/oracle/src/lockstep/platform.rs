@@ -276,15 +276,15 @@ impl Platform for Machine {
             updates.extend(self.update(reference.vcpu, Some(line)));
         }
         let side = reference.access.side();
-        let outcome = Outcome {
+        let outcome = Outcome::new(
             stall,
             filter,
-            replaced: self.caches[usize::from(reference.vcpu)].enter(side, line, hits.oldest),
-        };
+            self.caches[usize::from(reference.vcpu)].enter(side, line, hits.oldest),
+        );
         let cache = &mut self.caches[usize::from(reference.vcpu)];
         if side == Side::Data {
             cache.exclusive.remove(&line);
-            if let Some(replaced) = &outcome.replaced {
+            if let Some(replaced) = &outcome.replaced() {
                 cache.exclusive.remove(replaced);
             }
             if filter == Permission::Exclusive {

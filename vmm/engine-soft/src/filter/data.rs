@@ -2,7 +2,6 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
-use super::isa::Isa;
 use super::second::{EXCLUSIVE, Lane, NOWHERE, SecondLevel};
 use super::sets::Position;
 
@@ -363,10 +362,8 @@ impl DataFilter {
     /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page
     /// allows it, too; `position`: where the line is to lie, if whole sets are kept.
     #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
     pub fn enter_line(
         &mut self,
-        isa: impl Isa,
         linear: u64,
         host: u64,
         line: u64,
@@ -375,12 +372,12 @@ impl DataFilter {
         writable: bool,
     ) {
         if let Some(position) = position
-            && outcome.filter >= Permission::Read
-            && let Some(lane) = self.second.sets.replace(line, outcome.replaced, position)
+            && outcome.filter() >= Permission::Read
+            && let Some(lane) = self.second.sets.replace(line, outcome.replaced(), position)
         {
-            self.enter_new(linear, host, line, outcome.filter, lane, writable);
+            self.enter_new(linear, host, line, outcome.filter(), lane, writable);
         } else {
-            self.enter_any(isa, linear, host, line, outcome, position, writable);
+            self.enter_any(linear, host, line, outcome, position, writable);
         }
     }
 
@@ -420,10 +417,8 @@ impl DataFilter {
     }
 
     #[inline(never)]
-    #[allow(clippy::too_many_arguments)]
     fn enter_any(
         &mut self,
-        isa: impl Isa,
         linear: u64,
         host: u64,
         line: u64,
@@ -436,9 +431,9 @@ impl DataFilter {
         let other = self.slot(linear) + self.first(privilege ^ 1);
         let tag = self.tag(linear);
         let nowhere = self.nowhere(slot);
-        let exclusive = writable && outcome.filter == Permission::Exclusive;
-        let writable = writable && outcome.filter == Permission::ReadWrite;
-        let readable = outcome.filter >= Permission::Read;
+        let exclusive = writable && outcome.filter() == Permission::Exclusive;
+        let writable = writable && outcome.filter() == Permission::ReadWrite;
+        let readable = outcome.filter() >= Permission::Read;
         let host = host - (linear - tag);
         self.entries[other] = self.empty(other);
         if self.single {
@@ -456,14 +451,11 @@ impl DataFilter {
         };
         let Some(position) = position else { return };
         if !readable {
-            for gone in outcome.replaced.into_iter().chain([line]) {
+            for gone in outcome.replaced().into_iter().chain([line]) {
                 self.second.remove(gone);
             }
         } else {
-            let (lane, new) = self
-                .second
-                .sets
-                .enter(isa, line, outcome.replaced, position);
+            let (lane, new) = self.second.sets.enter(line, outcome.replaced(), position);
             self.second.linear[privilege][lane] = tag;
             let entry = &mut self.second.lanes[lane];
             if new {
@@ -475,7 +467,7 @@ impl DataFilter {
                 (_, true) => EXCLUSIVE,
                 _ => self.unit as u32,
             };
-            if outcome.filter != Permission::ReadWrite {
+            if outcome.filter() != Permission::ReadWrite {
                 entry.forbid[privilege ^ 1] = self.unit as u32;
             }
             self.second.forgotten = false;
@@ -573,20 +565,8 @@ mod tests {
             assert!(filter.page(linear, true).is_some());
             let entry = *filter.entry(linear);
             assert_eq!(filter.hit(entry.read, linear, 8), None, "{line_shift}");
-            let outcome = Outcome {
-                stall: 0,
-                filter: Permission::Read,
-                replaced: None,
-            };
-            filter.enter_line(
-                super::super::Baseline,
-                linear,
-                0x10_0000,
-                0x9000,
-                &outcome,
-                None,
-                true,
-            );
+            let outcome = Outcome::new(0, Permission::Read, None);
+            filter.enter_line(linear, 0x10_0000, 0x9000, &outcome, None, true);
             let entry = *filter.entry(linear);
             assert_eq!(filter.hit(entry.read, linear, 8), Some(0), "{line_shift}");
             assert_eq!(filter.hit(entry.write, linear, 8), None, "{line_shift}");

@@ -2,7 +2,6 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission};
 
-use super::isa::Baseline;
 use super::sets::{Position, Sets};
 
 /// Tag that no physical line has.
@@ -82,13 +81,13 @@ impl InstructionFilter {
 
     /// Remember a line that a model has answered for; `position`: where it is to lie, if whole sets are kept.
     pub fn enter(&mut self, line: u64, outcome: &Outcome, position: Option<Position>) {
-        let hits = outcome.filter != Permission::None;
+        let hits = outcome.filter() != Permission::None;
         *self.slot(line) = if hits { line } else { NONE };
         if let Some(position) = position {
             if hits {
-                self.sets.enter(Baseline, line, outcome.replaced, position);
+                self.sets.enter(line, outcome.replaced(), position);
             } else {
-                for gone in outcome.replaced.into_iter().chain([line]) {
+                for gone in outcome.replaced().into_iter().chain([line]) {
                     self.sets.remove(gone);
                 }
             }

@@ -47,17 +47,28 @@ impl Avx2 {
         Avx2(())
     }
 
-    /// Bits of four words at a time that `compare` makes all ones.
+    /// The lesser of each two words.
+    ///
+    /// # Safety
+    /// The host has AVX2.
     #[inline(always)]
-    fn bits<const N: usize>(words: &[u64; N], compare: impl Fn(__m256i) -> __m256i) -> u32 {
+    unsafe fn less(a: __m256i, b: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
+    }
+
+    /// Bits of the words that equal those of a vector.
+    // No closures here: they are compiled without AVX2, and what they call then is called, not put in line.
+    #[inline(always)]
+    fn bits<const N: usize>(words: &[u64; N], wanted: __m256i) -> u32 {
         let (fours, rest) = words.as_chunks::<4>();
         assert!(rest.is_empty(), "sets have eight or sixteen lanes");
         let mut bits = 0;
         for (n, four) in fours.iter().enumerate() {
             // SAFETY: a value of this type stands for a host with AVX2; the array has the 32 bytes that are read.
             let ones = unsafe {
-                let equal = compare(_mm256_loadu_si256(four.as_ptr().cast()));
-                _mm256_movemask_pd(_mm256_castsi256_pd(equal))
+                let four = _mm256_loadu_si256(four.as_ptr().cast());
+                _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(four, wanted)))
             };
             bits |= (ones as u32) << (4 * n);
         }
@@ -68,10 +79,8 @@ impl Avx2 {
 impl Isa for Avx2 {
     #[inline(always)]
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32 {
-        Self::bits(words, |four| {
-            // SAFETY: as in `bits`.
-            unsafe { _mm256_cmpeq_epi64(four, _mm256_set1_epi64x(wanted as i64)) }
-        })
+        // SAFETY: as in `bits`.
+        Self::bits(words, unsafe { _mm256_set1_epi64x(wanted as i64) })
     }
 
     #[inline(always)]
@@ -80,19 +89,15 @@ impl Isa for Avx2 {
         assert!(rest.is_empty(), "sets have eight or sixteen lanes");
         // SAFETY: as in `bits`.
         let least = unsafe {
-            let less = |a, b| _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b));
             let mut least = _mm256_loadu_si256(fours[0].as_ptr().cast());
             for four in &fours[1..] {
-                least = less(least, _mm256_loadu_si256(four.as_ptr().cast()));
+                least = Self::less(least, _mm256_loadu_si256(four.as_ptr().cast()));
             }
             // With the other half, then with the other word of the half: all four are the least then.
-            least = less(least, _mm256_permute4x64_epi64::<0b01_00_11_10>(least));
-            less(least, _mm256_permute4x64_epi64::<0b10_11_00_01>(least))
+            least = Self::less(least, _mm256_permute4x64_epi64::<0b01_00_11_10>(least));
+            Self::less(least, _mm256_permute4x64_epi64::<0b10_11_00_01>(least))
         };
-        let equal = Self::bits(words, |four| {
-            // SAFETY: as in `bits`.
-            unsafe { _mm256_cmpeq_epi64(four, least) }
-        });
+        let equal = Self::bits(words, least);
         // One is.
         (equal.trailing_zeros() as usize) % N
     }

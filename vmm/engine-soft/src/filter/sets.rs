@@ -177,21 +177,14 @@ impl Sets {
 
     /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane, and whether that held
     /// another line before. `position`: what [`Sets::position`] answered before the model did.
-    #[inline(always)]
-    pub fn enter(
-        &mut self,
-        isa: impl Isa,
-        line: u64,
-        replaced: Option<u64>,
-        position: Position,
-    ) -> (usize, bool) {
+    pub fn enter(&mut self, line: u64, replaced: Option<u64>, position: Position) -> (usize, bool) {
         let mut lane = position.lane;
         let there = self.lines[lane];
         if there != replaced.unwrap_or(line) && (replaced.is_some() || there != NONE) {
             // The model took other lines away, or one that is not kept here.
             let set = self.set(line);
-            let way = match replaced.map_or(0, |line| self.holding(isa, set, line)) {
-                0 => self.holding(isa, set, NONE),
+            let way = match replaced.map_or(0, |line| self.holding(Baseline, set, line)) {
+                0 => self.holding(Baseline, set, NONE),
                 ways => ways,
             };
             assert!(way != 0, "a model tells which line it replaced");
@@ -229,7 +222,7 @@ mod tests {
 
     fn enter(sets: &mut Sets, line: u64, replaced: Option<u64>) -> (usize, bool) {
         let position = sets.position(Baseline, line);
-        sets.enter(Baseline, line, replaced, position)
+        sets.enter(line, replaced, position)
     }
 
     fn oldest(sets: &Sets, line: u64) -> Option<u64> {
@@ -270,7 +263,7 @@ mod tests {
         assert_eq!(enter(&mut sets, 2048, Some(256)), (lanes[2], true));
         let position = sets.position(Baseline, 4096);
         sets.remove(384);
-        let (lane, new) = sets.enter(Baseline, 4096, None, position);
+        let (lane, new) = sets.enter(4096, None, position);
         assert_eq!((lane, new), (lanes[3], true));
         assert_eq!((sets.find(1024), sets.find(256)), (Some(lanes[1]), None));
     }

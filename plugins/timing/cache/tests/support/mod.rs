@@ -70,13 +70,13 @@ impl Slot {
     }
 
     fn enter(&mut self, line: u64, outcome: &Outcome, ways: usize) {
-        let gone = |held: u64| held == line || Some(held) == outcome.replaced;
+        let gone = |held: u64| held == line || Some(held) == outcome.replaced();
         self.lines.retain(|&(held, _)| !gone(held));
         if ways == 1 {
             self.lines.clear();
         }
-        if outcome.filter != Permission::None {
-            self.lines.insert(0, (line, outcome.filter));
+        if outcome.filter() != Permission::None {
+            self.lines.insert(0, (line, outcome.filter()));
         }
         assert!(self.lines.len() <= ways, "a line that left was not named");
     }
@@ -205,8 +205,8 @@ impl Engine {
         }
         self.slots[usize::from(step.vcpu)][side as usize][slot].enter(line, &outcome, ways);
         self.calls += 1;
-        self.stall += u64::from(outcome.stall);
-        u64::from(outcome.stall)
+        self.stall += u64::from(outcome.stall());
+        u64::from(outcome.stall())
     }
 
     /// In the order of the writes, also where several vCPUs made them.
