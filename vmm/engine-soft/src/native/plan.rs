@@ -556,9 +556,11 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         instruction.set_op1_register(Register::CL);
     }
     use Code::*;
+    // Of the memory operand of MOVSXD r16 some hosts (AMD's) read 32 bits, of which the last may lie nowhere.
     if matches!(
         i.code(),
-        Mov_AL_moffs8
+        Movsxd_r16_rm16
+            | Mov_AL_moffs8
             | Mov_AX_moffs16
             | Mov_EAX_moffs32
             | Mov_RAX_moffs64
