@@ -25,8 +25,8 @@ impl Order {
     }
 }
 
-/// Make `references` references given by `next` and print the time of one. Lines that other vCPUs take away are still `shared`: the
-/// filter keeps no order then.
+/// Make `references` references given by `next` and print the time of one that reaches the model. `shared`: vCPUs take lines away from
+/// each other, so that all references reach it and the order of sets is the model's own.
 fn measure(
     name: &str,
     vcpus: u16,
