@@ -1,6 +1,7 @@
 //! Where an AMD host answers otherwise than an Intel one.
 //!
-//! The engine does on every host what an Intel CPU does. On a host of AMD's (or Hygon's, whose design is AMD's) it is judged
+//! But for what the architecture leaves open (undefined flags, approximations), which is the host's and not compared with another's,
+//! the engine does on every host what an Intel CPU does. On a host of AMD's (or Hygon's, whose design is AMD's) it is judged
 //! all the same: each [`Rule`] makes of the engine's outcome the one that an AMD CPU has instead, and that outcome must agree
 //! with the host's in every register, flag and byte that is compared anywhere. A rule looks at the engine's outcome first and
 //! does not apply where it is not Intel's. On any other host there are no rules. What a rule accounts for is counted and told.

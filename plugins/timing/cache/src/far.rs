@@ -100,7 +100,7 @@ impl<W: Word> Hierarchy<W> {
     /// Whether another outermost cache than `root` has a line.
     #[inline(always)]
     fn held_by_peers<I: Isa>(&self, isa: I, root: u32, line: u64) -> bool {
-        // Not a closure, which would be compiled without the host's instructions.
+        // Not a closure: it would be a function of its own, compiled for every host, and call what compares tags.
         for &peer in &self.roots {
             if peer != root && self.find(isa, peer, line).1.is_some() {
                 return true;

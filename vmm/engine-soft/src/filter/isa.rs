@@ -58,7 +58,7 @@ impl Avx2 {
     }
 
     /// Bits of the words that equal those of a vector.
-    // No closures here: they are compiled without AVX2, and what they call then is called, not put in line.
+    // Without closures: where one is not put in line it is compiled for every host, and AVX2 instructions become calls.
     #[inline(always)]
     fn bits<const N: usize>(words: &[u64; N], wanted: __m256i) -> u32 {
         let (fours, rest) = words.as_chunks::<4>();
