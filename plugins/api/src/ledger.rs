@@ -27,7 +27,9 @@ impl Tally {
         }
     }
 
-    fn add(&mut self, latency: u64) {
+    /// Count an event that cost `latency` cycles.
+    #[inline]
+    pub fn add(&mut self, latency: u64) {
         if self.count == 0 {
             self.latency = latency;
         } else if self.latency != latency {
@@ -92,6 +94,13 @@ impl Ledger {
         });
         self.current[usize::from(vcpu)] = (context, start);
         start
+    }
+
+    /// The tallies of an account's first kinds; None if there are not so many kinds.
+    #[inline(always)]
+    pub fn first_tallies<const N: usize>(&mut self, account: Account) -> Option<&mut [Tally; N]> {
+        let tallies = self.tallies.get_mut(account.0..)?.first_chunk_mut()?;
+        (N <= self.events).then_some(tallies)
     }
 
     /// Count one event of kind `event` that cost `latency` cycles.

@@ -1,5 +1,7 @@
 //! Memory references and the traits of the models that time them.
 
+use std::num::NonZeroU64;
+
 use serde::{Deserialize, Serialize};
 
 use crate::Counters;
@@ -85,24 +87,26 @@ pub enum Permission {
     ReadWrite,
 }
 
-/// A model's answer to a reference. Two words, so that it is returned in registers: read from memory in other pieces than it was
-/// written in, it would keep the host waiting.
+/// A model's answer to a reference. Two words, also where there may be none, so that it is returned in registers: read from memory
+/// in other pieces than it was written in, it would keep the host waiting.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// Stall, and the permission above it.
-    costs_and_grants: u64,
+    /// Stall, the permission above it, and [`Outcome::ANSWERED`].
+    costs_and_grants: NonZeroU64,
     replaced: u64,
 }
 
 impl Outcome {
     /// Not the address of a line.
     const NO_LINE: u64 = u64::MAX;
+    /// A bit that is always set.
+    const ANSWERED: NonZeroU64 = NonZeroU64::new(1 << 63).unwrap();
 
     /// See the functions of the same names.
     #[inline(always)]
     pub fn new(stall: u32, filter: Permission, replaced: Option<u64>) -> Self {
         Self {
-            costs_and_grants: u64::from(stall) | (filter as u64) << 32,
+            costs_and_grants: Self::ANSWERED | u64::from(stall) | (filter as u64) << 32,
             replaced: replaced.unwrap_or(Self::NO_LINE),
         }
     }
@@ -110,14 +114,14 @@ impl Outcome {
     /// Cycles that the vCPU's clock advances in addition to the instruction's own.
     #[inline(always)]
     pub fn stall(self) -> u32 {
-        self.costs_and_grants as u32
+        self.costs_and_grants.get() as u32
     }
 
     /// What the filter of the *requesting* vCPU may answer for this line from now on.
     /// It replaces what the line's slot held, also where the engine keeps an array for each privilege.
     #[inline(always)]
     pub fn filter(self) -> Permission {
-        match self.costs_and_grants >> 32 {
+        match (self.costs_and_grants.get() >> 32) as u8 {
             0 => Permission::None,
             1 => Permission::Read,
             2 => Permission::Exclusive,
@@ -201,6 +205,19 @@ pub trait MemoryModel: Send {
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome;
 
+    /// What [`MemoryModel::reference`] does for a line that the first level does not hold, if it takes the place of `oldest`
+    /// ([`Hits::oldest`]) no filter changes, and the
+    /// answer permits reads; None, with `modified` heard of and nothing else done, where that is not so or would
+    /// take long. A model need not know such a way.
+    ///
+    /// While this runs, the processor's floating-point control and exception flags are the guest's: nothing here may compute
+    /// with floating-point numbers.
+    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        let _ = oldest;
+        self.modified(reference.vcpu, modified);
+        None
+    }
+
     /// Hear of [`Hits::modified`] alone.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
 
@@ -240,6 +257,10 @@ pub trait MemoryTimingModel: Send {
     fn request(&mut self, miss: &MissRef) -> MemoryTiming;
     /// Home socket of a physical address.
     fn home(&self, physical: u64) -> u16;
+    /// Whether [`MemoryTimingModel::request`] computes without floating-point numbers, so that [`MemoryModel::miss`] may call it.
+    fn integral(&self) -> bool {
+        false
+    }
 }
 
 /// Role of a counter in the CPI equations (method R, equations 2–4).

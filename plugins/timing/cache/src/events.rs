@@ -26,7 +26,8 @@ pub(crate) enum AtLevel {
     Inclusion,
 }
 
-const AT_LEVEL: usize = 9;
+/// Kinds of them.
+pub(crate) const AT_LEVEL: usize = 9;
 
 impl AtLevel {
     #[inline]
@@ -59,10 +60,11 @@ pub(crate) enum Between {
     Memory { local: bool, write_back: bool },
 }
 
-const BETWEEN: usize = 17;
+/// Kinds of them.
+pub(crate) const BETWEEN: usize = 17;
 
 impl Between {
-    #[inline]
+    #[inline(always)]
     fn index(self) -> usize {
         match self {
             Between::From(distance) => distance as usize,
@@ -93,6 +95,43 @@ pub(crate) struct Events {
     /// Latency of each kind, by index.
     latencies: Vec<u32>,
     levels: usize,
+    /// Sums of them.
+    pub(crate) short: ShortPaths,
+}
+
+/// What the paths of [`crate::near`] and [`crate::far`] cost, by kind of access.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ShortPaths {
+    /// A miss of the first level, and a hit of the second.
+    pub(crate) second: [u64; 3],
+    /// Misses of the first two, and a hit of the third.
+    pub(crate) third: [u64; 3],
+    /// Misses of all three, without the memory.
+    pub(crate) memory: [u64; 3],
+    /// A modified line that leaves a level, without the memory.
+    pub(crate) write_back: [u64; 3],
+}
+
+impl ShortPaths {
+    fn new(latencies: &[u32], levels: usize) -> ShortPaths {
+        let latency = |level: usize, event| match level < levels {
+            true => u64::from(latencies[Events::at(level, event)]),
+            false => 0,
+        };
+        let accesses = [Access::Read, Access::Write, Access::Fetch];
+        let miss = |levels, access| {
+            (0..levels)
+                .map(|level| latency(level, AtLevel::miss(access)))
+                .sum::<u64>()
+        };
+        let hit = |level, access| miss(level, access) + latency(level, AtLevel::hit(access));
+        ShortPaths {
+            second: accesses.map(|access| hit(1, access)),
+            third: accesses.map(|access| hit(2, access)),
+            memory: accesses.map(|access| miss(3, access)),
+            write_back: [0, 1, 2].map(|level| latency(level, AtLevel::Writeback)),
+        }
+    }
 }
 
 impl Events {
@@ -200,8 +239,10 @@ impl Events {
         }
         debug_assert_eq!(kinds.len(), levels * AT_LEVEL + BETWEEN);
         debug_assert!(matches!(core, Sharing::Core) || meeting.is_none());
+        let latencies: Vec<u32> = kinds.iter().map(|kind| kind.latency).collect();
         Events {
-            latencies: kinds.iter().map(|kind| kind.latency).collect(),
+            short: ShortPaths::new(&latencies, levels),
+            latencies,
             kinds,
             levels,
         }
@@ -225,9 +266,15 @@ impl Events {
         level * AT_LEVEL + event as usize
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn between(&self, event: Between) -> usize {
-        self.levels * AT_LEVEL + event.index()
+        Self::after(self.levels, event)
+    }
+
+    /// The same after so many levels.
+    #[inline(always)]
+    pub(crate) fn after(levels: usize, event: Between) -> usize {
+        levels * AT_LEVEL + event.index()
     }
 
     #[inline]

@@ -27,4 +27,8 @@ impl MemoryTimingModel for FlatMemory {
     fn home(&self, _physical: u64) -> u16 {
         0
     }
+
+    fn integral(&self) -> bool {
+        true
+    }
 }

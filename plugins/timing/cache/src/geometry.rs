@@ -26,6 +26,33 @@ pub(crate) struct Spot {
     pub(crate) key: u64,
 }
 
+/// What the sets of one cache look like.
+pub(crate) trait Shape {
+    /// Words from one set to the next.
+    fn stride(&self) -> usize;
+    /// Lines of a set.
+    fn ways(&self) -> usize;
+    /// Bits of an entry that are the tag, and beyond.
+    fn tag_mask(&self) -> u64;
+}
+
+impl Shape for Geometry {
+    #[inline(always)]
+    fn stride(&self) -> usize {
+        self.stride as usize
+    }
+
+    #[inline(always)]
+    fn ways(&self) -> usize {
+        self.ways as usize
+    }
+
+    #[inline(always)]
+    fn tag_mask(&self) -> u64 {
+        u64::MAX << self.tag_shift
+    }
+}
+
 impl Geometry {
     /// Bits of state, the lowest of an entry; holders lie between them and the tag.
     pub(crate) const STATE_BITS: u32 = 3;
@@ -54,6 +81,12 @@ impl Geometry {
 
     /// 32-bit words in a line of the host.
     const HOST_LINE: usize = 16;
+
+    /// Whether spots of one are those of the other but for the first word.
+    pub(crate) fn alike(&self, other: &Geometry) -> bool {
+        let shape = |g: &Geometry| (g.sets, g.ways, g.stride, g.tag_shift);
+        shape(self) == shape(other)
+    }
 
     /// Index after the last word.
     pub(crate) fn end(&self) -> usize {

@@ -15,6 +15,8 @@ use crate::config::{CacheConfig, LevelConfig, Sharing};
 use crate::events::Events;
 use crate::flat::FlatMemory;
 use crate::geometry::{Geometry, Spot};
+use crate::model::FirstLevel;
+use crate::route::Route;
 use crate::tags::{HOLDERS, State, Tags};
 use crate::word::Word;
 
@@ -118,10 +120,12 @@ pub(crate) struct Neighbours {
 }
 
 /// First-level caches of one vCPU.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entrance {
     /// For data and for instructions; the latter may be [`NONE`].
     pub(crate) first: [u32; 2],
+    /// The ways from them, where they are short.
+    pub(crate) routes: [Option<Route>; 2],
     pub(crate) socket: u16,
     pub(crate) core: u32,
 }
@@ -145,6 +149,7 @@ pub(crate) struct Hierarchy<W> {
     pub(crate) path: Vec<(u32, Spot)>,
     /// The filters of data and instructions keep all lines of a set, not the most recently used alone.
     pub(crate) whole_sets: [bool; 2],
+    pub(crate) first_level: FirstLevel,
 }
 
 /// The request in progress.
@@ -167,7 +172,7 @@ impl<W: Word> Hierarchy<W> {
     ) -> Hierarchy<W> {
         let mut nodes: Vec<Node> = Vec::new();
         let mut neighbours: Vec<Neighbours> = Vec::new();
-        let mut entrances = Vec::with_capacity(places.len());
+        let mut entrances: Vec<Entrance> = Vec::with_capacity(places.len());
         // Caches by level, kind and the core or socket that shares them (at one level and kind it is always one of the two).
         let mut known: BTreeMap<(usize, CacheKind, u16), u32> = BTreeMap::new();
         for (vcpu, place) in places.iter().enumerate() {
@@ -220,6 +225,8 @@ impl<W: Word> Hierarchy<W> {
             }
             entrances.push(Entrance {
                 first: [data, instruction],
+                // Follow when all caches are known.
+                routes: [None, None],
                 socket: place.socket,
                 core: place.core.into(),
             });
@@ -238,6 +245,11 @@ impl<W: Word> Hierarchy<W> {
             node.exact = inner.len() == bits;
             end = node.geometry.end();
         }
+        for entrance in &mut entrances {
+            entrance.routes = entrance
+                .first
+                .map(|first| Route::new(&nodes, &neighbours, first));
+        }
         let events = Events::new(config);
         Hierarchy {
             roots: (0..nodes.len() as u32)
@@ -255,6 +267,7 @@ impl<W: Word> Hierarchy<W> {
             },
             path: vec![(NONE, Spot::default()); config.levels.len()],
             whole_sets: [false; 2],
+            first_level: FirstLevel::new([0; 3], [false; 2]),
             nodes: Nodes(nodes),
             neighbours,
             entrances,
@@ -293,6 +306,7 @@ impl<W: Word> Hierarchy<W> {
             request: self.request,
             path: mem::take(&mut self.path),
             whole_sets: self.whole_sets,
+            first_level: self.first_level,
         }
     }
 

@@ -14,6 +14,7 @@ mod hierarchy;
 mod model;
 mod near;
 mod protocol;
+mod route;
 mod tags;
 mod word;
 

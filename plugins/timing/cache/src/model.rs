@@ -24,10 +24,11 @@ const MOST_WAYS: u32 = 16;
 /// The caches of one node.
 pub struct CacheModel {
     caches: Caches,
-    first: FirstLevel,
     filter: FilterGeometry,
     events: Events,
     fetches_cached: bool,
+    /// [`MemoryModel::miss`] may be answered: reads are permitted, and the memory computes with integers.
+    short: bool,
 }
 
 /// The hierarchy, in the width of words that the lines seen so far need.
@@ -41,8 +42,45 @@ enum Caches {
 pub(crate) struct FirstLevel {
     /// Cycles of hits: read, write, fetch.
     hits: [u32; 3],
-    /// What the filter may be granted at most, for data and for instructions: hits that cost cycles must reach the model.
-    most: [Permission; 2],
+    /// What the filter may answer for a line, for data and for instructions, by the line's state.
+    grants: [[Permission; 5]; 2],
+}
+
+impl FirstLevel {
+    /// `whole_sets`: see [`Hierarchy::whole_sets`].
+    pub(crate) fn new(hits: [u32; 3], whole_sets: [bool; 2]) -> FirstLevel {
+        // Hits that cost cycles must reach the model.
+        let most = match hits {
+            [0, 0, _] => Permission::ReadWrite,
+            [0, _, _] => Permission::Read,
+            _ => Permission::None,
+        };
+        let most_for_fetches = match hits {
+            [_, _, 0] => Permission::Read,
+            _ => Permission::None,
+        };
+        let grants = |most: Permission, whole: bool| {
+            let mut grants = [Permission::Read.min(most); 5];
+            grants[State::Modified as usize] = most;
+            if whole {
+                grants[State::Exclusive as usize] = Permission::Exclusive.min(most);
+            }
+            grants
+        };
+        FirstLevel {
+            hits,
+            grants: [
+                grants(most, whole_sets[0]),
+                grants(most_for_fetches, whole_sets[1]),
+            ],
+        }
+    }
+
+    #[inline(always)]
+    fn outcome(&self, stall: u64, state: State, side: usize, replaced: Option<u64>) -> Outcome {
+        let stall = u32::try_from(stall).unwrap_or(u32::MAX);
+        Outcome::new(stall, self.grants[side][state as usize], replaced)
+    }
 }
 
 impl CacheModel {
@@ -58,6 +96,7 @@ impl CacheModel {
         }
         let data = &config.levels[0];
         let line_shift = data.line.trailing_zeros();
+        let short = memory.integral() && data.latency.read_hit == 0;
         // Fewer slots than sets are exact too; 64 are what an engine is expected to have.
         let most = (12 - line_shift).min(6);
         let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
@@ -82,6 +121,7 @@ impl CacheModel {
             .instruction
             .map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
+        hierarchy.first_level = FirstLevel::new(hits, hierarchy.whole_sets);
         Ok(CacheModel {
             caches: Caches::Narrow(hierarchy, V3::detect()),
             filter: FilterGeometry {
@@ -93,21 +133,7 @@ impl CacheModel {
             },
             events: Events::new(config),
             fetches_cached: config.instruction.is_some(),
-            first: FirstLevel {
-                hits,
-                most: [
-                    match hits {
-                        [0, 0, _] => Permission::ReadWrite,
-                        [0, _, _] => Permission::Read,
-                        _ => Permission::None,
-                    },
-                    if fetch_hit == 0 {
-                        Permission::Read
-                    } else {
-                        Permission::None
-                    },
-                ],
-            },
+            short,
         })
     }
 
@@ -132,6 +158,13 @@ impl CacheModel {
             self.caches = Caches::Wide(caches.widen());
         }
         self.reference(hits, reference, updates)
+    }
+
+    fn first_level(&self) -> &FirstLevel {
+        match &self.caches {
+            Caches::Narrow(caches, _) => &caches.first_level,
+            Caches::Wide(caches) => &caches.first_level,
+        }
     }
 
     fn ledger(&self) -> &Ledger {
@@ -186,13 +219,25 @@ impl MemoryModel for CacheModel {
             #[cfg(target_arch = "x86_64")]
             Caches::Narrow(caches, Some(v3)) => {
                 // SAFETY: a `V3` stands for a host with what the function is compiled for.
-                unsafe { caches.reference_v3(*v3, hits, reference, line, &self.first, updates) }
+                unsafe { caches.reference_v3(*v3, hits, reference, line, updates) }
             }
-            Caches::Narrow(caches, _) => {
-                caches.reference_baseline(hits, reference, line, &self.first, updates)
+            Caches::Narrow(caches, _) => caches.reference_baseline(hits, reference, line, updates),
+            Caches::Wide(caches) => caches.reference_baseline(hits, reference, line, updates),
+        }
+    }
+
+    #[inline]
+    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
+        match &mut self.caches {
+            #[cfg(target_arch = "x86_64")]
+            Caches::Narrow(caches, Some(v3)) if self.short && line < caches.limit => {
+                // SAFETY: a `V3` stands for a host with what the function is compiled for.
+                unsafe { caches.miss_v3(*v3, modified, oldest, reference, line) }
             }
-            Caches::Wide(caches) => {
-                caches.reference_baseline(hits, reference, line, &self.first, updates)
+            _ => {
+                self.modified(reference.vcpu, modified);
+                None
             }
         }
     }
@@ -238,7 +283,7 @@ impl MemoryModel for CacheModel {
                 if count == 0 || (access == Access::Fetch && !self.fetches_cached) {
                     continue;
                 }
-                let latency = u64::from(self.first.hits[access as usize]);
+                let latency = u64::from(self.first_level().hits[access as usize]);
                 let row = self.row(key, Events::at(0, AtLevel::hit(access)), Tally::default());
                 statistics.push(Statistic {
                     count,
@@ -285,10 +330,9 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        first_level: &FirstLevel,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(Baseline, hits, reference, line, first_level, updates)
+        self.reference(Baseline, hits, reference, line, updates)
     }
 
     /// [`Hierarchy::reference`] with AVX2, BMI1 and BMI2.
@@ -300,10 +344,32 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        first_level: &FirstLevel,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(v3, hits, reference, line, first_level, updates)
+        self.reference(v3, hits, reference, line, updates)
+    }
+
+    /// [`MemoryModel::miss`] with AVX2, BMI1 and BMI2.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2,bmi1,bmi2")]
+    fn miss_v3(
+        &mut self,
+        v3: V3,
+        modified: &[u64],
+        oldest: u64,
+        reference: &MemRef,
+        line: u64,
+    ) -> Option<Outcome> {
+        if !modified.is_empty() {
+            self.modified(v3, reference.vcpu, modified);
+        }
+        let side = reference.access.side() as usize;
+        match self.take(v3, line, self.line(oldest), reference) {
+            Taken::Entered(state, stall) => {
+                Some(self.first_level.outcome(stall, state, side, Some(oldest)))
+            }
+            Taken::Absent | Taken::Unknown => None,
+        }
     }
 
     /// Lines that a filter has let be written.
@@ -323,7 +389,6 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        first_level: &FirstLevel,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
         let access = reference.access;
@@ -338,15 +403,11 @@ impl<W: Word> Hierarchy<W> {
         }
         let oldest = hits.oldest.map(|oldest| self.line(oldest));
         let taken = match oldest {
-            Some(oldest) => self.take(isa, first, line, oldest, reference),
+            Some(oldest) => self.take(isa, line, oldest, reference),
             None => Taken::Unknown,
         };
-        if let Taken::Entered(state) = taken {
-            return Outcome::new(
-                u32::try_from(self.request.stall).unwrap_or(u32::MAX),
-                self.permission(state, side).min(first_level.most[side]),
-                hits.oldest,
-            );
+        if let Taken::Entered(state, stall) = taken {
+            return self.first_level.outcome(stall, state, side, hits.oldest);
         }
         let node = self.nodes.get(first);
         let spot = node.geometry.spot(line);
@@ -370,7 +431,7 @@ impl<W: Word> Hierarchy<W> {
                 let geometry = &self.nodes.get(first).geometry;
                 State::of(self.tags.touch(isa, geometry, spot, way, 0))
             };
-            let stall = u64::from(first_level.hits[access as usize]);
+            let stall = u64::from(self.first_level.hits[access as usize]);
             match (access, state) {
                 (Access::Write, State::Shared | State::Forward) => {
                     self.begin(reference);
@@ -390,26 +451,12 @@ impl<W: Word> Hierarchy<W> {
             replaced = last.map(|line| line << self.line_shift);
             (state, self.request.stall)
         };
-        Outcome::new(
-            u32::try_from(stall).unwrap_or(u32::MAX),
-            self.permission(state, side).min(first_level.most[side]),
-            replaced,
-        )
+        self.first_level.outcome(stall, state, side, replaced)
     }
 
     /// The number of the line at a physical address.
     #[inline(always)]
     fn line(&self, physical: u64) -> u64 {
         (physical & PHYSICAL_MASK) >> self.line_shift
-    }
-
-    /// What a filter may answer for a line in this state.
-    #[inline(always)]
-    fn permission(&self, state: State, side: usize) -> Permission {
-        match state {
-            State::Modified => Permission::ReadWrite,
-            State::Exclusive if self.whole_sets[side] => Permission::Exclusive,
-            _ => Permission::Read,
-        }
     }
 }

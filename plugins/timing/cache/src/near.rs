@@ -5,15 +5,15 @@
 
 use nodescope_plugin_api::{Access, MemRef};
 
-use crate::events::AtLevel;
-use crate::hierarchy::{CacheKind, Hierarchy, NONE};
+use crate::events::{AT_LEVEL, AtLevel, Events};
+use crate::hierarchy::Hierarchy;
 use crate::tags::State;
 use crate::word::{Isa, Word};
 
 /// What came of a look at the levels outside the first.
 pub(crate) enum Taken {
-    /// The line is in the first level, in this state.
-    Entered(State),
+    /// The line is in the first level in this state, after so many cycles.
+    Entered(State, u64),
     /// Nothing was done: the second level does not have the line.
     Absent,
     /// Nothing was done: more is needed.
@@ -21,74 +21,55 @@ pub(crate) enum Taken {
 }
 
 impl<W: Word> Hierarchy<W> {
-    /// Bring `line` into the first-level cache `first`, which does not hold it, in place of `oldest`, if one of the caches outside
-    /// permits the access without changes in others. The request has begun.
+    /// Bring `line` into the first-level cache at the beginning of a route, which does not hold it, in place of `oldest`, if one of the
+    /// caches outside permits the access without changes in others.
     #[inline(always)]
     pub(crate) fn take<I: Isa>(
         &mut self,
         isa: I,
-        first: u32,
         line: u64,
         oldest: u64,
         reference: &MemRef,
     ) -> Taken {
         let access = reference.access;
-        let inside = self.nodes.get(first);
-        let (outer, bit) = (inside.outer, u64::from(inside.bit));
-        if outer == NONE || inside.threads {
+        let entrance = &self.entrances[usize::from(reference.vcpu)];
+        let Some(route) = &entrance.routes[access.side() as usize] else {
             return Taken::Unknown;
-        }
-        let around = self.nodes.get(outer);
-        let spot = around.geometry.spot(line);
-        let Some(way) = self.tags.find(isa, &around.geometry, spot) else {
-            return self.take_from_afar(isa, first, spot, line, oldest, reference);
         };
-        let entry = self.tags.entry(spot.start + way);
-        let outside = State::of(entry);
-        let others = around.without(around.geometry.holders(entry), bit);
+        let spot = route.second.spot(line);
+        let Some(way) = self.tags.find(isa, &route.second, spot) else {
+            return self.take_from_afar(isa, line, oldest, reference);
+        };
+        let entry = self.tags.at(self.tags.place(&route.second, spot, way));
+        let shared = entry & route.others != 0;
         let state = match access {
-            Access::Write if outside == State::Modified && others == 0 => State::Modified,
+            Access::Write if State::is_modified(entry) && !shared => State::Modified,
             Access::Write => return Taken::Unknown,
-            _ if !outside.owned() => State::Shared,
-            _ if others != 0 => return Taken::Unknown,
+            _ if !State::is_owned(entry) => State::Shared,
+            _ if shared => return Taken::Unknown,
             _ => State::Exclusive,
         };
-        let Some(left) = self.oldest_way(isa, first, oldest) else {
+        let Some(left) = self
+            .tags
+            .locate(isa, &route.first, route.first.spot(oldest))
+        else {
             return Taken::Unknown;
         };
-        self.begin(reference);
-        self.charge_level(0, AtLevel::miss(access));
-        self.charge_level(1, AtLevel::hit(access));
-        let around = &self.nodes.get(outer).geometry;
-        self.tags.touch(isa, around, spot, way, bit);
-        Taken::Entered(self.replace_first(first, left, line, state))
-    }
-
-    /// Where the line that a filter calls the oldest of its set is among the entries.
-    #[inline(always)]
-    pub(crate) fn oldest_way<I: Isa>(&self, isa: I, first: u32, oldest: u64) -> Option<usize> {
-        let geometry = &self.nodes.get(first).geometry;
-        let spot = geometry.spot(oldest);
-        let way = self.tags.find(isa, geometry, spot)?;
-        Some(spot.start + way)
-    }
-
-    /// Put `line` in the place of another in the first-level cache `first`, with what the level outside permits. The order of the
-    /// set is the filter's. The line's state.
-    #[inline(always)]
-    pub(crate) fn replace_first(
-        &mut self,
-        first: u32,
-        at: usize,
-        line: u64,
-        outside: State,
-    ) -> State {
-        if State::of(self.tags.entry(at)) == State::Modified {
-            self.charge_level(0, AtLevel::Writeback);
+        let account = self.ledger.select(reference);
+        let Some(tallies) = self.ledger.first_tallies::<{ 2 * AT_LEVEL }>(account) else {
+            return Taken::Unknown;
+        };
+        tallies[Events::at(0, AtLevel::miss(access))].count += 1;
+        tallies[Events::at(1, AtLevel::hit(access))].count += 1;
+        let mut stall = self.events.short.second[access as usize];
+        if State::is_modified(self.tags.at(left)) {
+            tallies[Events::at(0, AtLevel::Writeback)].count += 1;
+            stall += self.events.short.write_back[0];
         }
-        let inside = self.nodes.get(first);
-        let state = outside.inside(inside.kind == CacheKind::Instruction);
-        self.tags.replace(at, inside.geometry.spot(line), state);
-        state
+        let state = state.inside(route.instructions);
+        self.tags.replace(left, route.first.spot(line), state);
+        let entry = entry | route.bit;
+        self.tags.renew(isa, &route.second, spot, way, entry);
+        Taken::Entered(state, stall)
     }
 }

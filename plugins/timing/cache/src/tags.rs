@@ -8,7 +8,7 @@ use std::ptr::NonNull;
 use memmap2::{Advice, MmapMut};
 use serde::{Deserialize, Serialize};
 
-use crate::geometry::{Geometry, Spot};
+use crate::geometry::{Geometry, Shape, Spot};
 use crate::word::{Isa, Word};
 
 /// State of a line in one cache, after MESIF.
@@ -42,6 +42,24 @@ impl State {
         }
     }
 
+    /// [`State::owned`] of an entry that is not empty.
+    #[inline(always)]
+    pub(crate) fn is_owned(entry: u64) -> bool {
+        entry & STATE_MASK >= State::Exclusive as u64
+    }
+
+    /// Whether an entry holds a modified line.
+    #[inline(always)]
+    pub(crate) fn is_modified(entry: u64) -> bool {
+        entry & STATE_MASK == State::Modified as u64
+    }
+
+    /// An entry with this state instead of its own.
+    #[inline(always)]
+    pub(crate) fn instead(self, entry: u64) -> u64 {
+        entry & !STATE_MASK | self as u64
+    }
+
     /// State of an entry that is not empty.
     #[inline(always)]
     pub(crate) fn of(entry: u64) -> State {
@@ -58,6 +76,10 @@ const STATE_MASK: u64 = (1 << Geometry::STATE_BITS) - 1;
 
 /// Most holder bits of a line.
 pub(crate) const HOLDERS: u32 = 13;
+
+/// One of the entries, by [`Tags::place`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(usize);
 
 /// Entries of every cache of a node in one piece of memory, so that one huge page of the host usually has them all.
 /// Way 0 of a set is the most recently used line, the last way the least; empty ways come last.
@@ -135,13 +157,13 @@ impl<W: Word> Tags<W> {
 
     /// Have the host bring a set nearer.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, geometry: &Geometry, spot: Spot) {
-        let set = self.set(geometry, spot).as_ptr_range();
+    pub(crate) fn prefetch(&self, shape: &impl Shape, spot: Spot) {
+        let set = self.set(shape, spot).as_ptr_range();
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch has no effect that a program could see. A set has at least four words.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(set.start.cast());
-            if size_of::<W>() * geometry.stride as usize > 64 {
+            if size_of::<W>() * shape.stride() > 64 {
                 // Sets of more than a line of the host have at most two where it matters.
                 _mm_prefetch::<_MM_HINT_T0>(set.end.sub(1).cast());
             }
@@ -151,36 +173,50 @@ impl<W: Word> Tags<W> {
     }
 
     #[inline(always)]
-    fn set(&self, geometry: &Geometry, spot: Spot) -> &[W] {
-        debug_assert!(spot.start + geometry.stride as usize <= self.length);
+    fn set(&self, shape: &impl Shape, spot: Spot) -> &[W] {
+        debug_assert!(spot.start + shape.stride() <= self.length);
         // SAFETY: a spot comes from a geometry, here always that of its cache, and the constructor of the hierarchy makes
         // room for the sets of all; the rest as in `entries`.
-        unsafe {
-            std::slice::from_raw_parts(
-                self.first.as_ptr().add(spot.start),
-                geometry.stride as usize,
-            )
-        }
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr().add(spot.start), shape.stride()) }
     }
 
     #[inline(always)]
-    fn set_mut(&mut self, geometry: &Geometry, spot: Spot) -> &mut [W] {
-        debug_assert!(spot.start + geometry.stride as usize <= self.length);
+    fn set_mut(&mut self, shape: &impl Shape, spot: Spot) -> &mut [W] {
+        debug_assert!(spot.start + shape.stride() <= self.length);
         // SAFETY: as above, and `self` is borrowed exclusively.
         unsafe {
-            std::slice::from_raw_parts_mut(
-                self.first.as_ptr().add(spot.start),
-                geometry.stride as usize,
-            )
+            std::slice::from_raw_parts_mut(self.first.as_ptr().add(spot.start), shape.stride())
         }
     }
 
     /// Way of a line within its set.
     #[inline(always)]
-    pub(crate) fn find<I: Isa>(&self, isa: I, geometry: &Geometry, spot: Spot) -> Option<usize> {
-        let mask = u64::MAX << geometry.tag_shift;
-        let set = self.set(geometry, spot);
+    pub(crate) fn find<I: Isa>(&self, isa: I, shape: &impl Shape, spot: Spot) -> Option<usize> {
+        let mask = shape.tag_mask();
+        let set = self.set(shape, spot);
         W::find(isa, set, W::truncate(mask), W::truncate(spot.key))
+    }
+
+    /// Where a line is.
+    #[inline(always)]
+    pub(crate) fn locate<I: Isa>(&self, isa: I, shape: &impl Shape, spot: Spot) -> Option<Place> {
+        let way = self.find(isa, shape, spot)?;
+        Some(self.place(shape, spot, way))
+    }
+
+    /// The entry of a way.
+    #[inline(always)]
+    pub(crate) fn place(&self, shape: &impl Shape, spot: Spot, way: usize) -> Place {
+        debug_assert!(way < shape.stride());
+        debug_assert!(spot.start + shape.stride() <= self.length);
+        Place(spot.start + way)
+    }
+
+    /// What is there.
+    #[inline(always)]
+    pub(crate) fn at(&self, place: Place) -> u64 {
+        // SAFETY: a place is a way of a spot; the rest as in `set`.
+        unsafe { self.first.add(place.0).read() }.value()
     }
 
     /// The whole entry, 0 if the way is empty.
@@ -197,7 +233,7 @@ impl<W: Word> Tags<W> {
     #[inline(always)]
     pub(crate) fn set_state(&mut self, at: usize, state: State) {
         let entry = &mut self.entries_mut()[at];
-        *entry = W::truncate(entry.value() & !STATE_MASK | state as u64);
+        *entry = W::truncate(state.instead(entry.value()));
     }
 
     #[inline(always)]
@@ -217,12 +253,12 @@ impl<W: Word> Tags<W> {
     pub(crate) fn touch<I: Isa>(
         &mut self,
         isa: I,
-        geometry: &Geometry,
+        shape: &impl Shape,
         spot: Spot,
         way: usize,
         holder: u64,
     ) -> u64 {
-        let set = self.set_mut(geometry, spot);
+        let set = self.set_mut(shape, spot);
         let entry = set[way].value();
         W::promote(
             isa,
@@ -233,36 +269,65 @@ impl<W: Word> Tags<W> {
         entry
     }
 
+    /// Make the line of a way the most recently used, with this entry.
+    #[inline(always)]
+    pub(crate) fn renew<I: Isa>(
+        &mut self,
+        isa: I,
+        shape: &impl Shape,
+        spot: Spot,
+        way: usize,
+        entry: u64,
+    ) {
+        W::promote(isa, self.set_mut(shape, spot), way, W::truncate(entry));
+    }
+
     /// Put a line in the place of a way's and make it the most recently used.
     #[inline(always)]
     pub(crate) fn insert<I: Isa>(
         &mut self,
         isa: I,
-        geometry: &Geometry,
+        shape: &impl Shape,
         spot: Spot,
         way: usize,
         state: State,
         holders: u64,
     ) {
         let entry = spot.key | holders << Geometry::STATE_BITS | state as u64;
-        W::promote(isa, self.set_mut(geometry, spot), way, W::truncate(entry));
+        W::promote(isa, self.set_mut(shape, spot), way, W::truncate(entry));
+    }
+
+    /// Put a line in the place of the least recently used one of its set.
+    #[inline(always)]
+    pub(crate) fn enter<I: Isa>(
+        &mut self,
+        isa: I,
+        shape: &impl Shape,
+        spot: Spot,
+        state: State,
+        holders: u64,
+    ) {
+        let way = shape.ways() - 1;
+        self.insert(isa, shape, spot, way, state, holders);
     }
 
     /// Put a line that no cache inside has at an entry; the order of its set stays.
     #[inline(always)]
-    pub(crate) fn replace(&mut self, at: usize, spot: Spot, state: State) {
-        self.entries_mut()[at] = W::truncate(spot.key | state as u64);
+    pub(crate) fn replace(&mut self, place: Place, spot: Spot, state: State) {
+        let entry = W::truncate(spot.key | state as u64);
+        // SAFETY: as in `at`, and `self` is borrowed exclusively.
+        unsafe { self.first.add(place.0).write(entry) };
     }
 
     /// The entry of the least recently used line of a set, 0 if there is room.
     #[inline(always)]
-    pub(crate) fn last(&self, geometry: &Geometry, spot: Spot) -> u64 {
-        self.set(geometry, spot)[geometry.ways as usize - 1].value()
+    pub(crate) fn last(&self, shape: &impl Shape, spot: Spot) -> u64 {
+        self.set(shape, spot)[shape.ways() - 1].value()
     }
 
     /// Remove the line of a way; the others keep their order.
-    pub(crate) fn remove(&mut self, geometry: &Geometry, spot: Spot, way: usize) {
-        W::remove(self.set_mut(geometry, spot), way);
+    pub(crate) fn remove(&mut self, shape: &impl Shape, spot: Spot, way: usize) {
+        W::remove(self.set_mut(shape, spot), way);
     }
 
     /// Lines of each set that has any, most recently used first.

@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodescope_plugin_api::{MemoryModel, VcpuPlace};
+use nodescope_plugin_api::{MemoryModel, MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheKind, State};
 use proptest::prelude::*;
 use support::Engine;
@@ -81,23 +81,28 @@ fn check_invariants(caches: &[CacheContents]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Statistics, stalls and final state are the same with the filter and without it.
+    /// Statistics, stalls and final state are the same with the filter, with it and short ways for misses, and without it.
     #[test]
     fn filter_is_exact((config, places) in machines(), trace in traces(), reset in any::<prop::sample::Index>()) {
         let steps = steps(&trace, &places);
         let reset = reset.index(steps.len());
         let mut filtered = Engine::with_memory(&config, &places, memory());
+        let mut short = Engine::with_memory(&config, &places, memory()).short();
         let mut plain = Engine::with_memory(&config, &places, memory()).unfiltered();
         for (index, &step) in steps.iter().enumerate() {
             if index == reset {
                 filtered.reset();
+                short.reset();
                 plain.reset();
             }
-            let stalls = (filtered.step(step), plain.step(step));
-            prop_assert_eq!(stalls.0, stalls.1, "step {} {:?}", index, step);
+            let stall = plain.step(step);
+            prop_assert_eq!(filtered.step(step), stall, "step {} {:?}", index, step);
+            prop_assert_eq!(short.step(step), stall, "step {} {:?}, short", index, step);
         }
         prop_assert_eq!(filtered.statistics(), plain.statistics());
         prop_assert_eq!(filtered.contents(), plain.contents());
+        prop_assert_eq!(short.statistics(), plain.statistics());
+        prop_assert_eq!(short.contents(), plain.contents());
         filtered.check_equations();
     }
 
@@ -147,4 +152,48 @@ fn filter_answers_for_whole_sets() {
     assert_eq!(engine.calls, 512);
     assert_eq!(engine.count("L1D.read_hit"), 9 * 512);
     engine.check_equations();
+}
+
+/// Memory that computes with floating-point numbers.
+struct Fractional;
+
+impl MemoryTimingModel for Fractional {
+    fn request(&mut self, miss: &MissRef) -> MemoryTiming {
+        MemoryTiming {
+            latency: (0.1 * miss.now as f64) as u32 % 100,
+            local: true,
+        }
+    }
+
+    fn home(&self, _: u64) -> u16 {
+        0
+    }
+}
+
+/// The second level, the third and memory have short ways, unless memory must not be asked there.
+#[test]
+fn misses_have_short_ways() {
+    if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("bmi2") {
+        println!("skipped: the host has no AVX2 or BMI2, and no short ways");
+        return;
+    }
+    let config = CacheConfig::xeon_x5680();
+    let places = VcpuPlace::grid(2, 1, 1);
+    // More than the first level holds, than the second, than the third.
+    for (lines, misses) in [(1024, 1024), (8192, 8192), (400_000, 400_000)] {
+        let mut engine = Engine::with_memory(&config, &places, memory()).short();
+        let mut pass = || {
+            for line in 0..lines {
+                engine.read(0, line * 64);
+            }
+            std::mem::take(&mut engine.short_calls)
+        };
+        assert_eq!(pass(), lines - 512, "{lines} lines, until sets are full");
+        assert_eq!(pass(), misses, "{lines} lines");
+        let mut engine = Engine::with_memory(&config, &places, Box::new(Fractional)).short();
+        for line in 0..lines {
+            engine.read(0, line * 64);
+        }
+        assert_eq!(engine.short_calls, 0);
+    }
 }

@@ -18,8 +18,8 @@ pub struct Numa {
     ranges: Vec<Range>,
     /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
     latency: [Vec<u32>; 2],
-    /// Range that the latest look-up found.
-    recent: usize,
+    /// Range that the latest look-up found; one whose socket is `sockets` has no home.
+    recent: Range,
 }
 
 impl Numa {
@@ -49,7 +49,12 @@ impl Numa {
                 table(&config.latency, sockets),
                 table(&config.write_back, sockets),
             ],
-            recent: 0,
+            // None: it ends before it starts.
+            recent: Range {
+                start: 1,
+                last: 0,
+                socket: 0,
+            },
         })
     }
 
@@ -101,17 +106,19 @@ impl MemoryTimingModel for Numa {
     /// # Panics
     /// If `miss.socket` is not below [`Numa::sockets`].
     fn request(&mut self, miss: &MissRef) -> MemoryTiming {
-        let hit = self
-            .ranges
-            .get(self.recent)
-            .is_some_and(|range| range.start <= miss.line && miss.line <= range.last);
-        if !hit {
-            self.recent = self.find(miss.line).unwrap_or(usize::MAX);
+        let recent = &self.recent;
+        if miss.line < recent.start || miss.line > recent.last {
+            self.recent = match self.find(miss.line) {
+                Some(index) => self.ranges[index],
+                // This address alone: what lies beside it may have a home.
+                None => Range {
+                    start: miss.line,
+                    last: miss.line,
+                    socket: self.sockets as u16,
+                },
+            };
         }
-        let home = self
-            .ranges
-            .get(self.recent)
-            .map_or(self.sockets, |range| usize::from(range.socket));
+        let home = usize::from(self.recent.socket);
         let from = usize::from(miss.socket);
         MemoryTiming {
             latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
@@ -122,5 +129,9 @@ impl MemoryTimingModel for Numa {
     fn home(&self, physical: u64) -> u16 {
         self.find(physical)
             .map_or(Self::NO_HOME, |index| self.ranges[index].socket)
+    }
+
+    fn integral(&self) -> bool {
+        true
     }
 }

@@ -93,6 +93,10 @@ pub struct Engine {
     modified: Vec<(u16, u64)>,
     counters: BTreeMap<Key, Counters>,
     pub calls: u64,
+    /// Misses are asked for by [`MemoryModel::miss`] first.
+    short: bool,
+    /// How many of them were answered.
+    pub short_calls: u64,
     pub stall: u64,
 }
 
@@ -128,8 +132,16 @@ impl Engine {
             modified: Vec::new(),
             counters: BTreeMap::new(),
             calls: 0,
+            short: false,
+            short_calls: 0,
             stall: 0,
         }
+    }
+
+    /// Misses that the model has a short way for go there.
+    pub fn short(mut self) -> Engine {
+        self.short = true;
+        self
     }
 
     pub fn unfiltered(mut self) -> Engine {
@@ -183,21 +195,27 @@ impl Engine {
             modified: &[],
         };
         self.tell_modified();
+        let reference = MemRef {
+            vcpu: step.vcpu,
+            privilege,
+            access: step.access,
+            context: Context(step.context),
+            physical: step.address,
+            linear: step.address,
+            size: 1,
+            now: self.stall,
+        };
         let mut updates = Vec::new();
-        let outcome = self.model.reference(
-            hits,
-            &MemRef {
-                vcpu: step.vcpu,
-                privilege,
-                access: step.access,
-                context: Context(step.context),
-                physical: step.address,
-                linear: step.address,
-                size: 1,
-                now: self.stall,
-            },
-            &mut updates,
-        );
+        let short = match hits.oldest {
+            Some(oldest) if self.short => self.model.miss(&[], oldest, &reference),
+            _ => None,
+        };
+        if let Some(outcome) = short {
+            assert!(outcome.filter() >= Permission::Read);
+            assert_eq!(outcome.replaced(), hits.oldest);
+            self.short_calls += 1;
+        }
+        let outcome = short.unwrap_or_else(|| self.model.reference(hits, &reference, &mut updates));
         for update in updates {
             let slots = &mut self.slots[usize::from(update.vcpu)][update.side as usize];
             let slot = (update.line >> geometry.line_shift) as usize % slots.len();
