@@ -14,6 +14,7 @@ mod filter;
 mod lookup;
 mod lower;
 mod memory;
+mod miss;
 mod mmu;
 mod native;
 mod op;

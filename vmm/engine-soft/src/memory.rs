@@ -484,9 +484,8 @@ impl Cpu {
                 counters.loads += 1
             }
         }
-        let line = self.filter.line(place.physical);
         // Where the filter permits the access, only code on the page or a split brought it here.
-        if !self.filter.permits(place.linear, line, write)
+        if !self.filter.permits(place.linear, place.host as u64, write)
             && self
                 .filter
                 .promote(place.linear, place.len, write)
@@ -539,12 +538,7 @@ impl Cpu {
             modified: self.filter.second.modified.tell(),
         };
         let outcome = platform.reference(hits, reference, &mut self.updates);
-        if outcome.stall() != 0 {
-            let stall = u64::from(outcome.stall());
-            self.stall += stall;
-            self.model_stall += stall;
-            self.counters[usize::from(self.cpl != 3)].stall_cycles += stall;
-        }
+        self.wait(outcome.stall());
         if !self.updates.is_empty() {
             self.apply_filter_updates();
         }

@@ -97,6 +97,8 @@ pub trait Platform {
         reference: &MemRef,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome;
+    /// [`nodescope_plugin_api::MemoryModel::miss`].
+    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
     /// Lines that the running vCPU's filter let be written under [`nodescope_plugin_api::Permission::Exclusive`], when it
     /// gives way to another.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);

@@ -267,6 +267,10 @@ impl Platform for Board {
         outcome
     }
 
+    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        self.model.as_mut()?.miss(modified, oldest, reference)
+    }
+
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(model) = self.model.as_mut() {
             model.modified(vcpu, lines);

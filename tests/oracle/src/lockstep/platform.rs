@@ -43,6 +43,8 @@ pub struct Machine {
     period: u64,
     lines: [u64; 16],
     line_shift: u8,
+    /// Modified lines that a miss without an answer has told of.
+    told: Vec<u64>,
     /// By vCPU.
     caches: [Cache; VCPUS as usize],
 }
@@ -92,6 +94,41 @@ impl Cache {
     }
 }
 
+/// An answer of the model.
+struct Answer {
+    /// Of the lines that updates are about, the one that the reference's takes the place of.
+    place: usize,
+    stall: u32,
+    filter: Permission,
+    /// There is an update.
+    update: bool,
+}
+
+impl Answer {
+    fn draw(r: &mut Random, access: Access) -> Self {
+        let place = r.below(16) as usize;
+        let stall = match r.below(16) {
+            0..=9 => 0,
+            10..=14 => r.below(200) as u32,
+            _ => r.below(5000) as u32,
+        };
+        let filter = match r.below(8) {
+            0 => Permission::None,
+            1 | 2 => Permission::Read,
+            _ if access == Access::Fetch => Permission::Read,
+            3 | 4 => Permission::Exclusive,
+            _ => Permission::ReadWrite,
+        };
+        let update = r.chance(100);
+        Self {
+            place,
+            stall,
+            filter,
+            update,
+        }
+    }
+}
+
 impl Machine {
     /// A machine; `period`: mean cycles between interrupts, zero for none.
     pub fn new(seed: u64, period: u64) -> Self {
@@ -110,6 +147,7 @@ impl Machine {
             period,
             lines: [0; 16],
             line_shift: 6,
+            told: Vec::new(),
             caches: Default::default(),
         }
     }
@@ -150,13 +188,14 @@ impl Machine {
     /// Take hits into account, which must be what the filter was allowed to answer.
     fn hear(&mut self, vcpu: u16, hits: Hits<'_>) {
         let cache = &mut self.caches[usize::from(vcpu)];
-        for line in hits.modified {
+        let mut modified = std::mem::take(&mut self.told);
+        modified.extend(hits.modified);
+        for line in &modified {
             let allowed = cache.exclusive.remove(line);
             assert!(allowed, "a write to a line that is not held alone");
         }
-        if hits != Hits::default() {
-            self.log
-                .push(Event::Hits(hits.oldest, hits.modified.to_vec()));
+        if hits.oldest.is_some() || !modified.is_empty() {
+            self.log.push(Event::Hits(hits.oldest, modified));
         }
     }
 
@@ -256,22 +295,15 @@ impl Platform for Machine {
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
         self.hear(reference.vcpu, hits);
-        let r = &mut self.model;
         let line = reference.physical >> self.line_shift << self.line_shift;
-        self.lines[r.below(16) as usize] = line;
-        let stall = match r.below(16) {
-            0..=9 => 0,
-            10..=14 => r.below(200) as u32,
-            _ => r.below(5000) as u32,
-        };
-        let filter = match r.below(8) {
-            0 => Permission::None,
-            1 | 2 => Permission::Read,
-            _ if reference.access == Access::Fetch => Permission::Read,
-            3 | 4 => Permission::Exclusive,
-            _ => Permission::ReadWrite,
-        };
-        if r.chance(100) {
+        let Answer {
+            place,
+            stall,
+            filter,
+            update,
+        } = Answer::draw(&mut self.model, reference.access);
+        self.lines[place] = line;
+        if update {
             // The seam's promise: of other lines than the one that is answered.
             updates.extend(self.update(reference.vcpu, Some(line)));
         }
@@ -293,6 +325,21 @@ impl Platform for Machine {
         }
         self.log.push(Event::Reference(*reference, outcome));
         outcome
+    }
+    fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        // What the answer is going to be, in this way or the other: the interpreter knows only that one.
+        let mut ahead = self.model.clone();
+        let answer = Answer::draw(&mut ahead, reference.access);
+        if answer.filter == Permission::None || answer.update || ahead.chance(200) {
+            self.told.extend(modified);
+            return None;
+        }
+        let hits = Hits {
+            oldest: Some(oldest),
+            modified,
+        };
+        let mut updates = Vec::new();
+        Some(self.reference(hits, reference, &mut updates))
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         let hits = Hits {

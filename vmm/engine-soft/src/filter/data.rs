@@ -2,8 +2,9 @@
 
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
-use super::second::{EXCLUSIVE, Lane, NOWHERE, SecondLevel};
-use super::sets::Position;
+use super::isa::Isa;
+use super::second::{Place, SecondLevel, Writes};
+use super::sets::{LANES, Oldest, Position};
 
 /// Slots for pages, for each privilege.
 const PAGES: usize = 2048;
@@ -26,7 +27,7 @@ pub struct Entry {
     pub write: u64,
     /// Host address of the page or line.
     pub host: u64,
-    /// Physical address of the page or line.
+    /// Physical address of the page; of the line only where whole sets are not kept.
     pub physical: u64,
 }
 
@@ -168,7 +169,7 @@ impl DataFilter {
     /// Slot of the page of an address, for the current privilege.
     #[inline(always)]
     fn page_slot(&self, linear: u64) -> usize {
-        (linear >> PAGE_SHIFT) as usize % PAGES + self.privilege * PAGES
+        (linear >> PAGE_SHIFT) as usize % PAGES + (self.privilege & 1) * PAGES
     }
 
     /// The base address of an empty slot: it is not canonical, and it belongs to another slot, so that no address, not even
@@ -274,8 +275,8 @@ impl DataFilter {
         for slot in 0..self.entries.len() {
             self.entries[slot].write = self.nowhere(slot);
         }
-        for lane in &mut self.second.lanes {
-            lane.forbid = [self.unit as u32; 2];
+        for lane in 0..LANES {
+            self.second.set_writes(lane, Writes::Forbidden);
         }
     }
 
@@ -316,11 +317,12 @@ impl DataFilter {
         linear & !(self.unit - 1)
     }
 
-    /// Whether the entry of an address holds this physical line and permits an access.
-    pub fn permits(&self, linear: u64, line: u64, write: bool) -> bool {
+    /// Whether the entry of an address holds what is at this host address, and permits an access.
+    pub fn permits(&self, linear: u64, host: u64, write: bool) -> bool {
         let entry = self.entry(linear);
         let tag = self.tag(linear);
-        entry.physical == line && tag == if write { entry.write } else { entry.read }
+        let there = entry.host == host - (linear - tag);
+        there && tag == if write { entry.write } else { entry.read }
     }
 
     /// Enter the page of an address.
@@ -381,6 +383,23 @@ impl DataFilter {
         }
     }
 
+    /// A model has let a line take the place of the oldest of its set, and permits so much.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)]
+    pub fn succeed(
+        &mut self,
+        isa: impl Isa,
+        linear: u64,
+        host: u64,
+        line: u64,
+        held: Permission,
+        oldest: &Oldest,
+        writable: bool,
+    ) {
+        let lane = self.second.sets.succeed(isa, oldest, line);
+        self.enter_new(linear, host, line, held, lane, writable);
+    }
+
     /// What most misses come to: the line is the only one that is new in its set.
     #[inline(always)]
     fn enter_new(
@@ -395,16 +414,12 @@ impl DataFilter {
         let privilege = self.privilege & 1;
         let tag = linear & !(SecondLevel::LINE - 1);
         let host = host - (linear - tag);
-        let forbid = match held {
-            Permission::ReadWrite if writable => 0,
-            Permission::Exclusive if writable => EXCLUSIVE,
-            _ => SecondLevel::LINE as u32,
-        };
+        let writes = Writes::of(held, writable);
         let set = (linear / SecondLevel::LINE) as usize % SecondLevel::SETS;
         let pair = FIRST_LINE + 2 * set;
         self.entries[pair + privilege] = Entry {
             read: tag,
-            write: tag ^ u64::from(forbid),
+            write: writes.address(tag),
             host,
             physical: line,
         };
@@ -413,7 +428,8 @@ impl DataFilter {
         let other = &mut self.entries[pair + (privilege ^ 1)];
         other.read = elsewhere;
         other.write = elsewhere;
-        self.second.enter(lane, privilege, tag, host, forbid);
+        self.second
+            .enter(lane, privilege, tag, Place::new(host, writes));
     }
 
     #[inline(never)]
@@ -431,8 +447,7 @@ impl DataFilter {
         let other = self.slot(linear) + self.first(privilege ^ 1);
         let tag = self.tag(linear);
         let nowhere = self.nowhere(slot);
-        let exclusive = writable && outcome.filter() == Permission::Exclusive;
-        let writable = writable && outcome.filter() == Permission::ReadWrite;
+        let writes = Writes::of(outcome.filter(), writable);
         let readable = outcome.filter() >= Permission::Read;
         let host = host - (linear - tag);
         self.entries[other] = self.empty(other);
@@ -445,7 +460,7 @@ impl DataFilter {
         }
         self.entries[slot] = Entry {
             read: if readable { tag } else { nowhere },
-            write: if writable { tag } else { nowhere },
+            write: if writes == Writes::Pass { tag } else { nowhere },
             host,
             physical: line,
         };
@@ -455,22 +470,9 @@ impl DataFilter {
                 self.second.remove(gone);
             }
         } else {
-            let (lane, new) = self.second.sets.enter(line, outcome.replaced(), position);
-            self.second.linear[privilege][lane] = tag;
-            let entry = &mut self.second.lanes[lane];
-            if new {
-                entry.host = host;
-                self.second.linear[privilege ^ 1][lane] = NOWHERE;
-            }
-            entry.forbid[privilege] = match (writable, exclusive) {
-                (true, _) => 0,
-                (_, true) => EXCLUSIVE,
-                _ => self.unit as u32,
-            };
-            if outcome.filter() != Permission::ReadWrite {
-                entry.forbid[privilege ^ 1] = self.unit as u32;
-            }
-            self.second.forgotten = false;
+            let lane = self.second.sets.enter(line, outcome.replaced(), position);
+            self.second
+                .enter(lane, privilege, tag, Place::new(host, writes));
         }
     }
 
@@ -483,29 +485,27 @@ impl DataFilter {
         }
         let (slot, privilege) = (self.slot(linear), self.privilege);
         let tag = self.tag(linear);
+        let wanted = SecondLevel::tag(tag, privilege);
         let lanes = self.second.sets.lanes(self.second.sets.set(linear));
         let lane = lanes.start
-            + self.second.linear[privilege][lanes]
+            + self.second.linear[lanes]
                 .iter()
-                .position(|&t| t == tag)?;
-        let Lane { host, forbid } = self.second.lanes[lane];
-        let mut forbid = forbid[privilege];
-        if write && forbid != 0 {
+                .position(|&t| t == wanted)?;
+        let host = self.second.places[lane].host();
+        let mut writes = self.second.places[lane].writes();
+        if write && writes != Writes::Pass {
             let line = self.second.sets.lines[lane];
-            if forbid != EXCLUSIVE || !self.second.modified.note(line) {
+            if writes != Writes::Exclusive || !self.second.modified.note(line) {
                 return None;
             }
-            forbid = 0;
-            self.second.lanes[lane].forbid[privilege] = 0;
+            writes = Writes::Pass;
+            self.second.set_writes(lane, writes);
         }
         self.second.sets.promote(lane);
-        let entry = slot + self.first(privilege);
-        self.entries[entry] = Entry {
-            read: tag,
-            write: tag ^ u64::from(forbid),
-            host,
-            physical: self.second.sets.lines[lane],
-        };
+        let entry = &mut self.entries[slot + self.first(privilege)];
+        entry.read = tag;
+        entry.write = writes.address(tag);
+        entry.host = host;
         // This address belongs to another slot.
         let elsewhere = tag ^ self.unit;
         let other = slot + self.first(privilege ^ 1);
@@ -517,11 +517,21 @@ impl DataFilter {
 
     /// Lower what is permitted for a line.
     pub fn update(&mut self, update: &FilterUpdate) {
+        let kept = self.second.sets.kept();
+        let lane = match kept {
+            true => self.second.sets.find(update.line),
+            false => None,
+        };
         for privilege in [0, 1] {
             let slot = self.slot(update.line) + self.first(privilege);
             let empty = self.empty(slot);
             let e = &mut self.entries[slot];
-            if e.physical == update.line {
+            // Entries of sets that are kept are made of lanes, and those have no physical address at hand.
+            let there = match lane {
+                Some(lane) => e.host == self.second.places[lane].host(),
+                None => !kept && e.physical == update.line,
+            };
+            if there {
                 match update.permission {
                     Permission::None => *e = empty,
                     Permission::Read => e.write = empty.write,
@@ -529,47 +539,11 @@ impl DataFilter {
                 }
             }
         }
-        if !self.second.sets.kept() {
-            return;
-        }
+        let Some(lane) = lane else { return };
         match update.permission {
             Permission::None => self.second.remove(update.line),
-            Permission::Read => {
-                if let Some(lane) = self.second.sets.find(update.line) {
-                    self.second.lanes[lane].forbid = [self.unit as u32; 2];
-                }
-            }
+            Permission::Read => self.second.set_writes(lane, Writes::Forbidden),
             Permission::Exclusive | Permission::ReadWrite => {}
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A page that is known must not answer for a line that the model has not seen, whatever the line's size.
-    #[test]
-    fn pages_do_not_answer_for_lines_as_large_as_pages() {
-        let mut filter = DataFilter::default();
-        for line_shift in [6, PAGE_SHIFT as u8] {
-            filter.shape(Some(FilterGeometry {
-                line_shift,
-                data_slots: 0,
-                instruction_slots: 0,
-                data_ways: 1,
-                instruction_ways: 1,
-            }));
-            let linear = 0x5000;
-            filter.enter_page(linear, 0x9000, 0x10_0000, true, false);
-            assert!(filter.page(linear, true).is_some());
-            let entry = *filter.entry(linear);
-            assert_eq!(filter.hit(entry.read, linear, 8), None, "{line_shift}");
-            let outcome = Outcome::new(0, Permission::Read, None);
-            filter.enter_line(linear, 0x10_0000, 0x9000, &outcome, None, true);
-            let entry = *filter.entry(linear);
-            assert_eq!(filter.hit(entry.read, linear, 8), Some(0), "{line_shift}");
-            assert_eq!(filter.hit(entry.write, linear, 8), None, "{line_shift}");
         }
     }
 }

@@ -1,17 +1,14 @@
 //! Comparisons of all ways of a set at a time, in instructions that the host has.
 
-use std::arch::x86_64::{
-    __m256i, _mm256_blendv_epi8, _mm256_castsi256_pd, _mm256_cmpeq_epi64, _mm256_cmpgt_epi64,
-    _mm256_loadu_si256, _mm256_movemask_pd, _mm256_permute4x64_epi64, _mm256_set1_epi64x,
-};
+use std::arch::x86_64::*;
 
 /// Instructions of the host that code is compiled for. A value stands for a host that has them.
 pub trait Isa: Copy {
     /// Bit for each word that equals `wanted`.
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32;
 
-    /// Place of the least word, the first one of several; all are less than 2^63.
-    fn least<const N: usize>(self, words: &[u64; N]) -> usize;
+    /// The least word that is not `but`; all are less than 2^63. 2^63 - 1 if there is no other.
+    fn least_but<const N: usize>(self, words: &[u64; N], but: u64) -> u64;
 }
 
 /// What every host has.
@@ -25,11 +22,9 @@ impl Isa for Baseline {
     }
 
     #[inline(always)]
-    fn least<const N: usize>(self, words: &[u64; N]) -> usize {
-        (1..N).fold(
-            0,
-            |least, n| if words[n] < words[least] { n } else { least },
-        )
+    fn least_but<const N: usize>(self, words: &[u64; N], but: u64) -> u64 {
+        let others = words.iter().filter(|&&word| word != but);
+        others.fold(u64::MAX >> 1, |least, &word| least.min(word))
     }
 }
 
@@ -55,6 +50,16 @@ impl Avx2 {
     unsafe fn less(a: __m256i, b: __m256i) -> __m256i {
         // SAFETY: the caller's promise.
         unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
+    }
+
+    /// The same for two words.
+    ///
+    /// # Safety
+    /// The host has AVX.
+    #[inline(always)]
+    unsafe fn less_of_two(a: __m128i, b: __m128i) -> __m128i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm_blendv_epi8(a, b, _mm_cmpgt_epi64(a, b)) }
     }
 
     /// Bits of the words that equal those of a vector.
@@ -84,22 +89,25 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn least<const N: usize>(self, words: &[u64; N]) -> usize {
+    fn least_but<const N: usize>(self, words: &[u64; N], but: u64) -> u64 {
         let (fours, rest) = words.as_chunks::<4>();
         assert!(rest.is_empty(), "sets have eight or sixteen lanes");
-        // SAFETY: as in `bits`.
-        let least = unsafe {
-            let mut least = _mm256_loadu_si256(fours[0].as_ptr().cast());
-            for four in &fours[1..] {
-                least = Self::less(least, _mm256_loadu_si256(four.as_ptr().cast()));
+        // SAFETY: a value of this type stands for a host with AVX2; each four words have the 32 bytes that are read.
+        unsafe {
+            let but = _mm256_set1_epi64x(but as i64);
+            let mut least = _mm256_set1_epi64x(i64::MAX);
+            for four in fours {
+                let words = _mm256_loadu_si256(four.as_ptr().cast());
+                // Out of the way: at least 2^63 - 1.
+                let gone = _mm256_srli_epi64::<1>(_mm256_cmpeq_epi64(words, but));
+                least = Self::less(least, _mm256_or_si256(words, gone));
             }
-            // With the other half, then with the other word of the half: all four are the least then.
-            least = Self::less(least, _mm256_permute4x64_epi64::<0b01_00_11_10>(least));
-            Self::less(least, _mm256_permute4x64_epi64::<0b10_11_00_01>(least))
-        };
-        let equal = Self::bits(words, least);
-        // One is.
-        (equal.trailing_zeros() as usize) % N
+            // With the other half, then with the other word of the half.
+            let high = _mm256_extracti128_si256::<1>(least);
+            let least = Self::less_of_two(_mm256_castsi256_si128(least), high);
+            let least = Self::less_of_two(least, _mm_unpackhi_epi64(least, least));
+            _mm_cvtsi128_si64(least) as u64
+        }
     }
 }
 
@@ -132,13 +140,19 @@ mod tests {
             words.rotate_left(rotation);
             for last in [5, u64::MAX >> 1] {
                 words[15] = last;
-                let least = *words.iter().min().unwrap();
-                let expected = words.iter().position(|&w| w == least).unwrap();
-                assert_eq!(Baseline.least(&words), expected);
-                assert_eq!(avx2.least(&words), expected);
+                let mut sorted = words.to_vec();
+                sorted.sort();
+                sorted.dedup();
+                for (but, least) in [(1, sorted[0]), (sorted[0], sorted[1])] {
+                    assert_eq!(Baseline.least_but(&words, but), least);
+                    assert_eq!(avx2.least_but(&words, but), least);
+                }
+                let (eights, _) = words.as_chunks::<8>();
+                let least = Baseline.least_but(&eights[0], 5);
+                assert_eq!(avx2.least_but(&eights[0], 5), least);
             }
-            let (eights, _) = words.as_chunks::<8>();
-            assert_eq!(avx2.least(&eights[0]), Baseline.least(&eights[0]));
         }
+        assert_eq!(Baseline.least_but(&[7; 8], 7), u64::MAX >> 1);
+        assert_eq!(avx2.least_but(&[7; 8], 7), u64::MAX >> 1);
     }
 }

@@ -11,9 +11,11 @@ mod instruction;
 mod isa;
 mod second;
 mod sets;
+#[cfg(test)]
+mod tests;
 
 pub use data::{DataFilter, Entry, FilterLayout};
 pub use instruction::InstructionFilter;
 pub use isa::{Avx2, Baseline, Isa};
-pub use second::{EXCLUSIVE, Lane, Modified, SecondLevel};
-pub use sets::{LANES, Position, Sets};
+pub use second::{Modified, SecondLevel, Writes};
+pub use sets::{Position, Sets, TICK};

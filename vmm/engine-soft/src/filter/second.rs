@@ -1,36 +1,85 @@
 //! The lines of each set beyond the most recently used one, where translated code finds them.
 
+use nodescope_plugin_api::Permission;
+
 use super::sets::{LANES, Sets};
 
-/// What the filter holds beyond the most recently used line of each set: for each lane of [`Sets`] the linear address at
-/// which its line was last touched, by privilege.
+/// What the filter holds beyond the most recently used line of each set, by the lanes of [`Sets`]. A lane takes little room: all
+/// of them are more than the host's first-level cache has beside the guest's data.
 #[repr(C)]
 pub struct SecondLevel {
     /// Which lines, and their order.
     pub sets: Sets,
-    /// First linear address of a lane's line for user, for the kernel; [`NOWHERE`] where there is none.
-    pub linear: [[u64; LANES]; 2],
-    /// The rest.
-    pub lanes: [Lane; LANES],
+    /// First linear address at which a lane's line was last touched, plus one for the kernel ([`SecondLevel::tag`]);
+    /// [`NOWHERE`] where there is none.
+    pub linear: [u64; LANES],
+    /// Where a lane's line is on the host, and whether it may be written at that address: see [`Place`].
+    pub places: [Place; LANES],
     /// Lines that became modified since the model was last told.
     pub modified: Modified,
     /// No lane has a linear address.
     pub forgotten: bool,
 }
 
-/// See [`SecondLevel`].
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Lane {
-    /// Host address of the line.
-    pub host: u64,
-    /// By privilege: 0 where writes may pass; [`EXCLUSIVE`] where they may once the model is going to hear of it; else the size of
-    /// a line. All but 0 make of an entry's address one that never hits, since it belongs to another slot.
-    pub forbid: [u32; 2],
+/// Host address of a line, whose lowest bits are a [`Writes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Place(u64);
+
+/// Whether a line may be written. As many lines further is an address that never hits an entry of its set, where there are any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Writes {
+    /// They may pass.
+    Pass = 0,
+    /// They may not.
+    Forbidden = 1,
+    /// They may once the model is going to hear of it.
+    Exclusive = 3,
 }
 
-/// Three lines: see [`Lane::forbid`].
-pub const EXCLUSIVE: u32 = 3 * 64;
+impl Writes {
+    /// Bits of a [`Place`].
+    pub const MASK: u64 = 3;
+
+    /// Of a line that a model permits so much of, on a page that may be written or not.
+    #[inline(always)]
+    pub fn of(held: Permission, writable: bool) -> Self {
+        match held {
+            Permission::ReadWrite if writable => Writes::Pass,
+            Permission::Exclusive if writable => Writes::Exclusive,
+            _ => Writes::Forbidden,
+        }
+    }
+
+    /// What an entry of a line at this address has for writes.
+    #[inline(always)]
+    pub fn address(self, line: u64) -> u64 {
+        line ^ (self as u64 * SecondLevel::LINE)
+    }
+}
+
+impl Place {
+    /// `host` is a multiple of a line.
+    #[inline(always)]
+    pub fn new(host: u64, writes: Writes) -> Self {
+        debug_assert!(host.is_multiple_of(SecondLevel::LINE));
+        Place(host | writes as u64)
+    }
+
+    #[inline(always)]
+    pub fn host(self) -> u64 {
+        self.0 & !Writes::MASK
+    }
+
+    pub fn writes(self) -> Writes {
+        match self.0 & Writes::MASK {
+            0 => Writes::Pass,
+            3 => Writes::Exclusive,
+            _ => Writes::Forbidden,
+        }
+    }
+}
 
 /// Lines that were written while the model took them for clean, though held by this cache alone.
 #[derive(Clone, Copy, Debug)]
@@ -69,19 +118,15 @@ impl Modified {
     }
 }
 
-/// Not the first address of any line.
-pub const NOWHERE: u64 = 1;
-const _: () = assert!(size_of::<Lane>() == 16);
+/// Not the tag of any line.
+pub const NOWHERE: u64 = 2;
 
 impl Default for SecondLevel {
     fn default() -> Self {
         Self {
             sets: Sets::default(),
-            linear: [[NOWHERE; LANES]; 2],
-            lanes: [Lane {
-                host: 0,
-                forbid: [0; 2],
-            }; LANES],
+            linear: [NOWHERE; LANES],
+            places: [Place::new(0, Writes::Forbidden); LANES],
             modified: Modified::EMPTY,
             forgotten: true,
         }
@@ -94,22 +139,29 @@ impl SecondLevel {
     /// Most sets.
     pub const SETS: usize = 64;
 
-    /// A line is in a lane for the first time: known by this privilege, at this linear address.
+    /// What [`SecondLevel::linear`] has for a line's first address, where a privilege (0: user, 1: kernel) knows it.
     #[inline(always)]
-    pub fn enter(&mut self, lane: usize, privilege: usize, tag: u64, host: u64, forbid: u32) {
-        self.linear[privilege][lane] = tag;
-        self.linear[privilege ^ 1][lane] = NOWHERE;
-        let kept = &mut self.lanes[lane];
-        kept.host = host;
-        kept.forbid[privilege] = forbid;
-        kept.forbid[privilege ^ 1] = Self::LINE as u32;
+    pub fn tag(line: u64, privilege: usize) -> u64 {
+        line + privilege as u64
+    }
+
+    /// A lane's line is known at this address, by this privilege.
+    #[inline(always)]
+    pub fn enter(&mut self, lane: usize, privilege: usize, line: u64, place: Place) {
+        self.linear[lane] = Self::tag(line, privilege);
+        self.places[lane] = place;
         self.forgotten = false;
+    }
+
+    /// Writes to a lane's line must be asked for, or may pass.
+    pub fn set_writes(&mut self, lane: usize, writes: Writes) {
+        self.places[lane] = Place::new(self.places[lane].host(), writes);
     }
 
     /// Forget linear addresses; lines and their order stay.
     pub fn forget_linear(&mut self) {
         if !self.forgotten {
-            self.linear = [[NOWHERE; LANES]; 2];
+            self.linear = [NOWHERE; LANES];
             self.forgotten = true;
         }
     }
@@ -117,8 +169,7 @@ impl SecondLevel {
     /// A line has left the cache.
     pub fn remove(&mut self, line: u64) {
         if let Some(lane) = self.sets.remove(line) {
-            self.linear[0][lane] = NOWHERE;
-            self.linear[1][lane] = NOWHERE;
+            self.linear[lane] = NOWHERE;
         }
     }
 
@@ -127,7 +178,7 @@ impl SecondLevel {
         if self.forgotten {
             return;
         }
-        for tag in self.linear.as_flattened_mut() {
+        for tag in &mut self.linear {
             if *tag >> 12 == linear >> 12 {
                 *tag = NOWHERE;
             }

@@ -3,6 +3,7 @@
 use nodescope_plugin_api::FilterGeometry;
 
 use super::isa::{Baseline, Isa};
+use super::second::SecondLevel;
 
 /// Most sets that are kept.
 const SETS: usize = 64;
@@ -16,22 +17,41 @@ const NONE: u64 = u64::MAX;
 const NEVER: u64 = u64::MAX - 1;
 /// Its stamp: it never is the oldest.
 const FUTURE: u64 = u64::MAX >> 1;
+/// From one stamp to the next: below are the bytes from the first lane's stamp to that of the lane that has it.
+pub const TICK: u64 = 8 * LANES as u64;
+/// No lane's stamp.
+const UNKNOWN: u64 = 1;
+
+/// The stamp that a lane gets at a time, a multiple of [`TICK`]. At time 0 it has no line.
+#[inline(always)]
+fn stamp(time: u64, lane: usize) -> u64 {
+    time + 8 * lane as u64
+}
+
+/// The lane that has a stamp.
+#[inline(always)]
+fn stamped(stamp: u64) -> usize {
+    (stamp % TICK) as usize / 8
+}
 
 /// A copy of what a model's first-level cache holds, made from the model's own answers: a line stays in one *lane* of its
 /// set until the model takes it away. The order within a set is a stamp that each hit beyond the most recent line renews; the
 /// model itself does not know it.
 #[repr(C)]
 pub struct Sets {
-    /// Advances with every stamp.
+    /// Advances by [`TICK`] with every stamp.
     pub clock: u64,
-    /// When each line last became the most recently used of its set; 0 where there is none.
+    /// When each line last became the most recently used of its set, and its lane, so that a set's least stamp says both.
     pub stamps: [u64; LANES],
     /// Physical lines, or [`NONE`], or [`NEVER`].
     pub lines: [u64; LANES],
+    /// Of each set the least stamp when it was last worked out. It still is the least if a lane has it: stamps only grow, but
+    /// where a line leaves, which leaves [`UNKNOWN`] here.
+    least: [u64; SETS],
     /// log2 of the lanes of a set; 0: nothing is kept.
     lane_shift: u32,
-    line_shift: u32,
-    sets: usize,
+    /// The number of sets, minus one.
+    last_set: usize,
 }
 
 /// Where a line lies, or is to lie.
@@ -42,15 +62,24 @@ pub struct Position {
     pub oldest: Option<u64>,
 }
 
+/// The line of a full set that was used least recently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Oldest {
+    lane: usize,
+    stamp: u64,
+    /// The line.
+    pub line: u64,
+}
+
 impl Default for Sets {
     fn default() -> Self {
         Self {
             clock: 0,
-            stamps: [0; LANES],
+            stamps: std::array::from_fn(|lane| stamp(0, lane)),
             lines: [NONE; LANES],
+            least: [UNKNOWN; SETS],
             lane_shift: 0,
-            line_shift: 0,
-            sets: 0,
+            last_set: 0,
         }
     }
 }
@@ -61,7 +90,8 @@ impl Sets {
     pub fn shape(&mut self, geometry: Option<FilterGeometry>, slots: u8, ways: u8) {
         *self = Self::default();
         let Some(geometry) = geometry else { return };
-        if ways < 2 || slots == 0 || geometry.line_shift != 6 {
+        let kept = SecondLevel::LINE == 1 << geometry.line_shift;
+        if ways < 2 || slots == 0 || !kept {
             return;
         }
         assert!(
@@ -69,8 +99,7 @@ impl Sets {
             "filter geometry has more lines than the engine keeps"
         );
         self.lane_shift = if ways <= 8 { 3 } else { 4 };
-        self.line_shift = geometry.line_shift.into();
-        self.sets = 1 << slots;
+        self.last_set = (1 << slots) - 1;
         for lane in 0..LANES {
             if lane & ((1 << self.lane_shift) - 1) >= ways.into() {
                 self.lines[lane] = NEVER;
@@ -93,7 +122,7 @@ impl Sets {
     /// The set of a line, or of any address in it.
     #[inline(always)]
     pub fn set(&self, line: u64) -> usize {
-        (line >> self.line_shift) as usize & (self.sets - 1)
+        (line / SecondLevel::LINE) as usize & self.last_set
     }
 
     /// First lane of a set, and how many there are.
@@ -113,13 +142,13 @@ impl Sets {
         }
     }
 
-    /// Way of a set that was stamped least recently; an empty one, if there is any.
+    /// The least stamp of a set but for this one: an empty lane's, if there is any.
     #[inline(always)]
-    fn last(&self, isa: impl Isa, set: usize) -> usize {
+    fn least_but(&self, isa: impl Isa, set: usize, stamp: u64) -> u64 {
         if self.lane_shift == 3 {
-            isa.least(&self.stamps.as_chunks::<8>().0[set % SETS])
+            isa.least_but(&self.stamps.as_chunks::<8>().0[set % SETS], stamp)
         } else {
-            isa.least(&self.stamps.as_chunks::<16>().0[set % SETS])
+            isa.least_but(&self.stamps.as_chunks::<16>().0[set % SETS], stamp)
         }
     }
 
@@ -134,8 +163,8 @@ impl Sets {
     /// A hit: the line in this lane is now the most recently used of its set.
     #[inline(always)]
     pub fn promote(&mut self, lane: usize) {
-        self.clock += 1;
-        self.stamps[lane] = self.clock;
+        self.clock += TICK;
+        self.stamps[lane] = stamp(self.clock, lane);
     }
 
     /// Where a line lies, or which line the cache replaces to make room for it.
@@ -150,11 +179,42 @@ impl Sets {
                 oldest: None,
             };
         }
-        let lane = first + self.last(isa, set);
+        let lane = stamped(self.least_but(isa, set, UNKNOWN));
         Position {
             lane,
             oldest: Some(self.lines[lane]).filter(|&oldest| oldest != NONE),
         }
+    }
+
+    /// The line that another takes the place of, in the set of an address; None where the set is not full.
+    #[inline(always)]
+    pub fn oldest(&self, isa: impl Isa, address: u64) -> Option<Oldest> {
+        let set = self.set(address) % SETS;
+        let mut stamp = self.least[set];
+        if self.stamps[stamped(stamp)] != stamp {
+            stamp = self.least_but(isa, set, UNKNOWN);
+        }
+        let lane = stamped(stamp);
+        let line = self.lines[lane];
+        (line != NONE).then_some(Oldest { lane, line, stamp })
+    }
+
+    /// Whether the cache holds a line.
+    #[inline(always)]
+    pub fn holds(&self, isa: impl Isa, line: u64) -> bool {
+        self.holding(isa, self.set(line), line) != 0
+    }
+
+    /// Put a line in the place of the oldest of its set, as the most recently used. Its lane.
+    #[inline(always)]
+    pub fn succeed(&mut self, isa: impl Isa, oldest: &Oldest, line: u64) -> usize {
+        let lane = oldest.lane % LANES;
+        let set = self.set(line) % SETS;
+        // What is asked next is worked out now: whoever asks has to wait for it.
+        self.least[set] = self.least_but(isa, set, oldest.stamp);
+        self.lines[lane] = line;
+        self.promote(lane);
+        lane
     }
 
     /// The same where nothing else has changed: the line lies where [`Sets::position`] said, in place of `replaced` or where there was
@@ -175,9 +235,9 @@ impl Sets {
         Some(lane)
     }
 
-    /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane, and whether that held
-    /// another line before. `position`: what [`Sets::position`] answered before the model did.
-    pub fn enter(&mut self, line: u64, replaced: Option<u64>, position: Position) -> (usize, bool) {
+    /// The model has made a line the most recently used of its set, in place of `replaced`. Its lane. `position`: what
+    /// [`Sets::position`] answered before the model did.
+    pub fn enter(&mut self, line: u64, replaced: Option<u64>, position: Position) -> usize {
         let mut lane = position.lane;
         let there = self.lines[lane];
         if there != replaced.unwrap_or(line) && (replaced.is_some() || there != NONE) {
@@ -190,10 +250,9 @@ impl Sets {
             assert!(way != 0, "a model tells which line it replaced");
             lane = (set << self.lane_shift) + way.trailing_zeros() as usize;
         }
-        let new = self.lines[lane] != line;
         self.lines[lane] = line;
         self.promote(lane);
-        (lane, new)
+        lane
     }
 
     /// A line has left the cache. The lane it had.
@@ -201,7 +260,8 @@ impl Sets {
     pub fn remove(&mut self, line: u64) -> Option<usize> {
         let lane = self.find(line)?;
         self.lines[lane] = NONE;
-        self.stamps[lane] = 0;
+        self.stamps[lane] = stamp(0, lane);
+        self.least[self.set(line)] = UNKNOWN;
         Some(lane)
     }
 }
@@ -220,7 +280,7 @@ mod tests {
         }
     }
 
-    fn enter(sets: &mut Sets, line: u64, replaced: Option<u64>) -> (usize, bool) {
+    fn enter(sets: &mut Sets, line: u64, replaced: Option<u64>) -> usize {
         let position = sets.position(Baseline, line);
         sets.enter(line, replaced, position)
     }
@@ -236,7 +296,7 @@ mod tests {
         let lanes: Vec<usize> = (0..4)
             .map(|n| {
                 assert_eq!(oldest(&sets, n * 128), None, "there is room");
-                enter(&mut sets, n * 128, None).0
+                enter(&mut sets, n * 128, None)
             })
             .collect();
         assert_eq!(oldest(&sets, 1024), Some(0));
@@ -252,19 +312,18 @@ mod tests {
     fn a_line_that_left_makes_room() {
         let mut sets = Sets::default();
         sets.shape(Some(geometry()), 1, 4);
-        let lanes: Vec<usize> = (0..4).map(|n| enter(&mut sets, n * 128, None).0).collect();
+        let lanes: Vec<usize> = (0..4).map(|n| enter(&mut sets, n * 128, None)).collect();
         assert_eq!(sets.remove(128), Some(lanes[1]));
         assert_eq!(sets.remove(128), None);
         assert_eq!(oldest(&sets, 1024), None);
-        assert_eq!(enter(&mut sets, 1024, None), (lanes[1], true));
-        assert_eq!(enter(&mut sets, 1024, None), (lanes[1], false));
+        assert_eq!(enter(&mut sets, 1024, None), lanes[1]);
+        assert_eq!(enter(&mut sets, 1024, None), lanes[1]);
         // A model may replace another line than the oldest, or none since it took one away.
         assert_eq!(oldest(&sets, 2048), Some(0));
-        assert_eq!(enter(&mut sets, 2048, Some(256)), (lanes[2], true));
+        assert_eq!(enter(&mut sets, 2048, Some(256)), lanes[2]);
         let position = sets.position(Baseline, 4096);
         sets.remove(384);
-        let (lane, new) = sets.enter(4096, None, position);
-        assert_eq!((lane, new), (lanes[3], true));
+        assert_eq!(sets.enter(4096, None, position), lanes[3]);
         assert_eq!((sets.find(1024), sets.find(256)), (Some(lanes[1]), None));
     }
 

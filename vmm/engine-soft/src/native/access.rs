@@ -1,7 +1,7 @@
 //! Look-ups that missed are made good: the routine that translated code calls, and the function that it leads to. Every miss of a
 //! model's first level comes this way.
 
-use iced_x86::{Code, Register};
+use iced_x86::{Code, MemoryOperand, Register};
 
 use super::Host;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
@@ -30,53 +30,75 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     }
     a.store(field!(left), LEFT);
     a.ri(Code::Sub_rm64_imm8, RSP, 8);
-    let call = |a: &mut Assembler| {
+    let described = MemoryOperand::with_base(RSP);
+    a.mr(Code::Mov_rm32_r32, described, Register::ECX);
+    let call = |a: &mut Assembler, function: *const ()| {
         a.copy(RDI, CPU);
-        a.rr(Code::Mov_r32_rm32, Register::ESI, Register::ECX);
-        let function = if avx && bmi {
-            self::access_avx2 as *const ()
-        } else {
-            self::access as *const ()
-        };
+        a.rm(Code::Mov_r32_rm32, Register::ESI, described);
         a.constant(RAX, function as u64);
         a.r(Code::Call_rm64, RAX);
     };
+    let long = if avx && bmi {
+        self::access_avx2 as *const ()
+    } else {
+        self::access as *const ()
+    };
     let done = a.label();
-    let (no_vectors, wide) = (a.label(), a.label());
     if avx {
+        // The vector registers are put away, but MXCSR only where the short way does not lead there: to read it waits for all of the
+        // guest's floating-point arithmetic.
+        let no_vectors = a.label();
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
         a.jcc(cc::E, no_vectors);
-        a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
-        a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
-        let default_control = a.label();
-        a.jcc(cc::E, default_control);
-        a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
-        a.bind(default_control);
+        let wide = a.label();
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
         a.jcc(cc::NE, wide);
-        for n in 0..16 {
-            a.mr(Code::Movups_xmmm128_xmm, vector(n), xmm(n));
-        }
-        call(a);
-        for n in 0..16 {
-            a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
-        }
-        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        a.jmp(done);
+        let with_vectors = |a: &mut Assembler, wide: bool| {
+            for n in 0..16 {
+                if wide {
+                    a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
+                } else {
+                    a.mr(Code::Movups_xmmm128_xmm, vector(n), xmm(n));
+                }
+            }
+            if wide {
+                a.plain(Code::VEX_Vzeroupper);
+            }
+            let short_enough = a.label();
+            if bmi {
+                call(a, self::short_access as *const ());
+                a.rr(Code::Test_rm64_r64, RAX, RAX);
+                a.jcc(cc::NE, short_enough);
+            }
+            a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
+            a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
+            let default_control = a.label();
+            a.jcc(cc::E, default_control);
+            a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
+            a.bind(default_control);
+            call(a, long);
+            a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
+            a.bind(short_enough);
+            for n in 0..16 {
+                if wide {
+                    a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
+                } else {
+                    a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
+                }
+            }
+            a.jmp(done);
+        };
+        with_vectors(a, false);
         a.bind(wide);
-        for n in 0..16 {
-            a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
-        }
-        a.plain(Code::VEX_Vzeroupper);
-        call(a);
-        for n in 0..16 {
-            a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
-        }
-        a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        a.jmp(done);
+        with_vectors(a, true);
         a.bind(no_vectors);
+        if bmi {
+            call(a, self::short_access as *const ());
+            a.rr(Code::Test_rm64_r64, RAX, RAX);
+            a.jcc(cc::NE, done);
+        }
     }
-    call(a);
+    call(a, long);
     a.bind(done);
     a.ri(Code::Add_rm64_imm8, RSP, 8);
     a.load(LEFT, field!(left));
@@ -90,6 +112,16 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
 /// An access in one word, for [`access`]: size, read, write, operations of its block.
 pub fn describe(memory: Memory, count: u32) -> u32 {
     memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
+}
+
+impl Cpu {
+    /// Bring the count of retired instructions up to the head of the block of an access. How many instructions the block has.
+    #[inline(always)]
+    fn arrive_at_head(&mut self, what: u32) -> i64 {
+        let count = i64::from(what >> 16);
+        self.retired = self.native.retired_at(self.native.left + count);
+        count
+    }
 }
 
 /// Make good a look-up that missed, for the address in [`super::Native::linear`]: the host address of the operand, or null where
@@ -112,6 +144,34 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
+/// [`access`] for what most misses of a model come to; null, and nothing done, where it is something else. Without floating-point
+/// arithmetic: MXCSR is the guest's.
+///
+/// # Safety
+/// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+unsafe extern "sysv64" fn short_access(cpu: *mut Cpu, what: u32) -> *mut u8 {
+    // SAFETY: as in `runtime::interpret`.
+    let cpu = unsafe { &mut *cpu };
+    let (read, write) = (what & 1 << 8 != 0, what & 1 << 9 != 0);
+    if read == write {
+        return std::ptr::null_mut();
+    }
+    let count = cpu.arrive_at_head(what);
+    let stall = cpu.stall;
+    // SAFETY: the caller's promise.
+    let isa = unsafe { Avx2::assume() };
+    let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
+    let Some(place) = cpu.short_access(isa, linear, len, write) else {
+        return std::ptr::null_mut();
+    };
+    cpu.native.activity.misses += 1;
+    if cpu.stall != stall {
+        cpu.shorten_budget(count);
+    }
+    place
+}
+
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
 #[inline(always)]
@@ -119,9 +179,7 @@ unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     cpu.native.activity.misses += 1;
-    let count = i64::from(what >> 16);
-    let head = cpu.native.left + count;
-    cpu.retired = cpu.native.retired_at(head);
+    let count = cpu.arrive_at_head(what);
     let stall = cpu.stall;
     let place = cpu.quick_access(
         isa,

@@ -9,10 +9,10 @@ use super::assembler::{Assembler, CPU, Label, cc, indexed_field};
 use super::runtime::field;
 use crate::cpu::Cpu;
 use crate::filter::{
-    DataFilter, EXCLUSIVE, Entry, InstructionFilter, Lane, Modified, SecondLevel, Sets,
+    DataFilter, Entry, InstructionFilter, Modified, SecondLevel, Sets, TICK, Writes,
 };
 
-use Register::{EAX, RAX, RCX, RDX, RSI};
+use Register::{EAX, ESI, RAX, RCX, RDX, RSI};
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,14 +47,14 @@ const FILTER: usize = offset_of!(Cpu, filter);
 const SECOND: usize = FILTER + offset_of!(DataFilter, second);
 const SETS: usize = SECOND + offset_of!(SecondLevel, sets);
 const LINEAR: usize = SECOND + offset_of!(SecondLevel, linear);
-const LANE: usize = SECOND + offset_of!(SecondLevel, lanes);
+const PLACES: usize = SECOND + offset_of!(SecondLevel, places);
 const MODIFIED: usize = SECOND + offset_of!(SecondLevel, modified);
 const INSTRUCTION_SETS: usize = offset_of!(Cpu, fetch_filter) + offset_of!(InstructionFilter, sets);
 const CLOCK: usize = offset_of!(Sets, clock);
 const STAMPS: usize = offset_of!(Sets, stamps);
 const LINES: usize = offset_of!(Sets, lines);
 
-/// log2 of the bytes from a set's entry to the next one's, a pair for user and kernel; a lane's number takes three bits of an offset.
+/// log2 of the bytes from a set's entry to the next one's, a pair for user and kernel; a lane's offset counts words of eight bytes.
 const PAIR_SHIFT: u32 = size_of::<[Entry; 2]>().trailing_zeros();
 /// Bytes of a line: no other size is kept.
 const LINE: i32 = 64;
@@ -104,8 +104,9 @@ fn search(a: &mut Assembler, words: usize, key: Register, lane: Register, shift:
 /// Stamp the lane whose offset `lane` is. Uses `scratch`.
 fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
     a.load(scratch, sets + CLOCK);
-    a.ri(Code::Add_rm64_imm8, scratch, 1);
+    a.ri(Code::Add_rm64_imm32, scratch, TICK as i32);
     a.store(sets + CLOCK, scratch);
+    a.rr(Code::Add_r64_rm64, scratch, lane);
     a.mr(
         Code::Mov_rm64_r64,
         indexed_field(sets + STAMPS, lane),
@@ -114,24 +115,11 @@ fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
 }
 
 fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
-    let privilege = usize::from(kernel);
     let half = |kernel: bool| {
         FILTER + offset_of!(DataFilter, entries) + DataFilter::LINES[usize::from(kernel)]
     };
     let (own, other) = (half(kernel), half(!kernel));
-    // A lane's offset counts words of eight bytes; its host address and permissions take two.
-    let lane = |offset: usize| {
-        MemoryOperand::new(
-            CPU,
-            RSI,
-            2,
-            (LANE + offset) as i64,
-            1,
-            false,
-            Register::None,
-        )
-    };
-    let forbid = offset_of!(Lane, forbid) + 4 * privilege;
+    let place = indexed_field(PLACES, RSI);
 
     let start = a.here();
     a.r(Code::Push_r64, RDX);
@@ -143,49 +131,55 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     if shift + 3 > PAIR_SHIFT {
         a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - PAIR_SHIFT) as i32);
     }
-    let absent = search(
-        a,
-        LINEAR + privilege * size_of::<[u64; crate::filter::LANES]>(),
-        RDX,
-        RSI,
-        shift,
-    );
+    if kernel {
+        a.ri(Code::Add_rm64_imm8, RDX, 1);
+    }
+    let absent = search(a, LINEAR, RDX, RSI, shift);
     if write {
         let allowed = a.label();
-        a.mi(Code::Cmp_rm32_imm8, lane(forbid), 0);
+        let writes = |a: &mut Assembler| {
+            a.rm(Code::Mov_r32_rm32, EAX, place);
+            a.ri(Code::And_rm32_imm8, EAX, Writes::MASK as i32);
+        };
+        writes(a);
         a.jcc(cc::E, allowed);
-        a.mi(Code::Cmp_rm32_imm32, lane(forbid), EXCLUSIVE as i32);
+        a.ri(Code::Cmp_rm32_imm8, EAX, Writes::Exclusive as i32);
         a.jcc(cc::NE, absent);
         a.load(RAX, MODIFIED + offset_of!(Modified, count));
         a.ri(Code::Cmp_rm64_imm8, RAX, Modified::ROOM as i32);
         a.jcc(cc::AE, absent);
+        a.r(Code::Push_r64, RDX);
         a.rm(Code::Mov_r64_rm64, RDX, indexed_field(SETS + LINES, RSI));
-        let place = MODIFIED + offset_of!(Modified, lines);
-        let place = MemoryOperand::new(CPU, RAX, 8, place as i64, 1, false, Register::None);
-        a.mr(Code::Mov_rm64_r64, place, RDX);
+        let line = MODIFIED + offset_of!(Modified, lines);
+        let line = MemoryOperand::new(CPU, RAX, 8, line as i64, 1, false, Register::None);
+        a.mr(Code::Mov_rm64_r64, line, RDX);
+        a.r(Code::Pop_r64, RDX);
         a.ri(Code::Add_rm64_imm8, RAX, 1);
         a.store(MODIFIED + offset_of!(Modified, count), RAX);
-        a.mi(Code::Mov_rm32_imm32, lane(forbid), 0);
-        a.load(RDX, field!(linear));
-        a.ri(Code::And_rm64_imm8, RDX, -LINE);
+        a.mi(Code::And_rm64_imm8, place, !(Writes::MASK as i32));
         a.bind(allowed);
     }
     stamp(a, SETS, RSI, RAX);
     // The line becomes its set's entry.
     let entry = |offset: usize| indexed_field(own + offset, RCX);
+    a.rm(Code::Mov_r64_rm64, RAX, place);
+    if kernel {
+        a.ri(Code::Sub_rm64_imm8, RDX, 1);
+    }
     a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, read)), RDX);
-    a.rm(Code::Mov_r64_rm64, RAX, indexed_field(SETS + LINES, RSI));
-    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, physical)), RAX);
-    a.rm(Code::Mov_r32_rm32, EAX, lane(forbid));
-    a.rr(Code::Xor_r64_rm64, RAX, RDX);
-    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, write)), RAX);
+    // As [`Writes::address`].
+    a.rr(Code::Mov_r32_rm32, ESI, EAX);
+    a.ri(Code::And_rm32_imm8, ESI, Writes::MASK as i32);
+    a.rr(Code::Xor_r64_rm64, RAX, RSI);
+    a.ri(Code::Shl_rm32_imm8, ESI, LINE.trailing_zeros() as i32);
+    a.rr(Code::Xor_r64_rm64, RSI, RDX);
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, write)), RSI);
+    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, host)), RAX);
     // An address that belongs to another slot: the other privilege has no line of this set.
     a.ri(Code::Xor_rm64_imm8, RDX, LINE);
     for tag in [offset_of!(Entry, read), offset_of!(Entry, write)] {
         a.mr(Code::Mov_rm64_r64, indexed_field(other + tag, RCX), RDX);
     }
-    a.rm(Code::Mov_r64_rm64, RAX, lane(offset_of!(Lane, host)));
-    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, host)), RAX);
     a.load(RDX, field!(linear));
     a.ri(Code::And_rm32_imm8, Register::EDX, LINE - 1);
     a.rr(Code::Add_r64_rm64, RAX, RDX);

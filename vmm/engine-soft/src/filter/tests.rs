@@ -1,0 +1,175 @@
+use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege, Side};
+
+use super::{Baseline, DataFilter};
+
+/// A page that is known must not answer for a line that the model has not seen, whatever the line's size.
+#[test]
+fn pages_do_not_answer_for_lines_as_large_as_pages() {
+    let mut filter = DataFilter::default();
+    for line_shift in [6, 12] {
+        filter.shape(Some(FilterGeometry {
+            line_shift,
+            data_slots: 0,
+            instruction_slots: 0,
+            data_ways: 1,
+            instruction_ways: 1,
+        }));
+        let linear = 0x5000;
+        filter.enter_page(linear, 0x9000, 0x10_0000, true, false);
+        assert!(filter.page(linear, true).is_some());
+        let entry = *filter.entry(linear);
+        assert_eq!(filter.hit(entry.read, linear, 8), None, "{line_shift}");
+        let outcome = Outcome::new(0, Permission::Read, None);
+        filter.enter_line(linear, 0x10_0000, 0x9000, &outcome, None, true);
+        let entry = *filter.entry(linear);
+        assert_eq!(filter.hit(entry.read, linear, 8), Some(0), "{line_shift}");
+        assert_eq!(filter.hit(entry.write, linear, 8), None, "{line_shift}");
+    }
+}
+
+/// A filter of lines of 64 bytes in 64 sets of two.
+fn of_pairs() -> DataFilter {
+    let mut filter = DataFilter::default();
+    filter.shape(Some(FilterGeometry {
+        line_shift: 6,
+        data_slots: 6,
+        instruction_slots: 6,
+        data_ways: 2,
+        instruction_ways: 2,
+    }));
+    filter.set_privilege(Privilege::User);
+    filter
+}
+
+/// A model answers for a line that is not in the filter, in the place of `replaced`.
+fn answer(filter: &mut DataFilter, linear: u64, held: Permission, replaced: Option<u64>) {
+    let outcome = Outcome::new(0, held, replaced);
+    let position = filter.second.sets.position(Baseline, linear);
+    let host = linear + (1 << 40);
+    filter.enter_line(linear, host, linear, &outcome, Some(position), true);
+}
+
+fn reads(filter: &DataFilter, linear: u64) -> bool {
+    filter.hit(filter.entry(linear).read, linear, 8).is_some()
+}
+
+fn writes(filter: &DataFilter, linear: u64) -> bool {
+    filter.hit(filter.entry(linear).write, linear, 8).is_some()
+}
+
+/// What one privilege may touch, the other must ask for: as the most recent line of its set, and as another one.
+#[test]
+fn lines_are_known_to_the_privilege_that_asked() {
+    let mut filter = of_pairs();
+    let (line, next) = (0x5000, 0x6000);
+    answer(&mut filter, line, Permission::ReadWrite, None);
+    assert!(reads(&filter, line) && writes(&filter, line));
+    filter.set_privilege(Privilege::Kernel);
+    assert!(!reads(&filter, line) && !writes(&filter, line));
+    assert_eq!(filter.promote(line, 8, false), None);
+    answer(&mut filter, next, Permission::ReadWrite, None);
+    assert!(reads(&filter, next));
+    filter.set_privilege(Privilege::User);
+    assert!(!reads(&filter, next) && !reads(&filter, line));
+    assert_eq!(filter.promote(next, 8, false), None);
+    assert!(filter.promote(line, 8, true).is_some());
+    filter.set_privilege(Privilege::Kernel);
+    assert!(!reads(&filter, line) && !reads(&filter, next));
+    // Asked for again at the other privilege, the line is known to that one alone.
+    answer(&mut filter, line, Permission::ReadWrite, None);
+    assert!(reads(&filter, line));
+    filter.set_privilege(Privilege::User);
+    assert_eq!(filter.promote(line, 8, false), None);
+}
+
+/// A line that is held alone may be written once the model is going to hear of it.
+#[test]
+fn the_first_write_to_an_exclusive_line_is_noted() {
+    let mut filter = of_pairs();
+    for (held, passes) in [
+        (Permission::Read, false),
+        (Permission::Exclusive, true),
+        (Permission::ReadWrite, true),
+    ] {
+        let line = 0x5000 + ((held as u64) << 6);
+        answer(&mut filter, line, held, None);
+        assert!(reads(&filter, line));
+        assert_eq!(writes(&filter, line), held == Permission::ReadWrite);
+        assert_eq!(filter.promote(line, 8, true).is_some(), passes, "{held:?}");
+        let noted: &[u64] = match held {
+            Permission::Exclusive => &[line],
+            _ => &[],
+        };
+        assert_eq!(filter.second.modified.tell(), noted, "{held:?}");
+        assert_eq!(writes(&filter, line), passes, "{held:?}");
+    }
+}
+
+/// Updates reach the most recent line of a set and the others; the rest of the set stays.
+#[test]
+fn updates_lower_what_lines_permit() {
+    for recent in [false, true] {
+        for permission in [Permission::Read, Permission::None] {
+            let mut filter = of_pairs();
+            let (line, other) = (0x5000, 0x6000);
+            let order = if recent { [other, line] } else { [line, other] };
+            for line in order {
+                answer(&mut filter, line, Permission::ReadWrite, None);
+            }
+            filter.update(&FilterUpdate {
+                vcpu: 0,
+                side: Side::Data,
+                line,
+                permission,
+            });
+            assert_eq!(
+                reads(&filter, line),
+                recent && permission == Permission::Read
+            );
+            assert!(!writes(&filter, line));
+            assert_eq!(filter.promote(line, 8, true), None);
+            let held = filter.promote(line, 8, false).is_some();
+            assert_eq!(held, permission == Permission::Read);
+            assert!(filter.promote(other, 8, true).is_some());
+        }
+    }
+}
+
+/// The short way replaces the line that was used least recently, as the long one does.
+#[test]
+fn the_oldest_line_goes_first() {
+    let mut filter = of_pairs();
+    let set = |n: u64| 0x5000 + n * 0x1000;
+    assert_eq!(filter.second.sets.oldest(Baseline, set(0)), None);
+    for n in [0, 1] {
+        answer(&mut filter, set(n), Permission::Read, None);
+    }
+    for (next, used, gone) in [(2, 0, 1), (3, 0, 2), (4, 3, 0), (5, 4, 3), (6, 5, 4)] {
+        assert!(filter.promote(set(used), 8, false).is_some());
+        let position = filter.second.sets.position(Baseline, set(next));
+        assert_eq!(position.oldest, Some(set(gone)));
+        let oldest = filter.second.sets.oldest(Baseline, set(next)).unwrap();
+        assert_eq!(oldest.line, set(gone));
+        assert!(!filter.second.sets.holds(Baseline, set(next)));
+        let (linear, host) = (set(next), 1 << 40);
+        filter.succeed(
+            Baseline,
+            linear,
+            host,
+            linear,
+            Permission::Read,
+            &oldest,
+            true,
+        );
+        assert!(filter.second.sets.holds(Baseline, set(next)));
+        assert_eq!(filter.promote(set(gone), 8, false), None);
+    }
+    // A line that leaves makes room, whatever was worked out before.
+    filter.second.remove(set(5));
+    assert_eq!(filter.second.sets.oldest(Baseline, set(7)), None);
+    answer(&mut filter, set(7), Permission::Read, None);
+    assert_eq!(
+        filter.second.sets.oldest(Baseline, set(8)).unwrap().line,
+        set(6)
+    );
+}
