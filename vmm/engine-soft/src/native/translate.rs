@@ -219,8 +219,15 @@ impl Cpu {
                 lines_missed.push((*line, other, next));
             }
             e.a.bind(fetched);
-            e.a.constant(RAX, packed);
-            e.a.mr(Code::Add_rm64_r64, field_of_cpu(field!(packed)), RAX);
+            match i32::try_from(packed) {
+                Ok(packed) => {
+                    e.a.mi(Code::Add_rm64_imm32, field_of_cpu(field!(packed)), packed);
+                }
+                Err(_) => {
+                    e.a.constant(RAX, packed);
+                    e.a.mr(Code::Add_rm64_r64, field_of_cpu(field!(packed)), RAX);
+                }
+            }
             let counters = std::mem::offset_of!(Cpu, counters)
                 + translation.privilege * size_of::<nodescope_plugin_api::Counters>();
             for (class, n) in translation.flops() {
