@@ -1,0 +1,214 @@
+//! Nodes on any number of host threads: the same quanta, the same ends, and nobody ahead of what others may still tell him. The
+//! vCPUs here do nothing but take the host's time.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use nodescope_cluster::executor::{Executor, Stretch};
+use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_hypercall::NodeIdentity;
+use nodescope_machine::acpi::PlatformDescription;
+use nodescope_machine::node::{Node, NodeParts, NodeStatus};
+use nodescope_machine::topology::NodeTopology;
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_x86::VcpuState;
+
+/// A cycle a nanosecond.
+const HZ: u64 = 1_000_000_000;
+const PS: u64 = 1000;
+/// Cycles of a quantum.
+const QUANTUM: u64 = 2_000;
+/// First port of the serial console, and the one that power is switched off at.
+const CONSOLE: u16 = 0x3f8;
+const SLEEP: u16 = 0x600;
+/// Soft-off: sleep type 5 and sleep enable (ACPI 6.5, section 4.8.3.7).
+const OFF: u8 = 5 << 2 | 1 << 5;
+
+/// A vCPU that runs to each limit at once.
+struct Idler {
+    node: usize,
+    cycles: u64,
+    state: VcpuState,
+    /// How far all nodes have come.
+    reached: Arc<Vec<AtomicU64>>,
+    random: u64,
+    /// When it says something on the console.
+    speaks_at: Vec<u64>,
+    off_at: u64,
+}
+
+impl Vcpu for Idler {
+    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
+        for (other, reached) in self.reached.iter().enumerate() {
+            let reached = reached.load(Ordering::SeqCst);
+            assert!(
+                limit.cycles <= reached + QUANTUM,
+                "node {} goes on to {} while node {other} is at {reached}",
+                self.node,
+                limit.cycles,
+            );
+        }
+        // Some take longer than others, and now and then much longer.
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let spins = match self.random >> 59 {
+            0 => 200_000,
+            n => 100 * n,
+        };
+        for _ in 0..spins {
+            std::hint::spin_loop();
+        }
+        let (node, now) = (0, self.cycles);
+        self.cycles = limit.cycles;
+        self.reached[self.node].store(limit.cycles, Ordering::SeqCst);
+        if self
+            .speaks_at
+            .iter()
+            .any(|at| (now..limit.cycles).contains(at))
+        {
+            platform.port_write(node, limit.cycles, CONSOLE, b"!");
+        }
+        if (now..limit.cycles).contains(&self.off_at) {
+            // It keeps nobody else from going on.
+            self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
+            platform.port_write(node, limit.cycles, SLEEP, &[OFF]);
+            return Ok(Exit::Attention);
+        }
+        Ok(Exit::Limit)
+    }
+
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn advance_to(&mut self, cycles: u64) {
+        self.cycles = cycles;
+    }
+
+    fn instructions(&self) -> u64 {
+        self.cycles
+    }
+
+    fn save(&self) -> VcpuState {
+        self.state.clone()
+    }
+
+    fn restore(&mut self, state: &VcpuState) {
+        self.state = state.clone();
+    }
+
+    fn attach(&mut self, _: Option<FilterGeometry>) {}
+
+    fn update_filter(&mut self, _: &[FilterUpdate]) {}
+
+    fn flush_counters(&mut self, _: &mut dyn Platform) {}
+}
+
+/// Nodes that say something at these times, the last of which goes off at one.
+fn nodes(speak_at: &[&[u64]], off_at: u64) -> Vec<Node> {
+    let reached: Arc<Vec<AtomicU64>> =
+        Arc::new(speak_at.iter().map(|_| AtomicU64::new(0)).collect());
+    let last = speak_at.len() - 1;
+    let parts = speak_at.iter().enumerate().map(|(node, speaks_at)| {
+        let mut topology = NodeTopology::uniform(1, 1, 1, 2 << 20);
+        topology.tsc_hz = HZ;
+        NodeParts {
+            index: node as u32,
+            ram: Ram::new(&topology.socket_memory).unwrap(),
+            topology,
+            platform: PlatformDescription::default(),
+            vcpus: vec![Box::new(Idler {
+                node,
+                cycles: 0,
+                state: VcpuState::reset(),
+                reached: reached.clone(),
+                random: node as u64,
+                speaks_at: speaks_at.to_vec(),
+                off_at: if node == last { off_at } else { u64::MAX },
+            })],
+            boot: VcpuState::reset(),
+            virtio: Vec::new(),
+            epoch: 0,
+            identity: NodeIdentity {
+                node: node as u32,
+                nodes: speak_at.len() as u32,
+                vcpus: 1,
+                seed: 0,
+                ipv4: [10, 0, 0, 1],
+                prefix: 16,
+                mac: [2, 0, 0, 0, 0, 1],
+                name: String::new(),
+                text: String::new(),
+            },
+        }
+    });
+    parts.map(|parts| Node::new(parts).unwrap()).collect()
+}
+
+/// When each stretch ended, what the nodes were, and who had something to say, until one is off.
+fn ends(
+    threads: usize,
+    speak_at: &[&[u64]],
+    off_at: u64,
+) -> Vec<(u64, Vec<NodeStatus>, Vec<bool>)> {
+    let executor = Executor::new(nodes(speak_at, off_at));
+    let mut ends: Vec<(u64, Vec<NodeStatus>, Vec<bool>)> = Vec::new();
+    executor.run(threads, |stretch| {
+        loop {
+            let now = ends.last().map_or(0, |end| end.0);
+            let (reached, statuses) = stretch(Stretch {
+                first_ps: now + QUANTUM * PS,
+                lookahead_ps: QUANTUM * PS,
+                limit_ps: u64::MAX,
+                until_ps: u64::MAX,
+                most: 1000,
+            });
+            let said = (0..executor.len())
+                .map(|node| executor.with_node(node, |node| !node.take_console().is_empty()))
+                .collect();
+            let statuses = statuses.unwrap();
+            let over = statuses.contains(&NodeStatus::Off);
+            ends.push((reached, statuses, said));
+            if over {
+                return;
+            }
+        }
+    });
+    ends
+}
+
+/// As many threads as nodes, fewer, more than the host has cores.
+#[test]
+fn quanta_are_the_same_on_any_number_of_threads() {
+    let speak_at: [&[u64]; 5] = [
+        &[],
+        &[1, 31_000, 700_000],
+        &[31_500],
+        &[QUANTUM * 40],
+        &[700_000],
+    ];
+    let off_at = 1_001_999;
+    let expected: Vec<(u64, Vec<bool>)> = [
+        (QUANTUM, [1, 1]),
+        (32_000, [1, 2]),
+        (QUANTUM * 41, [3, 3]),
+        (702_000, [1, 4]),
+        (1_002_000, [9, 9]),
+    ]
+    .map(|(end, who)| (end * PS, (0..5).map(|node| who.contains(&node)).collect()))
+    .to_vec();
+    for threads in [1, 2, 3, 5, 8] {
+        let ends = ends(threads, &speak_at, off_at);
+        let found: Vec<(u64, Vec<bool>)> = ends
+            .iter()
+            .map(|(end, _, said)| (*end, said.clone()))
+            .collect();
+        assert_eq!(found, expected, "{threads} threads");
+        let (_, statuses, _) = ends.last().unwrap();
+        assert_eq!(statuses[4], NodeStatus::Off);
+        assert!(statuses[..4].iter().all(|s| *s == NodeStatus::Running));
+    }
+}
