@@ -157,7 +157,7 @@ impl Executor {
     }
 
     fn node(&self, index: usize) -> MutexGuard<'_, Node> {
-        // A panic of a worker ends the process through the scope; the data is never used after it.
+        // A panic of a worker ends the run through the scope; the data is never used after it.
         let node = self.nodes[index].0.lock();
         node.unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,15 +207,17 @@ impl Executor {
         body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>)) -> R,
     ) -> R {
         let helpers = threads.clamp(1, self.len().max(1)) - 1;
+        self.quantum.0.stop.store(false, Ordering::Relaxed);
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
                 scope.spawn(move || self.help(thread, helpers + 1));
             }
-            let result = body(&mut |stretch| self.quanta(stretch, helpers + 1));
-            self.quantum.0.stop.store(true, Ordering::Relaxed);
-            self.quantum.0.number.fetch_add(1, Ordering::SeqCst);
-            self.gate.open();
-            result
+            // However this ends: the scope waits for the helpers.
+            let _dismissal = Dismissal {
+                executor: self,
+                only_in_panic: false,
+            };
+            body(&mut |stretch| self.quanta(stretch, helpers + 1))
         })
     }
 
@@ -235,6 +237,10 @@ impl Executor {
             if over.load(Ordering::Acquire) >= quantum {
                 break;
             }
+            assert!(
+                !shared.stop.load(Ordering::Acquire),
+                "a thread that runs nodes has panicked"
+            );
             quantum = shared.number.load(Ordering::Acquire);
         }
         let statuses = (0..self.len())
@@ -281,6 +287,10 @@ impl Executor {
     }
 
     fn help(&self, thread: usize, threads: usize) {
+        let _dismissal = Dismissal {
+            executor: self,
+            only_in_panic: true,
+        };
         let mut seen = 0;
         loop {
             let begins = |order| self.quantum.0.number.load(order) != seen;
@@ -332,6 +342,23 @@ impl Executor {
         // The last one sees what the others have stored.
         if self.end.0.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end(quantum);
+        }
+    }
+}
+
+/// Sends all threads home when it is dropped: the quantum that they wait for would never end.
+struct Dismissal<'a> {
+    executor: &'a Executor,
+    only_in_panic: bool,
+}
+
+impl Drop for Dismissal<'_> {
+    fn drop(&mut self) {
+        if !self.only_in_panic || std::thread::panicking() {
+            let quantum = &self.executor.quantum.0;
+            quantum.stop.store(true, Ordering::Release);
+            quantum.number.fetch_add(1, Ordering::SeqCst);
+            self.executor.gate.open();
         }
     }
 }

@@ -36,6 +36,7 @@ struct Idler {
     /// When it says something on the console.
     speaks_at: Vec<u64>,
     off_at: u64,
+    panics_at: u64,
 }
 
 impl Vcpu for Idler {
@@ -61,6 +62,7 @@ impl Vcpu for Idler {
         for _ in 0..spins {
             std::hint::spin_loop();
         }
+        assert!(limit.cycles < self.panics_at, "as it was told");
         let (node, now) = (0, self.cycles);
         self.cycles = limit.cycles;
         self.reached[self.node].store(limit.cycles, Ordering::SeqCst);
@@ -107,8 +109,8 @@ impl Vcpu for Idler {
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }
 
-/// Nodes that say something at these times, the last of which goes off at one.
-fn nodes(speak_at: &[&[u64]], off_at: u64) -> Vec<Node> {
+/// Nodes that say something at these times, the last of which goes off at one; and one may panic in the middle.
+fn nodes(speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<Node> {
     let reached: Arc<Vec<AtomicU64>> =
         Arc::new(speak_at.iter().map(|_| AtomicU64::new(0)).collect());
     let last = speak_at.len() - 1;
@@ -128,6 +130,10 @@ fn nodes(speak_at: &[&[u64]], off_at: u64) -> Vec<Node> {
                 random: node as u64,
                 speaks_at: speaks_at.to_vec(),
                 off_at: if node == last { off_at } else { u64::MAX },
+                panics_at: match panics {
+                    Some(panics) if panics == node => off_at / 2,
+                    _ => u64::MAX,
+                },
             })],
             boot: VcpuState::reset(),
             virtio: Vec::new(),
@@ -148,14 +154,13 @@ fn nodes(speak_at: &[&[u64]], off_at: u64) -> Vec<Node> {
     parts.map(|parts| Node::new(parts).unwrap()).collect()
 }
 
+/// A stretch's.
+type End = (u64, Vec<NodeStatus>, Vec<bool>);
+
 /// When each stretch ended, what the nodes were, and who had something to say, until one is off.
-fn ends(
-    threads: usize,
-    speak_at: &[&[u64]],
-    off_at: u64,
-) -> Vec<(u64, Vec<NodeStatus>, Vec<bool>)> {
-    let executor = Executor::new(nodes(speak_at, off_at));
-    let mut ends: Vec<(u64, Vec<NodeStatus>, Vec<bool>)> = Vec::new();
+fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<End> {
+    let executor = Executor::new(nodes(speak_at, off_at, panics));
+    let mut ends: Vec<End> = Vec::new();
     executor.run(threads, |stretch| {
         loop {
             let now = ends.last().map_or(0, |end| end.0);
@@ -201,7 +206,7 @@ fn quanta_are_the_same_on_any_number_of_threads() {
     .map(|(end, who)| (end * PS, (0..5).map(|node| who.contains(&node)).collect()))
     .to_vec();
     for threads in [1, 2, 3, 5, 8] {
-        let ends = ends(threads, &speak_at, off_at);
+        let ends = ends(threads, &speak_at, off_at, None);
         let found: Vec<(u64, Vec<bool>)> = ends
             .iter()
             .map(|(end, _, said)| (*end, said.clone()))
@@ -210,5 +215,16 @@ fn quanta_are_the_same_on_any_number_of_threads() {
         let (_, statuses, _) = ends.last().unwrap();
         assert_eq!(statuses[4], NodeStatus::Off);
         assert!(statuses[..4].iter().all(|s| *s == NodeStatus::Running));
+    }
+}
+
+/// A panic ends the run, on whichever thread it is, and leaves none waiting.
+#[test]
+fn a_panic_ends_all_threads() {
+    for threads in [1, 2, 4] {
+        for node in 0..3 {
+            let run = || ends(threads, &[&[], &[], &[]], 200_000, Some(node));
+            assert!(std::panic::catch_unwind(run).is_err(), "{threads} threads");
+        }
     }
 }
