@@ -16,7 +16,7 @@ use crate::mmu::{Intent, Page};
 use crate::op::{Op, RIP, Trap};
 
 /// Longest block in instructions.
-const MAX_BLOCK: usize = 48;
+pub const MAX_BLOCK: usize = 48;
 /// Longest instruction in bytes (SDM vol. 2A §2.3.11).
 pub const MAX_INSTRUCTION: usize = 15;
 

@@ -25,6 +25,14 @@ enum End {
     Trap,
 }
 
+/// What the run loop does next.
+enum Next {
+    /// Translated code.
+    Code(u64),
+    /// A block, by the interpreter.
+    Block(Entry),
+}
+
 impl Cpu {
     /// The vCPU's clock in cycles at the running operation: what the guest and its devices take for the time. It does not depend
     /// on where blocks begin and budgets end.
@@ -185,29 +193,29 @@ impl Cpu {
             let (retired, stall) = (self.retired, self.stall);
             let mut left = bound;
             let done = loop {
-                let entry = match self.block() {
-                    Ok(entry) => entry,
-                    Err(Trap) => break Err(Trap),
-                };
                 let before = self.retired;
-                let code = if left >= i64::from(entry.count) && !self.take_interpret_next() {
-                    self.translated(entry)
-                } else {
-                    None
+                let next = match self.known_code(left) {
+                    Some(code) => Next::Code(code),
+                    None => match self.block() {
+                        Ok(entry) => self.next_of(entry, left),
+                        Err(Trap) => break Err(Trap),
+                    },
                 };
-                let done = if let Some(code) = code {
-                    let budget = Budget {
-                        cycles: budget,
-                        instructions,
-                        retired,
-                        stall,
-                        deliver,
-                    };
-                    self.run_translated(code, left, budget)
-                } else if ATTACHED {
-                    self.run_attached(entry, left)
-                } else {
-                    self.run_block(entry, left.min(i64::from(entry.count)) as usize)
+                let done = match next {
+                    Next::Code(code) => {
+                        let budget = Budget {
+                            cycles: budget,
+                            instructions,
+                            retired,
+                            stall,
+                            deliver,
+                        };
+                        self.run_translated(code, left, budget)
+                    }
+                    Next::Block(entry) if ATTACHED => self.run_attached(entry, left),
+                    Next::Block(entry) => {
+                        self.run_block(entry, left.min(i64::from(entry.count)) as usize)
+                    }
                 };
                 left -= self.retired.wrapping_sub(before) as i64;
                 let goes_on = matches!(done, Ok(Flow::Next | Flow::Branch));
@@ -226,6 +234,17 @@ impl Cpu {
             }
         }
         End::Look
+    }
+
+    /// How a block is to be run.
+    #[inline(always)]
+    fn next_of(&mut self, entry: Entry, left: i64) -> Next {
+        let code = if left >= i64::from(entry.count) && !self.take_interpret_next() {
+            self.translated(entry)
+        } else {
+            None
+        };
+        code.map_or(Next::Block(entry), Next::Code)
     }
 
     /// Execute the first `count` operations of a block; `gpr[RIP]` is the address of the next instruction afterwards (of

@@ -38,6 +38,7 @@ use nodescope_x86::bits::rflags;
 use crate::block::Block;
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
+use crate::fetch::MAX_BLOCK;
 use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::keeps_undefined_flags;
@@ -457,6 +458,21 @@ impl Cpu {
             }
         }
         self.native.seen = seen;
+    }
+
+    /// The host code for the instruction pointer, if it was asked for since translations last changed, and may be run without
+    /// a look at its block: it is not what translated code was left for, and `left` instructions are enough for any block.
+    #[inline]
+    pub fn known_code(&mut self, left: i64) -> Option<u64> {
+        let native = &self.native;
+        let asks_more = native.pending.is_some() || native.interpret_next || !native.enabled;
+        if asks_more || left < MAX_BLOCK as i64 || self.mode != Mode::Bits64 {
+            return None;
+        }
+        self.catch_up();
+        let ip = self.gpr[RIP as usize];
+        let jump = self.native.jumps[usize::from(self.cpl == 3)][Native::jump_index(ip)];
+        (jump.ip == ip).then_some(jump.code)
     }
 
     /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
