@@ -98,13 +98,16 @@ impl Cpu {
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
         self.probe_write(linear, len)?;
-        if self.attached
-            && let Some(page) = self.cached_page(linear, Intent::Write).copied()
+        if let Some(page) = self.cached_page(linear, Intent::Write).copied()
             && !page.host.is_null()
         {
-            // The load must not take the page for one that cannot be written.
+            // The load must not take the page for one that cannot be written, and must go where the store will: the guest may have
+            // changed the translation without saying so, which the check for writing has seen and what is known for reading has not.
             let place = self.place(&page, linear, len);
             self.enter_page(&place, page.global());
+            if self.attached {
+                self.filter.expect(linear, place.host as u64);
+            }
         }
         self.load(linear)
     }
@@ -436,6 +439,10 @@ impl Cpu {
             return None;
         }
         let global = page.global();
+        if self.attached && read && write {
+            // As in `load_rmw_slow`.
+            self.filter.expect(linear, place.host as u64);
+        }
         if read {
             self.touch(&place, global, Access::Read, false);
         }

@@ -91,3 +91,23 @@ fn invlpg_of_another_page_leaves_code_as_it_is() {
     let renew = |a: &mut CodeAssembler| a.invlpg(byte_ptr(DATA));
     assert_eq!(results(FUNCTION, FUNCTION, &place, renew), (1, 1));
 }
+
+/// A page that was read comes to mean other memory, without a word; then it is written. That takes a look at the page tables, since
+/// the page is not known to be dirty, and the whole instruction goes by what is found there.
+#[test]
+fn a_read_modify_write_reads_where_it_writes() {
+    let page = FUNCTION;
+    let m = Machine::new(|a| {
+        a.mov(eax, dword_ptr(page)).unwrap();
+        a.mov(qword_ptr(entry(page)), (OTHER | 7) as i32).unwrap();
+        a.add(dword_ptr(page), 1).unwrap();
+        a.hlt().unwrap();
+    });
+    // Present, writable, for the user: not dirty.
+    let m = m.poke(entry(page), &(page | 7).to_le_bytes());
+    let m = m.poke(page, &5_u32.to_le_bytes());
+    let m = m.poke(OTHER, &100_u32.to_le_bytes()).steps(3);
+    assert_eq!(m.reg(RAX), 5);
+    let [there, before] = [OTHER, page].map(|at| u32::from_le_bytes(m.peek(at)));
+    assert_eq!((there, before), (101, 5));
+}

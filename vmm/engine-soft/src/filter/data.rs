@@ -325,6 +325,24 @@ impl DataFilter {
         there && tag == if write { entry.write } else { entry.read }
     }
 
+    /// Forget the page of an address if a line of it is known elsewhere than here on the host.
+    pub fn expect(&mut self, linear: u64, host: u64) {
+        let tag = self.tag(linear);
+        let here = host - (linear - tag);
+        let entry = self.entry(linear);
+        let mut elsewhere = entry.read == tag && entry.host != here;
+        if self.second.sets.kept() {
+            let wanted = SecondLevel::tag(tag, self.privilege);
+            let lanes = self.second.sets.lanes(self.second.sets.set(linear));
+            elsewhere |= lanes.into_iter().any(|lane| {
+                self.second.linear[lane] == wanted && self.second.places[lane].host() != here
+            });
+        }
+        if elsewhere {
+            self.flush_page(linear);
+        }
+    }
+
     /// Enter the page of an address.
     pub fn enter_page(
         &mut self,
