@@ -7,7 +7,7 @@ use super::Host;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::plan::Memory;
 use super::registers::HOST;
-use super::runtime::{MXCSR, MXCSR_CONTROL, field, gpr, vector, xmm, ymm};
+use super::runtime::{MXCSR, field, gpr, save_mxcsr, vector, xmm, ymm};
 use crate::cpu::Cpu;
 use crate::filter::{Avx2, Baseline, Isa};
 
@@ -70,12 +70,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
                 a.rr(Code::Test_rm64_r64, RAX, RAX);
                 a.jcc(cc::NE, short_enough);
             }
-            a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
-            a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
-            let default_control = a.label();
-            a.jcc(cc::E, default_control);
-            a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
-            a.bind(default_control);
+            save_mxcsr(a);
             call(a, long);
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
             a.bind(short_enough);

@@ -29,7 +29,7 @@ pub const fn gpr(number: usize) -> usize {
 pub const MXCSR: usize = offset_of!(Cpu, fx) + 24;
 pub const VECTOR: usize = offset_of!(Cpu, vector);
 /// Rounding, flush to zero, denormals are zeros.
-pub const MXCSR_CONTROL: i32 = 0xe040;
+const MXCSR_CONTROL: i32 = 0xe040;
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -67,6 +67,16 @@ pub fn vector(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n)
 }
 
+/// Put the guest's MXCSR away, and leave the host's control in its place. Changes flags.
+pub fn save_mxcsr(a: &mut Assembler) {
+    a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
+    a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
+    let default_control = a.label();
+    a.jcc(cc::E, default_control);
+    a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
+    a.bind(default_control);
+}
+
 /// Assemble the routines for an address; returns their code and where each begins.
 pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
     let avx = host.avx;
@@ -100,12 +110,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.plain(Code::VEX_Vzeroupper);
     }
     a.mi(Code::Mov_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
-    a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
-    a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
-    let default_control = a.label();
-    a.jcc(cc::E, default_control);
-    a.m(Code::Ldmxcsr_m32, field_of_cpu(field!(default_mxcsr)));
-    a.bind(default_control);
+    save_mxcsr(&mut a);
     a.plain(Code::Retnq);
 
     // Take the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
