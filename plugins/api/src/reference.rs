@@ -206,9 +206,8 @@ pub trait MemoryModel: Send {
     ) -> Outcome;
 
     /// What [`MemoryModel::reference`] does for a line that the first level does not hold, if it takes the place of `oldest`
-    /// ([`Hits::oldest`]) no filter changes, and the
-    /// answer permits reads; None, with `modified` heard of and nothing else done, where that is not so or would
-    /// take long. A model need not know such a way.
+    /// ([`Hits::oldest`]), no other line's permission changes in any filter, and the answer permits reads; None, with `modified` heard of
+    /// and nothing else done, where that is not so or would take long. A model need not know such a way.
     ///
     /// While this runs, the processor's floating-point control and exception flags are the guest's: nothing here may compute
     /// with floating-point numbers.

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-use nodescope_plugin_api::{Access, MemRef};
+use nodescope_plugin_api::{Access, MemRef, Permission};
 
 use crate::cpu::Cpu;
 use crate::filter::{Isa, SecondLevel};
@@ -52,6 +52,8 @@ impl Cpu {
         let platform = unsafe { platform.as_mut() };
         let modified = self.filter.second.modified.tell();
         let outcome = platform.miss(modified, oldest.line, &reference)?;
+        debug_assert!(outcome.filter() >= Permission::Read);
+        debug_assert_eq!(outcome.replaced(), Some(oldest.line));
         self.wait(outcome.stall());
         self.filter.succeed(
             isa,

@@ -100,7 +100,7 @@ pub(crate) struct Events {
 }
 
 /// What the paths of [`crate::near`] and [`crate::far`] cost, by kind of access.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortPaths {
     /// A miss of the first level, and a hit of the second.
     pub(crate) second: [u64; 3],
