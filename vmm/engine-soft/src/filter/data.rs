@@ -395,7 +395,7 @@ impl DataFilter {
             && outcome.filter() >= Permission::Read
             && let Some(lane) = self.second.sets.replace(line, outcome.replaced(), position)
         {
-            self.enter_new(linear, host, line, outcome.filter(), lane, writable);
+            self.enter_new(linear, host, outcome.filter(), lane, writable);
         } else {
             self.enter_any(linear, host, line, outcome, position, writable);
         }
@@ -415,32 +415,22 @@ impl DataFilter {
         writable: bool,
     ) {
         let lane = self.second.sets.succeed(isa, oldest, line);
-        self.enter_new(linear, host, line, held, lane, writable);
+        self.enter_new(linear, host, held, lane, writable);
     }
 
     /// What most misses come to: the line is the only one that is new in its set.
     #[inline(always)]
-    fn enter_new(
-        &mut self,
-        linear: u64,
-        host: u64,
-        line: u64,
-        held: Permission,
-        lane: usize,
-        writable: bool,
-    ) {
+    fn enter_new(&mut self, linear: u64, host: u64, held: Permission, lane: usize, writable: bool) {
         let privilege = self.privilege & 1;
         let tag = linear & !(SecondLevel::LINE - 1);
         let host = host - (linear - tag);
         let writes = Writes::of(held, writable);
         let set = (linear / SecondLevel::LINE) as usize % SecondLevel::SETS;
         let pair = FIRST_LINE + 2 * set;
-        self.entries[pair + privilege] = Entry {
-            read: tag,
-            write: writes.address(tag),
-            host,
-            physical: line,
-        };
+        let entry = &mut self.entries[pair + privilege];
+        entry.read = tag;
+        entry.write = writes.address(tag);
+        entry.host = host;
         // This address belongs to another slot.
         let elsewhere = tag ^ SecondLevel::LINE;
         let other = &mut self.entries[pair + (privilege ^ 1)];
