@@ -63,7 +63,7 @@ impl Vcpu for Idler {
             std::hint::spin_loop();
         }
         assert!(limit.cycles < self.panics_at, "as it was told");
-        let (node, now) = (0, self.cycles);
+        let (vcpu, now) = (0, self.cycles);
         self.cycles = limit.cycles;
         self.reached[self.node].store(limit.cycles, Ordering::SeqCst);
         if self
@@ -71,12 +71,12 @@ impl Vcpu for Idler {
             .iter()
             .any(|at| (now..limit.cycles).contains(at))
         {
-            platform.port_write(node, limit.cycles, CONSOLE, b"!");
+            platform.port_write(vcpu, limit.cycles, CONSOLE, b"!");
         }
         if (now..limit.cycles).contains(&self.off_at) {
             // It keeps nobody else from going on.
             self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
-            platform.port_write(node, limit.cycles, SLEEP, &[OFF]);
+            platform.port_write(vcpu, limit.cycles, SLEEP, &[OFF]);
             return Ok(Exit::Attention);
         }
         Ok(Exit::Limit)
@@ -154,10 +154,10 @@ fn nodes(speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<Node> {
     parts.map(|parts| Node::new(parts).unwrap()).collect()
 }
 
-/// A stretch's.
+/// When a stretch ended, what the nodes were, and which had something to say.
 type End = (u64, Vec<NodeStatus>, Vec<bool>);
 
-/// When each stretch ended, what the nodes were, and who had something to say, until one is off.
+/// The ends of all stretches until a node is off.
 fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<End> {
     let executor = Executor::new(nodes(speak_at, off_at, panics));
     let mut ends: Vec<End> = Vec::new();
