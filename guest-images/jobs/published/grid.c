@@ -94,6 +94,7 @@ void grid(int size, int sweeps)
 
     MPI_Barrier(cartesian);
     double residual = total(sweep());
+    one_is_late();
     MPI_Barrier(cartesian);
     double start = MPI_Wtime();
     for (int s = 1; s <= sweeps; s++) {

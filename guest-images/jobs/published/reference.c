@@ -12,6 +12,24 @@ void heat_(const int *size, const int *steps);
 void jacobi_(const int *size, const int *iterations);
 void grid_(const int *size, const int *sweeps);
 
+void one_is_late(void)
+{
+    static int number;
+    int rank, ranks;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    /* Not a power of two, in which algorithms count. */
+    if (rank == 5 * number++ % ranks)
+        for (double end = MPI_Wtime() + 10e-3; MPI_Wtime() < end;)
+            ;
+}
+
+/* The same for Fortran. */
+void one_is_late_(void)
+{
+    one_is_late();
+}
+
 int main(int argc, char **argv)
 {
     MPI_Init(&argc, &argv);

@@ -20,6 +20,9 @@ const PROGRAMS: [(&str, u32, u32); 6] = [
     ("grid-f", 1024, 30),
 ];
 
+/// How often each is run in its job, each time with another rank that is late.
+const REPEATS: u64 = 3;
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let Some(dir) = arguments.next() else {
@@ -61,7 +64,8 @@ fn main() -> ExitCode {
     let commands: Vec<String> = (ranks.iter())
         .flat_map(|&ranks| {
             PROGRAMS.map(|(name, size, steps)| {
-                launch(ranks, &format!("reference {name} {size} {steps}"))
+                let repeats = format!(" {name} {size} {steps}").repeat(REPEATS as usize);
+                launch(ranks, &format!("reference{repeats}"))
             })
         })
         .collect();
@@ -77,9 +81,13 @@ fn main() -> ExitCode {
         for (number, (program, ..)) in PROGRAMS.iter().enumerate() {
             for (place, ranks) in ranks.iter().enumerate() {
                 let job = place * PROGRAMS.len() + number;
+                let sections = |from: usize| {
+                    let section = |number| section(&traces[from], job, number, &cluster);
+                    (0..REPEATS).map(section).collect::<Vec<_>>()
+                };
                 let error = |from: usize| {
-                    let predicted = section(&traces[from], job, 0, &cluster).time;
-                    let emulated = section(&traces[to], job, 0, &cluster).traced;
+                    let predicted: u64 = sections(from).iter().map(|s| s.time).sum();
+                    let emulated: u64 = sections(to).iter().map(|s| s.traced).sum();
                     let error = 100.0 * (predicted as f64 / emulated as f64 - 1.0);
                     (emulated, predicted, error)
                 };
