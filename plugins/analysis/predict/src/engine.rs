@@ -522,7 +522,7 @@ impl<'a> Engine<'a> {
         c.clock = c.served();
         self.queued |= c.inbox.len() > 1;
         c.inbox.clear();
-        (c.ready, c.owed) = (0, 0);
+        (c.ready, c.owed, c.disturbed) = (0, 0, 0);
         let (Some(cause), true) = (c.cause.take(), ready > start) else {
             return;
         };

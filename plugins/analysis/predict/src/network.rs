@@ -141,6 +141,11 @@ impl Channel {
         }
     }
 
+    /// What a single frame of a message costs its receiver: as much as a message of one frame.
+    pub fn receive_frame(&self, bytes: u64) -> Receipt {
+        self.receive(bytes.min(self.first_frame()))
+    }
+
     /// Bytes of a message that its first frame holds.
     fn first_frame(&self) -> u64 {
         self.frames.map_or(u64::MAX, |frames| {

@@ -114,6 +114,36 @@ fn messages_share_the_link_to_their_receiver_by_frames() {
 }
 
 #[test]
+fn frames_of_what_is_not_complete_delay_what_is() {
+    let mut builder = ProgramBuilder::new();
+    builder.receive(rank(1), 0, 10_000).compute(20 * US);
+    builder.receive(rank(2), 0, 20_000).ranks(1);
+    builder.send(rank(0), 0, 10_000).ranks(1);
+    builder.compute(2 * US).send(rank(0), 0, 20_000).ranks(1);
+    let program = builder.finish();
+    let mut cluster = cluster();
+    cluster.sharing = Sharing::Frames;
+    cluster.network.frames = Some(Frames {
+        payload: 1000,
+        header: 0,
+        acknowledge: 0,
+    });
+    cluster.network.queued_overhead = Some(Table::constant(3 * US));
+    // 1 + 17 frames + 5 + 4; the second is there when it is received.
+    assert_eq!(ends(&program, &cluster)[0], (27 + 20 + 4) * US);
+    cluster.takes_in = true;
+    // The last frame of the first comes at 23 us, one of the second at 22 us, which costs 3. Others come from 24 us on,
+    // before the end; all of them cost no more than the message.
+    assert_eq!(ends(&program, &cluster)[0], (22 + 3 + 4 + 3 + 20 + 4) * US);
+    // At 1 us each, those that come until 35 us delay the end beyond the last, which comes at 36 us. So the second is taken in whole: 20 us, and
+    // nothing is left of that.
+    cluster.network.queued_overhead = Some(Table {
+        points: vec![(1000, US), (20_000, 20 * US)],
+    });
+    assert_eq!(ends(&program, &cluster)[0], (23 + 4 + 20 + 20) * US);
+}
+
+#[test]
 fn acknowledgements_take_time_of_the_links_back() {
     let mut builder = ProgramBuilder::new();
     builder.send(rank(1), 0, 4000).receive(rank(1), 1, 4000);

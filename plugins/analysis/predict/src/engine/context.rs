@@ -46,6 +46,8 @@ pub(super) struct Context {
     pub(super) ready: u64,
     /// Processor time after them.
     pub(super) owed: u64,
+    /// The same for frames of messages that are not complete.
+    pub(super) disturbed: u64,
     /// When the completions that it waits for come, and what each costs of the processor.
     pub(super) inbox: Vec<(u64, Receipt)>,
     /// When it entered its current operation.
@@ -147,7 +149,7 @@ impl Context {
                 (false, _) => (clock + owed.queued).max(time + owed.awaited),
             };
         }
-        clock.max(self.ready) + self.owed
+        clock.max(self.ready) + self.owed + self.disturbed
     }
 
     pub(super) fn new(rank: u32) -> Context {
@@ -155,6 +157,7 @@ impl Context {
             clock: 0,
             ready: 0,
             owed: 0,
+            disturbed: 0,
             inbox: Vec::new(),
             entered: 0,
             wake: 0,

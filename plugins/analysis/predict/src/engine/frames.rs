@@ -12,10 +12,24 @@ use crate::network::Channel;
 /// Most pieces of a message.
 const PIECES: u64 = 32;
 
+/// Frames remembered that have passed the link to a node.
+const PASSED: usize = 4 * PIECES as usize;
+
 /// Frames on their way to one node, by the time at which they come to its link.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Coming {
     frames: VecDeque<Frame>,
+    /// When the last of those that have passed the link are received, and what they are parts of.
+    passed: VecDeque<(u64, Part)>,
+}
+
+/// A message of which a frame is a part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Numbers are used again once a message has been received.
+    pub number: u32,
+    /// By which the messages of a number can be told apart.
+    pub sequence: u32,
 }
 
 /// One of them.
@@ -25,8 +39,12 @@ struct Frame {
     head: u64,
     /// How long it takes.
     time: u64,
-    /// Of the last frame of a message, its number.
-    last_of: Option<u32>,
+    /// None of an acknowledgement.
+    of: Option<Part>,
+    /// It is the message's last.
+    last: bool,
+    /// How long after it has passed the link it is received.
+    beyond: u64,
 }
 
 impl Coming {
@@ -35,6 +53,17 @@ impl Coming {
         let frames = &self.frames;
         let at = frames.partition_point(|other| other.head <= frame.head);
         self.frames.insert(at, frame);
+    }
+
+    /// See [`super::Wires::received`]; the link is free from `free` on.
+    pub(super) fn received(&self, free: u64, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
+        let coming = (self.frames.iter())
+            .take_while(move |frame| frame.head < until)
+            .scan(free, |free, frame| {
+                *free = frame.head.max(*free) + frame.time;
+                Some(frame.of.map(|of| (*free + frame.beyond, of)))
+            });
+        self.passed.iter().copied().chain(coming.flatten())
     }
 }
 
@@ -48,19 +77,24 @@ impl Engine<'_> {
         let (begin, left, head, passed) = self.goes((a, b), bytes, time, channel);
         let message = self.messages.get_mut(number);
         (message.left, message.passed) = (left, passed);
+        let sequence = message.sequence;
+        let of = Part { number, sequence };
         let wire = channel.wire(bytes);
         let pieces = channel.number_of_frames(bytes).clamp(1, PIECES);
         // What is in its way at its node is in the way of its frames.
         let (first, takes) = (head + begin + wire - left, left - begin);
         let mut last = first;
         self.acknowledge((a, b), bytes, head, channel);
+        let beyond = channel.beyond_wire(bytes);
         for piece in 0..pieces {
             let (from, to) = (wire * piece / pieces, wire * (piece + 1) / pieces);
             last = first + takes * piece / pieces;
             self.wires.comes[b as usize].add(Frame {
                 head: last,
                 time: to - from,
-                last_of: (piece + 1 == pieces).then_some(number),
+                of: Some(of),
+                last: piece + 1 == pieces,
+                beyond,
             });
         }
         self.wires.count(b, channel.bytes(bytes));
@@ -85,7 +119,9 @@ impl Engine<'_> {
             self.wires.comes[a as usize].add(Frame {
                 head,
                 time: each,
-                last_of: None,
+                of: None,
+                last: false,
+                beyond: 0,
             });
         }
     }
@@ -102,8 +138,16 @@ impl Engine<'_> {
             };
             coming.pop_front();
             let end = self.wires.pass(node, frame.head, frame.time);
-            if let Some(number) = frame.last_of {
-                let message = self.messages.get_mut(number);
+            let Some(of) = frame.of else {
+                continue;
+            };
+            let passed = &mut self.wires.comes[node as usize].passed;
+            if passed.len() == PASSED {
+                passed.pop_front();
+            }
+            passed.push_back((end + frame.beyond, of));
+            if frame.last {
+                let message = self.messages.get_mut(of.number);
                 message.passed = message.passed.max(end);
             }
         }

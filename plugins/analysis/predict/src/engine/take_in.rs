@@ -2,7 +2,8 @@
 //!
 //! An MPI library without a progress thread reads its connections in whatever call waits. It takes in what comes in the order in which it
 //! comes, keeps what nobody has asked for yet, and meanwhile does not see that what it waits for is there. So a rank's wait ends later by
-//! what such messages cost; when it receives them, only the copy is left of their cost.
+//! what such messages cost; when it receives them, only the copy is left of their cost. Of messages in frames, those frames count that come
+//! before the wait is over.
 
 use super::Engine;
 use crate::code::NONE;
@@ -21,7 +22,7 @@ impl Engine<'_> {
             // It has nothing to wait for, and does not look.
             return false;
         }
-        let mut end = self.contexts[at].served();
+        let mut end = self.dealt_with(context);
         loop {
             let known = self.contexts[at].inbox.len();
             self.take_unexpected(context, end);
@@ -29,13 +30,51 @@ impl Engine<'_> {
             if self.contexts[at].inbox.len() == known {
                 break;
             }
-            end = self.contexts[at].served();
+            end = self.dealt_with(context);
         }
         let again = self.overtaken(end);
         if again {
             self.wake(context, end);
         }
         again
+    }
+
+    /// When a rank has dealt with all that it waits for, and with frames that come meanwhile of messages which are not complete by then.
+    /// Each costs as much as a message of one frame, but all of a message no more than the message.
+    fn dealt_with(&mut self, context: u32) -> u64 {
+        let at = context as usize;
+        self.contexts[at].disturbed = 0;
+        let end = self.contexts[at].served();
+        let last = self.contexts[at].ready;
+        let mut disturbed = 0;
+        let mut left: Vec<(u32, u64)> = Vec::new();
+        for (time, of) in self.wires.received(self.node_of[at], end) {
+            let message = self.messages.get(of.number);
+            let complete = !message.flies && message.arrival < end;
+            if message.sequence != of.sequence || message.to != context || complete {
+                continue;
+            }
+            let channel = self.channel(message.from, context);
+            let frame = channel.receive_frame(message.bytes).queued;
+            if time <= last {
+                // It is dealt with before what has been waited for.
+                disturbed = (time + frame).saturating_sub(last);
+                continue;
+            }
+            if time >= end + disturbed {
+                break;
+            }
+            let known = left.iter().position(|&(other, _)| other == of.number);
+            let place = known.unwrap_or_else(|| {
+                left.push((of.number, channel.receive(message.bytes).queued));
+                left.len() - 1
+            });
+            let spent = frame.min(left[place].1);
+            left[place].1 -= spent;
+            disturbed += spent;
+        }
+        self.contexts[at].disturbed = disturbed;
+        end + disturbed
     }
 
     /// Messages that nobody has asked for, of those that arrive before `end`.

@@ -10,7 +10,7 @@
 //! byte has left; then it has arrived after the latency of its way.
 
 use super::fluid::Fluid;
-use super::frames::Coming;
+use super::frames::{Coming, Part};
 use super::{Engine, FLIES, TICK};
 use crate::cluster::{Cluster, Sharing};
 use crate::network::{Channel, Model};
@@ -136,6 +136,15 @@ impl Wires {
         link.busy += time;
         link.free = link.free.max(head) + time;
         link.free
+    }
+
+    /// When frames are received at a node, and of which messages, if they share links: those that have passed the link to it last, and
+    /// those that come to it before `until`, as far as is known.
+    pub(super) fn received(&self, node: u32, until: u64) -> impl Iterator<Item = (u64, Part)> + '_ {
+        let free = self.links.get((self.nodes + node) as usize);
+        let free = free.map_or(0, |link| link.free);
+        let coming = self.comes.get(node as usize).into_iter();
+        coming.flat_map(move |coming| coming.received(free, until))
     }
 
     /// A frame leaves a node, behind others: when.
