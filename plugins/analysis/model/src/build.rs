@@ -65,6 +65,7 @@ impl ProgramBuilder {
             },
             communicator,
             derived: std::mem::take(&mut self.derived),
+            more: false,
             action,
         };
         let op = *self.ops.entry(op.clone()).or_insert_with(|| {
@@ -134,6 +135,28 @@ impl ProgramBuilder {
             request: Some(request),
         };
         self.call(Function::Irecv, 0x40, action)
+    }
+
+    /// Writes to the memory of a rank, and goes on.
+    pub fn put(&mut self, to: PeerRef, bytes: u64, request: u32) -> &mut Self {
+        let action = Action::Remote {
+            to,
+            out: bytes,
+            back: 0,
+            request: Some(request),
+        };
+        self.call(Function::Put, 0x80, action)
+    }
+
+    /// Reads from the memory of a rank, and goes on.
+    pub fn get(&mut self, from: PeerRef, bytes: u64, request: u32) -> &mut Self {
+        let action = Action::Remote {
+            to: from,
+            out: 0,
+            back: bytes,
+            request: Some(request),
+        };
+        self.call(Function::Get, 0x90, action)
     }
 
     /// Waits for requests.

@@ -243,6 +243,17 @@ pub enum Action {
         /// Sender, tag and room; none from `MPI_PROC_NULL`.
         receive: Option<(Source, Option<u32>, u64)>,
     },
+    /// Reads or writes another rank's memory, of which that rank's program takes no notice: something goes there, and something comes back.
+    Remote {
+        /// Whose memory.
+        to: PeerRef,
+        /// Bytes that go.
+        out: u64,
+        /// Bytes that come back; without any, only that it is done.
+        back: u64,
+        /// Request started; without one the call waits for what comes back.
+        request: Option<u32>,
+    },
     /// Waits until such a message is there, and leaves it.
     Probe {
         /// Sender.
@@ -281,6 +292,8 @@ pub struct Op {
     /// Whether what it sends or receives is of a datatype that the program made, as far as the trace tells: elements of more than 32 bytes,
     /// which no predefined datatype has. Data of such types may have to be packed.
     pub derived: bool,
+    /// The call does more, which the next operation is.
+    pub more: bool,
     /// What it does.
     pub action: Action,
 }
@@ -317,6 +330,17 @@ impl Op {
                 send: send.map(|(to, tag, bytes)| (with(to), tag, bytes)),
                 receive: receive.map(|(from, tag, room)| (from.map(&with), tag, room)),
             },
+            Action::Remote {
+                to,
+                out,
+                back,
+                request,
+            } => Action::Remote {
+                to: with(*to),
+                out: *out,
+                back: *back,
+                request: *request,
+            },
             Action::Probe { from, tag } => Action::Probe {
                 from: from.map(&with),
                 tag: *tag,
@@ -332,7 +356,7 @@ impl Op {
     /// The peers, at most two.
     pub fn peers(&self) -> [Option<PeerRef>; 2] {
         match &self.action {
-            Action::Send { to, .. } => [Some(*to), None],
+            Action::Send { to, .. } | Action::Remote { to, .. } => [Some(*to), None],
             Action::Receive { from, .. } | Action::Probe { from, .. } => [from.peer(), None],
             Action::SendReceive { send, receive } => [
                 send.map(|(to, ..)| to),

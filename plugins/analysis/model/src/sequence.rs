@@ -1,6 +1,8 @@
 //! From a trace's events to a sequence of bursts and operations for each rank.
 
 mod calls;
+mod neighbours;
+mod one_sided;
 mod rank;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -289,6 +291,16 @@ impl Job {
                 ));
                 self.members.insert(id, users);
             }
+        }
+        // Windows and neighbours have their messages apart from those of their communicators.
+        let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());
+        for (copy, of) in copies.collect::<BTreeMap<_, _>>() {
+            let members = match of {
+                communicator::WORLD => Some((0..world).collect()),
+                of => self.members.get(&of).cloned(),
+            };
+            self.members
+                .extend(members.map(|members: Vec<u32>| (copy, members)));
         }
         let mut numbers: HashMap<u64, Option<u32>> = HashMap::new();
         numbers.insert(communicator::WORLD, Some(0));

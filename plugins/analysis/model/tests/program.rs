@@ -299,6 +299,7 @@ fn op() -> impl Strategy<Value = Op> {
         },
         communicator: 0,
         derived: site == 3,
+        more: false,
         action,
     })
 }

@@ -43,6 +43,12 @@ pub(crate) enum Act {
         room: u64,
         request: u32,
     },
+    Remote {
+        to: PeerRef,
+        out: u64,
+        back: u64,
+        request: u32,
+    },
     /// An index into the sends and receives at once.
     Both(u32),
     Probe {
@@ -132,6 +138,8 @@ pub struct Code<'p> {
     pub(crate) overlaps: bool,
     /// Some collective does.
     pub(crate) beside: bool,
+    /// Some rank reads or writes another's memory.
+    pub(crate) remote: bool,
 }
 
 impl<'p> Code<'p> {
@@ -165,6 +173,7 @@ impl<'p> Code<'p> {
             open: false,
             overlaps: false,
             beside: false,
+            remote: false,
         };
         let mut places = HashMap::new();
         for (number, op) in program.ops.iter().enumerate() {
@@ -327,6 +336,20 @@ impl<'p> Code<'p> {
                 });
                 Act::Both((self.both.len() - 1) as u32)
             }
+            Action::Remote {
+                to,
+                out,
+                back,
+                request,
+            } => {
+                self.remote = true;
+                Act::Remote {
+                    to: *to,
+                    out: *out,
+                    back: *back,
+                    request: request.unwrap_or(NONE),
+                }
+            }
             Action::Probe { from, tag } => {
                 let from = source(from);
                 self.open = true;
@@ -405,9 +428,9 @@ impl<'p> Code<'p> {
 fn most_requests(op: &Op) -> u32 {
     let after = |request: &u32| request + 1;
     match &op.action {
-        Action::Send { request, .. } | Action::Receive { request, .. } => {
-            request.as_ref().map_or(0, after)
-        }
+        Action::Send { request, .. }
+        | Action::Receive { request, .. }
+        | Action::Remote { request, .. } => request.as_ref().map_or(0, after),
         Action::Collective(collective) => collective.request.as_ref().map_or(0, after),
         Action::Wait { requests } | Action::Free { requests } | Action::Cancel { requests } => {
             requests.iter().map(after).max().unwrap_or(0)

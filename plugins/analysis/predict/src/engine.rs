@@ -18,6 +18,7 @@ mod monitor;
 mod path;
 mod point;
 mod reduced;
+mod remote;
 mod take_in;
 mod timeline;
 mod wires;
@@ -100,7 +101,7 @@ struct WaitSum {
 /// How many events before its own a context's memory is fetched.
 const AHEAD: usize = 8;
 
-/// Event codes beside contexts: a request to send that arrives; a permission that arrives.
+/// Event codes beside contexts: a request to send that arrives, or what goes to another's memory or comes back; a permission that arrives.
 const ASKED: u32 = 1 << 30;
 const GRANTED: u32 = 1 << 31;
 /// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.
@@ -174,6 +175,7 @@ impl<'a> Engine<'a> {
         let shares = cluster.contention
             || beta > 0.0
             || code.beside
+            || code.remote
             || takes_in
             || (!asynchronous && code.overlaps);
         let contexts = (code.ranks.iter().zip(0..))
@@ -462,6 +464,16 @@ impl<'a> Engine<'a> {
                         Target::Context(context),
                     );
                 }
+            }
+            Act::Remote {
+                to,
+                out,
+                back,
+                request,
+            } => {
+                let to = to.resolve(context, self.world);
+                let target = self.target(context, request, to);
+                self.access(context, to, (out, back), target);
             }
             Act::Probe { from, tag } => {
                 let from = self.source(context, from);

@@ -279,6 +279,9 @@ fn linear(
                 Action::Probe { .. } => return fail("what a probe finds depends on what has come"),
                 Action::Mark(_) => return fail("a moment in it is of interest"),
                 Action::Reduced(_) => return fail("it is reduced already"),
+                Action::Remote { .. } => {
+                    return fail("what it reads or writes takes time of another rank's links");
+                }
                 Action::Cancel { .. } => {
                     return fail("whether a cancelled receive got something depends on the order");
                 }

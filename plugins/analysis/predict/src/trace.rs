@@ -30,6 +30,8 @@ struct State {
     made: u32,
     sequence: u64,
     over: bool,
+    /// When a call of several operations was entered, until the last of them.
+    entered: Option<u64>,
 }
 
 struct Writer<'a> {
@@ -123,13 +125,18 @@ pub fn write_trace(
         match calls.get(state.next) {
             Some(call) => {
                 state.next += 1;
-                if matches!(program.ops[call.op as usize].action, Action::Mark(_)) {
+                let op = &program.ops[call.op as usize];
+                if op.more {
+                    state.entered.get_or_insert(call.enter);
+                }
+                if op.more || matches!(op.action, Action::Mark(_)) {
                     queue.push(Reverse((end(rank, state.next), rank)));
                     continue;
                 }
+                let enter = state.entered.take().unwrap_or(call.enter);
                 let record = writer.record(rank, state, call, &calls[state.next..]);
                 state.over |= record.function == Function::Finalize;
-                let call = finished(record, (call.enter, call.leave), cpu);
+                let call = finished(record, (enter, call.leave), cpu);
                 put(&mut out, rank, time, Body::Mpi(Box::new(call)))?;
                 queue.push(Reverse((end(rank, state.next), rank)));
             }
@@ -262,6 +269,8 @@ impl Writer<'_> {
             }
         };
         match &op.action {
+            // What it consists of is not told.
+            _ if composed(op.function) => {}
             // Interpreted again, it must not be taken for one that can be.
             Action::Opaque if collective_class(op.function) => {
                 record.flags = Flags(record.flags.0 | Flags::INTERCOMM.0);
@@ -306,6 +315,23 @@ impl Writer<'_> {
                     (record.source, record.receive_tag) = (got.source, got.tag);
                     record.receive_bytes = *room;
                     record.completions.push(got);
+                }
+            }
+            Action::Remote {
+                to,
+                out,
+                back,
+                request,
+            } => {
+                let to = Peer::Rank(self.resolve(*to, rank));
+                (record.send_bytes, record.receive_bytes) = (*out, *back);
+                match op.function.blocking() {
+                    Function::Get => record.source = to,
+                    Function::Put | Function::Accumulate => record.destination = to,
+                    _ => (record.source, record.destination) = (to, to),
+                }
+                if op.function.class() == Class::StartRma {
+                    start(&mut record, *request, None);
                 }
             }
             Action::Probe { from, tag } => {
@@ -422,6 +448,15 @@ fn id(number: u32) -> u64 {
     }
 }
 
+/// Whether a call is interpreted as messages of several kinds.
+fn composed(function: Function) -> bool {
+    use Class::{Epoch, Neighbor, StartNeighbor, StartSendReceive, Window};
+    matches!(
+        function.class(),
+        Epoch | Neighbor | StartNeighbor | StartSendReceive | Window
+    )
+}
+
 /// The function as records have it: what a persistent operation starts is told by itself.
 fn function(op: &Op) -> Function {
     match (&op.action, op.function.class()) {
@@ -440,8 +475,35 @@ fn function(op: &Op) -> Function {
         {
             Function::Irecv
         }
+        (Action::Collective(collective), _)
+            if matches!(op.function, Function::Start | Function::Startall) =>
+        {
+            begun(collective.kind)
+        }
         // Requests that are given up are told by what completes them.
         (Action::Cancel { .. }, class) if class != Class::Completion => Function::Wait,
         _ => op.function,
+    }
+}
+
+/// The function that begins a collective.
+fn begun(kind: CollectiveKind) -> Function {
+    match kind {
+        CollectiveKind::Barrier | CollectiveKind::Create => Function::Ibarrier,
+        CollectiveKind::Bcast => Function::Ibcast,
+        CollectiveKind::Reduce => Function::Ireduce,
+        CollectiveKind::Allreduce => Function::Iallreduce,
+        CollectiveKind::Gather => Function::Igather,
+        CollectiveKind::Gatherv => Function::Igatherv,
+        CollectiveKind::Scatter => Function::Iscatter,
+        CollectiveKind::Scatterv => Function::Iscatterv,
+        CollectiveKind::Allgather => Function::Iallgather,
+        CollectiveKind::Allgatherv => Function::Iallgatherv,
+        CollectiveKind::Alltoall => Function::Ialltoall,
+        CollectiveKind::Alltoallv => Function::Ialltoallv,
+        CollectiveKind::ReduceScatter => Function::IreduceScatter,
+        CollectiveKind::ReduceScatterBlock => Function::IreduceScatterBlock,
+        CollectiveKind::Scan => Function::Iscan,
+        CollectiveKind::Exscan => Function::Iexscan,
     }
 }

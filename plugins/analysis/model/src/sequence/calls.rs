@@ -5,14 +5,25 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::{MpiCall, Stamp};
 
 use super::rank::RankState;
+use super::{neighbours, one_sided};
 use crate::op::{Action, Collective, CollectiveKind, Mode, PeerRef, Source};
 
 /// A persistent operation, prepared and not started.
 #[derive(Clone, Debug)]
 pub(super) struct Prepared {
-    action: Action,
+    what: Preparation,
     communicator: u64,
     element_size: u32,
+}
+
+#[derive(Clone, Debug)]
+enum Preparation {
+    /// A message.
+    Message(Action),
+    /// A collective, as its call prepared it.
+    Collective(Box<MpiRecord>),
+    /// One with the neighbours in a topology.
+    Neighbours(Box<MpiRecord>),
 }
 
 /// Adds a call's operations.
@@ -75,19 +86,22 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
             state.push(record, action, None);
         }
         Function::SendInit | Function::BsendInit | Function::SsendInit | Function::RsendInit => {
-            prepare(state, record, send(record, Some(0)));
+            let action = send(record, Some(0));
+            prepare(state, record, Preparation::Message(action));
         }
-        Function::RecvInit => prepare(state, record, receive(record, Some(0))),
+        Function::RecvInit => {
+            let action = receive(record, Some(0));
+            prepare(state, record, Preparation::Message(action));
+        }
         Function::Start | Function::Startall => start_prepared(state, record),
         Function::RequestFree => {
-            let slots = record
-                .requests
-                .iter()
-                .filter_map(|&serial| state.end(serial));
-            let requests = slots.map(|live| live.slot).collect();
+            let mut requests = Vec::new();
             for serial in &record.requests {
+                requests.extend(state.end(*serial).map(|live| live.slot));
+                requests.extend(state.end_others(*serial));
                 state.prepared.remove(serial);
             }
+            let requests = requests.into();
             state.push(record, Action::Free { requests }, None);
         }
         // The receive that is cancelled completes, as cancelled, in a later wait.
@@ -108,6 +122,27 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
                 state.push(record, action, None);
             }
             Class::Collective | Class::StartCollective => collective(state, call),
+            Class::StartSendReceive => both(state, record),
+            Class::PrepareCollective => {
+                prepare(
+                    state,
+                    record,
+                    Preparation::Collective(Box::new(record.clone())),
+                );
+            }
+            Class::Neighbor | Class::StartNeighbor => neighbours::exchange(state, record),
+            Class::PrepareNeighbor => {
+                prepare(
+                    state,
+                    record,
+                    Preparation::Neighbours(Box::new(record.clone())),
+                );
+            }
+            Class::Window | Class::Epoch | Class::Rma | Class::StartRma => {
+                if !one_sided::add(state, record) {
+                    opaque(state, call);
+                }
+            }
             Class::Communicator => construct(state, call),
             Class::Environment => state.push(record, Action::Nothing, None),
             // The caller's own work, which takes its time anywhere.
@@ -143,6 +178,14 @@ pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) ->
                 return false;
             }
             collective(state, &unended(record, entry));
+        }
+        function
+            if matches!(
+                function.class(),
+                Class::Neighbor | Class::Window | Class::Epoch
+            ) =>
+        {
+            add(state, &unended(record, entry));
         }
         _ => return false,
     }
@@ -240,12 +283,22 @@ fn start(state: &mut RankState, record: &MpiRecord, serial: u64, make: impl FnOn
     state.push(record, action, None);
 }
 
-fn prepare(state: &mut RankState, record: &MpiRecord, action: Action) {
+/// A send and a receive, which are one request.
+fn both(state: &mut RankState, record: &MpiRecord) {
+    let slot = state.slot();
+    let send = send(record, Some(slot));
+    state.push_part(record, send);
+    let serial = record.request;
+    start(state, record, serial, |slot| receive(record, Some(slot)));
+    state.add_others(serial, vec![slot]);
+}
+
+fn prepare(state: &mut RankState, record: &MpiRecord, what: Preparation) {
     let communicator = record.communicator;
     state.prepared.insert(
         record.request,
         Prepared {
-            action,
+            what,
             communicator,
             element_size: record.element_size,
         },
@@ -269,30 +322,39 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
         record.communicator = prepared.communicator;
         record.element_size = prepared.element_size;
         any = true;
-        start(state, &record, serial, |slot| match prepared.action {
-            Action::Send {
-                to,
-                tag,
-                bytes,
-                mode,
-                ..
-            } => Action::Send {
-                to,
-                tag,
-                bytes,
-                mode,
-                request: Some(slot),
-            },
-            Action::Receive {
-                from, tag, room, ..
-            } => Action::Receive {
-                from,
-                tag,
-                room,
-                request: Some(slot),
-            },
-            other => other,
-        });
+        match prepared.what {
+            Preparation::Message(action) => start(state, &record, serial, |slot| match action {
+                Action::Send {
+                    to,
+                    tag,
+                    bytes,
+                    mode,
+                    ..
+                } => Action::Send {
+                    to,
+                    tag,
+                    bytes,
+                    mode,
+                    request: Some(slot),
+                },
+                Action::Receive {
+                    from, tag, room, ..
+                } => Action::Receive {
+                    from,
+                    tag,
+                    room,
+                    request: Some(slot),
+                },
+                other => other,
+            }),
+            Preparation::Collective(prepared) => {
+                let interpreted = start_collective(state, &record, &prepared, serial);
+                any &= interpreted;
+            }
+            Preparation::Neighbours(prepared) => {
+                neighbours::start(state, &record, &prepared, serial);
+            }
+        }
     }
     if !any {
         state.push(record, Action::Nothing, None);
@@ -306,11 +368,13 @@ fn complete(state: &mut RankState, record: &MpiRecord) -> (Vec<u32>, Vec<u32>) {
         let Some(live) = state.end(completion.request) else {
             continue;
         };
+        let others = state.end_others(completion.request);
         state.matched(live, completion.source.rank(), tag(completion.tag));
         if completion.cancelled {
             cancelled.push(live.slot);
         } else {
             done.push(live.slot);
+            done.extend(others);
         }
     }
     done.sort_unstable();
@@ -319,25 +383,23 @@ fn complete(state: &mut RankState, record: &MpiRecord) -> (Vec<u32>, Vec<u32>) {
 
 fn kind(function: Function) -> Option<CollectiveKind> {
     use CollectiveKind::*;
-    Some(match function {
-        Function::Barrier | Function::Ibarrier => Barrier,
-        Function::Bcast | Function::Ibcast => Bcast,
-        Function::Reduce | Function::Ireduce => Reduce,
-        Function::Allreduce | Function::Iallreduce => Allreduce,
-        Function::Gather | Function::Igather => Gather,
-        Function::Gatherv | Function::Igatherv => Gatherv,
-        Function::Scatter | Function::Iscatter => Scatter,
-        Function::Scatterv | Function::Iscatterv => Scatterv,
-        Function::Allgather | Function::Iallgather => Allgather,
-        Function::Allgatherv | Function::Iallgatherv => Allgatherv,
-        Function::Alltoall | Function::Ialltoall => Alltoall,
-        Function::Alltoallv | Function::Ialltoallv | Function::Alltoallw | Function::Ialltoallw => {
-            Alltoallv
-        }
-        Function::ReduceScatter | Function::IreduceScatter => ReduceScatter,
-        Function::ReduceScatterBlock | Function::IreduceScatterBlock => ReduceScatterBlock,
-        Function::Scan | Function::Iscan => Scan,
-        Function::Exscan | Function::Iexscan => Exscan,
+    Some(match function.blocking() {
+        Function::Barrier => Barrier,
+        Function::Bcast => Bcast,
+        Function::Reduce => Reduce,
+        Function::Allreduce => Allreduce,
+        Function::Gather => Gather,
+        Function::Gatherv => Gatherv,
+        Function::Scatter => Scatter,
+        Function::Scatterv => Scatterv,
+        Function::Allgather => Allgather,
+        Function::Allgatherv => Allgatherv,
+        Function::Alltoall => Alltoall,
+        Function::Alltoallv | Function::Alltoallw => Alltoallv,
+        Function::ReduceScatter => ReduceScatter,
+        Function::ReduceScatterBlock => ReduceScatterBlock,
+        Function::Scan => Scan,
+        Function::Exscan => Exscan,
         _ => return None,
     })
 }
@@ -373,12 +435,43 @@ fn collective_bytes(record: &MpiRecord, kind: CollectiveKind, is_root: bool) -> 
 
 fn collective(state: &mut RankState, call: &MpiCall) {
     let record = &call.record;
-    let (Some(kind), false) = (
-        kind(record.function),
-        record.flags.contains(Flags::INTERCOMM),
-    ) else {
+    let starts = record.function.class() == Class::StartCollective;
+    let serial = starts.then_some(record.request);
+    let Some(kind) = kind(record.function).filter(|_| !record.flags.contains(Flags::INTERCOMM))
+    else {
         return opaque(state, call);
     };
+    let collective = described(state, record, kind, serial);
+    state.push_collective(record, collective);
+}
+
+/// A persistent collective begins; false if it is none that is interpreted.
+fn start_collective(
+    state: &mut RankState,
+    record: &MpiRecord,
+    prepared: &MpiRecord,
+    serial: u64,
+) -> bool {
+    let Some(kind) = kind(prepared.function).filter(|_| !prepared.flags.contains(Flags::INTERCOMM))
+    else {
+        state.notes.push(format!(
+            "{} is not interpreted where it is started",
+            prepared.function
+        ));
+        return false;
+    };
+    let collective = described(state, prepared, kind, Some(serial));
+    state.push_collective(record, collective);
+    true
+}
+
+/// A collective as its record describes it, with a request if it has one.
+fn described(
+    state: &mut RankState,
+    record: &MpiRecord,
+    kind: CollectiveKind,
+    serial: Option<u64>,
+) -> Collective {
     if record.flags.contains(Flags::TAIL_DROPPED) {
         state.notes.push(format!(
             "{}: the lists of bytes were too long for the trace; equal shares are taken",
@@ -386,21 +479,19 @@ fn collective(state: &mut RankState, call: &MpiCall) {
         ));
     }
     let is_root = record.root == record.rank;
-    let starts = record.function.class() == Class::StartCollective;
-    let request = starts.then(|| {
+    let request = serial.map(|serial| {
         let slot = state.slot();
-        state.begin(record.request, slot, false);
+        state.begin(serial, slot, false);
         slot
     });
-    let collective = Collective {
+    Collective {
         kind,
         root: record.root.rank().unwrap_or(0),
         bytes: collective_bytes(record, kind, is_root),
         send_to: record.send_bytes_to.clone().into(),
         receive_from: record.receive_bytes_from.clone().into(),
         request,
-    };
-    state.push_collective(record, collective);
+    }
 }
 
 /// Construction of communicators synchronises its members; freeing does not.

@@ -1,12 +1,13 @@
 //! One rank's calls, as they come.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Flavour, Function, MpiRecord, ThreadId};
 use nodescope_trace::{MpiCall, Stamp, Unfinished};
 
 use super::calls::{self, Prepared};
+use super::one_sided::Window;
 use super::{Burst, Entry, Take};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
 
@@ -40,6 +41,12 @@ pub(super) struct RankState {
     free: BTreeSet<u32>,
     slots: u32,
     pub prepared: HashMap<u64, Prepared>,
+    /// Further operations of requests that consist of several, by serial.
+    others: HashMap<u64, Vec<u32>>,
+    /// Epochs of windows, by the trace's id.
+    pub windows: HashMap<u64, Window>,
+    /// Communicators that have the members of others: the trace's ids, or such as it does not have.
+    pub copies: BTreeMap<u64, u64>,
     threads: BTreeSet<ThreadId>,
     finalized: bool,
     marks: Vec<Mark>,
@@ -80,6 +87,9 @@ impl RankState {
             free: BTreeSet::new(),
             slots: 0,
             prepared: HashMap::new(),
+            others: HashMap::new(),
+            windows: HashMap::new(),
+            copies: BTreeMap::new(),
             threads: BTreeSet::new(),
             finalized: false,
             marks: (take.marks.iter())
@@ -253,6 +263,25 @@ impl RankState {
         }
     }
 
+    /// A request consists of these operations, too.
+    pub fn add_others(&mut self, serial: u64, slots: Vec<u32>) {
+        if !slots.is_empty() {
+            self.others.insert(serial, slots);
+        }
+    }
+
+    /// Ends them.
+    pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
+        let slots = self.others.remove(&serial).unwrap_or_default();
+        self.free.extend(&slots);
+        slots
+    }
+
+    /// Ends operations that have no request in the trace.
+    pub fn end_slots(&mut self, slots: &[u32]) {
+        self.free.extend(slots);
+    }
+
     /// Ends a request, whose number is free from now on.
     pub fn end(&mut self, serial: u64) -> Option<Live> {
         let live = self.live.remove(&serial)?;
@@ -273,10 +302,32 @@ impl RankState {
                 },
                 communicator,
                 derived: record.element_size > LARGEST_PREDEFINED,
+                more: false,
                 action,
             },
             opaque,
         });
+    }
+
+    /// Appends an operation of a call that does more.
+    pub fn push_part(&mut self, record: &MpiRecord, action: Action) {
+        self.push(record, action, None);
+        if let Some(entry) = self.entries.last_mut() {
+            entry.op.more = true;
+        }
+    }
+
+    /// Appends the operations of a call; nothing is an operation, too.
+    pub fn push_all(&mut self, record: &MpiRecord, actions: Vec<Action>) {
+        let last = actions.len().saturating_sub(1);
+        for (number, action) in actions.into_iter().enumerate() {
+            if number < last {
+                self.push_part(record, action);
+            } else {
+                return self.push(record, action, None);
+            }
+        }
+        self.push(record, Action::Nothing, None);
     }
 
     /// Writes what matched a receive that was begun with any source or tag.

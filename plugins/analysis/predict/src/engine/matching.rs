@@ -37,6 +37,19 @@ pub(super) struct Message {
     pub got: u32,
     /// Its receiver has taken it in before it received it.
     pub taken: bool,
+    /// It is of an access to another's memory.
+    pub access: Access,
+}
+
+/// What a message has to do with another's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Nothing: a receive takes it.
+    No,
+    /// It goes there, and so many bytes will come back.
+    Goes(u64),
+    /// It comes back.
+    Returns,
 }
 
 /// A receive without its message.

@@ -6,7 +6,7 @@
 
 use nodescope_model::{Mode, PeerRef};
 
-use super::matching::{self, Message, Posted};
+use super::matching::{self, Access, Message, Posted};
 use super::{ASKED, Cause, Context, Engine, GRANTED, Phase, Request, Target};
 use crate::code::{ANY, NONE};
 use crate::network::{Model, Receipt};
@@ -136,6 +136,7 @@ impl Engine<'_> {
             origin,
             got: NONE,
             taken: false,
+            access: Access::No,
         };
         if asks {
             self.expect(target);
@@ -332,7 +333,11 @@ impl Engine<'_> {
 
     /// A request to send has arrived at a rank that may be computing.
     pub(super) fn asked(&mut self, number: u32, time: u64) {
-        let to = self.messages.get(number).to;
+        let Message { to, access, .. } = *self.messages.get(number);
+        if access != Access::No {
+            self.accessed(number, time);
+            return;
+        }
         if self.in_mpi(to) {
             self.grant(number, time);
         } else {
@@ -399,6 +404,10 @@ impl Engine<'_> {
 
     /// The end of a message's flight is known: when its last byte has left, and when it arrives.
     pub(super) fn arrives(&mut self, number: u32, left: u64, arrival: u64) {
+        if self.messages.get(number).access != Access::No {
+            self.comes(arrival, ASKED | number);
+            return;
+        }
         let message = self.messages.get_mut(number);
         if message.asks {
             // Progress threads take nothing of the processor where links are shared equally.

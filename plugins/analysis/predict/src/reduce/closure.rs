@@ -87,9 +87,9 @@ impl<'a> Closure<'a> {
                     }
                 }
                 match &op.action {
-                    Action::Send { request, .. } | Action::Receive { request, .. } => {
-                        live.extend(request)
-                    }
+                    Action::Send { request, .. }
+                    | Action::Receive { request, .. }
+                    | Action::Remote { request, .. } => live.extend(request),
                     Action::Wait { requests }
                     | Action::Free { requests }
                     | Action::Cancel { requests } => {

@@ -81,6 +81,10 @@ fn quantities(traced: &Traced, rank: usize, mut visit: impl FnMut(Quantity, u64)
                     visit(Quantity::Room(at), *room);
                 }
             }
+            Action::Remote { out, back, .. } => {
+                visit(Quantity::Sent(at), *out);
+                visit(Quantity::Room(at), *back);
+            }
             Action::Collective(collective) => visit(Quantity::Sent(at), collective.bytes),
             _ => {}
         }
@@ -335,6 +339,11 @@ impl Extrapolation {
             } => {
                 *from = replace(*from, peers[0]);
                 *own = room(*own);
+            }
+            Action::Remote { to, out, back, .. } => {
+                *to = peers[0].unwrap_or(*to);
+                *out = scaled(Quantity::Sent(at), *out);
+                *back = scaled(Quantity::Room(at), *back);
             }
             Action::Probe { from, .. } => *from = replace(*from, peers[0]),
             Action::SendReceive { send, receive } => {

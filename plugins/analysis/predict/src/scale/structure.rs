@@ -112,6 +112,7 @@ fn blind(op: &Op) -> Op {
     match &mut op.action {
         Action::Send { bytes, .. } => *bytes = 0,
         Action::Receive { room, .. } => *room = 0,
+        Action::Remote { out, back, .. } => (*out, *back) = (0, 0),
         Action::SendReceive { send, receive } => {
             if let Some((.., bytes)) = send {
                 *bytes = 0;

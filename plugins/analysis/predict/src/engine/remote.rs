@@ -1,0 +1,123 @@
+//! Accesses to the memory of other ranks.
+//!
+//! What goes there and what comes back are messages that nobody receives: the network's interface or a thread of the MPI library serves them
+//! there at once, whatever the rank does, and takes nothing of its processor. An access is complete when the answer has come, as it is needed
+//! to know that what was written is there.
+
+use super::matching::{Access, Message};
+use super::{ASKED, Cause, Context, Engine, Target};
+use crate::code::NONE;
+use crate::network::{Model, Receipt};
+use crate::result::WaitKind;
+
+impl Engine<'_> {
+    /// A rank sends `out` bytes to another's memory, from which `back` bytes come back.
+    pub(super) fn access(
+        &mut self,
+        context: u32,
+        to: u32,
+        (out, back): (u64, u64),
+        target: Target,
+    ) {
+        let Context {
+            rank,
+            op,
+            clock: start,
+            entered,
+            ..
+        } = self.contexts[context as usize];
+        if to >= self.world {
+            // A rank that does not exist has no memory; the program would have failed.
+            return;
+        }
+        let channel = self.channel(rank, to);
+        self.events += 2;
+        self.sent += 2;
+        self.sent_bytes += out + back;
+        let busy = match channel.model {
+            Model::LogGp => channel.send_overhead.at(out),
+            Model::Post => 0,
+        };
+        let origin = self.origin(context);
+        let ready = start + busy;
+        let c = &mut self.contexts[context as usize];
+        c.clock = ready;
+        if matches!(target, Target::Context(_)) {
+            c.pending += 1;
+        }
+        let number = self.messages.add(Message {
+            from: rank,
+            to,
+            key: NONE,
+            tag: NONE,
+            bytes: out,
+            arrival: 0,
+            entered,
+            op,
+            sequence: self.sent as u32,
+            next: NONE,
+            asks: false,
+            left: 0,
+            passed: 0,
+            flies: false,
+            sender: target,
+            origin,
+            got: NONE,
+            taken: false,
+            access: Access::Goes(back),
+        });
+        self.travel(number, ready);
+    }
+
+    /// One way of an access begins.
+    fn travel(&mut self, number: u32, time: u64) {
+        let Message {
+            from, to, bytes, ..
+        } = *self.messages.get(number);
+        let channel = self.channel(from, to);
+        if self.flies((from, to), bytes, channel) {
+            self.messages.get_mut(number).flies = true;
+            self.depart(number, time, channel.gap, true);
+        } else {
+            let (_, arrival) = self.transfer((from, to), bytes, time, channel, true);
+            self.comes(arrival, ASKED | number);
+        }
+    }
+
+    /// One way of an access is over.
+    pub(super) fn accessed(&mut self, number: u32, time: u64) {
+        let message = self.messages.get_mut(number);
+        if let Access::Goes(back) = message.access {
+            message.access = Access::Returns;
+            message.bytes = back;
+            std::mem::swap(&mut message.from, &mut message.to);
+            self.travel(number, time);
+            return;
+        }
+        let Message {
+            from,
+            to,
+            bytes,
+            entered,
+            op,
+            origin,
+            sender,
+            ..
+        } = *message;
+        self.messages.release(number);
+        // That it is done is no data.
+        let owed = match bytes {
+            0 => Receipt::default(),
+            bytes => self.channel(from, to).receive(bytes),
+        };
+        // Nobody was late.
+        let cause = Cause {
+            at: entered,
+            rank: from,
+            op,
+            kind: WaitKind::LateSender,
+            origin,
+        };
+        self.complete(sender, time, owed, cause);
+    }
+}
