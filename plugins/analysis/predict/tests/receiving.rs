@@ -148,7 +148,10 @@ fn acknowledgements_take_time_of_the_links_back() {
     let mut builder = ProgramBuilder::new();
     builder.send(rank(1), 0, 4000).receive(rank(1), 1, 4000);
     builder.ranks(1);
-    builder.compute(5 * US).send(rank(0), 1, 4000).ranks(1);
+    builder
+        .compute(9 * US + US / 2)
+        .send(rank(0), 1, 4000)
+        .ranks(1);
     let program = builder.finish();
     let mut cluster = cluster();
     cluster.sharing = Sharing::Frames;
@@ -161,10 +164,11 @@ fn acknowledgements_take_time_of_the_links_back() {
         let outcome = interpret(&Code::new(&program), &cluster, &Options::default()).unwrap();
         outcome.time - outcome.ranks[0].idle
     };
-    // Four frames of 2 us from 6 us on, 5 of latency, 4 to receive.
-    assert_eq!(end(0), (6 + 8 + 5 + 4) * US);
-    // What came from 1 us on is acknowledged after two frames, at 10 us, and after four, at 14 us.
-    assert_eq!(end(2), (6 + 8 + 2 + 5 + 4) * US);
+    // Four frames of 2 us from 10.5 us on, 5 of latency, 4 to receive.
+    assert_eq!(end(0), (10 + 8 + 5 + 4) * US + US / 2);
+    // What came from 1 us on is acknowledged after two frames, from 10 to 11 us, and after four, at 14 us: that waits until all frames
+    // of the message have gone.
+    assert_eq!(end(2), (11 + 8 + 5 + 4) * US);
     assert_eq!(end(5), end(0));
 }
 

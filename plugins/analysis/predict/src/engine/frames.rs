@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Engine, FLIES};
-use crate::network::Channel;
+use super::matching::{Message, Purpose};
+use super::{ASKED, Engine, FLIES};
 
 /// Most pieces of a message.
 const PIECES: u64 = 32;
@@ -84,7 +84,7 @@ impl Engine<'_> {
         // What is in its way at its node is in the way of its frames.
         let (first, takes) = (head + begin + wire - left, left - begin);
         let mut last = first;
-        self.acknowledge((a, b), bytes, head, channel);
+        self.will_acknowledge(number, head);
         let beyond = channel.beyond_wire(bytes);
         for piece in 0..pieces {
             let (from, to) = (wire * piece / pieces, wire * (piece + 1) / pieces);
@@ -101,29 +101,43 @@ impl Engine<'_> {
         self.comes(last, FLIES | number);
     }
 
-    /// Frames of a message are acknowledged when they come, if nothing holds them up: that takes time of the links the other way.
-    fn acknowledge(&mut self, (a, b): (u32, u32), bytes: u64, head: u64, channel: &Channel) {
+    /// Frames of a message will be acknowledged when they come, if nothing holds them up.
+    fn will_acknowledge(&mut self, number: u32, head: u64) {
+        let message = self.messages.get(number).clone();
+        let channel = self.channel(message.from, message.to);
         let Some(frames) = channel.frames.filter(|frames| frames.acknowledge > 0) else {
             return;
         };
-        let number = channel.number_of_frames(bytes);
-        let acknowledgements = number / frames.acknowledge;
+        let frames_of_it = channel.number_of_frames(message.bytes);
+        let acknowledgements = frames_of_it / frames.acknowledge;
         let pieces = acknowledgements.min(PIECES);
         let time = (acknowledgements * frames.header) as f64 * channel.per_byte;
         for piece in 0..pieces {
-            let come = channel.wire(bytes) * (piece + 1) * frames.acknowledge / number;
-            let each = (time / pieces as f64).round() as u64;
-            let head = self
-                .wires
-                .leave(self.now, b, head + come + channel.latency, each);
-            self.wires.comes[a as usize].add(Frame {
-                head,
-                time: each,
-                of: None,
-                last: false,
-                beyond: 0,
+            let come = channel.wire(message.bytes) * (piece + 1) * frames.acknowledge / frames_of_it;
+            let takes = (time / pieces as f64).round() as u64;
+            let number = self.messages.add(Message {
+                from: message.to,
+                to: message.from,
+                purpose: Purpose::Acknowledgement(takes),
+                ..message.clone()
             });
+            self.comes(head + come + channel.latency, ASKED | number);
         }
+    }
+
+    /// Frames are acknowledged: that takes time of the links back.
+    pub(super) fn acknowledge(&mut self, number: u32, takes: u64) {
+        let Message { from, to, .. } = *self.messages.get(number);
+        self.messages.release(number);
+        let (a, b) = (self.node_of[from as usize], self.node_of[to as usize]);
+        let head = self.wires.leave(self.now, a, takes);
+        self.wires.comes[b as usize].add(Frame {
+            head,
+            time: takes,
+            of: None,
+            last: false,
+            beyond: 0,
+        });
     }
 
     /// The last frame of a message comes to its receiver's link: nothing can come before it any more.

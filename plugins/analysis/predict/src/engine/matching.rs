@@ -37,19 +37,21 @@ pub(super) struct Message {
     pub got: u32,
     /// Its receiver has taken it in before it received it.
     pub taken: bool,
-    /// It is of an access to another's memory.
-    pub access: Access,
+    /// What it is for.
+    pub purpose: Purpose,
 }
 
-/// What a message has to do with another's memory.
+/// What a message is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    /// Nothing: a receive takes it.
-    No,
-    /// It goes there, and so many bytes will come back.
-    Goes(u64),
-    /// It comes back.
-    Returns,
+pub(super) enum Purpose {
+    /// A receive takes it.
+    Data,
+    /// It goes to another's memory, from which so many bytes will come back.
+    Access(u64),
+    /// It comes back from there.
+    Answer,
+    /// It acknowledges frames, and takes so long on the wire.
+    Acknowledgement(u64),
 }
 
 /// A receive without its message.

@@ -6,7 +6,7 @@
 
 use nodescope_model::{Mode, PeerRef};
 
-use super::matching::{self, Access, Message, Posted};
+use super::matching::{self, Message, Posted, Purpose};
 use super::{ASKED, Cause, Context, Engine, GRANTED, Phase, Request, Target};
 use crate::code::{ANY, NONE};
 use crate::network::{Model, Receipt};
@@ -136,7 +136,7 @@ impl Engine<'_> {
             origin,
             got: NONE,
             taken: false,
-            access: Access::No,
+            purpose: Purpose::Data,
         };
         if asks {
             self.expect(target);
@@ -333,10 +333,12 @@ impl Engine<'_> {
 
     /// A request to send has arrived at a rank that may be computing.
     pub(super) fn asked(&mut self, number: u32, time: u64) {
-        let Message { to, access, .. } = *self.messages.get(number);
-        if access != Access::No {
-            self.accessed(number, time);
-            return;
+        let Message { to, purpose, .. } = *self.messages.get(number);
+        match purpose {
+            Purpose::Data => {}
+            Purpose::Access(back) => return self.answer(number, back, time),
+            Purpose::Answer => return self.answered(number, time),
+            Purpose::Acknowledgement(takes) => return self.acknowledge(number, takes),
         }
         if self.in_mpi(to) {
             self.grant(number, time);
@@ -404,7 +406,7 @@ impl Engine<'_> {
 
     /// The end of a message's flight is known: when its last byte has left, and when it arrives.
     pub(super) fn arrives(&mut self, number: u32, left: u64, arrival: u64) {
-        if self.messages.get(number).access != Access::No {
+        if self.messages.get(number).purpose != Purpose::Data {
             self.comes(arrival, ASKED | number);
             return;
         }

@@ -4,7 +4,7 @@
 //! there at once, whatever the rank does, and takes nothing of its processor. An access is complete when the answer has come, as it is needed
 //! to know that what was written is there.
 
-use super::matching::{Access, Message};
+use super::matching::{Message, Purpose};
 use super::{ASKED, Cause, Context, Engine, Target};
 use crate::code::NONE;
 use crate::network::{Model, Receipt};
@@ -64,7 +64,7 @@ impl Engine<'_> {
             origin,
             got: NONE,
             taken: false,
-            access: Access::Goes(back),
+            purpose: Purpose::Access(back),
         });
         self.travel(number, ready);
     }
@@ -84,16 +84,16 @@ impl Engine<'_> {
         }
     }
 
-    /// One way of an access is over.
-    pub(super) fn accessed(&mut self, number: u32, time: u64) {
+    /// What an access reads goes back.
+    pub(super) fn answer(&mut self, number: u32, back: u64, time: u64) {
         let message = self.messages.get_mut(number);
-        if let Access::Goes(back) = message.access {
-            message.access = Access::Returns;
-            message.bytes = back;
-            std::mem::swap(&mut message.from, &mut message.to);
-            self.travel(number, time);
-            return;
-        }
+        (message.purpose, message.bytes) = (Purpose::Answer, back);
+        std::mem::swap(&mut message.from, &mut message.to);
+        self.travel(number, time);
+    }
+
+    /// An access is complete.
+    pub(super) fn answered(&mut self, number: u32, time: u64) {
         let Message {
             from,
             to,
@@ -103,7 +103,7 @@ impl Engine<'_> {
             origin,
             sender,
             ..
-        } = *message;
+        } = *self.messages.get(number);
         self.messages.release(number);
         // That it is done is no data.
         let owed = match bytes {

@@ -148,8 +148,8 @@ impl Wires {
     }
 
     /// A frame leaves a node, behind others: when.
-    pub(super) fn leave(&mut self, now: u64, node: u32, time: u64, wire: u64) -> u64 {
-        self.links[node as usize].pause(now, time, wire).0
+    pub(super) fn leave(&mut self, now: u64, node: u32, wire: u64) -> u64 {
+        self.links[node as usize].pause(now, now, wire).0
     }
 
     /// Counts bytes on the link to a node.
