@@ -141,9 +141,15 @@ impl Channel {
         }
     }
 
-    /// What a single frame of a message costs its receiver: as much as a message of one frame.
-    pub fn receive_frame(&self, bytes: u64) -> Receipt {
-        self.receive(bytes.min(self.first_frame()))
+    /// What a frame of a message costs a receiver that deals with another, by itself.
+    pub fn queued_frame(&self, bytes: u64) -> u64 {
+        let within = bytes.min(self.first_frame());
+        // Between a point of one frame and one of two, a table says nothing about one.
+        let point = self.queued_overhead.as_ref().and_then(|table| {
+            let mut points = table.points.iter().rev();
+            points.find(|&&(size, _)| size <= within)
+        });
+        point.map_or_else(|| self.receive(within).queued, |&(_, time)| time)
     }
 
     /// Bytes of a message that its first frame holds.
@@ -186,6 +192,18 @@ impl Channel {
     /// Time on the wire, picoseconds.
     pub fn wire(&self, bytes: u64) -> u64 {
         (self.bytes(bytes) as f64 * self.per_byte).round() as u64
+    }
+
+    /// Time on the wire of a message's first frames, picoseconds; all but its last are full.
+    pub fn wire_of_frames(&self, bytes: u64, number: u64) -> u64 {
+        match self.frames {
+            Some(frames) if number < self.number_of_frames(bytes) => {
+                let full = frames.payload.saturating_add(frames.header);
+                (full.saturating_mul(number) as f64 * self.per_byte).round() as u64
+            }
+            _ if number == 0 => 0,
+            _ => self.wire(bytes),
+        }
     }
 
     /// Time from when a message's last byte has left until it has arrived, picoseconds: the latency, in the post model with the overhead.

@@ -77,18 +77,20 @@ impl Engine<'_> {
         let (begin, left, head, passed) = self.goes((a, b), bytes, time, channel);
         let message = self.messages.get_mut(number);
         (message.left, message.passed) = (left, passed);
-        let sequence = message.sequence;
-        let of = Part { number, sequence };
         let wire = channel.wire(bytes);
-        let pieces = channel.number_of_frames(bytes).clamp(1, PIECES);
+        let frames = channel.number_of_frames(bytes);
+        let pieces = frames.clamp(1, PIECES);
         // What is in its way at its node is in the way of its frames.
         let (first, takes) = (head + begin + wire - left, left - begin);
         let mut last = first;
+        let sequence = message.sequence;
+        let of = Part { number, sequence };
         self.will_acknowledge(number, head);
         let beyond = channel.beyond_wire(bytes);
         for piece in 0..pieces {
-            let (from, to) = (wire * piece / pieces, wire * (piece + 1) / pieces);
-            last = first + takes * piece / pieces;
+            let [from, to] =
+                [piece, piece + 1].map(|at| channel.wire_of_frames(bytes, frames * at / pieces));
+            last = first + (u128::from(takes) * u128::from(from) / u128::from(wire.max(1))) as u64;
             self.wires.comes[b as usize].add(Frame {
                 head: last,
                 time: to - from,
@@ -113,7 +115,8 @@ impl Engine<'_> {
         let pieces = acknowledgements.min(PIECES);
         let time = (acknowledgements * frames.header) as f64 * channel.per_byte;
         for piece in 0..pieces {
-            let come = channel.wire(message.bytes) * (piece + 1) * frames.acknowledge / frames_of_it;
+            let acknowledged = acknowledgements * (piece + 1) / pieces * frames.acknowledge;
+            let come = channel.wire_of_frames(message.bytes, acknowledged);
             let takes = (time / pieces as f64).round() as u64;
             let number = self.messages.add(Message {
                 from: message.to,

@@ -55,7 +55,7 @@ impl Engine<'_> {
                 continue;
             }
             let channel = self.channel(message.from, context);
-            let frame = channel.receive_frame(message.bytes).queued;
+            let frame = channel.queued_frame(message.bytes);
             if time <= last {
                 // It is dealt with before what has been waited for.
                 disturbed = (time + frame).saturating_sub(last);
