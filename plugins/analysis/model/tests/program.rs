@@ -408,3 +408,252 @@ fn a_job_of_several_and_marks_in_it_are_found() {
         "there is no job 2; the trace has 2 MPI jobs, numbered from 0"
     );
 }
+
+/// The actions of a rank, without marks and what does nothing.
+fn actions(sequences: &Sequences, rank: usize) -> Vec<Action> {
+    let entries = sequences.ranks[rank].entries.iter();
+    entries
+        .map(|entry| entry.op.action.clone())
+        .filter(|action| *action != Action::Nothing)
+        .collect()
+}
+
+fn access(to: u32, out: u64, back: u64, request: Option<u32>) -> Action {
+    Action::Remote {
+        to: PeerRef::Absolute(to),
+        out,
+        back,
+        request,
+    }
+}
+
+fn wait(requests: &[u32]) -> Action {
+    Action::Wait {
+        requests: requests.into(),
+    }
+}
+
+fn all(kind: CollectiveKind) -> Action {
+    Action::Collective(Box::new(Collective {
+        kind,
+        root: 0,
+        bytes: 0,
+        send_to: Box::default(),
+        receive_from: Box::default(),
+        request: None,
+    }))
+}
+
+#[test]
+fn epochs_wait_for_their_accesses() {
+    const WINDOW: u64 = 77;
+    let mut trace = TraceOf::new(2);
+    for rank in 0..2u32 {
+        let mut time = 0;
+        let mut call = |function, with: &dyn Fn(&mut MpiRecord)| {
+            time += 10;
+            trace.call(rank, function, time, time + 5, |record| {
+                record.object = WINDOW;
+                with(record);
+            });
+        };
+        let other = Peer::Rank(1 - rank);
+        call(Function::Init, &|_| {});
+        call(Function::WinCreate, &|_| {});
+        call(Function::WinFence, &|_| {});
+        call(Function::Put, &|record| {
+            (record.destination, record.send_bytes) = (other, 100);
+        });
+        call(Function::Get, &|record| {
+            (record.source, record.receive_bytes) = (other, 200);
+        });
+        call(Function::WinFence, &|_| {});
+        match rank {
+            0 => {
+                call(Function::WinStart, &|record| {
+                    record.destinations = vec![other];
+                });
+                call(Function::Accumulate, &|record| {
+                    (record.destination, record.send_bytes) = (other, 8);
+                });
+                call(Function::WinComplete, &|_| {});
+                call(Function::WinLock, &|record| record.destination = other);
+                call(Function::FetchAndOp, &|record| {
+                    (record.destination, record.source) = (other, other);
+                    (record.send_bytes, record.receive_bytes) = (8, 8);
+                });
+                call(Function::Rput, &|record| {
+                    (record.destination, record.send_bytes) = (other, 64);
+                    record.request = 9;
+                });
+                call(Function::Wait, &|record| {
+                    record.object = 0;
+                    record.requests = vec![9];
+                    record.completions = vec![done(9, 0, 0)];
+                });
+                call(Function::WinUnlock, &|record| record.destination = other);
+            }
+            _ => {
+                call(Function::WinPost, &|record| record.sources = vec![other]);
+                call(Function::WinWait, &|_| {});
+            }
+        }
+        call(Function::WinFree, &|_| {});
+        call(Function::Finalize, &|record| record.object = 0);
+    }
+    let sequences = trace.sequences();
+    let begin = |to| {
+        vec![
+            all(CollectiveKind::Create),
+            all(CollectiveKind::Barrier),
+            access(to, 100, 0, Some(0)),
+            access(to, 0, 200, Some(1)),
+            wait(&[0, 1]),
+            all(CollectiveKind::Barrier),
+        ]
+    };
+    let tell = |to, tag| Action::Send {
+        to: PeerRef::Absolute(to),
+        tag,
+        bytes: 0,
+        mode: Mode::Buffered,
+        request: None,
+    };
+    let hear = |from, tag| Action::Receive {
+        from: Source::Peer(PeerRef::Absolute(from)),
+        tag: Some(tag),
+        room: 0,
+        request: None,
+    };
+    let origin = [
+        hear(1, 0),
+        access(1, 8, 0, Some(0)),
+        wait(&[0]),
+        tell(1, 1),
+        access(1, 0, 0, None),
+        access(1, 8, 8, Some(0)),
+        access(1, 64, 0, Some(1)),
+        wait(&[1]),
+        wait(&[0]),
+        access(1, 0, 0, None),
+        all(CollectiveKind::Barrier),
+    ];
+    assert_eq!(actions(&sequences, 0), [begin(1), origin.to_vec()].concat());
+    let target = [tell(0, 0), hear(0, 1), all(CollectiveKind::Barrier)];
+    assert_eq!(actions(&sequences, 1), [begin(0), target.to_vec()].concat());
+    // A window has a communicator of its own, whose members are the world's.
+    let op = &sequences.ranks[0].entries[0].op;
+    assert_eq!(op.function, Function::WinCreate);
+    let communicators = &sequences.ranks[0].communicators;
+    let window = communicators[op.communicator as usize];
+    assert_ne!(window, Some(0));
+    assert_eq!(sequences.communicators[window.unwrap() as usize], []);
+    // One call each: what a fence consists of belongs together.
+    let calls = sequences.ranks[0].entries.iter();
+    assert_eq!(calls.filter(|entry| !entry.op.more).count(), 15);
+    assert_eq!(sequences.notes, [""; 0]);
+}
+
+#[test]
+fn neighbours_exchange_messages() {
+    // A line of three: nobody is beyond its ends.
+    let mut trace = TraceOf::new(3);
+    for rank in 0..3u32 {
+        let near = [rank.checked_sub(1), (rank < 2).then_some(rank + 1)];
+        let near: Vec<Peer> = near
+            .map(|peer| peer.map_or(Peer::Null, Peer::Rank))
+            .to_vec();
+        let real = near.iter().filter(|peer| peer.rank().is_some()).count() as u64;
+        let with = |record: &mut MpiRecord| {
+            (record.sources, record.destinations) = (near.clone(), near.clone());
+            (record.send_bytes, record.receive_bytes) = (real * 8, real * 8);
+        };
+        trace.call(rank, Function::Init, 0, 1, |_| {});
+        trace.call(rank, Function::NeighborAlltoall, 10, 20, with);
+        trace.call(rank, Function::NeighborAllgatherInit, 30, 31, |record| {
+            with(record);
+            (record.send_bytes, record.request) = (8, 1);
+        });
+        trace.call(rank, Function::Start, 40, 41, |record| {
+            (record.requests, record.prepared) = (vec![2], vec![1]);
+        });
+        trace.call(rank, Function::Wait, 50, 60, |record| {
+            record.requests = vec![2];
+            record.completions = vec![done(2, 0, 0)];
+        });
+        trace.call(rank, Function::Finalize, 70, 71, |_| {});
+    }
+    let sequences = trace.sequences();
+    let receive = |from, request| Action::Receive {
+        from: Source::Peer(PeerRef::Absolute(from)),
+        tag: Some(0),
+        room: 8,
+        request: Some(request),
+    };
+    let send = |to, request| Action::Send {
+        to: PeerRef::Absolute(to),
+        tag: 0,
+        bytes: 8,
+        mode: Mode::Standard,
+        request: Some(request),
+    };
+    let end = [receive(1, 0), send(1, 1), wait(&[0, 1])];
+    assert_eq!(actions(&sequences, 0), [&end[..], &end].concat());
+    let middle = [
+        receive(0, 0),
+        receive(2, 1),
+        send(0, 2),
+        send(2, 3),
+        wait(&[0, 1, 2, 3]),
+    ];
+    assert_eq!(actions(&sequences, 1), [&middle[..], &middle].concat());
+    let number = |at: usize| sequences.ranks[0].entries[at].op.communicator;
+    assert_eq!(number(0), number(1));
+    assert_ne!(
+        sequences.ranks[0].communicators[number(0) as usize],
+        Some(0)
+    );
+}
+
+#[test]
+fn persistent_collectives_begin_where_they_are_started() {
+    let mut trace = TraceOf::new(2);
+    for rank in 0..2u32 {
+        trace.call(rank, Function::Init, 0, 1, |_| {});
+        trace.call(rank, Function::BcastInit, 10, 11, |record| {
+            record.request = 1;
+            record.root = Peer::Rank(1);
+            match rank {
+                1 => record.send_bytes = 64,
+                _ => record.receive_bytes = 64,
+            }
+        });
+        for turn in 0..2 {
+            let at = 20 + 20 * turn;
+            trace.call(rank, Function::Start, at, at + 1, |record| {
+                (record.requests, record.prepared) = (vec![2 + turn], vec![1]);
+            });
+            trace.call(rank, Function::Wait, at + 5, at + 9, |record| {
+                record.requests = vec![2 + turn];
+                record.completions = vec![done(2 + turn, 0, 0)];
+            });
+        }
+        trace.call(rank, Function::Finalize, 70, 71, |_| {});
+    }
+    let sequences = trace.sequences();
+    let begin = Action::Collective(Box::new(Collective {
+        kind: CollectiveKind::Bcast,
+        root: 1,
+        bytes: 64,
+        send_to: Box::default(),
+        receive_from: Box::default(),
+        request: Some(0),
+    }));
+    for rank in 0..2 {
+        assert_eq!(
+            actions(&sequences, rank),
+            [begin.clone(), wait(&[0]), begin.clone(), wait(&[0])]
+        );
+    }
+    assert_eq!(sequences.ranks[0].entries[1].op.function, Function::Start);
+}

@@ -600,3 +600,49 @@ fn what_comes_while_a_receive_begins_takes_no_less_than_what_was_there() {
     // 20 us late: the one has it 1 us after it came at 22 us, the other finds its message at 21 us.
     assert_eq!(exchange(20 * US), 26 * US);
 }
+
+#[test]
+fn memory_of_others_is_read_and_written_without_them() {
+    let mut builder = ProgramBuilder::new();
+    builder.put(rank(1), 1000, 0).wait(&[0]);
+    builder.get(rank(1), 1000, 0).wait(&[0]).ranks(1);
+    // Its owner computes all the time.
+    builder.compute(100 * US).ranks(1);
+    let program = builder.finish();
+    let mut cluster = Cluster::simple("c", loggp());
+    let expected = [
+        // o + n G + L there, L back; that it is done costs nothing.
+        1 + 1 + 5 + 5,
+        // o + L there, n G + L back, and o to take it.
+        1 + 5 + 1 + 5 + 1,
+    ];
+    for contention in [false, true] {
+        for sharing in [Sharing::Queue, Sharing::Fair, Sharing::Frames] {
+            (cluster.contention, cluster.sharing) = (contention, sharing);
+            let outcome = run(&program, &cluster);
+            assert_eq!(outcome.time, 100 * US);
+            let busy = outcome.time - outcome.ranks[0].idle;
+            assert_eq!(busy, (expected[0] + expected[1]) * US, "{sharing:?}");
+            assert_eq!((outcome.messages, outcome.bytes), (4, 2000));
+        }
+    }
+}
+
+#[test]
+fn accesses_at_once_share_the_ways_there_and_back() {
+    let mut builder = ProgramBuilder::new();
+    for number in 0..3 {
+        builder.put(rank(1), 1000, number);
+    }
+    for number in 3..6 {
+        builder.get(rank(1), 1000, number);
+    }
+    builder.wait(&[0, 1, 2, 3, 4, 5]).ranks(1);
+    builder.ranks(1);
+    let mut cluster = Cluster::simple("c", loggp());
+    cluster.contention = true;
+    let outcome = run(&builder.finish(), &cluster);
+    // Puts leave at 1, 2 and 3 us. The requests of the gets leave at 4, 5 and 6 us; their answers, which take 1 us each, at 9, 10 and 11 us, arrive
+    // at 15, 16 and 17 us, and cost 1 us.
+    assert_eq!(outcome.time, 18 * US);
+}

@@ -501,7 +501,7 @@ fn construct(state: &mut RankState, call: &MpiCall) {
         Function::CommFree | Function::CommDisconnect => {
             state.push(record, Action::Nothing, None);
         }
-        Function::IntercommCreate | Function::IntercommMerge | Function::CommIdup => {
+        Function::IntercommCreate | Function::IntercommMerge => {
             state.communicator(record.new_communicator);
             opaque(state, call);
         }
@@ -517,13 +517,19 @@ fn construct(state: &mut RankState, call: &MpiCall) {
             if over.communicator == communicator::NONE || record.flags.contains(Flags::INTERCOMM) {
                 return opaque(state, call);
             }
+            let starts = matches!(function, Function::CommIdup | Function::CommIdupWithInfo);
+            let request = starts.then(|| {
+                let slot = state.slot();
+                state.begin(record.request, slot, false);
+                slot
+            });
             let collective = Collective {
                 kind: CollectiveKind::Create,
                 root: 0,
                 bytes: 0,
                 send_to: Box::default(),
                 receive_from: Box::default(),
-                request: None,
+                request,
             };
             state.push_collective(&over, collective);
         }
