@@ -36,6 +36,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let request = Request {
         replicas: args.replicas,
         seed: args.seed,
+        stagger: args.stagger.map_or(0, |time| time.0),
         timeline: args.html || args.timeline.is_some(),
         ..Request::default()
     };

@@ -42,6 +42,8 @@ use wires::Wires;
 pub struct Options {
     /// Draw each burst at random from its slot's values on its rank, from this seed; none takes them as traced.
     pub resample: Option<u64>,
+    /// With a seed: each rank begins up to so much later, drawn at random, picoseconds.
+    pub stagger: u64,
     /// Keep what is needed to tell the critical path: about 64 bytes for each wait.
     pub critical_path: bool,
     /// Keep the order of times even where it changes nothing.
@@ -56,6 +58,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             resample: None,
+            stagger: 0,
             critical_path: true,
             force_order: false,
             links: 10,
@@ -181,6 +184,7 @@ impl<'a> Engine<'a> {
         let contexts = (code.ranks.iter().zip(0..))
             .map(|(rank, number)| Context {
                 counter: rank.start,
+                clock: burst::begin(options, number),
                 ..Context::new(number)
             })
             .collect();

@@ -21,6 +21,8 @@ pub struct Request {
     pub replicas: u32,
     /// Where their draws begin.
     pub seed: u64,
+    /// In these, ranks begin up to so much apart, picoseconds.
+    pub stagger: u64,
     /// Tell the critical path.
     pub critical_path: bool,
     /// Links to tell.
@@ -34,6 +36,7 @@ impl Default for Request {
         Request {
             replicas: 40,
             seed: 1,
+            stagger: 0,
             critical_path: true,
             links: 10,
             timeline: false,
@@ -56,6 +59,8 @@ pub struct Interval {
     pub replicas: u32,
     /// Seed.
     pub seed: u64,
+    /// How far apart ranks began at most, picoseconds.
+    pub stagger: u64,
 }
 
 /// A part of the program: from when the first rank is past the first mark until the last rank is past the second.
@@ -190,11 +195,12 @@ fn run(
         efficiencies = Some(Efficiencies::new(&outcome, &ideal));
         let varies = (program.bursts.iter())
             .any(|bursts| bursts.columns.iter().any(|column| column.length > 1));
-        if request.replicas > 0 && varies {
+        if request.replicas > 0 && (varies || request.stagger > 0) {
             let mut times = Vec::with_capacity(request.replicas as usize);
             for replica in 0..request.replicas {
                 let options = Options {
                     resample: Some(request.seed.wrapping_add(u64::from(replica))),
+                    stagger: request.stagger,
                     ..plain.clone()
                 };
                 times.push(interpret(code, cluster, &options)?.time);
@@ -209,6 +215,7 @@ fn run(
                 high: outcome.time + (quantile(&times, 0.975) - median),
                 replicas: request.replicas,
                 seed: request.seed,
+                stagger: request.stagger,
             });
         }
     }

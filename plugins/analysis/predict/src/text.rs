@@ -35,10 +35,14 @@ impl Prediction {
         match &self.interval {
             Some(interval) => writeln!(
                 out,
-                "   ({} to {}: 95 % of {} replicas with bursts drawn anew)",
+                "   ({} to {}: 95 % of {} replicas with bursts drawn anew{})",
                 time(interval.low),
                 time(interval.high),
-                interval.replicas
+                interval.replicas,
+                match interval.stagger {
+                    0 => String::new(),
+                    stagger => format!(", which ranks begin up to {} apart", time(stagger)),
+                }
             )?,
             None => writeln!(out)?,
         }

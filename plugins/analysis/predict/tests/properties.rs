@@ -10,8 +10,20 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Turn {
     Compute(u8),
-    Shift { distance: u32, bytes: u64 },
-    Overlapped { distance: u32, bytes: u64, work: u8 },
+    Shift {
+        distance: u32,
+        bytes: u64,
+    },
+    Overlapped {
+        distance: u32,
+        bytes: u64,
+        work: u8,
+    },
+    Access {
+        distance: u32,
+        bytes: u64,
+        reads: bool,
+    },
     Together(CollectiveKind, u32, u64),
 }
 
@@ -25,6 +37,13 @@ fn turn() -> impl Strategy<Value = Turn> {
                 distance,
                 bytes,
                 work,
+            }
+        }),
+        (1u32..5, bytes.clone(), any::<bool>()).prop_map(|(distance, bytes, reads)| {
+            Turn::Access {
+                distance,
+                bytes,
+                reads,
             }
         }),
         (0usize..17, 0u32..2, bytes).prop_map(|(kind, root, bytes)| {
@@ -61,6 +80,18 @@ fn program(turns: &[Turn], ranks: u32, times: u32) -> Program {
                         .ireceive(PeerRef::Relative(ranks - d), 2, *bytes, 1)
                         .compute(work(*amount))
                         .wait(&[0, 1])
+                }
+                Turn::Access {
+                    distance,
+                    bytes,
+                    reads,
+                } => {
+                    let to = PeerRef::Relative(distance % ranks);
+                    match reads {
+                        true => builder.get(to, *bytes, 0),
+                        false => builder.put(to, *bytes, 0),
+                    };
+                    builder.compute(1_000_000).wait(&[0])
                 }
                 Turn::Together(kind, root, bytes) => {
                     builder.collective(*kind, root % ranks, *bytes)
@@ -296,4 +327,42 @@ fn intervals_come_from_the_bursts_and_their_seed() {
             .unwrap(),
         interval
     );
+}
+
+#[test]
+fn ranks_that_begin_apart_widen_the_interval() {
+    let mut builder = ProgramBuilder::new();
+    builder.begin();
+    builder.compute(240 * 1_000_000);
+    builder.collective(CollectiveKind::Allgather, 0, 960);
+    builder.collective(CollectiveKind::Allreduce, 0, 8);
+    builder.end(20).ranks(16);
+    let program = builder.finish();
+    let channel = Channel::new(Model::LogGp, 160_000_000, 10_000_000);
+    let mut cluster = Cluster::simple("c", channel)
+        .with_algorithm(CollectiveKind::Allgather, Algorithm::Bruck.into())
+        .with_algorithm(
+            CollectiveKind::Allreduce,
+            Algorithm::RecursiveDoubling.into(),
+        );
+    cluster.contention = true;
+    let ask = |stagger, seed| {
+        let request = Request {
+            stagger,
+            seed,
+            ..Request::default()
+        };
+        predict(&program, &cluster, &request).unwrap()
+    };
+    // Bursts do not vary.
+    assert_eq!(ask(0, 1).interval, None);
+    let apart = ask(1_000_000_000, 1);
+    assert_eq!(apart.outcome, ask(0, 1).outcome);
+    assert_eq!(apart, ask(1_000_000_000, 1));
+    assert_ne!(apart.interval, ask(1_000_000_000, 2).interval);
+    let interval = apart.interval.unwrap();
+    assert_eq!(interval.stagger, 1_000_000_000);
+    // More than what ranks begin apart.
+    let width = interval.high - interval.low;
+    assert!(width > 2_000_000_000, "{interval:?} {}", apart.outcome.time);
 }

@@ -86,6 +86,10 @@ pub struct Predict {
     /// Where their draws begin.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
+    /// In these, ranks begin up to so much apart, each at a time drawn at random, such as 1ms: whether they fall in step may decide how
+    /// long they take for all their time.
+    #[arg(long, value_name = "TIME")]
+    pub stagger: Option<Time>,
 }
 
 fn setting(text: &str) -> Result<Setting, String> {

@@ -1,6 +1,6 @@
 //! Computation: the values of bursts, and what a progress thread takes of the processor.
 
-use super::{Engine, Phase};
+use super::{Engine, Options, Phase};
 use crate::code::NONE;
 
 /// When a rank's progress thread moves data.
@@ -54,6 +54,16 @@ pub(crate) fn mixed(mut value: u64) -> u64 {
     value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     value ^ (value >> 31)
+}
+
+/// When a rank begins.
+pub(super) fn begin(options: &Options, rank: u32) -> u64 {
+    match options.resample {
+        Some(seed) if options.stagger > 0 => {
+            mixed(mixed(!seed) ^ u64::from(rank)) % options.stagger.saturating_add(1)
+        }
+        _ => 0,
+    }
 }
 
 impl Engine<'_> {
