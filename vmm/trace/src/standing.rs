@@ -6,9 +6,12 @@
 //! to go on, so that a deadlock that is told is one.
 
 mod collectives;
+mod deadlock;
 mod job;
 mod messages;
+mod objects;
 mod operation;
+mod text;
 mod waits;
 
 use std::collections::{BTreeMap, BTreeSet};
