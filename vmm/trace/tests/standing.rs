@@ -2,7 +2,7 @@
 
 mod calls;
 
-use calls::{Trace, as_function, got, receive, record, send, thread, wait};
+use calls::{READY, Trace, as_function, got, receive, record, send, thread, wait};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Completion, Function, Peer, Tag};
 use nodescope_trace::standing::{Fault, Waits};
@@ -129,6 +129,24 @@ fn waits_name_what_they_wait_for() {
     });
     trace.call(done).call(send(1, 0, 3, 8));
     trace.stands(receive(0, Peer::Rank(1), Tag::Value(3)));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn a_wait_for_what_is_cancelled_ends() {
+    let posted = as_function(receive(0, Peer::Rank(1), Tag::Any), Function::Irecv);
+    let mut trace = Trace::new(2);
+    let serial = trace.start(posted.clone());
+    trace.call(wait(0, Function::Cancel, &[serial]));
+    trace.stands(wait(0, Function::Wait, &[serial]));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
+    // Another of the same kind is not.
+    let mut trace = Trace::new(2);
+    let serials = [trace.start(posted.clone()), trace.start(posted)];
+    trace.call(wait(0, Function::Cancel, &serials[..1]));
+    trace.stands(wait(0, Function::Waitall, &serials));
     trace.stands(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }

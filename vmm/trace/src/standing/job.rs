@@ -119,8 +119,7 @@ impl Job {
             Some(turn) if record.request != 0 => Kind::Collective(turn, operation::needs(record)),
             _ => operation::messages(record),
         };
-        let place = Place::of(record);
-        let begun = Operation { place, kind };
+        let begun = Operation::new(Place::of(record), kind);
         match record.function.class() {
             Class::Send | Class::Receive | Class::SendReceive => {
                 self.begins(number, &begun, 0);
@@ -229,6 +228,13 @@ impl Job {
             for serial in &record.requests {
                 state.requests.remove(serial);
                 state.prepared.remove(serial);
+            }
+        }
+        if record.function == Function::Cancel {
+            for serial in &record.requests {
+                if let Some(operation) = state.requests.get_mut(serial) {
+                    operation.cancelled = true;
+                }
             }
         }
         for completion in &record.completions {

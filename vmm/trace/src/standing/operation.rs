@@ -72,6 +72,18 @@ pub enum Kind {
 pub struct Operation {
     pub place: Place,
     pub kind: Kind,
+    /// The program has asked for it to be cancelled: whether it is or not, a wait for it ends (MPI 4.0, section 3.8.4).
+    pub cancelled: bool,
+}
+
+impl Operation {
+    pub fn new(place: Place, kind: Kind) -> Operation {
+        Operation {
+            place,
+            kind,
+            cancelled: false,
+        }
+    }
 }
 
 fn send(record: &MpiRecord) -> Option<Outgoing> {

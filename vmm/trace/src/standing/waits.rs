@@ -112,10 +112,7 @@ impl<'a> Stand<'a> {
             (Some(turn), _) => Kind::Collective(turn, operation::needs(record)),
             (None, _) => operation::messages(record),
         };
-        let operation = Operation {
-            place: Place::of(record),
-            kind,
-        };
+        let operation = Operation::new(Place::of(record), kind);
         let blocking = matches!(record.function.class(), Class::Send | Class::SendReceive);
         if blocking {
             job.begins(rank, &operation, STANDING);
@@ -171,6 +168,7 @@ impl Finder<'_> {
     /// None for what is not followed.
     fn operation(&self, rank: u32, operation: &Operation, serial: u64) -> Option<Need> {
         Some(match &operation.kind {
+            _ if operation.cancelled => Need::Nothing,
             Kind::Send(send) => self.send(rank, send, serial),
             Kind::Receive(receive) => self.receive(rank, receive),
             Kind::Both(send, receive) => {
