@@ -7,6 +7,7 @@ use calls::{READY, Trace, receive, record, send, wait};
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::standing::{Fault, Waits};
 
+const WINDOW: u64 = 1 << 63 | 0xa;
 const FILE: u64 = 1 << 63 | 0xb;
 /// A communicator of all ranks but 0.
 const PART: u64 = 1 << 63 | 0xc;
@@ -346,6 +347,12 @@ fn a_rank_writes_in_order_after_those_before_it() {
     assert_eq!(trace.needs(1), Some((vec![2], true)));
     let mut trace = Trace::new(3);
     trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
+    trace.stands(ordered(0));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
+    assert_eq!(trace.deadlock(), None);
+    let mut trace = Trace::new(3);
+    trace.all(0..3, |rank| makes(rank, Function::FileOpen, FILE));
     let mut nothing = ordered(1);
     nothing.send_bytes = 0;
     trace
@@ -443,6 +450,74 @@ fn ids_are_not_trusted_after_some_could_not_open() {
     assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
     let trace = failing(&[0, 1]);
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn fences_wait_for_all_where_they_end_transfers() {
+    let made = || {
+        let mut trace = Trace::new(3);
+        trace.all(0..3, |rank| makes(rank, Function::WinCreate, WINDOW));
+        trace
+    };
+    let fence = |rank| on_object(rank, Function::WinFence, WINDOW);
+    // A first fence, or one that is asserted to end nothing, may let some go before all have come.
+    is_together(made, fence, false);
+    let with_put = || {
+        let mut trace = made();
+        trace.all(0..3, fence);
+        trace.call(on_object(0, Function::Put, WINDOW));
+        trace
+    };
+    is_together(with_put, fence, true);
+    let after_it = || {
+        let mut trace = with_put();
+        trace.all(0..3, fence);
+        trace
+    };
+    is_together(after_it, fence, false);
+    // A fence and a barrier.
+    let mut trace = made();
+    trace.stands(fence(0)).stands(barrier(1)).call(fence(2));
+    trace.stands(barrier(2));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1, 2], vec![0, 1])));
+    let lines = trace.standing().lines();
+    assert_eq!(
+        lines[2],
+        "    rank 0 in MPI_Win_fence(window 800000000000000a) at program+0x50 waits for rank 1"
+    );
+}
+
+#[test]
+fn windows_are_freed_by_all() {
+    let made = || {
+        let mut trace = Trace::new(3);
+        trace.all(0..3, |rank| makes(rank, Function::WinAllocate, WINDOW));
+        trace
+    };
+    let free = |rank| on_object(rank, Function::WinFree, WINDOW);
+    // The program may have said that it locks no window, and then nobody need wait.
+    is_together(made, free, false);
+    let locked = || {
+        let mut trace = made();
+        trace.call(on_object(1, Function::WinLockAll, WINDOW));
+        trace.call(on_object(1, Function::WinUnlockAll, WINDOW));
+        trace
+    };
+    is_together(locked, free, true);
+    is_together(
+        made,
+        |rank| on_object(rank, Function::WinSetInfo, WINDOW),
+        false,
+    );
+    let mut trace = made();
+    trace.call(free(0));
+    trace.call(on_object(1, Function::WinFence, WINDOW));
+    assert_eq!(
+        trace.standing().lines(),
+        [
+            "collectives differ on window 800000000000000a: rank 0 calls MPI_Win_free at program+0x50, rank 1 calls MPI_Win_fence at program+0x50"
+        ]
+    );
 }
 
 #[test]

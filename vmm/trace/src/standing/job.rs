@@ -8,8 +8,9 @@ use nodescope_hypercall::{Class, Flavour, Function, MpiRecord, Peer, Tag, Thread
 use super::collectives::{Order, Turn};
 use super::messages::Messages;
 use super::objects::Objects;
-use super::operation::{self, Incoming, Kind, Operation};
+use super::operation::{self, Incoming, Kind, Needs, Operation};
 use super::text;
+use super::windows::Windows;
 use super::{Fault, Place, Standing, TOLD};
 use crate::event::Unfinished;
 
@@ -44,6 +45,7 @@ pub struct Job {
     /// By communicator, window or file.
     pub orders: BTreeMap<u64, Order>,
     pub objects: Objects,
+    pub windows: Windows,
     /// Members of communicators, as rank 0 of each told them.
     members: BTreeMap<u64, Vec<u32>>,
     failed: BTreeMap<(u32, Place, i32), u64>,
@@ -59,6 +61,7 @@ impl Job {
             messages: Messages::default(),
             orders: BTreeMap::new(),
             objects: Objects::default(),
+            windows: Windows::default(),
             members: BTreeMap::new(),
             failed: BTreeMap::new(),
             truncated: Vec::new(),
@@ -114,9 +117,10 @@ impl Job {
         self.learn_members(record);
         self.objects.learn(record);
         let turn = self.enter_collective(number, record);
+        self.windows.ended(number, record);
         let kind = match turn {
             // Nobody asks for a blocking one any more.
-            Some(turn) if record.request != 0 => Kind::Collective(turn, operation::needs(record)),
+            Some(turn) if record.request != 0 => Kind::Collective(turn, self.needs(number, record)),
             _ => operation::messages(record),
         };
         let begun = Operation::new(Place::of(record), kind);
@@ -154,6 +158,7 @@ impl Job {
         if !self.objects.is_last(object, members) {
             return;
         }
+        self.windows.forget(object);
         let order = self.orders.get(&object);
         if order.is_none_or(|order| order.difference.is_none()) {
             self.orders.remove(&object);
@@ -182,6 +187,19 @@ impl Job {
         let number = order.enter(rank, Place::of(record), root, members);
         let round = None;
         Some(Turn { key, number, round })
+    }
+
+    /// Who must come before a rank may leave a collective operation.
+    pub fn needs(&self, rank: u32, record: &MpiRecord) -> Needs {
+        match record.function {
+            Function::WinFence | Function::WinFree => {
+                match self.windows.synchronises(rank, record) {
+                    true => Needs::All,
+                    false => Needs::Some,
+                }
+            }
+            _ => operation::needs(record),
+        }
     }
 
     /// The message of an operation that begins.
@@ -264,6 +282,7 @@ impl Job {
         let key = (rank, place, record.result);
         self.enter_collective(rank, record);
         self.objects.failed(rank, record);
+        self.windows.failed(record);
         *self.failed.entry(key).or_default() += 1;
         let state = self.ranks.entry(rank).or_default();
         match operation::messages(record) {

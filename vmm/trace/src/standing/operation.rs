@@ -210,7 +210,7 @@ pub fn together(record: &MpiRecord) -> Option<u64> {
     (key != communicator::NONE).then_some(key)
 }
 
-/// Who must come before the caller may leave.
+/// Who must come before the caller may leave. Of what is done on windows, [`super::windows`] knows more.
 pub fn needs(record: &MpiRecord) -> Needs {
     use Function::*;
     let is_root = record.root == record.rank;
@@ -231,7 +231,7 @@ pub fn needs(record: &MpiRecord) -> Needs {
             Class::Neighbor => neighbours(record),
             // No rank needs what the others pass in, but any may be made to wait (MPI 4.0, sections 6.14 and 14.6.4).
             Class::File | Class::FileTransfer => Needs::Some,
-            _ if matches!(record.function, WinFence | WinFree | WinSetInfo) => Needs::Some,
+            _ if record.function == WinSetInfo => Needs::Some,
             _ => Needs::All,
         },
     }

@@ -104,12 +104,13 @@ impl<'a> Stand<'a> {
             return None;
         };
         let turn = job.enter_collective(rank, record);
+        job.windows.entered(rank, record);
         let kind = match (turn, record.function.class()) {
             // To prepare a collective operation may need others, whatever the operation needs (MPI 4.0, section 6.13).
             (Some(turn), Class::PrepareCollective | Class::PrepareNeighbor) => {
                 Kind::Collective(turn, Needs::Some)
             }
-            (Some(turn), _) => Kind::Collective(turn, operation::needs(record)),
+            (Some(turn), _) => Kind::Collective(turn, job.needs(rank, record)),
             (None, _) => operation::messages(record),
         };
         let operation = Operation::new(Place::of(record), kind);
@@ -149,7 +150,10 @@ impl Finder<'_> {
             }
             // One that only starts something is about to end.
             function if operation::returns_at_once(function) => (None, Vec::new()),
-            _ => (self.operation(rank, &stand.operation, STANDING), Vec::new()),
+            _ => match stand.operation.kind {
+                Kind::Other => (self.window(rank, record), Vec::new()),
+                _ => (self.operation(rank, &stand.operation, STANDING), Vec::new()),
+            },
         };
         let waiting = |ranks, all| Waits::Waiting { ranks, all, of };
         match need {
@@ -163,6 +167,13 @@ impl Finder<'_> {
                 waiting(ranks, all)
             }
         }
+    }
+
+    /// What a call in an epoch needs; none if it is not on a window.
+    fn window(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
+        let need = self.job.windows.need(rank, record)?;
+        // Where the members are not sure, neither is whose window it is.
+        self.job.members(record.object).map(|_| need)
     }
 
     /// None for what is not followed.
