@@ -4,6 +4,7 @@
 mod calls;
 
 use calls::{READY, Trace, receive, record, send, wait};
+use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Completion, Function, MpiRecord, Peer, Tag};
 use nodescope_trace::standing::{Fault, Waits};
 
@@ -144,6 +145,22 @@ fn persistent_collectives_are_started_in_any_order() {
 }
 
 #[test]
+fn starts_that_are_not_told_make_nothing_sure() {
+    for dropped in [true, false] {
+        let mut trace = prepared();
+        let mut lost = start(2, &[]);
+        if dropped {
+            lost.flags = Flags::TAIL_DROPPED;
+        }
+        trace.call(start(0, &[60])).call(start(1, &[60])).call(lost);
+        trace.stands(wait(0, Function::Wait, &[61]));
+        trace.stands(waits_for_0(2));
+        assert_eq!(trace.deadlock().is_none(), dropped);
+        assert_eq!(trace.needs(0).is_none(), dropped);
+    }
+}
+
+#[test]
 fn preparations_that_differ_are_told() {
     let mut trace = Trace::new(2);
     trace.call(record(0, Function::BarrierInit, 1));
@@ -173,6 +190,15 @@ fn a_wait_for_several_knows_what_may_be_over() {
     trace.stands(waits_for_0(1));
     assert_eq!(trace.needs(0), Some((vec![1, 2], false)));
     assert_eq!(trace.deadlock(), None);
+    // As it may wait for one that is not followed.
+    let mut trace = Trace::new(2);
+    let mut long = send(0, 1, 4, 1 << 20);
+    long.function = Function::Isend;
+    let long = trace.start(long);
+    let read = trace.start(on_object(0, Function::FileIread, FILE));
+    trace.stands(wait(0, Function::Waitall, &[long, read]));
+    trace.stands(waits_for_0(1));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, None));
     // One of several that is not followed may end too.
     let mut trace = Trace::new(2);
     let mut posted = receive(0, Peer::Rank(1), Tag::Any);

@@ -46,6 +46,8 @@ pub struct Job {
     pub orders: BTreeMap<u64, Order>,
     pub objects: Objects,
     pub windows: Windows,
+    /// Some calls that started prepared operations were not told wholly: who waits for whom is not sure.
+    pub inexact: bool,
     /// Members of communicators, as rank 0 of each told them.
     members: BTreeMap<u64, Vec<u32>>,
     failed: BTreeMap<(u32, Place, i32), u64>,
@@ -62,6 +64,7 @@ impl Job {
             orders: BTreeMap::new(),
             objects: Objects::default(),
             windows: Windows::default(),
+            inexact: false,
             members: BTreeMap::new(),
             failed: BTreeMap::new(),
             truncated: Vec::new(),
@@ -135,6 +138,7 @@ impl Job {
                 state.requests.insert(record.request, begun);
             }
             Class::Persistent if !record.prepared.is_empty() => self.starts(number, record),
+            Class::Persistent if record.flags.contains(Flags::TAIL_DROPPED) => self.inexact = true,
             Class::Persistent | Class::PrepareCollective | Class::PrepareNeighbor => {
                 let state = self.ranks.entry(number).or_default();
                 state.prepared.insert(record.request, begun);

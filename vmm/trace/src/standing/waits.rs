@@ -141,6 +141,7 @@ impl Finder<'_> {
             };
         }
         let (need, of) = match record.function {
+            _ if self.job.inexact => (None, Vec::new()),
             Function::Wait | Function::Waitall => self.all_of(rank, record, modules),
             Function::Waitany | Function::Waitsome => self.any_of(rank, record, modules),
             Function::Finalize => (Some(self.finalize()), Vec::new()),
@@ -298,9 +299,12 @@ impl Finder<'_> {
         let (mut all, mut of) = (BTreeSet::new(), Vec::new());
         let (mut perhaps, mut perhaps_of) = (BTreeSet::new(), Vec::new());
         let mut any: Option<(Vec<u32>, String)> = None;
-        let mut known = false;
-        for (operation, need) in self.waited(rank, record).flatten() {
-            known = true;
+        let mut sure = record.requests.iter().any(|&serial| serial != 0);
+        for waited in self.waited(rank, record) {
+            let Some((operation, need)) = waited else {
+                sure = false;
+                continue;
+            };
             let text = text::begun(operation, modules);
             match need {
                 Need::Nothing => {}
@@ -321,11 +325,14 @@ impl Finder<'_> {
             (Some(Need::All(all.into_iter().collect())), of)
         } else if let Some((ranks, text)) = any {
             (Some(Need::Any(ranks)), vec![text])
+        } else if !sure {
+            // It may wait for what cannot be judged.
+            (None, Vec::new())
         } else if !perhaps.is_empty() {
             let ranks = perhaps.into_iter().collect();
             (Some(Need::Perhaps(ranks)), perhaps_of)
         } else {
-            (known.then_some(Need::Nothing), Vec::new())
+            (Some(Need::Nothing), Vec::new())
         }
     }
 
