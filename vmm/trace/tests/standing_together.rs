@@ -235,6 +235,14 @@ fn neighbours_wait_for_their_sources_alone() {
     assert_eq!(trace.deadlock(), None);
     trace.call(around(2, function));
     assert_eq!((trace.deadlock(), trace.needs(1)), (None, READY));
+    // One that is a neighbour on both sides is one rank.
+    let mut trace = Trace::new(2);
+    let mut both = record(0, function, 0x80);
+    both.sources = vec![Peer::Rank(1), Peer::Rank(1)];
+    both.receive_bytes = 16;
+    trace.stands(both).stands(waits_for_0(1));
+    assert_eq!(trace.needs(0), Some((vec![1], true)));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
     // Who has nothing for it need not come.
     let mut none = around(1, Function::NeighborAlltoallv);
     (none.send_bytes_to, none.receive_bytes_from) = (vec![0, 0], vec![0, 0]);

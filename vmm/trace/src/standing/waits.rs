@@ -238,11 +238,13 @@ impl Finder<'_> {
     fn collective(&self, rank: u32, turn: Turn, needs: &Needs) -> Option<Need> {
         let order = self.job.orders.get(&turn.key)?;
         let members = self.job.members(turn.key)?;
+        // In order, and once, whatever the communicator's order and however often one is a neighbour.
         let late = |ranks: &[u32]| -> Vec<u32> {
             let ranks = ranks.iter().copied();
-            ranks
+            let late: BTreeSet<u32> = ranks
                 .filter(|&member| member != rank && !order.has_come(member, turn))
-                .collect()
+                .collect();
+            late.into_iter().collect()
         };
         // What it cannot do without, and what it may wait for besides.
         let (needed, others) = match needs {

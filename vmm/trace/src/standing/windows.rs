@@ -14,7 +14,7 @@ use super::operation::Need;
 /// What an origin has begun with `MPI_Win_start`.
 #[derive(Debug, Default)]
 struct Access {
-    targets: Vec<u32>,
+    targets: BTreeSet<u32>,
     /// Targets that it has asked for data, which no buffer can stand for.
     asked: BTreeSet<u32>,
 }
@@ -36,7 +36,7 @@ struct Window {
     /// Access epochs that are open, by origin.
     accesses: BTreeMap<u32, Access>,
     /// Exposure epochs that are open: origins, by target.
-    exposures: BTreeMap<u32, Vec<u32>>,
+    exposures: BTreeMap<u32, BTreeSet<u32>>,
     /// Whether locks are exclusive, by origin and target.
     locks: BTreeMap<(u32, u32), bool>,
     /// Origins that have locked all targets, which is a shared lock.
@@ -56,8 +56,8 @@ struct Window {
 #[derive(Debug, Default)]
 pub struct Windows(BTreeMap<u64, Window>);
 
-/// The ranks of a group; none if it was not told wholly.
-fn group(record: &MpiRecord, peers: &[Peer]) -> Option<Vec<u32>> {
+/// The ranks of a group, in order; none if it was not told wholly.
+fn group(record: &MpiRecord, peers: &[Peer]) -> Option<BTreeSet<u32>> {
     let told = !record.flags.contains(Flags::TAIL_DROPPED);
     told.then(|| peers.iter().map(|peer| peer.rank()).collect())?
 }
