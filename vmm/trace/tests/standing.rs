@@ -310,3 +310,41 @@ fn receives_that_are_too_short_are_told() {
         trace.standing()
     );
 }
+
+proptest::proptest! {
+    /// Traces come from guests, and may say anything.
+    #[test]
+    fn whatever_ranks_say_is_judged(
+        calls in proptest::collection::vec(
+            (0..3u32, 0..Function::ALL.len(), 0..4u32, 0..4u64, 0..3u64, 0..5u64, 0..64u16, proptest::bool::ANY),
+            0..40,
+        ),
+    ) {
+        let mut trace = Trace::new(3);
+        for (rank, function, peer, communicator, object, serial, flags, stands) in calls {
+            let mut call = record(rank, Function::ALL[function], 1);
+            let peer = [Peer::Any, Peer::Null, Peer::Rank(peer), Peer::Rank(u32::MAX)][peer as usize];
+            call.flags = Flags(flags);
+            (call.communicator, call.object, call.request) = (communicator, object, serial);
+            (call.new_communicator, call.members) = (serial, vec![peer, Peer::Rank(0)]);
+            (call.destination, call.source, call.root) = (peer, peer, peer);
+            (call.send_tag, call.receive_tag) = (Tag::Value(0), Tag::Any);
+            (call.destinations, call.sources) = (vec![peer; 2], vec![Peer::Rank(1), peer]);
+            (call.requests, call.prepared) = (vec![serial, 1, 0], vec![2, serial]);
+            (call.send_bytes, call.receive_bytes) = (u64::MAX, u64::MAX);
+            call.result = i32::from(serial == 4);
+            call.completions.push(Completion {
+                request: serial,
+                source: peer,
+                tag: Tag::Value(0),
+                ..Completion::default()
+            });
+            match stands {
+                true => trace.stands(call),
+                false => trace.call(call),
+            };
+        }
+        let standing = trace.standing();
+        proptest::prop_assert!(standing.lines().len() >= standing.calls.len());
+    }
+}

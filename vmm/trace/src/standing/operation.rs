@@ -224,7 +224,7 @@ pub fn needs(record: &MpiRecord) -> Needs {
         Reduce | Gather | Gatherv if is_root => Needs::All,
         Reduce | Gather | Gatherv | Scan | Exscan => Needs::Some,
         // Each rank's place in the file comes after what the ranks before it access (MPI 4.0, section 14.4.4).
-        FileReadOrdered | FileWriteOrdered if record.send_bytes + record.receive_bytes > 0 => {
+        FileReadOrdered | FileWriteOrdered if record.send_bytes.max(record.receive_bytes) > 0 => {
             Needs::Before
         }
         function => match function.class() {
