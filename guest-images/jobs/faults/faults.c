@@ -5,12 +5,21 @@
        send      each rank sends more to the next than MPI buffers before it receives: a deadlock
        barrier   rank 0 enters a barrier, the last rank first waits for a message of rank 0: a deadlock
        wait      rank 0 waits for a message that rank 1 never sends: a deadlock with MPI_Finalize
+       start     each rank wants access to the other's window before it gives any: a deadlock
+       lock      each rank locks its own window, then the other's: a deadlock
+       persist   rank 0 starts a persistent sum, the other first waits for a message of rank 0: a deadlock
+       near      the same with neighbours
+       file      rank 0 writes to a file together with the other, which goes to a barrier: a deadlock
        poll      rank 0 asks again and again for that message
        lost      a message that nobody receives; the program ends well
        mismatch  a broadcast meets a reduction; the program ends well, with MPIs that buffer short messages
        truncate  a message that is longer than its receive; the error is returned
        abort     the same; the error ends the program */
 #include <mpi.h>
+#if MPI_VERSION < 4
+#include <mpi-ext.h>
+#define MPI_Allreduce_init MPIX_Allreduce_init
+#endif
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,6 +59,66 @@ static void await(void)
         MPI_Irecv(data, 8, MPI_BYTE, 1, 9, MPI_COMM_WORLD, &request);
         MPI_Wait(&request, MPI_STATUS_IGNORE);
     }
+}
+
+static void start(void)
+{
+    int peer = 1 - rank;
+    MPI_Win window;
+    MPI_Group world, group;
+    MPI_Win_create(data, 8, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+    MPI_Comm_group(MPI_COMM_WORLD, &world);
+    MPI_Group_incl(world, 1, &peer, &group);
+    MPI_Win_start(group, 0, window);
+    MPI_Get(other, 8, MPI_BYTE, peer, 0, 8, MPI_BYTE, window);
+    MPI_Win_complete(window);
+    MPI_Win_post(group, 0, window);
+    MPI_Win_wait(window);
+}
+
+static void lock(void)
+{
+    int peer = 1 - rank;
+    char *base;
+    MPI_Win window;
+    MPI_Win_allocate(8, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &base, &window);
+    MPI_Win_lock(MPI_LOCK_EXCLUSIVE, rank, 0, window);
+    MPI_Put(data, 8, MPI_BYTE, rank, 0, 8, MPI_BYTE, window);
+    MPI_Win_flush(rank, window);
+    MPI_Barrier(MPI_COMM_WORLD);
+    MPI_Win_lock(MPI_LOCK_EXCLUSIVE, peer, 0, window);
+    MPI_Put(data, 8, MPI_BYTE, peer, 0, 8, MPI_BYTE, window);
+    MPI_Win_unlock(peer, window);
+    MPI_Win_unlock(rank, window);
+}
+
+static void persist(void)
+{
+    MPI_Request request;
+    MPI_Allreduce_init(data, other, 8, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD, MPI_INFO_NULL, &request);
+    if (rank)
+        MPI_Recv(data, 8, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Start(&request);
+    MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+static void near(void)
+{
+    int around = 1;
+    MPI_Comm ring;
+    MPI_Cart_create(MPI_COMM_WORLD, 1, &ranks, &around, 0, &ring);
+    if (rank)
+        MPI_Recv(data, 8, MPI_BYTE, 0, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    MPI_Neighbor_allgather(data, 8, MPI_BYTE, other, 8, MPI_BYTE, ring);
+}
+
+static void file(void)
+{
+    MPI_File file;
+    MPI_File_open(MPI_COMM_WORLD, "/tmp/faults", MPI_MODE_CREATE | MPI_MODE_WRONLY, MPI_INFO_NULL, &file);
+    if (rank == 0)
+        MPI_File_write_ordered(file, data, 8, MPI_BYTE, MPI_STATUS_IGNORE);
+    MPI_Barrier(MPI_COMM_WORLD);
 }
 
 static void poll(void)
@@ -94,7 +163,8 @@ int main(int argc, char **argv)
     static const struct {
         const char *name;
         void (*run)(void);
-    } cases[] = {{"receive", receive}, {"send", send},         {"barrier", barrier},   {"wait", await},         {"poll", poll},
+    } cases[] = {{"receive", receive}, {"send", send},       {"barrier", barrier},   {"wait", await},   {"start", start},
+                 {"lock", lock},       {"persist", persist}, {"near", near},         {"file", file},    {"poll", poll},
                  {"lost", lost},       {"mismatch", mismatch}, {"truncate", truncate}, {"abort", short_receive}};
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
@@ -105,7 +175,7 @@ int main(int argc, char **argv)
             MPI_Finalize();
             return 0;
         }
-    fputs("usage: mpirun -n 2 faults receive|send|barrier|wait|poll|lost|mismatch|truncate|abort\n", stderr);
+    fputs("usage: mpirun -n 2 faults CASE\n", stderr);
     MPI_Abort(MPI_COMM_WORLD, 2);
     return 2;
 }

@@ -235,6 +235,86 @@ fn a_wait_for_what_nobody_sends() {
     assert!(ran.source(site).starts_with("MPI_Irecv("));
 }
 
+/// Two ranks wait for each other in calls that begin and go on as told: window ids in between are not the same in every MPI.
+fn two_in_a_cycle(mpi: (&str, &str), case: &str, shape: (u32, u32), calls: [(&[&str], &str); 2]) {
+    let Some(ran) = ran(mpi, &[case], shape, Some(SECOND_PS / 10)) else {
+        return;
+    };
+    let console = &ran.finished.consoles[0];
+    let expected = Ending::Deadlock { ranks: vec![0, 1] };
+    let standing = &ran.standing;
+    let ending = &ran.finished.outcome.ending;
+    assert_eq!(*ending, expected, "{console}\n{standing:#?}");
+    assert_eq!(standing.deadlocks[0].cycle, [0, 1]);
+    assert!(standing.faults.is_empty(), "{standing:#?}");
+    for (call, (functions, arguments)) in standing.calls.iter().zip(calls) {
+        assert!(functions.contains(&call.function), "{call:?}");
+        assert!(call.call.contains(arguments), "{call:?}");
+    }
+}
+
+/// Which call of an access waits is left to the MPI.
+const ACCESS: &[&str] = &["MPI_Win_start", "MPI_Get", "MPI_Win_complete"];
+/// Which call under a lock waits, likewise.
+const LOCKED: &[&str] = &["MPI_Win_lock", "MPI_Put", "MPI_Win_unlock"];
+
+#[test]
+fn access_before_exposure_under_open_mpi() {
+    two_in_a_cycle(OPEN_MPI, "start", (2, 1), [(ACCESS, "window "); 2]);
+}
+
+#[test]
+fn access_before_exposure_under_mpich() {
+    two_in_a_cycle(MPICH, "start", (2, 1), [(ACCESS, "window "); 2]);
+}
+
+#[test]
+fn locks_in_two_orders_under_open_mpi() {
+    two_in_a_cycle(
+        OPEN_MPI,
+        "lock",
+        (2, 1),
+        [(LOCKED, "target 1"), (LOCKED, "target 0")],
+    );
+}
+
+#[test]
+fn locks_in_two_orders_under_mpich() {
+    two_in_a_cycle(
+        MPICH,
+        "lock",
+        (2, 1),
+        [(LOCKED, "target 1"), (LOCKED, "target 0")],
+    );
+}
+
+#[test]
+fn a_persistent_sum_and_a_receive() {
+    let calls: [(&[&str], &str); 2] = [
+        (&["MPI_Wait"], "1 request"),
+        (&["MPI_Recv"], "from 0, tag 1"),
+    ];
+    two_in_a_cycle(OPEN_MPI, "persist", (1, 2), calls);
+}
+
+#[test]
+fn neighbours_and_a_receive() {
+    let calls: [(&[&str], &str); 2] = [
+        (&["MPI_Neighbor_allgather"], "communicator "),
+        (&["MPI_Recv"], "from 0, tag 1"),
+    ];
+    two_in_a_cycle(MPICH, "near", (1, 2), calls);
+}
+
+#[test]
+fn a_write_in_order_and_a_barrier() {
+    let calls: [(&[&str], &str); 2] = [
+        (&["MPI_File_write_ordered"], "file /tmp/faults"),
+        (&["MPI_Barrier"], "MPI_COMM_WORLD"),
+    ];
+    two_in_a_cycle(OPEN_MPI, "file", (1, 2), calls);
+}
+
 #[test]
 fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     let Some(ran) = ran(OPEN_MPI, &["poll"], (1, 2), Some(SECOND_PS / 10)) else {

@@ -2,14 +2,19 @@
 //!
 //! It goes by what the trace says and predicts nothing. A message is under way from the entry of its send to the completion that
 //! names it; a call can go on if what it needs is there. The rest waits for other ranks, and a set of ranks that wait for each other
-//! alone is a deadlock. What cannot be judged from a trace (one-sided epochs, files, processes, a program that polls) counts as able
-//! to go on, so that a deadlock that is told is one.
+//! alone is a deadlock. Where the standard lets a call wait for others or not, a call that has not ended waits, but for one of them
+//! at least, not for all. What cannot be judged from a trace (a rank that computes, a program that polls, transfers to windows between
+//! fences, processes of other worlds) counts as able to go on, so that a deadlock that is told is one.
 
 mod collectives;
+mod deadlock;
 mod job;
 mod messages;
+mod objects;
 mod operation;
+mod text;
 mod waits;
+mod windows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -136,11 +141,12 @@ pub enum Fault {
         /// Call and call site of the send.
         sent_by: String,
     },
-    /// Ranks call different collective operations, or with different roots, where all must call the same; the first on a communicator.
+    /// Ranks call different collective operations, or with different roots, where all must call the same; the first on a communicator,
+    /// window or file.
     Mismatch {
         /// The MPI job.
         job: usize,
-        /// The communicator.
+        /// The communicator, window or file.
         communicator: String,
         /// A rank.
         rank: u32,

@@ -1,146 +1,12 @@
 //! Where ranks stand when a trace ends: what is called a deadlock and what is not, and what is said of it.
 
+mod calls;
+
+use calls::{READY, Trace, as_function, got, receive, record, send, thread, wait};
 use nodescope_hypercall::record::Flags;
-use nodescope_hypercall::{
-    Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
-};
+use nodescope_hypercall::{Completion, Function, Peer, Tag};
 use nodescope_trace::standing::{Fault, Waits};
-use nodescope_trace::{Body, Event, MpiCall, Stamp, Standing, Unfinished};
-
-const WORLD: u64 = 1;
-
-/// A trace being made: one thread for each rank.
-struct Trace {
-    events: Vec<Event>,
-    serial: u64,
-}
-
-fn thread(rank: u32) -> ThreadId {
-    ThreadId {
-        pid: 100 + rank,
-        tid: 100 + rank,
-    }
-}
-
-impl Trace {
-    fn new(world: u32) -> Trace {
-        let mut trace = Trace {
-            events: Vec::new(),
-            serial: 0,
-        };
-        for rank in 0..world {
-            trace.push(Body::Process(Hello {
-                kind: ProcessKind::MpiRank,
-                rank: Peer::Rank(rank),
-                world_size: world,
-                pid: 100 + rank,
-                flavour: Flavour::OpenMpi,
-                host: "n0".into(),
-                program: "p".into(),
-            }));
-        }
-        trace
-    }
-
-    fn push(&mut self, body: Body) {
-        let sequence = self.events.len() as u64;
-        self.events.push(Event {
-            node: 0,
-            sequence,
-            stamp: Stamp {
-                time: sequence,
-                ..Stamp::default()
-            },
-            body,
-        });
-    }
-
-    /// A call that ended.
-    fn call(&mut self, record: MpiRecord) -> &mut Trace {
-        self.push(Body::Mpi(Box::new(MpiCall {
-            record,
-            entry: Stamp::default(),
-            exit: Stamp::default(),
-            time_inside: 0,
-            instructions_inside: 0,
-            entry_seen: true,
-        })));
-        self
-    }
-
-    /// The same with a request, whose serial is returned.
-    fn start(&mut self, mut record: MpiRecord) -> u64 {
-        self.serial += 1;
-        record.request = self.serial;
-        self.call(record);
-        self.serial
-    }
-
-    /// A call that did not end.
-    fn stands(&mut self, record: MpiRecord) -> &mut Trace {
-        self.push(Body::Unfinished(Box::new(Unfinished {
-            function: record.function,
-            rank: record.rank,
-            thread: record.thread,
-            sequence: record.sequence,
-            entry: Stamp::default(),
-            record: Some(record),
-        })));
-        self
-    }
-
-    fn standing(&self) -> Standing {
-        Standing::of(&self.events)
-    }
-
-    /// The ranks that are deadlocked, and the cycle.
-    fn deadlock(&self) -> Option<(Vec<u32>, Vec<u32>)> {
-        let standing = self.standing();
-        assert!(standing.deadlocks.len() <= 1, "{standing:?}");
-        let first = standing.deadlocks.first()?;
-        Some((first.ranks.clone(), first.cycle.clone()))
-    }
-}
-
-fn record(rank: u32, function: Function, site: u64) -> MpiRecord {
-    let mut record = MpiRecord::new(function, thread(rank), Peer::Rank(rank), 0);
-    record.communicator = WORLD;
-    record.call_site = site;
-    record
-}
-
-fn send(rank: u32, to: u32, tag: u32, bytes: u64) -> MpiRecord {
-    let mut send = record(rank, Function::Send, 0x10);
-    (send.destination, send.send_tag, send.send_bytes) = (Peer::Rank(to), Tag::Value(tag), bytes);
-    send
-}
-
-fn receive(rank: u32, from: Peer, tag: Tag) -> MpiRecord {
-    let mut receive = record(rank, Function::Recv, 0x20);
-    (receive.source, receive.receive_tag, receive.receive_bytes) = (from, tag, 64);
-    receive
-}
-
-fn got(mut receive: MpiRecord, from: u32, tag: u32) -> MpiRecord {
-    receive.completions.push(Completion {
-        source: Peer::Rank(from),
-        tag: Tag::Value(tag),
-        ..Completion::default()
-    });
-    receive
-}
-
-fn as_function(mut record: MpiRecord, function: Function) -> MpiRecord {
-    record.function = function;
-    record
-}
-
-fn wait(rank: u32, function: Function, serials: &[u64]) -> MpiRecord {
-    let mut wait = record(rank, function, 0x30);
-    wait.communicator = 0;
-    wait.requests = serials.to_vec();
-    wait
-}
+use nodescope_trace::{Body, Stamp, Unfinished};
 
 #[test]
 fn two_receives_first_are_a_deadlock() {
@@ -263,6 +129,24 @@ fn waits_name_what_they_wait_for() {
     });
     trace.call(done).call(send(1, 0, 3, 8));
     trace.stands(receive(0, Peer::Rank(1), Tag::Value(3)));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
+}
+
+#[test]
+fn a_wait_for_what_is_cancelled_ends() {
+    let posted = as_function(receive(0, Peer::Rank(1), Tag::Any), Function::Irecv);
+    let mut trace = Trace::new(2);
+    let serial = trace.start(posted.clone());
+    trace.call(wait(0, Function::Cancel, &[serial]));
+    trace.stands(wait(0, Function::Wait, &[serial]));
+    trace.stands(receive(1, Peer::Rank(0), Tag::Any));
+    assert_eq!((trace.deadlock(), trace.needs(0)), (None, READY));
+    // Another of the same kind is not.
+    let mut trace = Trace::new(2);
+    let serials = [trace.start(posted.clone()), trace.start(posted)];
+    trace.call(wait(0, Function::Cancel, &serials[..1]));
+    trace.stands(wait(0, Function::Waitall, &serials));
     trace.stands(receive(1, Peer::Rank(0), Tag::Any));
     assert_eq!(trace.deadlock(), Some((vec![0, 1], vec![0, 1])));
 }
@@ -425,4 +309,42 @@ fn receives_that_are_too_short_are_told() {
         "{:?}",
         trace.standing()
     );
+}
+
+proptest::proptest! {
+    /// Traces come from guests, and may say anything.
+    #[test]
+    fn whatever_ranks_say_is_judged(
+        calls in proptest::collection::vec(
+            (0..3u32, 0..Function::ALL.len(), 0..4u32, 0..4u64, 0..3u64, 0..5u64, 0..64u16, proptest::bool::ANY),
+            0..40,
+        ),
+    ) {
+        let mut trace = Trace::new(3);
+        for (rank, function, peer, communicator, object, serial, flags, stands) in calls {
+            let mut call = record(rank, Function::ALL[function], 1);
+            let peer = [Peer::Any, Peer::Null, Peer::Rank(peer), Peer::Rank(u32::MAX)][peer as usize];
+            call.flags = Flags(flags);
+            (call.communicator, call.object, call.request) = (communicator, object, serial);
+            (call.new_communicator, call.members) = (serial, vec![peer, Peer::Rank(0)]);
+            (call.destination, call.source, call.root) = (peer, peer, peer);
+            (call.send_tag, call.receive_tag) = (Tag::Value(0), Tag::Any);
+            (call.destinations, call.sources) = (vec![peer; 2], vec![Peer::Rank(1), peer]);
+            (call.requests, call.prepared) = (vec![serial, 1, 0], vec![2, serial]);
+            (call.send_bytes, call.receive_bytes) = (u64::MAX, u64::MAX);
+            call.result = i32::from(serial == 4);
+            call.completions.push(Completion {
+                request: serial,
+                source: peer,
+                tag: Tag::Value(0),
+                ..Completion::default()
+            });
+            match stands {
+                true => trace.stands(call),
+                false => trace.call(call),
+            };
+        }
+        let standing = trace.standing();
+        proptest::prop_assert!(standing.lines().len() >= standing.calls.len());
+    }
 }

@@ -1,4 +1,4 @@
-//! The order in which ranks call collective operations: on one communicator or window it is the same on all of them.
+//! The order in which ranks call collective operations: on one communicator, window or file it is the same on all of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -24,11 +24,24 @@ pub struct Difference {
     pub other_at: Place,
 }
 
-/// The collective operations of one communicator or window.
+/// Which collective operation it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The communicator, window or file.
+    pub key: u64,
+    /// The so-manieth call of its rank there, from 0.
+    pub number: u64,
+    /// Of a persistent operation, the so-manieth start of what that call prepared.
+    pub round: Option<u64>,
+}
+
+/// The collective operations of one communicator, window or file.
 #[derive(Debug, Default)]
 pub struct Order {
     /// How many each rank has entered.
     counts: BTreeMap<u32, u64>,
+    /// How often each rank has started the persistent operation of a number.
+    starts: BTreeMap<(u64, u32), u64>,
     instances: VecDeque<Instance>,
     /// Number of the first of `instances`.
     base: u64,
@@ -75,8 +88,20 @@ impl Order {
         number
     }
 
-    /// Whether a rank has entered the operation of this number.
-    pub fn has_entered(&self, rank: u32, number: u64) -> bool {
-        self.counts.get(&rank).is_some_and(|&count| count > number)
+    /// A rank starts a persistent operation that it has prepared; which of its starts this is. Ranks prepare in one order, and start
+    /// in any (MPI 4.0, section 6.13): starts are counted for each preparation.
+    pub fn start(&mut self, rank: u32, number: u64) -> u64 {
+        let starts = self.starts.entry((number, rank)).or_default();
+        *starts += 1;
+        *starts - 1
+    }
+
+    /// Whether a rank has entered an operation, or started it if it is a persistent one.
+    pub fn has_come(&self, rank: u32, turn: Turn) -> bool {
+        let (count, needed) = match turn.round {
+            Some(round) => (self.starts.get(&(turn.number, rank)), round),
+            None => (self.counts.get(&rank), turn.number),
+        };
+        count.is_some_and(|&count| count > needed)
     }
 }

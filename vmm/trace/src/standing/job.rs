@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Flavour, Function, MpiRecord, Peer, Tag, ThreadId};
 
-use super::collectives::Order;
+use super::collectives::{Order, Turn};
 use super::messages::Messages;
-use super::operation::{self, Incoming, Kind, Operation};
+use super::objects::Objects;
+use super::operation::{self, Incoming, Kind, Needs, Operation};
+use super::text;
+use super::windows::Windows;
 use super::{Fault, Place, Standing, TOLD};
 use crate::event::Unfinished;
 
@@ -39,9 +42,13 @@ pub struct Job {
     pub world: u32,
     pub ranks: BTreeMap<u32, Rank>,
     pub messages: Messages,
-    /// By communicator or window.
+    /// By communicator, window or file.
     pub orders: BTreeMap<u64, Order>,
-    /// Members of communicators, as rank 0 of each told them; of windows, as their communicator's.
+    pub objects: Objects,
+    pub windows: Windows,
+    /// Some calls that started prepared operations were not told wholly: who waits for whom is not sure.
+    pub inexact: bool,
+    /// Members of communicators, as rank 0 of each told them.
     members: BTreeMap<u64, Vec<u32>>,
     failed: BTreeMap<(u32, Place, i32), u64>,
     truncated: Vec<(u32, Place, Incoming)>,
@@ -55,6 +62,9 @@ impl Job {
             ranks: BTreeMap::new(),
             messages: Messages::default(),
             orders: BTreeMap::new(),
+            objects: Objects::default(),
+            windows: Windows::default(),
+            inexact: false,
             members: BTreeMap::new(),
             failed: BTreeMap::new(),
             truncated: Vec::new(),
@@ -65,18 +75,30 @@ impl Job {
         self.ranks.entry(rank).or_default().flavour = Some(flavour);
     }
 
-    /// The members of a communicator or window, if they are known; of an intercommunicator, of both sides.
+    /// The members of a communicator, window or file, if they are known, in its order of ranks; of an intercommunicator, of both sides.
     pub fn members(&self, key: u64) -> Option<Vec<u32>> {
-        match key {
-            communicator::WORLD if self.world > 0 => Some((0..self.world).collect()),
-            _ => self.members.get(&key).cloned(),
-        }
+        let made_of = self.objects.communicator(key);
+        let communicator = made_of.unwrap_or(key);
+        let members = match communicator {
+            communicator::WORLD if self.world > 0 => (0..self.world).collect(),
+            _ => self.members.get(&communicator)?.clone(),
+        };
+        let same = made_of.is_none() || self.objects.ids_agree(communicator, &members);
+        same.then_some(members)
     }
 
     fn member_count(&self, key: u64) -> Option<usize> {
-        match key {
+        match self.objects.communicator(key).unwrap_or(key) {
             communicator::WORLD if self.world > 0 => Some(self.world as usize),
-            _ => self.members.get(&key).map(Vec::len),
+            communicator => self.members.get(&communicator).map(Vec::len),
+        }
+    }
+
+    /// How people call a communicator, window or file.
+    pub fn name(&self, key: u64) -> String {
+        match self.objects.name(key) {
+            Some(name) => name.to_owned(),
+            None => text::communicator(key),
         }
     }
 
@@ -96,41 +118,55 @@ impl Job {
             return self.failed(number, record);
         }
         self.learn_members(record);
-        let place = Place::of(record);
-        let index = self.enter_collective(number, record);
-        let kind = match (index, record.function.class()) {
-            // A persistent operation begins when it is started; its preparation is what all call in one order.
-            (Some((key, index)), Class::StartCollective | Class::StartNeighbor) => {
-                Kind::Collective {
-                    key,
-                    index,
-                    needs: operation::needs(record),
-                }
-            }
+        self.objects.learn(record);
+        let turn = self.enter_collective(number, record);
+        self.windows.ended(number, record);
+        let kind = match turn {
+            // Nobody asks for a blocking one any more.
+            Some(turn) if record.request != 0 => Kind::Collective(turn, self.needs(number, record)),
             _ => operation::messages(record),
         };
-        let begun = Operation { place, kind };
+        let begun = Operation::new(Place::of(record), kind);
         match record.function.class() {
             Class::Send | Class::Receive | Class::SendReceive => {
                 self.begins(number, &begun, 0);
                 self.receives(number, record);
             }
-            Class::StartSend
-            | Class::StartReceive
-            | Class::StartSendReceive
-            | Class::StartCollective
-            | Class::StartNeighbor => {
+            Class::StartSend | Class::StartReceive | Class::StartSendReceive => {
                 self.begins(number, &begun, record.request);
                 let state = self.ranks.entry(number).or_default();
                 state.requests.insert(record.request, begun);
             }
             Class::Persistent if !record.prepared.is_empty() => self.starts(number, record),
-            Class::Persistent => {
+            Class::Persistent if record.flags.contains(Flags::TAIL_DROPPED) => self.inexact = true,
+            Class::Persistent | Class::PrepareCollective | Class::PrepareNeighbor => {
                 let state = self.ranks.entry(number).or_default();
                 state.prepared.insert(record.request, begun);
             }
-            Class::Completion => self.completes(number, record),
+            Class::Completion | Class::EndFileTransfer => self.completes(number, record),
+            // Also of what is not followed: a wait for any of several requests must know that there are others.
+            _ if record.request != 0 => {
+                let state = self.ranks.entry(number).or_default();
+                state.requests.insert(record.request, begun);
+            }
             _ => {}
+        }
+        if matches!(record.function, Function::WinFree | Function::FileClose) {
+            self.frees(record.object);
+        }
+    }
+
+    /// A rank has freed a window or closed a file. After the last of them nobody asks for it, unless something was wrong there.
+    fn frees(&mut self, object: u64) {
+        let members = self.member_count(object);
+        if !self.objects.is_last(object, members) {
+            return;
+        }
+        self.windows.forget(object);
+        let order = self.orders.get(&object);
+        if order.is_none_or(|order| order.difference.is_none()) {
+            self.orders.remove(&object);
+            self.objects.forget(object);
         }
     }
 
@@ -140,14 +176,10 @@ impl Job {
         if let Some(members) = told.filter(|members| !members.is_empty()) {
             self.members.insert(record.new_communicator, members);
         }
-        let makes = record.function.class() == Class::Window && record.object != 0;
-        if makes && let Some(members) = self.members(record.communicator) {
-            self.members.entry(record.object).or_insert(members);
-        }
     }
 
     /// Counts a collective operation, whether it has ended or not.
-    pub fn enter_collective(&mut self, rank: u32, record: &MpiRecord) -> Option<(u64, u64)> {
+    pub fn enter_collective(&mut self, rank: u32, record: &MpiRecord) -> Option<Turn> {
         let key = operation::together(record)?;
         let members = self.member_count(key);
         // On the side of the root of an intercommunicator the others name no root.
@@ -156,7 +188,22 @@ impl Job {
             false => record.root,
         };
         let order = self.orders.entry(key).or_default();
-        Some((key, order.enter(rank, Place::of(record), root, members)))
+        let number = order.enter(rank, Place::of(record), root, members);
+        let round = None;
+        Some(Turn { key, number, round })
+    }
+
+    /// Who must come before a rank may leave a collective operation.
+    pub fn needs(&self, rank: u32, record: &MpiRecord) -> Needs {
+        match record.function {
+            Function::WinFence | Function::WinFree => {
+                match self.windows.synchronises(rank, record) {
+                    true => Needs::All,
+                    false => Needs::Some,
+                }
+            }
+            _ => operation::needs(record),
+        }
     }
 
     /// The message of an operation that begins.
@@ -170,9 +217,13 @@ impl Job {
     fn starts(&mut self, rank: u32, record: &MpiRecord) {
         for (&serial, preparation) in record.requests.iter().zip(&record.prepared) {
             let state = self.ranks.entry(rank).or_default();
-            let Some(operation) = state.prepared.get(preparation).cloned() else {
+            let Some(mut operation) = state.prepared.get(preparation).cloned() else {
                 continue;
             };
+            if let Kind::Collective(turn, _) = &mut operation.kind {
+                let order = self.orders.entry(turn.key).or_default();
+                turn.round = Some(order.start(rank, turn.number));
+            }
             state.requests.insert(serial, operation.clone());
             self.begins(rank, &operation, serial);
         }
@@ -201,6 +252,13 @@ impl Job {
                 state.prepared.remove(serial);
             }
         }
+        if record.function == Function::Cancel {
+            for serial in &record.requests {
+                if let Some(operation) = state.requests.get_mut(serial) {
+                    operation.cancelled = true;
+                }
+            }
+        }
         for completion in &record.completions {
             let Some(operation) = state.requests.remove(&completion.request) else {
                 continue;
@@ -227,6 +285,8 @@ impl Job {
         let place = Place::of(record);
         let key = (rank, place, record.result);
         self.enter_collective(rank, record);
+        self.objects.failed(rank, record);
+        self.windows.failed(record);
         *self.failed.entry(key).or_default() += 1;
         let state = self.ranks.entry(rank).or_default();
         match operation::messages(record) {
@@ -261,7 +321,7 @@ impl Job {
             if let Some(difference) = &order.difference {
                 standing.faults.push(Fault::Mismatch {
                     job: number,
-                    communicator: communicator_name(key),
+                    communicator: self.name(key),
                     rank: difference.rank,
                     at: difference.at.text(modules),
                     other: difference.other,
@@ -314,14 +374,5 @@ pub fn truncation(
         room: receive.room,
         at: place.text(modules),
         sent_by: message.place.text(modules),
-    }
-}
-
-/// How people call a communicator.
-pub fn communicator_name(id: u64) -> String {
-    match id {
-        communicator::WORLD => "MPI_COMM_WORLD".into(),
-        communicator::SELF => "MPI_COMM_SELF".into(),
-        id => format!("communicator {id:x}"),
     }
 }

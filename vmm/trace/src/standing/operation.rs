@@ -4,6 +4,7 @@ use nodescope_hypercall::record::{Flags, communicator};
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 
 use super::Place;
+use super::collectives::Turn;
 
 /// A message that is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,14 +27,33 @@ pub struct Incoming {
 }
 
 /// Who must have entered a collective operation before a member may leave it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Needs {
     /// All members.
     All,
-    /// The root; and if it has, some other member.
+    /// The root; and if it has, perhaps some other member.
     Root(u32),
-    /// Some member: which one depends on the algorithm.
+    /// The members before it; and if they have, perhaps some other member.
+    Before,
+    /// These sources; and if they have, perhaps some of these destinations.
+    Neighbours {
+        sources: Vec<u32>,
+        destinations: Vec<u32>,
+    },
+    /// Perhaps some member: which one, and whether any, depends on the algorithm.
     Some,
+}
+
+/// What an operation needs of other ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need {
+    Nothing,
+    /// All of these.
+    All(Vec<u32>),
+    /// One of these.
+    Any(Vec<u32>),
+    /// If it is not over yet, one of these: the MPI may do without them, such as for a short message that it puts into a buffer.
+    Perhaps(Vec<u32>),
 }
 
 /// An operation that has begun.
@@ -42,12 +62,7 @@ pub enum Kind {
     Send(Outgoing),
     Receive(Incoming),
     Both(Option<Outgoing>, Option<Incoming>),
-    /// The so-manieth collective operation of its rank on the communicator or window, from 0.
-    Collective {
-        key: u64,
-        index: u64,
-        needs: Needs,
-    },
+    Collective(Turn, Needs),
     /// What is not followed.
     Other,
 }
@@ -57,6 +72,18 @@ pub enum Kind {
 pub struct Operation {
     pub place: Place,
     pub kind: Kind,
+    /// The program has asked for it to be cancelled: whether it is or not, a wait for it ends (MPI 4.0, section 3.8.4).
+    pub cancelled: bool,
+}
+
+impl Operation {
+    pub fn new(place: Place, kind: Kind) -> Operation {
+        Operation {
+            place,
+            kind,
+            cancelled: false,
+        }
+    }
 }
 
 fn send(record: &MpiRecord) -> Option<Outgoing> {
@@ -108,30 +135,82 @@ pub fn probe(record: &MpiRecord) -> Option<Incoming> {
     probes.then(|| receive(record)).flatten()
 }
 
-/// Whose members call it together, in one order: a communicator, or a window. None for what is not collective, or not followed.
-pub fn together(record: &MpiRecord) -> Option<u64> {
+/// Whether the call returns whatever other ranks do: it starts an operation, or prepares one between two ranks (MPI 4.0, section 2.4).
+pub fn returns_at_once(function: Function) -> bool {
     use Function::*;
-    let on_communicator = match record.function {
-        CommCreateGroup | CommCreateFromGroup | IntercommCreateFromGroups => false,
-        WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic => true,
-        WinFence | WinFree => return (record.object != 0).then_some(record.object),
-        function => matches!(
-            function.class(),
-            Class::Collective
-                | Class::StartCollective
-                | Class::PrepareCollective
-                | Class::Neighbor
-                | Class::StartNeighbor
-                | Class::PrepareNeighbor
-                | Class::Communicator
+    match function.class() {
+        Class::StartSend
+        | Class::StartReceive
+        | Class::StartSendReceive
+        | Class::StartCollective
+        | Class::StartNeighbor
+        | Class::Persistent => true,
+        // Not the first halves of split collectives, which may be the whole operation (MPI 4.0, section 14.4.5).
+        Class::StartFileTransfer => !matches!(
+            function,
+            FileReadAtAllBegin
+                | FileReadAllBegin
+                | FileReadOrderedBegin
+                | FileWriteAtAllBegin
+                | FileWriteAllBegin
+                | FileWriteOrderedBegin
         ),
-    };
-    let followed =
-        record.communicator > communicator::NONE && record.communicator != communicator::SELF;
-    (on_communicator && followed).then_some(record.communicator)
+        _ => matches!(function, CommIdup | CommIdupWithInfo),
+    }
 }
 
-/// Who must come before the caller may leave.
+/// Whether all ranks that have the file call it together (MPI 4.0, sections 14.2 to 14.6).
+fn together_on_file(function: Function) -> bool {
+    use Function::*;
+    matches!(
+        function.blocking(),
+        FileClose
+            | FileSetSize
+            | FilePreallocate
+            | FileSetView
+            | FileSync
+            | FileSeekShared
+            | FileSetAtomicity
+            | FileSetInfo
+            | FileReadAtAll
+            | FileReadAll
+            | FileReadOrdered
+            | FileWriteAtAll
+            | FileWriteAll
+            | FileWriteOrdered
+    )
+}
+
+/// Whose members call it together, in one order: a communicator, a window or a file. None for what is not collective, or not followed.
+pub fn together(record: &MpiRecord) -> Option<u64> {
+    use Function::*;
+    if record.communicator == communicator::SELF {
+        return None;
+    }
+    let key = match record.function {
+        CommCreateGroup | CommCreateFromGroup | IntercommCreateFromGroups => return None,
+        WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic | FileOpen => {
+            record.communicator
+        }
+        WinFence | WinFree | WinSetInfo => record.object,
+        // Over a duplicate of the communicator that opened the file (MPI 4.0, section 14.6.4): no other collectives are among them.
+        function if together_on_file(function) => record.object,
+        function => match function.class() {
+            Class::Collective
+            | Class::StartCollective
+            | Class::PrepareCollective
+            | Class::Neighbor
+            | Class::StartNeighbor
+            | Class::PrepareNeighbor
+            | Class::Communicator => record.communicator,
+            _ => return None,
+        },
+    };
+    // The number of no communicator is also that of no window and no file.
+    (key != communicator::NONE).then_some(key)
+}
+
+/// Who must come before the caller may leave. Of what is done on windows, [`super::windows`] knows more.
 pub fn needs(record: &MpiRecord) -> Needs {
     use Function::*;
     let is_root = record.root == record.rank;
@@ -144,7 +223,41 @@ pub fn needs(record: &MpiRecord) -> Needs {
         },
         Reduce | Gather | Gatherv if is_root => Needs::All,
         Reduce | Gather | Gatherv | Scan | Exscan => Needs::Some,
-        function if function.class() == Class::Neighbor => Needs::Some,
-        _ => Needs::All,
+        // Each rank's place in the file comes after what the ranks before it access (MPI 4.0, section 14.4.4).
+        FileReadOrdered | FileWriteOrdered if record.send_bytes.max(record.receive_bytes) > 0 => {
+            Needs::Before
+        }
+        function => match function.class() {
+            Class::Neighbor => neighbours(record),
+            // No rank needs what the others pass in, but any may be made to wait (MPI 4.0, sections 6.14 and 14.6.4).
+            Class::File | Class::FileTransfer => Needs::Some,
+            _ if record.function == WinSetInfo => Needs::Some,
+            _ => Needs::All,
+        },
+    }
+}
+
+/// What a neighbourhood collective needs: the data of a source are the source's own until it comes, those for a destination may go
+/// into a buffer, and who has no data for the caller and gets none need not come (MPI 4.0, section 8.6).
+fn neighbours(record: &MpiRecord) -> Needs {
+    if record.flags.contains(Flags::TAIL_DROPPED) {
+        return Needs::Some;
+    }
+    let with_data = |ranks: &[Peer], each: &[u64], total: u64| -> Vec<u32> {
+        let has = |at: usize| each.get(at).map_or(total > 0, |&bytes| bytes > 0);
+        let ranks = ranks.iter().enumerate().filter(|&(at, _)| has(at));
+        ranks.filter_map(|(_, rank)| rank.rank()).collect()
+    };
+    Needs::Neighbours {
+        sources: with_data(
+            &record.sources,
+            &record.receive_bytes_from,
+            record.receive_bytes,
+        ),
+        destinations: with_data(
+            &record.destinations,
+            &record.send_bytes_to,
+            record.send_bytes,
+        ),
     }
 }

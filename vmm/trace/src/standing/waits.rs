@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, Tag};
 
-use super::job::{Job, STANDING, communicator_name, truncation};
-use super::operation::{self, Incoming, Kind, Needs, Operation, Outgoing};
-use super::{Deadlock, Place, Standing, StandingCall, Waits};
+use super::collectives::Turn;
+use super::deadlock::{cycle, stuck};
+use super::job::{Job, STANDING, truncation};
+use super::operation::{self, Incoming, Kind, Need, Needs, Operation, Outgoing};
+use super::{Deadlock, Place, Standing, StandingCall, Waits, text};
 use crate::event::Unfinished;
 
 /// A call that has not ended, with what it says.
@@ -71,7 +73,10 @@ pub fn stand(
             thread: call.thread,
             function: call.function.name(),
             entry_ps: call.entry.time,
-            call: record.map_or_else(|| call.function.name().to_owned(), describe),
+            call: record.map_or_else(
+                || call.function.name().to_owned(),
+                |record| text::call(record, needs.job),
+            ),
             site: record.and_then(|record| Place::of(record).site(modules)),
             waits,
         });
@@ -98,18 +103,17 @@ impl<'a> Stand<'a> {
         let (Some(record), Peer::Rank(rank)) = (&call.record, call.rank) else {
             return None;
         };
-        let kind = match job.enter_collective(rank, record) {
-            Some((key, index)) => Kind::Collective {
-                key,
-                index,
-                needs: operation::needs(record),
-            },
-            None => operation::messages(record),
+        let turn = job.enter_collective(rank, record);
+        job.windows.entered(rank, record);
+        let kind = match (turn, record.function.class()) {
+            // To prepare a collective operation may need others, whatever the operation needs (MPI 4.0, section 6.13).
+            (Some(turn), Class::PrepareCollective | Class::PrepareNeighbor) => {
+                Kind::Collective(turn, Needs::Some)
+            }
+            (Some(turn), _) => Kind::Collective(turn, job.needs(rank, record)),
+            (None, _) => operation::messages(record),
         };
-        let operation = Operation {
-            place: Place::of(record),
-            kind,
-        };
+        let operation = Operation::new(Place::of(record), kind);
         let blocking = matches!(record.function.class(), Class::Send | Class::SendReceive);
         if blocking {
             job.begins(rank, &operation, STANDING);
@@ -120,13 +124,6 @@ impl<'a> Stand<'a> {
             operation,
         })
     }
-}
-
-/// What an operation needs.
-enum Need {
-    Nothing,
-    All(Vec<u32>),
-    Any(Vec<u32>),
 }
 
 struct Finder<'a> {
@@ -144,6 +141,7 @@ impl Finder<'_> {
             };
         }
         let (need, of) = match record.function {
+            _ if self.job.inexact => (None, Vec::new()),
             Function::Wait | Function::Waitall => self.all_of(rank, record, modules),
             Function::Waitany | Function::Waitsome => self.any_of(rank, record, modules),
             Function::Finalize => (Some(self.finalize()), Vec::new()),
@@ -151,38 +149,38 @@ impl Finder<'_> {
                 let probe = operation::probe(record);
                 (probe.map(|probe| self.receive(rank, &probe)), Vec::new())
             }
-            _ => match record.function.class() {
-                // A non-blocking call that has not ended is about to.
-                Class::Send | Class::Receive | Class::SendReceive => {
-                    (self.operation(rank, &stand.operation, STANDING), Vec::new())
-                }
-                Class::Collective
-                | Class::Neighbor
-                | Class::Communicator
-                | Class::Window
-                | Class::Epoch => (self.operation(rank, &stand.operation, 0), Vec::new()),
-                _ => (None, Vec::new()),
+            // One that only starts something is about to end.
+            function if operation::returns_at_once(function) => (None, Vec::new()),
+            _ => match stand.operation.kind {
+                Kind::Other => (self.window(rank, record), Vec::new()),
+                _ => (self.operation(rank, &stand.operation, STANDING), Vec::new()),
             },
         };
+        let waiting = |ranks, all| Waits::Waiting { ranks, all, of };
         match need {
             None => Waits::Unknown,
             Some(Need::Nothing) => Waits::Ready,
-            Some(Need::All(ranks)) => Waits::Waiting {
-                ranks,
-                all: true,
-                of,
-            },
-            Some(Need::Any(ranks)) => Waits::Waiting {
-                ranks,
-                all: false,
-                of,
-            },
+            Some(Need::All(ranks)) => waiting(ranks, true),
+            Some(Need::Any(ranks)) => waiting(ranks, false),
+            // It stands, so that it is not over.
+            Some(Need::Perhaps(ranks)) => {
+                let all = ranks.len() == 1;
+                waiting(ranks, all)
+            }
         }
+    }
+
+    /// What a call in an epoch needs; none if it is not on a window.
+    fn window(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
+        let need = self.job.windows.need(rank, record)?;
+        // Where the members are not sure, neither is whose window it is.
+        self.job.members(record.object).map(|_| need)
     }
 
     /// None for what is not followed.
     fn operation(&self, rank: u32, operation: &Operation, serial: u64) -> Option<Need> {
         Some(match &operation.kind {
+            _ if operation.cancelled => Need::Nothing,
             Kind::Send(send) => self.send(rank, send, serial),
             Kind::Receive(receive) => self.receive(rank, receive),
             Kind::Both(send, receive) => {
@@ -194,9 +192,7 @@ impl Finder<'_> {
                     (receive, _) => receive.unwrap_or(Need::Nothing),
                 }
             }
-            Kind::Collective { key, index, needs } => {
-                self.collective(rank, *key, *index, *needs)?
-            }
+            Kind::Collective(turn, needs) => self.collective(rank, *turn, needs)?,
             Kind::Other => return None,
         })
     }
@@ -220,7 +216,7 @@ impl Finder<'_> {
         if send.buffered || meets || !self.job.messages.holds(rank, send, serial) {
             Need::Nothing
         } else {
-            Need::All(vec![send.to])
+            Need::Perhaps(vec![send.to])
         }
     }
 
@@ -239,15 +235,35 @@ impl Finder<'_> {
         }
     }
 
-    fn collective(&self, rank: u32, key: u64, index: u64, needs: Needs) -> Option<Need> {
-        let order = self.job.orders.get(&key)?;
-        let mut late = self.job.members(key)?;
-        late.retain(|&member| member != rank && !order.has_entered(member, index));
-        Some(match needs {
-            _ if late.is_empty() => Need::Nothing,
-            Needs::All => Need::All(late),
-            Needs::Root(root) if late.contains(&root) => Need::All(vec![root]),
-            Needs::Root(_) | Needs::Some => Need::Any(late),
+    fn collective(&self, rank: u32, turn: Turn, needs: &Needs) -> Option<Need> {
+        let order = self.job.orders.get(&turn.key)?;
+        let members = self.job.members(turn.key)?;
+        // In order, and once, whatever the communicator's order and however often one is a neighbour.
+        let late = |ranks: &[u32]| -> Vec<u32> {
+            let ranks = ranks.iter().copied();
+            let late: BTreeSet<u32> = ranks
+                .filter(|&member| member != rank && !order.has_come(member, turn))
+                .collect();
+            late.into_iter().collect()
+        };
+        // What it cannot do without, and what it may wait for besides.
+        let (needed, others) = match needs {
+            Needs::All => (late(&members), Vec::new()),
+            Needs::Root(root) => (late(&[*root]), late(&members)),
+            Needs::Before => {
+                let own = members.iter().position(|&member| member == rank)?;
+                (late(&members[..own]), late(&members))
+            }
+            Needs::Neighbours {
+                sources,
+                destinations,
+            } => (late(sources), late(destinations)),
+            Needs::Some => (Vec::new(), late(&members)),
+        };
+        Some(match (needed.is_empty(), others.is_empty()) {
+            (false, _) => Need::All(needed),
+            (true, false) => Need::Perhaps(others),
+            (true, true) => Need::Nothing,
         })
     }
 
@@ -261,16 +277,18 @@ impl Finder<'_> {
         }
     }
 
-    /// The operations that a call waits for and that are under way, with what each needs.
+    /// The operations that a call waits for, with what each needs; none for those that are not followed.
     fn waited<'b>(
         &'b self,
         rank: u32,
         record: &'b MpiRecord,
-    ) -> impl Iterator<Item = (&'b Operation, Option<Need>)> {
+    ) -> impl Iterator<Item = Option<(&'b Operation, Need)>> {
         let requests = self.job.ranks.get(&rank).map(|state| &state.requests);
-        record.requests.iter().filter_map(move |serial| {
+        // Those without a serial are null or inactive.
+        let serials = record.requests.iter().filter(|&&serial| serial != 0);
+        serials.map(move |serial| {
             let operation = requests?.get(serial)?;
-            Some((operation, self.operation(rank, operation, *serial)))
+            Some((operation, self.operation(rank, operation, *serial)?))
         })
     }
 
@@ -281,36 +299,42 @@ impl Finder<'_> {
         modules: &BTreeMap<u64, String>,
     ) -> (Option<Need>, Vec<String>) {
         let (mut all, mut of) = (BTreeSet::new(), Vec::new());
-        let (mut sends, mut sends_of) = (BTreeSet::new(), Vec::new());
+        let (mut perhaps, mut perhaps_of) = (BTreeSet::new(), Vec::new());
         let mut any: Option<(Vec<u32>, String)> = None;
-        let mut known = false;
-        for (operation, need) in self.waited(rank, record) {
-            let Some(need) = need else { continue };
-            known = true;
-            let text = begun(operation, modules);
-            match (need, &operation.kind) {
-                (Need::Nothing, _) => {}
-                // Of short sends some may be over although their messages wait: only a rank that waits for nothing else stands for
-                // its sends, and then for one of them at least.
-                (Need::All(ranks), Kind::Send(_)) => {
-                    sends.extend(ranks);
-                    sends_of.push(text);
-                }
-                (Need::All(ranks), _) => {
+        let mut sure = record.requests.iter().any(|&serial| serial != 0);
+        for waited in self.waited(rank, record) {
+            let Some((operation, need)) = waited else {
+                sure = false;
+                continue;
+            };
+            let text = text::begun(operation, modules);
+            match need {
+                Need::Nothing => {}
+                Need::All(ranks) => {
                     all.extend(ranks);
                     of.push(text);
                 }
-                (Need::Any(ranks), _) => any = any.or(Some((ranks, text))),
+                Need::Any(ranks) => any = any.or(Some((ranks, text))),
+                // Some of these may be over, such as short sends whose messages wait: only a rank that waits for nothing else stands
+                // for them, and then for one of them at least.
+                Need::Perhaps(ranks) => {
+                    perhaps.extend(ranks);
+                    perhaps_of.push(text);
+                }
             }
         }
         if !all.is_empty() {
             (Some(Need::All(all.into_iter().collect())), of)
         } else if let Some((ranks, text)) = any {
             (Some(Need::Any(ranks)), vec![text])
-        } else if !sends.is_empty() {
-            (Some(Need::Any(sends.into_iter().collect())), sends_of)
+        } else if !sure {
+            // It may wait for what cannot be judged.
+            (None, Vec::new())
+        } else if !perhaps.is_empty() {
+            let ranks = perhaps.into_iter().collect();
+            (Some(Need::Perhaps(ranks)), perhaps_of)
         } else {
-            (known.then_some(Need::Nothing), Vec::new())
+            (Some(Need::Nothing), Vec::new())
         }
     }
 
@@ -321,143 +345,18 @@ impl Finder<'_> {
         modules: &BTreeMap<u64, String>,
     ) -> (Option<Need>, Vec<String>) {
         let (mut any, mut of) = (BTreeSet::new(), Vec::new());
-        for (operation, need) in self.waited(rank, record) {
-            match need {
+        for waited in self.waited(rank, record) {
+            match waited {
                 // One that cannot be judged may complete.
                 None => return (None, Vec::new()),
-                Some(Need::Nothing) => return (Some(Need::Nothing), Vec::new()),
-                Some(Need::All(ranks) | Need::Any(ranks)) => {
+                Some((_, Need::Nothing)) => return (Some(Need::Nothing), Vec::new()),
+                Some((operation, Need::All(ranks) | Need::Any(ranks) | Need::Perhaps(ranks))) => {
                     any.extend(ranks);
-                    of.push(begun(operation, modules));
+                    of.push(text::begun(operation, modules));
                 }
             }
         }
         let ranks: Vec<u32> = any.into_iter().collect();
         ((!ranks.is_empty()).then_some(Need::Any(ranks)), of)
     }
-}
-
-/// Ranks that can never go on, with one that each waits for among those that cannot either; none if all can.
-fn stuck(
-    blocked: &BTreeMap<u32, Vec<Waits>>,
-    ended: &impl Fn(u32) -> bool,
-) -> Option<(Vec<u32>, BTreeMap<u32, u32>)> {
-    let mut stuck: BTreeSet<u32> = blocked.keys().copied().collect();
-    let stays = |rank: u32, stuck: &BTreeSet<u32>| stuck.contains(&rank) || ended(rank);
-    loop {
-        let waits = |wait: &Waits| match wait {
-            Waits::Waiting {
-                ranks, all: true, ..
-            } => ranks.iter().any(|&other| stays(other, &stuck)),
-            Waits::Waiting {
-                ranks, all: false, ..
-            } => ranks.iter().all(|&other| stays(other, &stuck)),
-            Waits::Ready | Waits::Polling { .. } | Waits::Unknown => false,
-        };
-        let free: Vec<u32> = (stuck.iter().copied())
-            .filter(|rank| !blocked[rank].iter().all(waits))
-            .collect();
-        if free.is_empty() {
-            break;
-        }
-        free.iter().for_each(|rank| {
-            stuck.remove(rank);
-        });
-    }
-    let next = |rank: &u32| {
-        let others = blocked[rank].iter().filter_map(|wait| match wait {
-            Waits::Waiting { ranks, .. } => Some(ranks),
-            _ => None,
-        });
-        let others: Vec<u32> = others.flatten().copied().collect();
-        let waiting = others.iter().find(|other| stuck.contains(other));
-        Some((
-            *rank,
-            *waiting.or_else(|| others.iter().find(|&&other| ended(other)))?,
-        ))
-    };
-    let next = stuck.iter().filter_map(next).collect();
-    (!stuck.is_empty()).then(|| (stuck.into_iter().collect(), next))
-}
-
-/// A cycle that is reached from a rank, if each waits for one other.
-fn cycle(next: &BTreeMap<u32, u32>, start: u32) -> Option<Vec<u32>> {
-    let (mut seen, mut way, mut at) = (BTreeMap::new(), Vec::new(), start);
-    loop {
-        if let Some(&first) = seen.get(&at) {
-            return Some(way.split_off(first));
-        }
-        seen.insert(at, way.len());
-        way.push(at);
-        at = *next.get(&at)?;
-    }
-}
-
-fn to(send: &Outgoing) -> String {
-    format!("to {}, tag {}, {} B", send.to, send.tag, send.bytes)
-}
-
-fn from(receive: &Incoming) -> String {
-    let source = match receive.from {
-        Peer::Rank(rank) => rank.to_string(),
-        _ => "any".into(),
-    };
-    match receive.tag {
-        Tag::Value(tag) => format!("from {source}, tag {tag}"),
-        _ => format!("from {source}, any tag"),
-    }
-}
-
-fn arguments(kind: &Kind) -> Vec<String> {
-    match kind {
-        Kind::Send(send) => vec![to(send), communicator_name(send.communicator)],
-        Kind::Receive(receive) => vec![from(receive), communicator_name(receive.communicator)],
-        Kind::Both(send, receive) => {
-            let on = send.map(|send| send.communicator);
-            let on = on.or(receive.map(|receive| receive.communicator));
-            let parts = [
-                send.as_ref().map(to),
-                receive.as_ref().map(from),
-                on.map(communicator_name),
-            ];
-            parts.into_iter().flatten().collect()
-        }
-        Kind::Collective { .. } | Kind::Other => Vec::new(),
-    }
-}
-
-/// An operation under way, with the call that began it.
-fn begun(operation: &Operation, modules: &BTreeMap<u64, String>) -> String {
-    let place = &operation.place;
-    let list = arguments(&operation.kind).join(", ");
-    let begun = match list.is_empty() {
-        true => place.function.name().to_owned(),
-        false => format!("{}({list})", place.function.name()),
-    };
-    match place.site(modules) {
-        Some(site) => format!("{begun} at {site}"),
-        None => begun,
-    }
-}
-
-/// A call with its arguments.
-fn describe(record: &MpiRecord) -> String {
-    let mut list = match operation::probe(record) {
-        Some(probe) => arguments(&Kind::Receive(probe)),
-        None => arguments(&operation::messages(record)),
-    };
-    if list.is_empty() {
-        if let Peer::Rank(root) = record.root {
-            list.push(format!("root {root}"));
-        }
-        match record.requests.len() {
-            0 => {}
-            1 => list.push("1 request".into()),
-            count => list.push(format!("{count} requests")),
-        }
-        if record.communicator != 0 && record.function != Function::Finalize {
-            list.push(communicator_name(record.communicator));
-        }
-    }
-    format!("{}({})", record.function.name(), list.join(", "))
 }

@@ -1,0 +1,171 @@
+//! Traces for tests of where ranks stand.
+
+#![allow(dead_code, reason = "each test uses some of it")]
+
+use nodescope_hypercall::{
+    Completion, Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, Tag, ThreadId,
+};
+use nodescope_trace::standing::Waits;
+use nodescope_trace::{Body, Event, MpiCall, Stamp, Standing, Unfinished};
+
+pub const WORLD: u64 = 1;
+
+/// A trace being made: one thread for each rank.
+pub struct Trace {
+    pub events: Vec<Event>,
+    serial: u64,
+}
+
+pub fn thread(rank: u32) -> ThreadId {
+    ThreadId {
+        pid: 100 + rank,
+        tid: 100 + rank,
+    }
+}
+
+impl Trace {
+    pub fn new(world: u32) -> Trace {
+        let mut trace = Trace {
+            events: Vec::new(),
+            serial: 0,
+        };
+        for rank in 0..world {
+            trace.push(Body::Process(Hello {
+                kind: ProcessKind::MpiRank,
+                rank: Peer::Rank(rank),
+                world_size: world,
+                pid: 100 + rank,
+                flavour: Flavour::OpenMpi,
+                host: "n0".into(),
+                program: "p".into(),
+            }));
+        }
+        trace
+    }
+
+    pub fn push(&mut self, body: Body) {
+        let sequence = self.events.len() as u64;
+        self.events.push(Event {
+            node: 0,
+            sequence,
+            stamp: Stamp {
+                time: sequence,
+                ..Stamp::default()
+            },
+            body,
+        });
+    }
+
+    /// A call that ended.
+    pub fn call(&mut self, record: MpiRecord) -> &mut Trace {
+        self.push(Body::Mpi(Box::new(MpiCall {
+            record,
+            entry: Stamp::default(),
+            exit: Stamp::default(),
+            time_inside: 0,
+            instructions_inside: 0,
+            entry_seen: true,
+        })));
+        self
+    }
+
+    /// The same with a request, whose serial is returned.
+    pub fn start(&mut self, mut record: MpiRecord) -> u64 {
+        self.serial += 1;
+        record.request = self.serial;
+        self.call(record);
+        self.serial
+    }
+
+    /// A call that did not end.
+    pub fn stands(&mut self, record: MpiRecord) -> &mut Trace {
+        self.push(Body::Unfinished(Box::new(Unfinished {
+            function: record.function,
+            rank: record.rank,
+            thread: record.thread,
+            sequence: record.sequence,
+            entry: Stamp::default(),
+            record: Some(record),
+        })));
+        self
+    }
+
+    /// A call that ended, of each of these ranks.
+    pub fn all(
+        &mut self,
+        ranks: std::ops::Range<u32>,
+        call: impl Fn(u32) -> MpiRecord,
+    ) -> &mut Trace {
+        ranks.for_each(|rank| {
+            self.call(call(rank));
+        });
+        self
+    }
+
+    pub fn standing(&self) -> Standing {
+        Standing::of(&self.events)
+    }
+
+    /// The ranks that are deadlocked, and the cycle.
+    pub fn deadlock(&self) -> Option<(Vec<u32>, Vec<u32>)> {
+        let standing = self.standing();
+        assert!(standing.deadlocks.len() <= 1, "{standing:?}");
+        let first = standing.deadlocks.first()?;
+        Some((first.ranks.clone(), first.cycle.clone()))
+    }
+
+    /// What a rank that stands needs: nothing, or ranks and whether all of them must come; none if the trace does not tell.
+    pub fn needs(&self, rank: u32) -> Option<(Vec<u32>, bool)> {
+        let standing = self.standing();
+        let mut calls = standing.calls.iter();
+        let call = calls.find(|call| call.rank == Some(rank))?;
+        match &call.waits {
+            Waits::Waiting { ranks, all, .. } => Some((ranks.clone(), *all)),
+            Waits::Ready => Some((Vec::new(), true)),
+            Waits::Polling { .. } | Waits::Unknown => None,
+        }
+    }
+}
+
+/// What [`Trace::needs`] says of a call that was about to go on.
+pub const READY: Option<(Vec<u32>, bool)> = Some((Vec::new(), true));
+
+pub fn record(rank: u32, function: Function, site: u64) -> MpiRecord {
+    let mut record = MpiRecord::new(function, thread(rank), Peer::Rank(rank), 0);
+    record.communicator = WORLD;
+    record.call_site = site;
+    record
+}
+
+pub fn send(rank: u32, to: u32, tag: u32, bytes: u64) -> MpiRecord {
+    let mut send = record(rank, Function::Send, 0x10);
+    (send.destination, send.send_tag, send.send_bytes) = (Peer::Rank(to), Tag::Value(tag), bytes);
+    send
+}
+
+pub fn receive(rank: u32, from: Peer, tag: Tag) -> MpiRecord {
+    let mut receive = record(rank, Function::Recv, 0x20);
+    (receive.source, receive.receive_tag, receive.receive_bytes) = (from, tag, 64);
+    receive
+}
+
+pub fn got(mut receive: MpiRecord, from: u32, tag: u32) -> MpiRecord {
+    receive.completions.push(Completion {
+        source: Peer::Rank(from),
+        tag: Tag::Value(tag),
+        ..Completion::default()
+    });
+    receive
+}
+
+pub fn as_function(mut record: MpiRecord, function: Function) -> MpiRecord {
+    record.function = function;
+    record
+}
+
+pub fn wait(rank: u32, function: Function, serials: &[u64]) -> MpiRecord {
+    let mut wait = record(rank, function, 0x30);
+    wait.communicator = 0;
+    wait.requests = serials.to_vec();
+    wait
+}
