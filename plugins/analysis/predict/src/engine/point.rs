@@ -68,7 +68,7 @@ impl Engine<'_> {
         }
     }
 
-    fn expect(&mut self, target: Target) {
+    pub(super) fn expect(&mut self, target: Target) {
         if let Target::Context(context) = target {
             self.contexts[context as usize].pending += 1;
         }
@@ -87,7 +87,6 @@ impl Engine<'_> {
             rank,
             op,
             clock: start,
-            entered,
             ..
         } = self.contexts[context as usize];
         if to >= self.world {
@@ -98,13 +97,10 @@ impl Engine<'_> {
         self.events += 1;
         self.sent += 1;
         self.sent_bytes += bytes;
-        let origin = self.origin(context);
+        let sent = self.message(context, to, bytes, target);
         let cause = Cause {
-            at: entered,
-            rank,
-            op,
             kind: WaitKind::LateReceiver,
-            origin,
+            ..sent.cause()
         };
         let buffered = matches!(mode, Mode::Buffered | Mode::Ready);
         let asks = mode == Mode::Synchronous || (!buffered && bytes > channel.eager_limit);
@@ -118,25 +114,12 @@ impl Engine<'_> {
         let ready = start + busy;
         self.contexts[context as usize].clock = ready;
         let mut message = Message {
-            from: rank,
-            to,
             key,
             tag,
-            bytes,
             arrival: ready + channel.service(),
-            entered,
-            op,
-            sequence: self.sent as u32,
-            next: NONE,
             asks,
-            left: 0,
-            passed: 0,
             flies: !asks && self.flies((rank, to), bytes, channel),
-            sender: target,
-            origin,
-            got: NONE,
-            taken: false,
-            purpose: Purpose::Data,
+            ..sent
         };
         if asks {
             self.expect(target);
@@ -174,6 +157,32 @@ impl Engine<'_> {
             }
         }
         self.deliver(message);
+    }
+
+    /// A message that an operation sends now.
+    pub(super) fn message(&self, context: u32, to: u32, bytes: u64, sender: Target) -> Message {
+        let c = &self.contexts[context as usize];
+        Message {
+            from: c.rank,
+            to,
+            key: NONE,
+            tag: NONE,
+            bytes,
+            arrival: 0,
+            entered: c.entered,
+            op: c.op,
+            sequence: self.sent as u32,
+            next: NONE,
+            asks: false,
+            left: 0,
+            passed: 0,
+            flies: false,
+            sender,
+            origin: self.origin(context),
+            got: NONE,
+            taken: false,
+            purpose: Purpose::Data,
+        }
     }
 
     /// A message is on its way: to its receive if there is one. Its number, which counts only if its arrival is unknown.

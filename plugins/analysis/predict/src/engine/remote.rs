@@ -5,10 +5,8 @@
 //! to know that what was written is there.
 
 use super::matching::{Message, Purpose};
-use super::{ASKED, Cause, Context, Engine, Target};
-use crate::code::NONE;
+use super::{ASKED, Context, Engine, Target};
 use crate::network::{Model, Receipt};
-use crate::result::WaitKind;
 
 impl Engine<'_> {
     /// A rank sends `out` bytes to another's memory, from which `back` bytes come back.
@@ -20,11 +18,7 @@ impl Engine<'_> {
         target: Target,
     ) {
         let Context {
-            rank,
-            op,
-            clock: start,
-            entered,
-            ..
+            rank, clock: start, ..
         } = self.contexts[context as usize];
         if to >= self.world {
             // A rank that does not exist has no memory; the program would have failed.
@@ -34,38 +28,18 @@ impl Engine<'_> {
         self.events += 2;
         self.sent += 2;
         self.sent_bytes += out + back;
+        let message = Message {
+            purpose: Purpose::Access(back),
+            ..self.message(context, to, out, target)
+        };
+        let number = self.messages.add(message);
         let busy = match channel.model {
             Model::LogGp => channel.send_overhead.at(out),
             Model::Post => 0,
         };
-        let origin = self.origin(context);
         let ready = start + busy;
-        let c = &mut self.contexts[context as usize];
-        c.clock = ready;
-        if matches!(target, Target::Context(_)) {
-            c.pending += 1;
-        }
-        let number = self.messages.add(Message {
-            from: rank,
-            to,
-            key: NONE,
-            tag: NONE,
-            bytes: out,
-            arrival: 0,
-            entered,
-            op,
-            sequence: self.sent as u32,
-            next: NONE,
-            asks: false,
-            left: 0,
-            passed: 0,
-            flies: false,
-            sender: target,
-            origin,
-            got: NONE,
-            taken: false,
-            purpose: Purpose::Access(back),
-        });
+        self.contexts[context as usize].clock = ready;
+        self.expect(target);
         self.travel(number, ready);
     }
 
@@ -94,29 +68,15 @@ impl Engine<'_> {
 
     /// An access is complete.
     pub(super) fn answered(&mut self, number: u32, time: u64) {
-        let Message {
-            from,
-            to,
-            bytes,
-            entered,
-            op,
-            origin,
-            sender,
-            ..
-        } = *self.messages.get(number);
+        let message = self.messages.get(number);
+        let (from, to, bytes, sender) = (message.from, message.to, message.bytes, message.sender);
+        // Nobody was late: it was asked for when it was sent.
+        let cause = message.cause();
         self.messages.release(number);
         // That it is done is no data.
         let owed = match bytes {
             0 => Receipt::default(),
             bytes => self.channel(from, to).receive(bytes),
-        };
-        // Nobody was late.
-        let cause = Cause {
-            at: entered,
-            rank: from,
-            op,
-            kind: WaitKind::LateSender,
-            origin,
         };
         self.complete(sender, time, owed, cause);
     }
