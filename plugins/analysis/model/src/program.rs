@@ -63,6 +63,8 @@ pub struct Program {
     pub ranks: Vec<Rank>,
     /// Members of communicators, as world ranks in the communicator's order; 0 is the world, whose list is empty.
     pub communicators: Vec<Vec<u32>>,
+    /// Those of them that the program did not make: see [`Sequences::copies`].
+    pub copies: BTreeSet<u32>,
     /// Lists of communicators: what number on a rank means which; `None` stands for the rank alone.
     pub communicator_lists: Vec<Vec<Option<u32>>>,
     /// Bursts; several ranks may have the same.
@@ -125,6 +127,7 @@ impl Program {
         let world = sequences.ranks.len() as u32;
         let mut program = Program {
             communicators: sequences.communicators.clone(),
+            copies: sequences.copies.clone(),
             notes: sequences.notes.clone(),
             ..Program::default()
         };

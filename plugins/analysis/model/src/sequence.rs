@@ -50,6 +50,8 @@ pub struct Sequences {
     pub ranks: Vec<Sequence>,
     /// Members of communicators; 0 is the world, whose list is empty.
     pub communicators: Vec<Vec<u32>>,
+    /// Those of them that the program did not make: of windows and neighbours, whose messages are apart from those of their communicators.
+    pub copies: BTreeSet<u32>,
     /// What is less exact than it could be.
     pub notes: Vec<String>,
     /// Where the ranks ran: the trace's node of each.
@@ -292,9 +294,9 @@ impl Job {
                 self.members.insert(id, users);
             }
         }
-        // Windows and neighbours have their messages apart from those of their communicators.
         let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());
-        for (copy, of) in copies.collect::<BTreeMap<_, _>>() {
+        let copies: BTreeMap<u64, u64> = copies.collect();
+        for (&copy, &of) in &copies {
             let members = match of {
                 communicator::WORLD => Some((0..world).collect()),
                 of => self.members.get(&of).cloned(),
@@ -311,6 +313,9 @@ impl Job {
         for id in ids {
             let members = &self.members[&id];
             let number = sequences.communicators.len() as u32;
+            if copies.contains_key(&id) {
+                sequences.copies.insert(number);
+            }
             // A copy of the world is stored as such; it is another communicator nevertheless.
             sequences.communicators.push(if *members == whole {
                 Vec::new()

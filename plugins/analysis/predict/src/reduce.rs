@@ -137,6 +137,7 @@ pub(crate) fn unfolded(program: &Program) -> Sequences {
             .map(|rank| program.unfold(rank))
             .collect(),
         communicators: program.communicators.clone(),
+        copies: program.copies.clone(),
         notes: program.notes.clone(),
         ..Sequences::default()
     }
@@ -350,6 +351,7 @@ fn alone(sequences: &Sequences, occurrence: &Occurrence) -> Sequences {
             })
             .collect(),
         communicators: sequences.communicators.clone(),
+        copies: sequences.copies.clone(),
         ..Sequences::default()
     };
     for (rank, entries) in content(sequences, occurrence) {
@@ -465,6 +467,7 @@ fn replaced(sequences: &Sequences, occurrences: &[Occurrence], numbers: &[u32]) 
     }
     let mut reduced = Sequences {
         communicators: sequences.communicators.clone(),
+        copies: sequences.copies.clone(),
         notes: sequences.notes.clone(),
         ..Sequences::default()
     };

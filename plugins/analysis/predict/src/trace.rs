@@ -414,6 +414,12 @@ impl Writer<'_> {
     fn construct(&self, rank: u32, state: &mut State, later: &[Call], record: &mut MpiRecord) {
         let list = self.program.ranks[rank as usize].communicators;
         let list = &self.program.communicator_lists[list as usize];
+        let copy = |number: &Option<u32>| {
+            number.is_some_and(|number| self.program.copies.contains(&number))
+        };
+        while list.get(state.made as usize).is_some_and(copy) {
+            state.made += 1;
+        }
         let Some(&number) = list.get(state.made as usize) else {
             return;
         };

@@ -1,7 +1,8 @@
 //! The predicted run over time: its parts, and the trace made of it.
 
+use nodescope_hypercall::{Function, Peer};
 use nodescope_model::sequence::Sequences;
-use nodescope_model::{CollectiveKind, PeerRef, Program, ProgramBuilder};
+use nodescope_model::{Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder};
 use nodescope_predict::{
     Channel, Cluster, Code, Model, Options, Progress, Request, Table, interpret, predict, trace,
 };
@@ -145,6 +146,64 @@ fn receives_tell_what_they_got() {
         }
     }
     assert_eq!(got, [200, 100], "the blocking receive ends first");
+}
+
+#[test]
+fn windows_are_no_communicators_and_their_calls_are_told_once() {
+    let together = |kind| {
+        Action::Collective(Box::new(Collective {
+            kind,
+            root: 0,
+            bytes: 0,
+            send_to: Box::default(),
+            receive_from: Box::default(),
+            request: None,
+        }))
+    };
+    // By number on the ranks: 0 world, 1 self, 2 the window's, 3 the duplicate.
+    let mut builder = ProgramBuilder::new();
+    builder.call_in(Function::WinCreate, 1, 2, together(CollectiveKind::Create));
+    builder.call_in(Function::CommDup, 2, 0, together(CollectiveKind::Create));
+    builder.put(PeerRef::Relative(1), 1000, 0);
+    let wait = Action::Wait {
+        requests: [0].into(),
+    };
+    builder.call_in(Function::WinFence, 3, 2, wait);
+    builder.call_in(Function::WinFence, 3, 2, together(CollectiveKind::Barrier));
+    builder.call_in(Function::Barrier, 4, 3, together(CollectiveKind::Barrier));
+    builder.ranks(2);
+    let mut program = builder.finish();
+    program.communicators = vec![Vec::new(); 3];
+    program.communicator_lists = vec![vec![Some(0), None, Some(1), Some(2)]];
+    program.copies = [1].into();
+    let part = |op: &&mut nodescope_model::Op| {
+        op.function == Function::WinFence && matches!(op.action, Action::Wait { .. })
+    };
+    program
+        .ops
+        .iter_mut()
+        .filter(part)
+        .for_each(|op| op.more = true);
+    let (_, events) = traced(&program, &cluster());
+    let calls = events.iter().filter_map(|event| match &event.body {
+        Body::Mpi(call) if call.record.rank == Peer::Rank(0) => Some(&**call),
+        _ => None,
+    });
+    let calls: Vec<_> = calls.collect();
+    let functions: Vec<_> = calls.iter().map(|call| call.record.function).collect();
+    use Function::*;
+    let expected = [Init, WinCreate, CommDup, Put, WinFence, Barrier, Finalize];
+    assert_eq!(functions, expected);
+    let [_, _, dup, put, fence, barrier, _] = calls[..] else {
+        unreachable!()
+    };
+    assert_eq!(dup.record.new_communicator, barrier.record.communicator);
+    assert_ne!(barrier.record.communicator, fence.record.communicator);
+    assert_eq!(put.record.destination, Peer::Rank(1));
+    assert_eq!(put.record.send_bytes, 1000);
+    // From when it began to wait for what was put.
+    assert_eq!(fence.entry.time, put.exit.time);
+    assert!(fence.exit.time > fence.entry.time);
 }
 
 #[test]
