@@ -1,6 +1,9 @@
 //! Programs that go wrong, and what is said of them.
 
-use nodescope_model::{Action, CollectiveKind, PeerRef, Program, ProgramBuilder, Source};
+use nodescope_hypercall::Function;
+use nodescope_model::{
+    Action, Collective, CollectiveKind, PeerRef, Program, ProgramBuilder, Source,
+};
 use nodescope_predict::{
     Channel, Cluster, Code, FitError, Model, Options, Placement, Problem, Request, interpret,
     predict,
@@ -53,6 +56,30 @@ fn a_cycle_of_receives_is_printed_rank_by_rank() {
         text.contains("rank 1 in MPI_Recv at program+0x30 waits for rank 2\n"),
         "{text}"
     );
+}
+
+#[test]
+fn who_is_late_for_a_collective_that_was_started_is_told() {
+    let mut builder = ProgramBuilder::new();
+    let sum = Action::Collective(Box::new(Collective {
+        kind: CollectiveKind::Allreduce,
+        root: 0,
+        bytes: 8,
+        send_to: Box::default(),
+        receive_from: Box::default(),
+        request: Some(0),
+    }));
+    builder.call(Function::Iallreduce, 0x80, sum.clone());
+    builder.wait(&[0]).ranks(1);
+    builder.receive(rank(0), 7, 8);
+    builder.call(Function::Iallreduce, 0x80, sum);
+    builder.wait(&[0]).ranks(1);
+    let problems = problems(&builder.finish());
+    let [Problem::Deadlock { cycle, .. }] = problems.as_slice() else {
+        panic!("{problems:?}");
+    };
+    let waits: Vec<_> = cycle.iter().map(|b| (b.rank, b.waits_for)).collect();
+    assert_eq!(waits, [(0, Some(1)), (1, Some(0))]);
 }
 
 #[test]

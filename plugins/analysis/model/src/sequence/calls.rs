@@ -156,9 +156,8 @@ pub(super) fn add(state: &mut RankState, call: &MpiCall) {
 pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) -> bool {
     match record.function {
         Function::Wait | Function::Waitall => {
-            let live = record.requests.iter();
-            let live = live.filter_map(|serial| state.live.get(serial));
-            let mut requests: Vec<u32> = live.map(|live| live.slot).collect();
+            let serials = record.requests.iter();
+            let mut requests: Vec<u32> = serials.flat_map(|&serial| state.slots(serial)).collect();
             requests.sort_unstable();
             if requests.is_empty() {
                 return false;
@@ -179,15 +178,11 @@ pub(super) fn stands(state: &mut RankState, record: &MpiRecord, entry: Stamp) ->
             }
             collective(state, &unended(record, entry));
         }
-        function
-            if matches!(
-                function.class(),
-                Class::Neighbor | Class::Window | Class::Epoch
-            ) =>
-        {
-            add(state, &unended(record, entry));
-        }
-        _ => return false,
+        function => match function.class() {
+            Class::Neighbor => neighbours::exchange(state, record),
+            Class::Window | Class::Epoch => return one_sided::add(state, record),
+            _ => return false,
+        },
     }
     true
 }
@@ -365,10 +360,11 @@ fn start_prepared(state: &mut RankState, record: &MpiRecord) {
 fn complete(state: &mut RankState, record: &MpiRecord) -> (Vec<u32>, Vec<u32>) {
     let (mut done, mut cancelled) = (Vec::new(), Vec::new());
     for completion in &record.completions {
+        let others = state.end_others(completion.request);
         let Some(live) = state.end(completion.request) else {
+            done.extend(others);
             continue;
         };
-        let others = state.end_others(completion.request);
         state.matched(live, completion.source.rank(), tag(completion.tag));
         if completion.cancelled {
             cancelled.push(live.slot);

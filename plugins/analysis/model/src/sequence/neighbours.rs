@@ -30,7 +30,10 @@ pub(super) fn exchange(state: &mut RankState, record: &MpiRecord) {
 pub(super) fn start(state: &mut RankState, record: &MpiRecord, prepared: &MpiRecord, serial: u64) {
     let (actions, slots) = messages(state, prepared);
     let record = &apart(state, record, prepared);
-    state.push_all(record, actions);
+    // What a call starts are operations of their own.
+    for action in actions {
+        state.push(record, action, None);
+    }
     begin(state, serial, slots);
 }
 

@@ -36,7 +36,8 @@ pub(super) fn add(state: &mut RankState, record: &MpiRecord) -> bool {
     let actions = match record.function {
         // Their own work.
         WinAttach | WinDetach | WinSetInfo | WinSync | WinLockAll => Vec::new(),
-        WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic if known => {
+        // Where a rank does not come, it has no id on any.
+        WinCreate | WinAllocate | WinAllocateShared | WinCreateDynamic => {
             vec![together(CollectiveKind::Create)]
         }
         _ if !known => return false,

@@ -270,6 +270,13 @@ impl RankState {
         }
     }
 
+    /// The operations of a request that has not completed.
+    pub fn slots(&self, serial: u64) -> Vec<u32> {
+        let live = self.live.get(&serial).map(|live| live.slot);
+        let others = self.others.get(&serial).into_iter().flatten().copied();
+        live.into_iter().chain(others).collect()
+    }
+
     /// Ends them.
     pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
         let slots = self.others.remove(&serial).unwrap_or_default();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Engine, Phase};
+use super::{Context, Engine, Phase, Target};
 use crate::code::{ANY, Act, NONE};
 use crate::result::{Blocked, Problem, WaitState};
 
@@ -55,14 +55,8 @@ impl Engine<'_> {
     /// The rank that a blocked rank waits for; none for any.
     fn waits_for(&self, rank: u32) -> Option<u32> {
         let context = &self.contexts[rank as usize];
-        if context.together != NONE {
-            // The first member that has not come.
-            let team = &self.teams[context.communicator as usize];
-            let late = (team.entered.iter()).position(|&entered| entered <= context.instance);
-            let members = &self.code.program.communicators[context.communicator as usize];
-            if let Some(place) = late {
-                return Some(members.get(place).copied().unwrap_or(place as u32));
-            }
+        if let Some(late) = self.late_in_collective(context) {
+            return Some(late);
         }
         let peer = |peer: Option<nodescope_model::PeerRef>| {
             peer.map(|peer| peer.resolve(rank, self.world))
@@ -82,11 +76,34 @@ impl Engine<'_> {
             }
             Act::Wait { start, length } => (*start..start + length)
                 .map(|at| self.request(rank, self.code.lists[at as usize]))
-                .map(|index| self.requests[index as usize])
-                .find(|request| !request.done && request.peer < self.world)
-                .map(|request| request.peer),
+                .filter(|&index| !self.requests[index as usize].done)
+                .find_map(|index| match self.requests[index as usize].peer {
+                    peer if peer < self.world => Some(peer),
+                    _ => self.late_beside(index),
+                }),
             _ => None,
         }
+    }
+
+    /// The first member of a context's collective that has not come.
+    fn late_in_collective(&self, context: &Context) -> Option<u32> {
+        let team = self.teams.get(context.communicator as usize)?;
+        if context.together == NONE {
+            return None;
+        }
+        let late = (team.entered.iter()).position(|&entered| entered <= context.instance)?;
+        let members = &self.code.program.communicators[context.communicator as usize];
+        Some(members.get(late).copied().unwrap_or(late as u32))
+    }
+
+    /// The same of a collective that goes on beside its rank, by its request.
+    fn late_beside(&self, request: u32) -> Option<u32> {
+        let beside = &self.contexts[self.world as usize..];
+        let of = |context: &&Context| {
+            matches!(context.completes, Target::Request { index, .. } if index == request)
+                && context.phase != Phase::Done
+        };
+        self.late_in_collective(beside.iter().find(of)?)
     }
 
     /// Whether a message from `from` lies at `to` unreceived.
