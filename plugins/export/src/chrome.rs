@@ -9,6 +9,7 @@ use nodescope_trace::{Body, Event};
 use crate::error::ExportError;
 use crate::labels::{Value, arguments};
 use crate::output::Output;
+use crate::slices::Slices;
 use crate::steps::{Step, Stepped};
 use crate::stream::{Channel, Channels, Sink, stream};
 use crate::survey::Survey;
@@ -27,6 +28,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
         line: String::new(),
         first: true,
         channels: Channels::default(),
+        slices: Slices::new(job.survey.locations.len()),
     };
     sink.begin()?;
     let mut notes = stream(job, &mut sink)?;
@@ -54,6 +56,7 @@ struct Chrome<'a> {
     line: String,
     first: bool,
     channels: Channels,
+    slices: Slices,
 }
 
 /// Text as a JSON string.
@@ -159,9 +162,10 @@ impl Sink for Chrome<'_> {
         let process = self.survey.process_of(location);
         let (world, rank) = (process.world, process.rank);
         self.head(call.record.function.name(), 'X', location);
-        self.at(call.entry.time);
+        let entry = (self.slices).begin(location, call.entry.time, call.exit.time);
+        self.at(entry);
         self.line.push_str(",\"dur\":");
-        let duration = call.exit.time.saturating_sub(call.entry.time);
+        let duration = call.exit.time.saturating_sub(entry);
         microseconds(&mut self.line, duration);
         self.line.push_str(",\"cat\":\"mpi\",\"args\":{");
         let list = arguments(
@@ -196,7 +200,7 @@ impl Sink for Chrome<'_> {
                         to: send.to,
                         tag: send.tag,
                     });
-                    self.flow('s', number, call.entry.time, location)?;
+                    self.flow('s', number, entry, location)?;
                 }
                 Step::Receive(posted) => {
                     let Some(message) = &posted.message else {
@@ -209,9 +213,9 @@ impl Sink for Chrome<'_> {
                         to: rank,
                         tag: message.tag,
                     });
-                    let (entry, exit) = message.completed;
+                    let (from, exit) = message.completed;
                     // The end of the slice is not in it any more.
-                    self.flow('f', number, exit.saturating_sub(1).max(entry), location)?;
+                    self.flow('f', number, exit.saturating_sub(1).max(from), location)?;
                 }
                 Step::Collective(_) | Step::Complete { .. } => {}
             }

@@ -22,6 +22,7 @@ mod paraver;
 mod perfetto;
 mod proto;
 mod simgrid;
+mod slices;
 mod sorter;
 mod stream;
 

@@ -11,6 +11,7 @@ use crate::error::ExportError;
 use crate::labels::{Value, arguments};
 use crate::output::Output;
 use crate::proto::Message;
+use crate::slices::Slices;
 use crate::steps::{Operation, Step, Stepped};
 use crate::stream::{Channel, Channels, Sink, stream};
 use crate::survey::Survey;
@@ -81,6 +82,7 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
         arguments: HashMap::new(),
         fresh: Message::default(),
         channels: Channels::default(),
+        slices: Slices::new(job.survey.locations.len()),
     };
     sink.begin()?;
     let notes = stream(job, &mut sink)?;
@@ -100,6 +102,7 @@ struct Perfetto<'a> {
     /// Names interned since the last packet.
     fresh: Message,
     channels: Channels,
+    slices: Slices,
 }
 
 /// The only sequence of packets.
@@ -287,7 +290,8 @@ impl Sink for Perfetto<'_> {
             }
         }
         let track = thread_track(location);
-        self.event(call.entry.time, Type::Begin, track, |slice| {
+        let entry = (self.slices).begin(location, call.entry.time, call.exit.time);
+        self.event(entry, Type::Begin, track, |slice| {
             slice.number(event::CATEGORY, 1).number(event::NAME, name);
             for (name, value) in &list {
                 slice.message(event::ANNOTATION, |entry| {
