@@ -186,12 +186,9 @@ impl ProgramBuilder {
             CollectiveKind::Exscan => Function::Exscan,
         };
         let collective = Collective {
-            kind,
             root,
             bytes,
-            send_to: Box::default(),
-            receive_from: Box::default(),
-            request: None,
+            ..Collective::of(kind)
         };
         let action = Action::Collective(Box::new(collective));
         self.call(function, 0x60, action)

@@ -200,6 +200,20 @@ pub struct Collective {
     pub request: Option<u32>,
 }
 
+impl Collective {
+    /// A blocking one of this kind, of no bytes, from or to the first rank.
+    pub fn of(kind: CollectiveKind) -> Collective {
+        Collective {
+            kind,
+            root: 0,
+            bytes: 0,
+            send_to: Box::default(),
+            receive_from: Box::default(),
+            request: None,
+        }
+    }
+}
+
 /// What an operation does. Requests are numbered by the smallest number that no pending operation of the rank has, so that loops
 /// repeat them.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

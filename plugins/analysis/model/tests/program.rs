@@ -434,14 +434,7 @@ fn wait(requests: &[u32]) -> Action {
 }
 
 fn all(kind: CollectiveKind) -> Action {
-    Action::Collective(Box::new(Collective {
-        kind,
-        root: 0,
-        bytes: 0,
-        send_to: Box::default(),
-        receive_from: Box::default(),
-        request: None,
-    }))
+    Action::Collective(Box::new(Collective::of(kind)))
 }
 
 #[test]
@@ -642,12 +635,10 @@ fn persistent_collectives_begin_where_they_are_started() {
     }
     let sequences = trace.sequences();
     let begin = Action::Collective(Box::new(Collective {
-        kind: CollectiveKind::Bcast,
         root: 1,
         bytes: 64,
-        send_to: Box::default(),
-        receive_from: Box::default(),
         request: Some(0),
+        ..Collective::of(CollectiveKind::Bcast)
     }));
     for rank in 0..2 {
         assert_eq!(

@@ -482,12 +482,10 @@ fn collectives_beside_their_ranks_overlap() {
         Function::Iallreduce,
         0x80,
         Action::Collective(Box::new(Collective {
-            kind: CollectiveKind::Allreduce,
             root: 0,
             bytes: 8,
-            send_to: Box::default(),
-            receive_from: Box::default(),
             request: Some(0),
+            ..Collective::of(CollectiveKind::Allreduce)
         })),
     );
     builder.compute(300 * US).wait(&[0]).ranks(16);

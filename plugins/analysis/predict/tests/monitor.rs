@@ -62,12 +62,9 @@ fn a_cycle_of_receives_is_printed_rank_by_rank() {
 fn who_is_late_for_a_collective_that_was_started_is_told() {
     let mut builder = ProgramBuilder::new();
     let sum = Action::Collective(Box::new(Collective {
-        kind: CollectiveKind::Allreduce,
-        root: 0,
         bytes: 8,
-        send_to: Box::default(),
-        receive_from: Box::default(),
         request: Some(0),
+        ..Collective::of(CollectiveKind::Allreduce)
     }));
     builder.call(Function::Iallreduce, 0x80, sum.clone());
     builder.wait(&[0]).ranks(1);

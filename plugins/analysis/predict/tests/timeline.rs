@@ -150,16 +150,7 @@ fn receives_tell_what_they_got() {
 
 #[test]
 fn windows_are_no_communicators_and_their_calls_are_told_once() {
-    let together = |kind| {
-        Action::Collective(Box::new(Collective {
-            kind,
-            root: 0,
-            bytes: 0,
-            send_to: Box::default(),
-            receive_from: Box::default(),
-            request: None,
-        }))
-    };
+    let together = |kind| Action::Collective(Box::new(Collective::of(kind)));
     // By number on the ranks: 0 world, 1 self, 2 the window's, 3 the duplicate.
     let mut builder = ProgramBuilder::new();
     builder.call_in(Function::WinCreate, 1, 2, together(CollectiveKind::Create));

@@ -520,12 +520,8 @@ fn construct(state: &mut RankState, call: &MpiCall) {
                 slot
             });
             let collective = Collective {
-                kind: CollectiveKind::Create,
-                root: 0,
-                bytes: 0,
-                send_to: Box::default(),
-                receive_from: Box::default(),
                 request,
+                ..Collective::of(CollectiveKind::Create)
             };
             state.push_collective(&over, collective);
         }

@@ -116,14 +116,7 @@ fn ranks(peers: &[Peer]) -> Vec<u32> {
 }
 
 fn together(kind: CollectiveKind) -> Action {
-    Action::Collective(Box::new(Collective {
-        kind,
-        root: 0,
-        bytes: 0,
-        send_to: Box::default(),
-        receive_from: Box::default(),
-        request: None,
-    }))
+    Action::Collective(Box::new(Collective::of(kind)))
 }
 
 fn tell(to: u32, tag: u32) -> Action {
