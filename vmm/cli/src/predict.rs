@@ -33,6 +33,13 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         [] => vec![None],
         jobs => jobs.iter().copied().map(Some).collect(),
     };
+    if args.stagger.is_some() && args.replicas == 0 {
+        return Err(Failure::new(
+            Exit::Study,
+            "--stagger is for the replicas, of which --replicas 0 asks for none; give more"
+                .to_owned(),
+        ));
+    }
     let request = Request {
         replicas: args.replicas,
         seed: args.seed,
