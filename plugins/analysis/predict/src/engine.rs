@@ -104,7 +104,8 @@ struct WaitSum {
 /// How many events before its own a context's memory is fetched.
 const AHEAD: usize = 8;
 
-/// Event codes beside contexts: a request to send that arrives, or what goes to another's memory or comes back; a permission that arrives.
+/// Event codes beside contexts: something arrives that no receive takes (a request to send, an access to memory or its answer, an acknowledgement
+/// that leaves); a permission arrives.
 const ASKED: u32 = 1 << 30;
 const GRANTED: u32 = 1 << 31;
 /// A message that enters a network whose links are shared equally, or whose last frame comes to its receiver's link.

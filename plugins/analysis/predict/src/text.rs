@@ -41,7 +41,7 @@ impl Prediction {
                 interval.replicas,
                 match interval.stagger {
                     0 => String::new(),
-                    stagger => format!(", which ranks begin up to {} apart", time(stagger)),
+                    stagger => format!(", ranks beginning up to {} apart", time(stagger)),
                 }
             )?,
             None => writeln!(out)?,
