@@ -45,7 +45,7 @@ pub(super) struct RankState {
     others: HashMap<u64, Vec<u32>>,
     /// Epochs of windows, by the trace's id.
     pub windows: HashMap<u64, Window>,
-    /// Communicators that have the members of others: the trace's ids, or such as it does not have.
+    /// Communicators of the model's own, by an id of its own, and the trace's id of that whose members each has.
     pub copies: BTreeMap<u64, u64>,
     threads: BTreeSet<ThreadId>,
     finalized: bool,
@@ -277,7 +277,7 @@ impl RankState {
         live.into_iter().chain(others).collect()
     }
 
-    /// Ends them.
+    /// Ends the further operations of a request.
     pub fn end_others(&mut self, serial: u64) -> Vec<u32> {
         let slots = self.others.remove(&serial).unwrap_or_default();
         self.free.extend(&slots);
