@@ -6,6 +6,7 @@ use crate::{Context, MemRef, Privilege};
 
 /// Events of one kind and the cycles they cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Tally {
     /// Events counted.
     pub count: u64,
@@ -16,7 +17,10 @@ pub struct Tally {
 }
 
 impl Tally {
-    const VARIES: u64 = u64::MAX;
+    /// Not a latency: they varied.
+    pub const VARIES: u64 = u64::MAX;
+    /// Where the latency is, for machine code.
+    pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);
 
     /// Latency of one event where all had the same, 0 where they differed.
     pub fn latency(&self) -> u64 {
@@ -53,6 +57,8 @@ pub struct Ledger {
     current: Vec<(Context, usize)>,
     starts: HashMap<(u16, Context), usize>,
     tallies: Vec<Tally>,
+    /// Advances whenever tallies may lie elsewhere than before.
+    moves: u64,
 }
 
 /// Position of one key's tallies.
@@ -69,7 +75,22 @@ impl Ledger {
             current: vec![(Context::default(), Self::NOWHERE); vcpus],
             starts: HashMap::new(),
             tallies: Vec::new(),
+            moves: 0,
         }
+    }
+
+    /// A number that changes whenever what [`Ledger::places`] answers does.
+    #[inline(always)]
+    pub fn moves(&self) -> u64 {
+        self.moves
+    }
+
+    /// The address space that a vCPU was in last, and its tallies for user and kernel; None before its first event.
+    pub fn places(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
+        let (context, start) = self.current[usize::from(vcpu)];
+        let tallies = self.tallies.get_mut(start..)?;
+        let kernel = tallies.get_mut(self.events..)?.as_mut_ptr();
+        Some((context, [tallies.as_mut_ptr(), kernel]))
     }
 
     /// The account that a reference belongs to. It is valid until [`Ledger::clear`].
@@ -93,6 +114,7 @@ impl Ledger {
             start
         });
         self.current[usize::from(vcpu)] = (context, start);
+        self.moves += 1;
         start
     }
 
@@ -120,6 +142,7 @@ impl Ledger {
         self.current.fill((Context::default(), Self::NOWHERE));
         self.starts.clear();
         self.tallies.clear();
+        self.moves += 1;
     }
 
     /// Tallies of every key that had an event, indexed by kind, in the order of the keys.

@@ -8,6 +8,7 @@
 mod counters;
 mod ledger;
 mod reference;
+pub mod tables;
 mod topology;
 
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};

@@ -1,10 +1,12 @@
 //! Memory references and the traits of the models that time them.
 
 use std::num::NonZeroU64;
+use std::ptr::NonNull;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Counters;
+use crate::tables::{MemoryTables, Tables, TablesShape};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -217,6 +219,14 @@ pub trait MemoryModel: Send {
         None
     }
 
+    /// Lend a vCPU's tables to an engine that makes machine code, which then does for misses of reads and writes what
+    /// [`MemoryModel::miss`] would. None where the caches are not what [`tables`](crate::tables) describes. The pointer, and those behind
+    /// it, are good as long as the model is and none of its functions runs.
+    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        let _ = vcpu;
+        None
+    }
+
     /// Hear of [`Hits::modified`] alone.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);
 
@@ -259,6 +269,13 @@ pub trait MemoryTimingModel: Send {
     /// Whether [`MemoryTimingModel::request`] computes without floating-point numbers, so that [`MemoryModel::miss`] may call it.
     fn integral(&self) -> bool {
         false
+    }
+
+    /// Tables by which an engine's machine code does what [`MemoryTimingModel::request`] does for a socket. They are good as long as
+    /// the memory is, and not moved.
+    fn tables(&self, socket: u16) -> Option<MemoryTables> {
+        let _ = socket;
+        None
     }
 }
 

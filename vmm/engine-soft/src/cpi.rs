@@ -12,6 +12,8 @@ pub struct Cpi {
 impl Cpi {
     /// Where the value is, for translated code.
     pub const VALUE: usize = std::mem::offset_of!(Self, value);
+    /// Likewise the reciprocal.
+    pub const RECIPROCAL: usize = std::mem::offset_of!(Self, reciprocal);
 
     /// From the study's number; instructions that take no time at all count as if they took the least there is where
     /// cycles are shared out.

@@ -1,5 +1,8 @@
 //! What a vCPU asks of the machine around it.
 
+use std::ptr::NonNull;
+
+use nodescope_plugin_api::tables::{Tables, TablesShape};
 use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
@@ -99,6 +102,11 @@ pub trait Platform {
     ) -> Outcome;
     /// [`nodescope_plugin_api::MemoryModel::miss`].
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
+    /// [`nodescope_plugin_api::MemoryModel::tables`]. They are good until the model is detached.
+    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        let _ = vcpu;
+        None
+    }
     /// Lines that the running vCPU's filter let be written under [`nodescope_plugin_api::Permission::Exclusive`], when it
     /// gives way to another.
     fn modified(&mut self, vcpu: u16, lines: &[u64]);

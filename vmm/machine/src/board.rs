@@ -1,12 +1,14 @@
 //! Everything in a node but its vCPUs: address decode, devices, interrupts, the attached model, hypercalls.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ptr::NonNull;
 
 use nodescope_devices::chipset::Chipset;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
+use nodescope_plugin_api::tables::{Tables, TablesShape};
 use nodescope_plugin_api::{
     Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
@@ -269,6 +271,10 @@ impl Platform for Board {
 
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         self.model.as_mut()?.miss(modified, oldest, reference)
+    }
+
+    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        self.model.as_mut()?.tables(vcpu)
     }
 
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

@@ -1,5 +1,7 @@
 //! Where the lines of one cache are.
 
+use nodescope_plugin_api::tables::{STATE_BITS, SetShape};
+
 /// One cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient plus one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
@@ -55,7 +57,7 @@ impl Shape for Geometry {
 
 impl Geometry {
     /// Bits of state, the lowest of an entry; holders lie between them and the tag.
-    pub(crate) const STATE_BITS: u32 = 3;
+    pub(crate) const STATE_BITS: u32 = STATE_BITS;
 
     /// A cache whose words begin at or after `from`.
     pub(crate) fn new(from: usize, sets: u32, ways: u32, holders: u32) -> Geometry {
@@ -77,6 +79,17 @@ impl Geometry {
                 Divisor::Other(Reciprocal::new(sets.into()))
             },
         }
+    }
+
+    /// For who is lent the cache; None where a line's set is not found by shifting.
+    pub(crate) fn set_shape(&self) -> Option<SetShape> {
+        let power = self.sets.is_power_of_two() && self.stride.is_multiple_of(4);
+        power.then_some(SetShape {
+            sets_shift: self.sets.trailing_zeros(),
+            ways: self.ways,
+            stride: self.stride,
+            tag_shift: self.tag_shift.into(),
+        })
     }
 
     /// 32-bit words in a line of the host.

@@ -15,6 +15,7 @@ use crate::config::{CacheConfig, LevelConfig, Sharing};
 use crate::events::Events;
 use crate::flat::FlatMemory;
 use crate::geometry::{Geometry, Spot};
+use crate::loans::Loans;
 use crate::model::FirstLevel;
 use crate::route::Route;
 use crate::tags::{HOLDERS, State, Tags};
@@ -150,6 +151,8 @@ pub(crate) struct Hierarchy<W> {
     /// The filters of data and instructions keep all lines of a set, not the most recently used alone.
     pub(crate) whole_sets: [bool; 2],
     pub(crate) first_level: FirstLevel,
+    /// What engines use themselves.
+    pub(crate) loans: Loans,
 }
 
 /// The request in progress.
@@ -268,6 +271,7 @@ impl<W: Word> Hierarchy<W> {
             path: vec![(NONE, Spot::default()); config.levels.len()],
             whole_sets: [false; 2],
             first_level: FirstLevel::new([0; 3], [false; 2]),
+            loans: Loans::default(),
             nodes: Nodes(nodes),
             neighbours,
             entrances,
@@ -307,6 +311,7 @@ impl<W: Word> Hierarchy<W> {
             path: mem::take(&mut self.path),
             whole_sets: self.whole_sets,
             first_level: self.first_level,
+            loans: self.loans.recall(),
         }
     }
 

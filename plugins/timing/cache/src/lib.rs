@@ -11,6 +11,7 @@ mod far;
 mod flat;
 mod geometry;
 mod hierarchy;
+mod loans;
 mod model;
 mod near;
 mod protocol;

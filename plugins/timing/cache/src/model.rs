@@ -1,7 +1,9 @@
 //! What the engine drives: the first level, the filter's permissions, the statistics.
 
 use std::collections::BTreeMap;
+use std::ptr::NonNull;
 
+use nodescope_plugin_api::tables::{Tables, TablesShape};
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
     MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, Statistic, Tally, Term,
@@ -243,6 +245,15 @@ impl MemoryModel for CacheModel {
         }
     }
 
+    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        match &mut self.caches {
+            Caches::Narrow(caches, _) if self.short && caches.first_level.hits == [0; 3] => {
+                caches.lend(vcpu)
+            }
+            _ => None,
+        }
+    }
+
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         match &mut self.caches {
             Caches::Narrow(caches, _) => caches.modified(Baseline, vcpu, lines),
@@ -252,7 +263,10 @@ impl MemoryModel for CacheModel {
 
     fn reset_statistics(&mut self) {
         match &mut self.caches {
-            Caches::Narrow(caches, _) => caches.ledger.clear(),
+            Caches::Narrow(caches, _) => {
+                caches.ledger.clear();
+                caches.renew_loans();
+            }
             Caches::Wide(caches) => caches.ledger.clear(),
         }
     }
@@ -333,7 +347,9 @@ impl<W: Word> Hierarchy<W> {
         line: u64,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(Baseline, hits, reference, line, updates)
+        let outcome = self.reference(Baseline, hits, reference, line, updates);
+        self.renew_loans();
+        outcome
     }
 
     /// [`Hierarchy::reference`] with AVX2, BMI1 and BMI2.
@@ -347,7 +363,9 @@ impl<W: Word> Hierarchy<W> {
         line: u64,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.reference(v3, hits, reference, line, updates)
+        let outcome = self.reference(v3, hits, reference, line, updates);
+        self.renew_loans();
+        outcome
     }
 
     /// [`MemoryModel::miss`] with AVX2, BMI1 and BMI2.
@@ -365,7 +383,9 @@ impl<W: Word> Hierarchy<W> {
             self.modified(v3, reference.vcpu, modified);
         }
         let side = reference.access.side() as usize;
-        match self.take(v3, line, self.line(oldest), reference) {
+        let taken = self.take(v3, line, self.line(oldest), reference);
+        self.renew_loans();
+        match taken {
             Taken::Entered(state, stall) => {
                 Some(self.first_level.outcome(stall, state, side, Some(oldest)))
             }

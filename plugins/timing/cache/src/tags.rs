@@ -130,6 +130,11 @@ impl<W: Word> Tags<W> {
         }
     }
 
+    /// The word at which a cache begins, for who is lent the cache.
+    pub(crate) fn lend(&mut self, base: usize) -> *mut W {
+        &raw mut self.entries_mut()[base]
+    }
+
     #[inline(always)]
     fn entries(&self) -> &[W] {
         // SAFETY: `first` is the aligned start of `length` words of `_memory`, which lives as long as `self` and is

@@ -1,5 +1,6 @@
 //! Home look-up and latencies.
 
+use nodescope_plugin_api::tables::{MemoryTables, Recent};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 
 use crate::{Latencies, NumaConfig, NumaConfigError};
@@ -18,8 +19,8 @@ pub struct Numa {
     ranges: Vec<Range>,
     /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
     latency: [Vec<u32>; 2],
-    /// Range that the latest look-up found; one whose socket is `sockets` has no home.
-    recent: Range,
+    /// Range that the latest look-up found; one whose home is `sockets` has none.
+    recent: Recent,
 }
 
 impl Numa {
@@ -49,12 +50,7 @@ impl Numa {
                 table(&config.latency, sockets),
                 table(&config.write_back, sockets),
             ],
-            // None: it ends before it starts.
-            recent: Range {
-                start: 1,
-                last: 0,
-                socket: 0,
-            },
+            recent: Recent::NONE,
         })
     }
 
@@ -108,17 +104,21 @@ impl MemoryTimingModel for Numa {
     fn request(&mut self, miss: &MissRef) -> MemoryTiming {
         let recent = &self.recent;
         if miss.line < recent.start || miss.line > recent.last {
-            self.recent = match self.find(miss.line) {
-                Some(index) => self.ranges[index],
+            self.recent = match self.find(miss.line).map(|index| self.ranges[index]) {
+                Some(range) => Recent {
+                    start: range.start,
+                    last: range.last,
+                    home: range.socket.into(),
+                },
                 // This address alone: what lies beside it may have a home.
-                None => Range {
+                None => Recent {
                     start: miss.line,
                     last: miss.line,
-                    socket: self.sockets as u16,
+                    home: self.sockets as u64,
                 },
             };
         }
-        let home = usize::from(self.recent.socket);
+        let home = self.recent.home as usize;
         let from = usize::from(miss.socket);
         MemoryTiming {
             latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
@@ -133,5 +133,16 @@ impl MemoryTimingModel for Numa {
 
     fn integral(&self) -> bool {
         true
+    }
+
+    fn tables(&self, socket: u16) -> Option<MemoryTables> {
+        let row = usize::from(socket) * (self.sockets + 1);
+        let latencies = [&self.latency[0], &self.latency[1]];
+        let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
+        Some(MemoryTables {
+            recent: &raw const self.recent,
+            latencies: [rows[0]?, rows[1]?],
+            socket: socket.into(),
+        })
     }
 }

@@ -119,6 +119,14 @@ impl DataFilter {
     /// Offsets of user's and the kernel's lines of 64 bytes from the first entry, in bytes.
     pub const LINES: [usize; 2] = [FIRST_LINE << ENTRY_SHIFT, (FIRST_LINE + 1) << ENTRY_SHIFT];
 
+    /// Offsets of user's and the kernel's pages from the first entry, in bytes.
+    pub const PAGES: [usize; 2] = [0, PAGES << ENTRY_SHIFT];
+    /// An address shifted right by so much, and masked, is the offset of its page's entry among those of a privilege.
+    pub const PAGE_INDEX: (u32, u32) = (
+        PAGE_SHIFT - ENTRY_SHIFT,
+        ((PAGES - 1) << ENTRY_SHIFT) as u32,
+    );
+
     /// Entries stand for pages (None) or for lines of a model's first-level cache.
     pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
         // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.

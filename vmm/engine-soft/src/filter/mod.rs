@@ -18,4 +18,4 @@ pub use data::{DataFilter, Entry, FilterLayout};
 pub use instruction::InstructionFilter;
 pub use isa::{Avx2, Baseline, Isa};
 pub use second::{Modified, SecondLevel, Writes};
-pub use sets::{Position, Sets, TICK};
+pub use sets::{NONE, Position, Sets, TICK};

@@ -12,7 +12,7 @@ const WAYS: usize = 16;
 /// Places for lines.
 pub const LANES: usize = SETS * WAYS;
 /// Line of an empty lane.
-const NONE: u64 = u64::MAX;
+pub const NONE: u64 = u64::MAX;
 /// Line of a lane beyond the ways of the cache.
 const NEVER: u64 = u64::MAX - 1;
 /// Its stamp: it never is the oldest.
@@ -47,7 +47,7 @@ pub struct Sets {
     pub lines: [u64; LANES],
     /// Of each set the least stamp when it was last worked out. It still is the least if a lane has it: stamps only grow, but
     /// where a line leaves, which leaves [`UNKNOWN`] here.
-    least: [u64; SETS],
+    pub least: [u64; SETS],
     /// log2 of the lanes of a set; 0: nothing is kept.
     lane_shift: u32,
     /// The number of sets, minus one.

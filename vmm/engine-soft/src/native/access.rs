@@ -174,6 +174,9 @@ unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     cpu.native.activity.misses += 1;
+    if cpu.attached && !cpu.native.ways_asked {
+        cpu.make_ways();
+    }
     let count = cpu.arrive_at_head(what);
     let stall = cpu.stall;
     let place = cpu.quick_access(

@@ -13,6 +13,8 @@ pub mod cc {
     pub const E: u8 = 4;
     /// Not equal, not zero.
     pub const NE: u8 = 5;
+    /// Unsigned below.
+    pub const B: u8 = 2;
     /// Unsigned above or equal.
     pub const AE: u8 = 3;
     /// Unsigned below or equal.
@@ -111,7 +113,8 @@ impl Assembler {
         }
     }
 
-    fn made(&mut self, instruction: Result<Instruction, IcedError>) {
+    /// Append an instruction that iced has made.
+    pub fn made(&mut self, instruction: Result<Instruction, IcedError>) {
         match instruction {
             Ok(instruction) => self.put(&instruction),
             Err(error) => {
@@ -187,6 +190,11 @@ impl Assembler {
     /// Register and memory.
     pub fn rm(&mut self, code: Code, a: Register, m: MemoryOperand) {
         self.made(Instruction::with2(code, a, m));
+    }
+
+    /// Three registers.
+    pub fn rrr(&mut self, code: Code, a: Register, b: Register, c: Register) {
+        self.made(Instruction::with3(code, a, b, c));
     }
 
     /// Two registers and memory.

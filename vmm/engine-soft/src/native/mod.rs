@@ -29,6 +29,7 @@ mod second_level;
 mod share;
 mod stack;
 mod system;
+mod tables;
 mod translate;
 
 use nodescope_plugin_api::FLOP_CLASSES;
@@ -154,6 +155,12 @@ pub struct Native {
     linear: u64,
     /// Host addresses of spans (`share.rs`), 0 where operands are looked up by themselves.
     kept: [u64; share::KEPT],
+    /// Ways of misses in machine code, or zero.
+    ways: tables::Ways,
+    /// What they look up.
+    tables: tables::Lent,
+    /// Vector registers while they run.
+    spilled: [[u8; 32]; 8],
     /// Where to go on after [`Exit::GoOn`].
     next: u64,
     /// By privilege (kernel, user), then hash of the instruction pointer.
@@ -169,6 +176,8 @@ pub struct Native {
     /// [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
+    /// The model was asked for what [`Native::ways`] need.
+    ways_asked: bool,
     /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
     budget: Budget,
     /// The budget ends where the next interrupt can be taken, if interrupts are enabled by then.
@@ -209,6 +218,8 @@ pub struct Translations {
     pub window: Option<nodescope_plugin_api::FilterGeometry>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
+    /// Ways of misses, by what they were made for.
+    ways: tables::Made,
 }
 
 impl Default for Translations {
@@ -222,6 +233,7 @@ impl Default for Translations {
             full: false,
             window: None,
             room: arena::HOT,
+            ways: tables::Made::new(),
         }
     }
 }
@@ -261,6 +273,7 @@ impl Translations {
         self.translations.clear();
         self.exits.clear();
         self.linked.clear();
+        self.ways.clear();
         self.full = false;
         if let Some(arena) = &mut self.arena {
             arena.clear();
@@ -337,6 +350,9 @@ impl Native {
             spill: 0,
             linear: 0,
             kept: [0; share::KEPT],
+            ways: tables::Ways::default(),
+            tables: None,
+            spilled: [[0; 32]; 8],
             next: 0,
             jumps: [NO_JUMPS; 2],
             enabled: translate != Translate::Never,
@@ -348,6 +364,7 @@ impl Native {
             entered_at: 0,
             settled: 0,
             privilege: 0,
+            ways_asked: false,
             budget: Budget::default(),
             heeds_interrupts: false,
             attend: false,
@@ -446,6 +463,7 @@ impl Cpu {
         }
         if seen.clears != self.native.seen.clears {
             self.native.forget_jumps();
+            self.forget_ways();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
                 self.code().translations.unlink();

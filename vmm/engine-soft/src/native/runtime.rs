@@ -16,7 +16,7 @@ use crate::op::{Flow, RIP, Trap};
 
 /// Offset of a field of [`Native`] within the vCPU.
 macro_rules! field {
-    ($($f:tt)+) => { std::mem::offset_of!(crate::cpu::Cpu, native) + std::mem::offset_of!(super::Native, $($f)+) };
+    ($($f:tt)+) => { std::mem::offset_of!(crate::cpu::Cpu, native) + std::mem::offset_of!(crate::native::Native, $($f)+) };
 }
 pub(super) use field;
 

@@ -135,6 +135,7 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
         a.ri(Code::Add_rm64_imm8, RDX, 1);
     }
     let absent = search(a, LINEAR, RDX, RSI, shift);
+    let refused = a.label();
     if write {
         let allowed = a.label();
         let writes = |a: &mut Assembler| {
@@ -144,10 +145,10 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
         writes(a);
         a.jcc(cc::E, allowed);
         a.ri(Code::Cmp_rm32_imm8, EAX, Writes::Exclusive as i32);
-        a.jcc(cc::NE, absent);
+        a.jcc(cc::NE, refused);
         a.load(RAX, MODIFIED + offset_of!(Modified, count));
         a.ri(Code::Cmp_rm64_imm8, RAX, Modified::ROOM as i32);
-        a.jcc(cc::AE, absent);
+        a.jcc(cc::AE, refused);
         a.r(Code::Push_r64, RDX);
         a.rm(Code::Mov_r64_rm64, RDX, indexed_field(SETS + LINES, RSI));
         let line = MODIFIED + offset_of!(Modified, lines);
@@ -186,6 +187,8 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     let out = a.label();
     a.jmp(out);
     a.bind(absent);
+    super::tables::try_way(a, kernel, write);
+    a.bind(refused);
     a.rr(Code::Xor_r32_rm32, EAX, EAX);
     a.bind(out);
     a.r(Code::Pop_r64, RSI);

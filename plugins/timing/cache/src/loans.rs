@@ -1,0 +1,186 @@
+//! The tables of [`nodescope_plugin_api::tables`]: by them an engine's machine code goes the ways of [`crate::near`] and
+//! [`crate::far`] itself.
+
+use std::ptr::{NonNull, null, null_mut};
+
+use nodescope_plugin_api::Access;
+use nodescope_plugin_api::tables::{
+    MOST_INSIDE, MOST_PEERS, MemoryTables, Recent, STATE_BITS, SetShape, TableEvents, Tables,
+    TablesShape, WordState,
+};
+
+use crate::events::{AtLevel, Between, Events};
+use crate::geometry::Geometry;
+use crate::hierarchy::{Hierarchy, NONE};
+use crate::tags::{HOLDERS, State};
+use crate::word::Word;
+
+const _: () = assert!(HOLDERS as usize == MOST_INSIDE);
+const _: () = assert!(State::Shared as u32 == WordState::Shared as u32);
+const _: () = assert!(State::Forward as u32 == WordState::Forward as u32);
+const _: () = assert!(State::Exclusive as u32 == WordState::Exclusive as u32);
+const _: () = assert!(State::Modified as u32 == WordState::Modified as u32);
+
+/// Longest row of words that a set may be.
+const LONGEST: u32 = 32;
+
+/// What is lent, by vCPU.
+#[derive(Debug, Default)]
+pub(crate) struct Loans {
+    lent: Vec<(u16, Box<Tables>)>,
+    /// The ledger's moves that they know of.
+    moves: u64,
+}
+
+// SAFETY: the pointers lead to memory of the same hierarchy, which may be used from any thread, one at a time; whoever was lent them
+// uses them under the same promise.
+unsafe impl Send for Loans {}
+
+impl Loans {
+    /// Lend nothing more. Who has a pointer to the tables may still look at them.
+    pub(crate) fn recall(&mut self) -> Loans {
+        for (_, tables) in &mut self.lent {
+            tables.limit = 0;
+        }
+        std::mem::take(self)
+    }
+}
+
+impl Hierarchy<u32> {
+    /// See [`nodescope_plugin_api::MemoryModel::tables`].
+    pub(crate) fn lend(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        let entrance = self.entrances.get(usize::from(vcpu))?;
+        let route = entrance.routes[0].as_ref()?;
+        let on = route.on.as_ref()?;
+        let [data, instruction] = entrance.first;
+        let first = *self.nodes.get(data);
+        let second = *self.nodes.get(first.outer);
+        let third = *self.nodes.get(second.outer);
+        // Nobody else is inside the second level.
+        let inner = &self.neighbours[first.outer as usize].inner;
+        if inner.iter().any(|node| ![data, instruction].contains(node))
+            || on.socket != entrance.socket
+            || on.peers.len() > MOST_PEERS
+            || on.inside[1].len() > MOST_INSIDE
+        {
+            return None;
+        }
+        let shape = |geometry: &Geometry| {
+            geometry
+                .set_shape()
+                .filter(|shape: &SetShape| shape.stride <= LONGEST)
+        };
+        let bit = |bit: u16| u32::from(bit) << STATE_BITS;
+        let for_fetches = (instruction != NONE).then(|| *self.nodes.get(instruction));
+        let instruction = match &for_fetches {
+            Some(node) => Some((shape(&node.geometry)?, bit(node.bit))),
+            None => None,
+        };
+        let shape = TablesShape {
+            levels: [
+                shape(&first.geometry)?,
+                shape(&second.geometry)?,
+                shape(&third.geometry)?,
+            ],
+            instruction,
+            data_bit: bit(first.bit),
+            peers: on.peers.len(),
+            events: self.table_events()?,
+        };
+        let nothing = MemoryTables {
+            recent: &Recent::NONE,
+            latencies: [null(); 2],
+            socket: 0,
+        };
+        let memory = self.memory.tables(entrance.socket).unwrap_or(nothing);
+        let mut tables = Box::new(Tables {
+            limit: 0,
+            context: 0,
+            third_bit: on.bit as u32,
+            third_others: on.others as u32,
+            socket: memory.socket,
+            tallies: [null_mut(); 2],
+            words: [null_mut(); 4],
+            inside: [null_mut(); MOST_INSIDE],
+            peers: [null_mut(); MOST_PEERS],
+            recent: memory.recent,
+            latencies: memory.latencies,
+            tag_masks: [[0; 4]; 4],
+            numbers: std::array::from_fn(|n| n as u32),
+        });
+        let caches = [Some(first), for_fetches, Some(second), Some(third)];
+        for (n, node) in caches.iter().enumerate() {
+            if let Some(node) = node {
+                tables.words[n] = self.tags.lend(node.geometry.base);
+                tables.tag_masks[n] = [u32::MAX << node.geometry.tag_shift; 4];
+            }
+        }
+        for (words, geometry) in tables.inside.iter_mut().zip(&on.inside[1]) {
+            *words = self.tags.lend(geometry.base);
+        }
+        for (words, &base) in tables.peers.iter_mut().zip(&on.peers) {
+            *words = self.tags.lend(base);
+        }
+        let pointer = NonNull::from(&mut *tables);
+        self.loans.lent.retain(|(other, _)| *other != vcpu);
+        self.loans.lent.push((vcpu, tables));
+        self.loans.moves = u64::MAX;
+        self.renew_loans();
+        Some((shape, pointer))
+    }
+
+    /// None where cycles are so many that their sums would not fit.
+    fn table_events(&self) -> Option<TableEvents> {
+        let levels = [0, 1, 2];
+        let accesses = [Access::Read, Access::Write];
+        let at = |level, event| Events::at(level, event) as u32;
+        let short = &self.events.short;
+        let memory = |write_back| {
+            [true, false].map(|local| {
+                let event = Between::Memory { local, write_back };
+                self.events.between(event) as u32
+            })
+        };
+        let all = [short.second, short.third, short.memory, short.write_back];
+        if all.iter().flatten().any(|&cycles| cycles >= 1 << 28) {
+            return None;
+        }
+        let cycles = |stall: &[u64]| [stall[0] as u32, stall[1] as u32];
+        Some(TableEvents {
+            hit: levels.map(|level| accesses.map(|access| at(level, AtLevel::hit(access)))),
+            miss: levels.map(|level| accesses.map(|access| at(level, AtLevel::miss(access)))),
+            write_back: levels.map(|level| at(level, AtLevel::Writeback)),
+            memory: [memory(false), memory(true)],
+            stall: [&short.second, &short.third, &short.memory].map(|stall| cycles(stall)),
+            write_back_stall: short.write_back.map(|stall| stall as u32),
+        })
+    }
+}
+
+impl<W: Word> Hierarchy<W> {
+    /// Bring what is lent up to date, where the ledger's accounts have changed.
+    #[inline(always)]
+    pub(crate) fn renew_loans(&mut self) {
+        if self.loans.moves != self.ledger.moves() {
+            self.renew_all_loans();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn renew_all_loans(&mut self) {
+        self.loans.moves = self.ledger.moves();
+        // Words of another width are not what is described.
+        let limit = if W::BITS == u32::BITS { self.limit } else { 0 };
+        for (vcpu, tables) in &mut self.loans.lent {
+            match self.ledger.places(*vcpu) {
+                Some((context, tallies)) => {
+                    tables.limit = limit;
+                    tables.context = context.0;
+                    tables.tallies = tallies;
+                }
+                None => tables.limit = 0,
+            }
+        }
+    }
+}

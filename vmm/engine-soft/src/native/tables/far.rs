@@ -1,0 +1,272 @@
+//! The second level does not have the line, but the third does, or no cache of the node, and no other cache is changed.
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, MemoryOperand, Register};
+use nodescope_plugin_api::Tally;
+use nodescope_plugin_api::tables::{Recent, STATE_BITS, Tables};
+
+use super::sets::Cache;
+use super::{
+    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, SECOND, STALL, STATE, STATES,
+    TABLES, THIRD, Way, count, table,
+};
+use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
+use crate::native::registers::sized;
+
+use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
+
+impl Way<'_> {
+    /// Go on at `entered` with [`STATE`] and [`STALL`]; [`SECOND`] is the line's set.
+    pub fn far(&self, a: &mut Assembler, entered: Label) {
+        let (second, third) = (self.outer(1), self.outer(2));
+        let memory = a.label();
+        third.set(a, LINE, THIRD);
+        self.prefetch(a, third);
+        self.locate(a);
+        self.check_inside_second(a, second);
+        third.tag(a, LINE);
+        third.look_for(a);
+        let way = R9;
+        third.find(a, THIRD, way);
+        a.jcc(cc::E, memory);
+        let word = MemoryOperand::new(THIRD, way, 4, 0, 0, false, Register::None);
+        a.rm(Code::Mov_r32_rm32, EAX, word);
+        self.permit(a, word, EXCLUSIVE_STATE, Others::InThird);
+        // From here on it is done.
+        let events = &self.shape.events;
+        let missed = |a: &mut Assembler| {
+            count(a, self.of(events.miss[0]));
+            count(a, self.of(events.miss[1]));
+        };
+        self.tallies(a);
+        missed(a);
+        count(a, self.of(events.hit[2]));
+        a.constant(STALL, self.of(events.stall[1]).into());
+        self.leave_inner(a, second);
+        a.rm(Code::Mov_r32_rm32, R11D, word);
+        self.state_inside(a, R11);
+        if self.write {
+            a.ri(Code::And_rm32_imm8, R11D, !STATES);
+            a.ri(Code::Or_rm32_imm8, R11D, MODIFIED_STATE);
+        }
+        a.rm(Code::Or_r32_rm32, R11D, table!(third_bit));
+        third.renew(a, THIRD, way, R11);
+        self.enter_inner(a, second);
+        a.jmp(entered);
+
+        a.bind(memory);
+        // The peers' sets are as far from their first words.
+        for peer in 0..self.shape.peers {
+            a.rm(Code::Mov_r64_rm64, R13, self.peer(peer));
+            a.rr(Code::Add_r64_rm64, R13, THIRD);
+            a.rm(Code::Sub_r64_rm64, R13, third.words());
+            third.has(a, R13);
+            a.jcc(cc::NE, self.slow);
+        }
+        self.check_inside_third(a, second, third);
+        a.copy(RAX, LINE);
+        self.check_home(a);
+        self.tallies(a);
+        missed(a);
+        count(a, self.of(events.miss[2]));
+        a.constant(STALL, self.of(events.stall[2]).into());
+        self.request(a, events.memory[0], 0);
+        let clean = a.label();
+        is_modified(a, last(third, THIRD));
+        a.jcc(cc::NE, clean);
+        count(a, events.write_back[2]);
+        a.ri(
+            Code::Add_rm64_imm32,
+            STALL,
+            events.write_back_stall[2] as i32,
+        );
+        self.request(a, events.memory[1], 1);
+        a.bind(clean);
+        self.leave_inner(a, second);
+        // A stall is a number of 32 bits.
+        a.constant(RAX, u32::MAX.into());
+        a.rr(Code::Cmp_r64_rm64, STALL, RAX);
+        a.rr(Code::Cmova_r64_rm64, STALL, RAX);
+        let state = if self.write {
+            MODIFIED_STATE
+        } else {
+            EXCLUSIVE_STATE
+        };
+        a.constant(STATE, state as u64);
+        third.tag(a, LINE);
+        a.ri(Code::Or_rm32_imm8, EAX, state);
+        a.rm(Code::Or_r32_rm32, EAX, table!(third_bit));
+        a.copy(R11, RAX);
+        third.enter(a, THIRD, R11);
+        self.enter_inner(a, second);
+        a.jmp(entered);
+    }
+
+    /// The host brings the sets of the outermost level nearer: they are large. Uses RAX, R11 and R13.
+    fn prefetch(&self, a: &mut Assembler, third: Cache) {
+        let set = |a: &mut Assembler, set| {
+            a.m(Code::Prefetcht0_m8, at(set));
+            // More than a line of the host.
+            if third.shape.stride > 16 {
+                let last = 4 * i64::from(third.shape.stride - 1);
+                a.m(Code::Prefetcht0_m8, at_offset(set, last));
+            }
+        };
+        set(a, THIRD);
+        for peer in 0..self.shape.peers {
+            a.rm(Code::Mov_r64_rm64, R13, self.peer(peer));
+            a.rr(Code::Add_r64_rm64, R13, THIRD);
+            a.rm(Code::Sub_r64_rm64, R13, third.words());
+            set(a, R13);
+        }
+    }
+
+    fn peer(&self, peer: usize) -> MemoryOperand {
+        at_offset(TABLES, (offset_of!(Tables, peers) + 8 * peer) as i64)
+    }
+
+    /// Go on where no first level has the line that leaves the second. Uses RAX, R11 and R13.
+    fn check_inside_second(&self, a: &mut Assembler, second: Cache) {
+        let data = (self.data(), self.shape.data_bit);
+        let instruction = self.shape.instruction.map(|(shape, bit)| {
+            let number = 1;
+            (Cache { shape, number }, bit)
+        });
+        let line = R11;
+        for (inside, bit) in std::iter::once(data).chain(instruction) {
+            let next = a.label();
+            a.rm(Code::Mov_r32_rm32, sized(R12, 4), last(second, SECOND));
+            a.ri(Code::Test_rm32_imm32, sized(R12, 4), bit as i32);
+            a.jcc(cc::E, next);
+            second.line_of(a, R12, LINE, line);
+            inside.set(a, line, R13);
+            inside.tag(a, line);
+            inside.look_for(a);
+            inside.has(a, R13);
+            a.jcc(cc::NE, self.slow);
+            a.bind(next);
+        }
+    }
+
+    /// Go on where no second level has the line that leaves the third, and that line's home is known if it was modified. Uses RAX, R9 and
+    /// R11 to R13.
+    fn check_inside_third(&self, a: &mut Assembler, second: Cache, third: Cache) {
+        let (holders, position, line) = (R9, R12, R11);
+        let (one, none) = (a.label(), a.label());
+        a.rm(Code::Mov_r32_rm32, sized(holders, 4), last(third, THIRD));
+        third.line_of(a, holders, LINE, line);
+        let bits = (1 << third.shape.tag_shift) - (1 << STATE_BITS);
+        a.ri(Code::And_rm32_imm32, sized(holders, 4), bits);
+        a.jcc(cc::E, none);
+        second.tag(a, line);
+        second.look_for(a);
+        a.bind(one);
+        a.rr(
+            Code::Tzcnt_r32_rm32,
+            sized(position, 4),
+            sized(holders, 4),
+        );
+        second.distance(a, line);
+        // Bit 3 is the first.
+        let inside = offset_of!(Tables, inside) as i64 - 8 * i64::from(STATE_BITS);
+        let words = MemoryOperand::new(TABLES, position, 8, inside, 1, false, Register::None);
+        a.rm(Code::Add_r64_rm64, RAX, words);
+        second.has(a, RAX);
+        a.jcc(cc::NE, self.slow);
+        a.rr(Code::VEX_Blsr_r32_rm32, sized(holders, 4), sized(holders, 4));
+        a.jcc(cc::NE, one);
+        a.bind(none);
+        is_modified(a, last(third, THIRD));
+        let clean = a.label();
+        a.jcc(cc::NE, clean);
+        a.copy(RAX, line);
+        self.check_home(a);
+        a.bind(clean);
+    }
+
+    /// Go on where the home of the line in RAX is known. Uses RAX and R13.
+    fn check_home(&self, a: &mut Assembler) {
+        a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
+        a.rm(Code::Mov_r64_rm64, R13, table!(recent));
+        let bound = |field: usize| at_offset(R13, field as i64);
+        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(Recent, start)));
+        a.jcc(cc::B, self.slow);
+        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(Recent, last)));
+        a.jcc(cc::A, self.slow);
+    }
+
+    /// Time a request to the home that is known, and count it as the first of two events if that is near. RAX are the tallies. Uses
+    /// R9, R11 and R13.
+    fn request(&self, a: &mut Assembler, events: [u32; 2], latencies: usize) {
+        let (tally, latency, home) = (R13, R11, R9);
+        let [near, far] = events.map(|event| size_of::<Tally>() as u64 * u64::from(event));
+        let rows = offset_of!(Tables, latencies) + 8 * latencies;
+        a.rm(Code::Mov_r64_rm64, home, table!(recent));
+        a.rm(
+            Code::Mov_r64_rm64,
+            home,
+            at_offset(home, offset_of!(Recent, home) as i64),
+        );
+        a.rm(
+            Code::Mov_r64_rm64,
+            latency,
+            at_offset(TABLES, rows as i64),
+        );
+        let cycles = MemoryOperand::new(latency, home, 4, 0, 0, false, Register::None);
+        a.rm(Code::Mov_r32_rm32, R11D, cycles);
+        a.rm(Code::Cmp_r32_rm32, sized(home, 4), table!(socket));
+        a.constant(tally, near);
+        a.constant(home, far);
+        a.rr(Code::Cmovne_r64_rm64, tally, home);
+        a.rr(Code::Add_r64_rm64, tally, RAX);
+        // As `Tally::add`.
+        let field = |offset: usize| at_offset(tally, offset as i64);
+        let told = field(Tally::LATENCY);
+        let (first, same) = (a.label(), a.label());
+        a.mi(Code::Cmp_rm64_imm8, field(offset_of!(Tally, count)), 0);
+        a.jcc(cc::E, first);
+        a.mr(Code::Cmp_rm64_r64, told, latency);
+        a.jcc(cc::E, same);
+        a.mi(Code::Mov_rm64_imm32, told, Tally::VARIES as i64 as i32);
+        a.jmp(same);
+        a.bind(first);
+        a.mr(Code::Mov_rm64_r64, told, latency);
+        a.bind(same);
+        a.m(Code::Inc_rm64, field(offset_of!(Tally, count)));
+        a.mr(
+            Code::Add_rm64_r64,
+            field(offset_of!(Tally, cycles)),
+            latency,
+        );
+        a.rr(Code::Add_r64_rm64, STALL, latency);
+    }
+
+    /// Count what leaves the first two levels. RAX are the tallies. Uses R11.
+    fn leave_inner(&self, a: &mut Assembler, second: Cache) {
+        self.count_if_modified(a, last(second, SECOND), 1);
+        self.count_if_modified(a, at(PLACE), 0);
+    }
+
+    /// The line enters the first two levels, in [`STATE`]. Uses RAX and R11.
+    fn enter_inner(&self, a: &mut Assembler, second: Cache) {
+        second.tag(a, LINE);
+        a.rr(Code::Or_r32_rm32, EAX, sized(STATE, 4));
+        a.ri(Code::Or_rm32_imm32, EAX, self.shape.data_bit as i32);
+        a.copy(R11, RAX);
+        second.enter(a, SECOND, R11);
+        self.take_place(a);
+    }
+}
+
+/// The least recently used word of a set.
+fn last(cache: Cache, set: Register) -> MemoryOperand {
+    at_offset(set, 4 * i64::from(cache.shape.ways - 1))
+}
+
+/// ZF is set where a word says that its line is modified. Uses R13.
+fn is_modified(a: &mut Assembler, word: MemoryOperand) {
+    a.rm(Code::Mov_r32_rm32, sized(R13, 4), word);
+    a.ri(Code::And_rm32_imm8, sized(R13, 4), STATES);
+    a.ri(Code::Cmp_rm32_imm8, sized(R13, 4), MODIFIED_STATE);
+}

@@ -1,0 +1,506 @@
+//! Misses of the first-level data cache in machine code, by the tables that a model lends
+//! ([`nodescope_plugin_api::tables`]): what [`Cpu::short_access`] and the model's own short ways do, with the geometry of the caches as
+//! constants, in registers, and without putting the guest's away.
+//!
+//! A routine is reached from [`super::second_level`] when no line of the set is the one that is wanted. All that may be in the way is
+//! looked at before anything is changed: else it says so, and the model is called.
+//!
+//! - [`near`]: the second level has the line.
+//! - [`far`]: the third has it, or memory.
+//! - [`enter`]: the clock advances, and the line enters the filter.
+//! - [`sets`]: searching and reordering a set.
+
+mod enter;
+mod far;
+mod near;
+mod sets;
+
+use std::mem::offset_of;
+use std::ptr::NonNull;
+
+use iced_x86::{Code, MemoryOperand, Register};
+use nodescope_plugin_api::Tally;
+use nodescope_plugin_api::tables::{Tables, TablesShape};
+
+use super::assembler::{Assembler, CPU, Label, at, at_offset, cc, field_of_cpu, indexed_field};
+use super::registers::sized;
+use super::runtime::{field, xmm, ymm};
+use crate::cpu::Cpu;
+use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
+use sets::Cache;
+
+use Register::{
+    EAX, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
+};
+
+/// The tables.
+const TABLES: Register = RDX;
+/// Number of the line that is wanted.
+const LINE: Register = RDI;
+/// Offset of its set's first lane in the filter, and of its entry.
+const FIRST_LANE: Register = RSI;
+const ENTRY: Register = RCX;
+/// Offset of the lane that it is going to have, from the first of all.
+const LANE: Register = R8;
+/// Physical address of the line that it has now, and where the first level's word of that is.
+const OLDEST: Register = R9;
+const PLACE: Register = RBP;
+/// The line's set in the second level.
+const SECOND: Register = R10;
+/// Its set in the third.
+const THIRD: Register = RBX;
+/// Cycles.
+const STALL: Register = R12;
+/// What the first level will hold the line in.
+const STATE: Register = R13;
+
+/// Registers that a way changes beside RAX, RCX and what its caller has put away, RSI and RDX.
+const CHANGED: [Register; 9] = [RDI, R8, R9, R10, R11, R12, R13, RBX, RBP];
+/// Vector registers that it changes.
+const VECTORS: usize = 5;
+
+const FILTER: usize = offset_of!(Cpu, filter);
+const ENTRIES: usize = FILTER + offset_of!(DataFilter, entries);
+const SECOND_LEVEL: usize = FILTER + offset_of!(DataFilter, second);
+const SETS: usize = SECOND_LEVEL + offset_of!(SecondLevel, sets);
+const LINES: usize = SETS + offset_of!(Sets, lines);
+const STAMPS: usize = SETS + offset_of!(Sets, stamps);
+const LEAST: usize = SETS + offset_of!(Sets, least);
+const MODIFIED: usize = SECOND_LEVEL + offset_of!(SecondLevel, modified);
+
+/// log2 of the bytes of a line: no other is lent.
+const LINE_SHIFT: i32 = SecondLevel::LINE.trailing_zeros() as i32;
+
+/// What one way is made for.
+#[derive(Clone, Copy)]
+struct Way<'a> {
+    shape: &'a TablesShape,
+    /// log2 of the lanes of a set in the filter.
+    lane_shift: u32,
+    kernel: bool,
+    write: bool,
+    /// Where nothing can be done.
+    slow: Label,
+}
+
+/// Bits of a word that stand for other caches inside.
+enum Others {
+    Constant(u32),
+    InThird,
+}
+
+/// Addresses of ways, by privilege (user, kernel) and access (read, write).
+pub type Ways = [[u64; 2]; 2];
+
+/// The ways of a node's vCPUs that were made so far, and what for.
+pub type Made = Vec<((TablesShape, u32), Ways)>;
+
+impl Cpu {
+    /// Have ways made, if the model lends what they need; asked once while it is attached.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn make_ways(&mut self) {
+        self.native.ways_asked = true;
+        let host = self.native.host;
+        let lane_shift = self.filter.second.sets.lane_shift();
+        if !host.avx || !host.bmi || lane_shift == 0 {
+            return;
+        }
+        let id = self.id;
+        let Some((shape, tables)) = self.platform().tables(id) else {
+            return;
+        };
+        if let Some(ways) = self.ways(shape, lane_shift) {
+            self.native.tables = Some(tables);
+            self.native.ways = ways;
+        }
+    }
+
+    /// None where there is no room for code.
+    fn ways(&mut self, shape: TablesShape, lane_shift: u32) -> Option<Ways> {
+        let translations = &mut self.code().translations;
+        let key = (shape, lane_shift);
+        if let Some((_, ways)) = translations.ways.iter().find(|(made, _)| *made == key) {
+            return Some(*ways);
+        }
+        let arena = translations.arena.as_mut()?;
+        let mut ways = Ways::default();
+        for kernel in [false, true] {
+            for write in [false, true] {
+                let mut a = Assembler::new(arena.next(), arena.next_cold());
+                way(&mut a, &shape, lane_shift, kernel, write);
+                let (code, cold) = a.finish().ok()?;
+                ways[usize::from(kernel)][usize::from(write)] = arena.push(&code, &cold)?;
+            }
+        }
+        translations.ways.push((key, ways));
+        Some(ways)
+    }
+
+    /// The tables, or the code of the ways, may be gone.
+    pub(crate) fn forget_ways(&mut self) {
+        self.native.ways = Ways::default();
+        self.native.tables = None;
+        self.native.ways_asked = false;
+    }
+}
+
+/// Jump to the way of an access, if there is one; with the address in [`super::Native::linear`], the offset of its entry in RCX, and RDX
+/// and then RSI on the stack above the return address, with which it returns: RAX is the host address then, or zero. Uses RAX.
+pub fn try_way(a: &mut Assembler, kernel: bool, write: bool) {
+    let ways = field!(ways) + 16 * usize::from(kernel) + 8 * usize::from(write);
+    let none = a.label();
+    a.load(RAX, ways);
+    a.rr(Code::Test_rm64_r64, RAX, RAX);
+    a.jcc(cc::E, none);
+    a.r(Code::Jmp_rm64, RAX);
+    a.bind(none);
+}
+
+fn way(a: &mut Assembler, shape: &TablesShape, lane_shift: u32, kernel: bool, write: bool) {
+    let way = Way {
+        shape,
+        lane_shift,
+        kernel,
+        write,
+        slow: a.label(),
+    };
+    for register in CHANGED {
+        a.r(Code::Push_r64, register);
+    }
+    vectors(a, false);
+    way.begin(a);
+    let (far, entered, done) = (a.label(), a.label(), a.label());
+    way.near(a, far);
+    a.bind(entered);
+    way.enter(a);
+    a.bind(done);
+    vectors(a, true);
+    for register in CHANGED.into_iter().rev() {
+        a.r(Code::Pop_r64, register);
+    }
+    a.r(Code::Pop_r64, RSI);
+    a.r(Code::Pop_r64, RDX);
+    a.plain(Code::Retnq);
+    a.bind(way.slow);
+    a.rr(Code::Xor_r32_rm32, EAX, EAX);
+    a.jmp(done);
+    a.bind(far);
+    way.far(a, entered);
+}
+
+/// Put the vector registers away that are used, or take them back. Only where some upper half is in use are whole registers touched: see
+/// `load_vectors` in [`super::runtime`].
+fn vectors(a: &mut Assembler, back: bool) {
+    let (wide, done) = (a.label(), a.label());
+    a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
+    a.jcc(cc::NE, wide);
+    let spilled = |n| field_of_cpu(field!(spilled) + 32 * n);
+    for n in 0..VECTORS {
+        if back {
+            a.rm(Code::VEX_Vmovups_xmm_xmmm128, xmm(n), spilled(n));
+        } else {
+            a.mr(Code::VEX_Vmovups_xmmm128_xmm, spilled(n), xmm(n));
+        }
+    }
+    a.jmp(done);
+    a.bind(wide);
+    for n in 0..VECTORS {
+        if back {
+            a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), spilled(n));
+        } else {
+            a.mr(Code::VEX_Vmovups_ymmm256_ymm, spilled(n), ymm(n));
+        }
+    }
+    a.bind(done);
+}
+
+/// A field of [`Tables`].
+macro_rules! table {
+    ($($f:tt)+) => { at_offset(TABLES, std::mem::offset_of!(nodescope_plugin_api::tables::Tables, $($f)+) as i64) };
+}
+use table;
+
+impl Way<'_> {
+    /// The caches that are lent.
+    fn data(&self) -> Cache {
+        Cache {
+            shape: self.shape.levels[0],
+            number: 0,
+        }
+    }
+
+    fn outer(&self, level: usize) -> Cache {
+        Cache {
+            shape: self.shape.levels[level],
+            number: level + 1,
+        }
+    }
+
+    /// The element of a pair that is for this access.
+    fn of<T: Copy>(&self, pair: [T; 2]) -> T {
+        pair[usize::from(self.write)]
+    }
+
+    /// What every miss needs: the tables, the line, the lane, and the line that is there. Lines that were modified before are told.
+    fn begin(&self, a: &mut Assembler) {
+        let tag = if self.write {
+            offset_of!(Entry, write)
+        } else {
+            offset_of!(Entry, read)
+        };
+        a.load(TABLES, field!(tables));
+        // The set's first lane, from the entry's offset: a pair of entries for a set.
+        a.copy(FIRST_LANE, ENTRY);
+        if self.lane_shift + 3 > LINE_SHIFT as u32 {
+            let by = self.lane_shift + 3 - LINE_SHIFT as u32;
+            a.ri(Code::Shl_rm64_imm8, FIRST_LANE, by as i32);
+        }
+        // Which line goes.
+        let (again, known) = (a.label(), a.label());
+        a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
+        a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
+        a.rm(Code::Mov_r64_rm64, RAX, indexed_field(LEAST, R11));
+        a.rr(Code::Mov_r32_rm32, R8D, EAX);
+        a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
+        a.mr(Code::Cmp_rm64_r64, indexed_field(STAMPS, LANE), RAX);
+        a.jcc(cc::NE, again);
+        a.bind(known);
+        a.rm(Code::Mov_r64_rm64, OLDEST, indexed_field(LINES, LANE));
+        a.ri(Code::Cmp_rm64_imm8, OLDEST, NONE as i64 as i32);
+        a.jcc(cc::E, self.slow);
+        // Where the wanted line is.
+        self.page(a, R10);
+        a.copy(R11, RAX);
+        a.ri(Code::And_rm64_imm32, R11, -4096);
+        a.rm(Code::Cmp_r64_rm64, R11, self.of_page(R10, tag));
+        a.jcc(cc::NE, self.slow);
+        let physical = self.of_page(R10, offset_of!(Entry, physical));
+        a.ri(Code::And_rm32_imm32, EAX, 0xfff & -(1 << LINE_SHIFT));
+        a.rm(Code::Add_r64_rm64, RAX, physical);
+        a.copy(LINE, RAX);
+        a.ri(Code::Shr_rm64_imm8, LINE, LINE_SHIFT);
+        // It may be there under another address.
+        a.rr(Code::VEX_Vmovq_xmm_rm64, xmm(0), RAX);
+        a.rr(Code::VEX_Vpbroadcastq_xmm_xmmm64, xmm(0), xmm(0));
+        for pair in 0..1 << (self.lane_shift - 1) {
+            let lines = indexed_field(LINES + 16 * pair, FIRST_LANE);
+            let to = if pair == 0 { xmm(1) } else { xmm(2) };
+            a.rrm(Code::VEX_Vpcmpeqq_xmm_xmm_xmmm128, to, xmm(0), lines);
+            if pair > 0 {
+                a.rrr(Code::VEX_Vpor_xmm_xmm_xmmm128, xmm(1), xmm(1), xmm(2));
+            }
+        }
+        a.rr(Code::VEX_Vptest_xmm_xmmm128, xmm(1), xmm(1));
+        a.jcc(cc::NE, self.slow);
+        a.rm(Code::Cmp_r64_rm64, LINE, table!(limit));
+        a.jcc(cc::AE, self.slow);
+        a.rm(
+            Code::Mov_r32_rm32,
+            EAX,
+            field_of_cpu(offset_of!(Cpu, context)),
+        );
+        a.rm(Code::Cmp_r32_rm32, EAX, table!(context));
+        a.jcc(cc::NE, self.slow);
+        let (modified, told) = (a.label(), a.label());
+        a.load(RAX, MODIFIED + offset_of!(Modified, count));
+        a.rr(Code::Test_rm64_r64, RAX, RAX);
+        a.jcc(cc::NE, modified);
+        a.bind(told);
+        let go_on = a.label();
+        a.jmp(go_on);
+        a.bind(again);
+        self.least(a);
+        a.rr(Code::Mov_r32_rm32, R8D, EAX);
+        a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
+        a.jmp(known);
+        a.bind(modified);
+        self.tell(a, told);
+        a.bind(go_on);
+    }
+
+    /// `to` becomes the offset of the page's entry among those of a privilege, RAX the address.
+    fn page(&self, a: &mut Assembler, to: Register) {
+        let (shift, mask) = DataFilter::PAGE_INDEX;
+        a.load(RAX, field!(linear));
+        a.copy(to, RAX);
+        a.ri(Code::Shr_rm64_imm8, to, shift as i32);
+        a.ri(
+            Code::And_rm32_imm32,
+            sized(to, 4),
+            mask as i32,
+        );
+    }
+
+    /// A field of the page's entry.
+    fn of_page(&self, page: Register, field: usize) -> MemoryOperand {
+        indexed_field(
+            ENTRIES + DataFilter::PAGES[usize::from(self.kernel)] + field,
+            page,
+        )
+    }
+
+    /// RAX becomes the least stamp of the set.
+    fn least(&self, a: &mut Assembler) {
+        let (least, other, greater) = (xmm(0), xmm(1), xmm(2));
+        let stamps = |pair: usize| indexed_field(STAMPS + 16 * pair, FIRST_LANE);
+        let take_less = |a: &mut Assembler| {
+            a.rrr(Code::VEX_Vpcmpgtq_xmm_xmm_xmmm128, greater, least, other);
+            a.made(iced_x86::Instruction::with4(
+                Code::VEX_Vpblendvb_xmm_xmm_xmmm128_xmm,
+                least,
+                least,
+                other,
+                greater,
+            ));
+        };
+        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, least, stamps(0));
+        for pair in 1..1 << (self.lane_shift - 1) {
+            a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, other, stamps(pair));
+            take_less(a);
+        }
+        a.made(iced_x86::Instruction::with3(
+            Code::VEX_Vpshufd_xmm_xmmm128_imm8,
+            other,
+            least,
+            0xee,
+        ));
+        take_less(a);
+        a.rr(Code::VEX_Vmovq_rm64_xmm, RAX, least);
+    }
+
+    /// Mark the lines that were modified, RAX of them, in all levels; go on at `told`.
+    fn tell(&self, a: &mut Assembler, told: Label) {
+        let (next, line) = (a.label(), R11);
+        a.copy(RBX, RAX);
+        let one = a.label();
+        a.bind(one);
+        let lines = MODIFIED + offset_of!(Modified, lines);
+        // RBX counts down to 1.
+        let modified = MemoryOperand::new(CPU, RBX, 8, lines as i64 - 8, 1, false, Register::None);
+        a.rm(Code::Mov_r64_rm64, line, modified);
+        a.ri(Code::Shr_rm64_imm8, line, LINE_SHIFT);
+        for cache in [self.data(), self.outer(1), self.outer(2)] {
+            cache.set(a, line, R12);
+            cache.tag(a, line);
+            cache.look_for(a);
+            cache.find(a, R12, R13);
+            a.jcc(cc::E, next);
+            let word = MemoryOperand::new(R12, R13, 4, 0, 0, false, Register::None);
+            a.rm(Code::Mov_r32_rm32, EAX, word);
+            a.ri(Code::And_rm32_imm8, EAX, STATES);
+            a.ri(Code::Cmp_rm32_imm8, EAX, MODIFIED_STATE);
+            a.jcc(cc::E, next);
+            a.rm(Code::Mov_r32_rm32, EAX, word);
+            a.ri(Code::And_rm32_imm8, EAX, !STATES);
+            a.ri(Code::Or_rm32_imm8, EAX, MODIFIED_STATE);
+            a.mr(Code::Mov_rm32_r32, word, EAX);
+        }
+        a.bind(next);
+        a.ri(Code::Sub_rm64_imm8, RBX, 1);
+        a.jcc(cc::NE, one);
+        a.store(MODIFIED + offset_of!(Modified, count), RBX);
+        a.jmp(told);
+    }
+
+    /// Find the word of the line that goes, in the first level: [`PLACE`] becomes its address. Uses RAX, R11 and R13.
+    fn locate(&self, a: &mut Assembler) {
+        let data = self.data();
+        a.copy(R11, OLDEST);
+        a.ri(Code::Shr_rm64_imm8, R11, LINE_SHIFT);
+        data.set(a, R11, PLACE);
+        data.tag(a, R11);
+        data.look_for(a);
+        data.find(a, PLACE, R13);
+        a.jcc(cc::E, self.slow);
+        let word = MemoryOperand::new(PLACE, R13, 4, 0, 0, false, Register::None);
+        a.rm(Code::Lea_r64_m, PLACE, word);
+    }
+
+    /// The wanted line gets the place of the one that goes, in [`STATE`]. Uses RAX.
+    fn take_place(&self, a: &mut Assembler) {
+        self.data().tag(a, LINE);
+        a.rr(Code::Or_r32_rm32, EAX, sized(STATE, 4));
+        a.mr(Code::Mov_rm32_r32, at(PLACE), EAX);
+    }
+
+    /// Go on where a word, which is also in EAX, permits the access, a write from this state on, and no other cache inside may have the
+    /// line. Uses RAX.
+    fn permit(&self, a: &mut Assembler, word: MemoryOperand, writes: i32, others: Others) {
+        let alone = a.label();
+        a.ri(Code::And_rm32_imm8, EAX, STATES);
+        let least = if self.write { writes } else { EXCLUSIVE_STATE };
+        a.ri(Code::Cmp_rm32_imm8, EAX, least);
+        // Who else has a line that is shared does not matter to who reads it.
+        a.jcc(cc::B, if self.write { self.slow } else { alone });
+        a.rm(Code::Mov_r32_rm32, EAX, word);
+        match others {
+            Others::Constant(bits) => a.ri(Code::Test_rm32_imm32, EAX, bits as i32),
+            Others::InThird => a.mr(Code::Test_rm32_r32, table!(third_others), EAX),
+        }
+        a.jcc(cc::NE, self.slow);
+        a.bind(alone);
+    }
+
+    /// [`STATE`] becomes what a cache inside may hold a line in that has this word. Uses RAX.
+    fn state_inside(&self, a: &mut Assembler, word: Register) {
+        if self.write {
+            a.constant(STATE, MODIFIED_STATE as u64);
+            return;
+        }
+        a.rr(Code::Mov_r32_rm32, EAX, sized(word, 4));
+        a.ri(Code::And_rm32_imm8, EAX, STATES);
+        a.ri(Code::Cmp_rm32_imm8, EAX, EXCLUSIVE_STATE);
+        // Minus one below, else zero.
+        a.rr(Code::Sbb_r32_rm32, EAX, EAX);
+        const _: () = assert!(EXCLUSIVE_STATE - SHARED_STATE == 2);
+        let state = MemoryOperand::new(
+            Register::None,
+            RAX,
+            2,
+            EXCLUSIVE_STATE.into(),
+            4,
+            false,
+            Register::None,
+        );
+        a.rm(Code::Lea_r32_m, sized(STATE, 4), state);
+    }
+
+    /// Count that a line leaves a level modified, if this word of it says so. RAX are the tallies. Uses R11.
+    fn count_if_modified(&self, a: &mut Assembler, word: MemoryOperand, level: usize) {
+        let events = &self.shape.events;
+        let clean = a.label();
+        a.rm(Code::Mov_r32_rm32, R11D, word);
+        a.ri(Code::And_rm32_imm8, R11D, STATES);
+        a.ri(Code::Cmp_rm32_imm8, R11D, MODIFIED_STATE);
+        a.jcc(cc::NE, clean);
+        count(a, events.write_back[level]);
+        a.ri(
+            Code::Add_rm64_imm32,
+            STALL,
+            events.write_back_stall[level] as i32,
+        );
+        a.bind(clean);
+    }
+
+    /// RAX become the tallies.
+    fn tallies(&self, a: &mut Assembler) {
+        let at = offset_of!(Tables, tallies) + 8 * usize::from(self.kernel);
+        a.rm(Code::Mov_r64_rm64, RAX, at_offset(TABLES, at as i64));
+    }
+}
+
+/// Bits of a state.
+const STATES: i32 = (1 << nodescope_plugin_api::tables::STATE_BITS) - 1;
+const SHARED_STATE: i32 = nodescope_plugin_api::tables::WordState::Shared as i32;
+const EXCLUSIVE_STATE: i32 = nodescope_plugin_api::tables::WordState::Exclusive as i32;
+const MODIFIED_STATE: i32 = nodescope_plugin_api::tables::WordState::Modified as i32;
+
+/// One more event of a kind; RAX are the tallies.
+fn count(a: &mut Assembler, event: u32) {
+    let at = size_of::<Tally>() * event as usize + offset_of!(Tally, count);
+    a.m(Code::Inc_rm64, at_offset(RAX, at as i64));
+}
+
+/// The tables that a model has lent to this vCPU.
+pub type Lent = Option<NonNull<Tables>>;

@@ -1,0 +1,215 @@
+//! Searching and reordering one set of a lent cache, in the layout of [`nodescope_plugin_api::tables`].
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, Instruction, MemoryOperand, Register};
+use nodescope_plugin_api::tables::{SetShape, Tables};
+
+use super::TABLES;
+use crate::native::assembler::{Assembler, at, at_offset, cc};
+use crate::native::registers::sized;
+
+use Register::{EAX, RAX, XMM0, XMM1, XMM2, XMM3, XMM4};
+
+/// Words in a vector.
+const LANES: u32 = 4;
+
+/// One of the lent caches: what its sets look like, and which of [`Tables::words`] it is.
+#[derive(Clone, Copy)]
+pub struct Cache {
+    pub shape: SetShape,
+    pub number: usize,
+}
+
+impl Cache {
+    fn mask(self) -> MemoryOperand {
+        let masks = offset_of!(Tables, tag_masks) + size_of::<[u32; 4]>() * self.number;
+        at_offset(TABLES, masks as i64)
+    }
+
+    /// Where its first word is told.
+    pub fn words(self) -> MemoryOperand {
+        let words = offset_of!(Tables, words) + size_of::<*mut u32>() * self.number;
+        at_offset(TABLES, words as i64)
+    }
+
+    fn vectors(self) -> u32 {
+        self.shape.ways.div_ceil(LANES)
+    }
+
+    /// RAX becomes the distance of the line's set from the first word, in bytes.
+    pub fn distance(self, a: &mut Assembler, line: Register) {
+        let sets = (1_u64 << self.shape.sets_shift) - 1;
+        let bytes = 4 * self.shape.stride;
+        a.rr(Code::Mov_r32_rm32, EAX, sized(line, 4));
+        a.ri(Code::And_rm32_imm32, EAX, sets as i32);
+        if bytes.is_power_of_two() {
+            a.ri(Code::Shl_rm64_imm8, RAX, bytes.trailing_zeros() as i32);
+        } else {
+            let product = Instruction::with3(Code::Imul_r64_rm64_imm32, RAX, RAX, bytes as i32);
+            a.made(product);
+        }
+    }
+
+    /// `set` becomes the address of the line's set. Uses RAX.
+    pub fn set(self, a: &mut Assembler, line: Register, set: Register) {
+        self.distance(a, line);
+        a.rm(Code::Add_r64_rm64, RAX, self.words());
+        a.copy(set, RAX);
+    }
+
+    /// RAX becomes the line's tag, where a word has it.
+    pub fn tag(self, a: &mut Assembler, line: Register) {
+        a.copy(RAX, line);
+        a.ri(Code::Shr_rm64_imm8, RAX, self.shape.sets_shift as i32);
+        a.ri(Code::Add_rm32_imm8, EAX, 1);
+        a.ri(Code::Shl_rm32_imm8, EAX, self.shape.tag_shift as i32);
+    }
+
+    /// Prepare [`Cache::find`] and [`Cache::has`] for the tag in EAX.
+    pub fn look_for(self, a: &mut Assembler) {
+        a.rr(Code::VEX_Vmovd_xmm_rm32, XMM0, EAX);
+        a.rr(Code::VEX_Vpbroadcastd_xmm_xmmm32, XMM0, XMM0);
+        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM3, self.mask());
+    }
+
+    /// `to` becomes ones where words of a vector have the tag that is looked for.
+    fn compare(self, a: &mut Assembler, set: Register, vector: u32, to: Register) {
+        let words = at_offset(set, i64::from(16 * vector));
+        a.rrm(Code::VEX_Vpand_xmm_xmm_xmmm128, to, XMM3, words);
+        a.rrr(Code::VEX_Vpcmpeqd_xmm_xmm_xmmm128, to, to, XMM0);
+    }
+
+    /// ZF is clear where the set has the line that is looked for. Uses RAX.
+    pub fn has(self, a: &mut Assembler, set: Register) {
+        self.compare(a, set, 0, XMM1);
+        for vector in 1..self.vectors() {
+            self.compare(a, set, vector, XMM2);
+            a.rrr(Code::VEX_Vpor_xmm_xmm_xmmm128, XMM1, XMM1, XMM2);
+        }
+        a.rr(Code::VEX_Vptest_xmm_xmmm128, XMM1, XMM1);
+    }
+
+    /// `way` becomes the number of the way that has the line that is looked for, and ZF is clear; ZF is set where there is none. Uses RAX
+    /// and `way`.
+    pub fn find(self, a: &mut Assembler, set: Register, way: Register) {
+        let way = sized(way, 4);
+        let pack = |a: &mut Assembler, code, with| a.rrr(code, XMM1, XMM1, with);
+        let absent = a.label();
+        match self.vectors() {
+            1 => {
+                self.compare(a, set, 0, XMM1);
+                a.rr(Code::VEX_Vmovmskps_r32_xmm, EAX, XMM1);
+                a.rr(Code::Test_rm32_r32, EAX, EAX);
+            }
+            2 => {
+                self.compare(a, set, 0, XMM1);
+                self.compare(a, set, 1, XMM2);
+                pack(a, Code::VEX_Vpackssdw_xmm_xmm_xmmm128, XMM2);
+                pack(a, Code::VEX_Vpacksswb_xmm_xmm_xmmm128, XMM1);
+                a.rr(Code::VEX_Vpmovmskb_r32_xmm, EAX, XMM1);
+                a.ri(Code::And_rm32_imm32, EAX, 0xff);
+            }
+            vectors => {
+                // Most often none has it.
+                self.has(a, set);
+                a.jcc(cc::E, absent);
+                for vector in 0..vectors {
+                    let bits = if vector == 0 { EAX } else { way };
+                    self.compare(a, set, vector, XMM1);
+                    a.rr(Code::VEX_Vmovmskps_r32_xmm, bits, XMM1);
+                    if vector > 0 {
+                        a.ri(Code::Shl_rm32_imm8, way, (LANES * vector) as i32);
+                        a.rr(Code::Or_r32_rm32, EAX, way);
+                    }
+                }
+                a.rr(Code::Test_rm32_r32, EAX, EAX);
+            }
+        }
+        // Leaves ZF alone.
+        a.jcc(cc::E, absent);
+        a.rr(Code::Tzcnt_r32_rm32, way, EAX);
+        a.rr(Code::Test_rm32_r32, EAX, EAX);
+        a.bind(absent);
+    }
+
+    /// Make a way the most recently used, with this word.
+    pub fn renew(self, a: &mut Assembler, set: Register, way: Register, word: Register) {
+        let broadcast = |a: &mut Assembler, to, from| {
+            a.rr(Code::VEX_Vmovd_xmm_rm32, to, sized(from, 4));
+            a.rr(Code::VEX_Vpbroadcastd_xmm_xmmm32, to, to);
+        };
+        broadcast(a, XMM3, way);
+        // Before the first word is the new one.
+        broadcast(a, XMM0, word);
+        for vector in 0..self.vectors() {
+            let words = at_offset(set, i64::from(16 * vector));
+            let numbers = offset_of!(Tables, numbers) as i64 + i64::from(16 * vector);
+            a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, words);
+            // Each gets the word before it, but for those beyond the way.
+            a.made(Instruction::with4(
+                Code::VEX_Vpalignr_xmm_xmm_xmmm128_imm8,
+                XMM2,
+                XMM1,
+                XMM0,
+                12,
+            ));
+            a.rm(
+                Code::VEX_Vmovdqu_xmm_xmmm128,
+                XMM4,
+                at_offset(TABLES, numbers),
+            );
+            a.rrr(Code::VEX_Vpcmpgtd_xmm_xmm_xmmm128, XMM4, XMM4, XMM3);
+            a.made(Instruction::with4(
+                Code::VEX_Vpblendvb_xmm_xmm_xmmm128_xmm,
+                XMM2,
+                XMM2,
+                XMM1,
+                XMM4,
+            ));
+            if vector + 1 < self.vectors() {
+                a.rr(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, XMM1);
+            }
+            a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, words, XMM2);
+        }
+    }
+
+    /// Put this word before the others of a set, of which the last is lost. Uses RAX where the number of ways is not a multiple of four.
+    pub fn enter(self, a: &mut Assembler, set: Register, word: Register) {
+        let mut rest = self.shape.ways - 1;
+        let from = |word: u32| at_offset(set, i64::from(4 * word));
+        while rest >= LANES {
+            rest -= LANES;
+            a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, from(rest));
+            a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, from(rest + 1), XMM1);
+        }
+        if rest == LANES - 1 && self.shape.ways > LANES {
+            // One more, which is there already.
+            a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, from(0));
+            a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, from(1), XMM1);
+            rest = 0;
+        }
+        for n in (0..rest).rev() {
+            a.rm(Code::Mov_r32_rm32, EAX, from(n));
+            a.mr(Code::Mov_rm32_r32, from(n + 1), EAX);
+        }
+        a.mr(Code::Mov_rm32_r32, at(set), sized(word, 4));
+    }
+
+    /// Put the line that a word of this cache stands for into `line`, with the rest that `like` has. Uses RAX.
+    pub fn line_of(self, a: &mut Assembler, word: Register, like: Register, line: Register) {
+        let sets = (1_u64 << self.shape.sets_shift) - 1;
+        a.rr(Code::Mov_r32_rm32, sized(line, 4), sized(word, 4));
+        a.ri(
+            Code::Shr_rm32_imm8,
+            sized(line, 4),
+            self.shape.tag_shift as i32,
+        );
+        a.ri(Code::Sub_rm64_imm8, line, 1);
+        a.ri(Code::Shl_rm64_imm8, line, self.shape.sets_shift as i32);
+        a.rr(Code::Mov_r32_rm32, EAX, sized(like, 4));
+        a.ri(Code::And_rm32_imm32, EAX, sets as i32);
+        a.rr(Code::Or_r64_rm64, line, RAX);
+    }
+}
+
