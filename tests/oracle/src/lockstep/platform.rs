@@ -1,13 +1,16 @@
 //! A machine that answers at random, the same to both, and writes down everything that it is asked.
 
 use std::collections::{HashMap, HashSet};
+use std::ptr::NonNull;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
+use nodescope_plugin_api::tables::{Tables, TablesShape};
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, Outcome, Permission,
     Privilege, Side,
 };
 
+use super::caches::Caches;
 use super::guest::{INTERRUPTS, VCPUS};
 use crate::random::Random;
 
@@ -47,6 +50,8 @@ pub struct Machine {
     told: Vec<u64>,
     /// By vCPU.
     caches: [Cache; VCPUS as usize],
+    /// Instead of the toy.
+    pub real: Option<Caches>,
 }
 
 /// Lines of a cache by side and set, the latest answered first; empty where filters keep one line.
@@ -149,6 +154,7 @@ impl Machine {
             line_shift: 6,
             told: Vec::new(),
             caches: Default::default(),
+            real: None,
         }
     }
 
@@ -294,6 +300,9 @@ impl Platform for Machine {
         reference: &MemRef,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
+        if let Some(real) = &mut self.real {
+            return real.reference(hits, reference, updates);
+        }
         self.hear(reference.vcpu, hits);
         let line = reference.physical >> self.line_shift << self.line_shift;
         let Answer {
@@ -327,6 +336,9 @@ impl Platform for Machine {
         outcome
     }
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        if let Some(real) = &mut self.real {
+            return real.miss(modified, oldest, reference);
+        }
         // What the answer is going to be, in this way or the other: the interpreter knows only that one.
         let mut ahead = self.model.clone();
         let answer = Answer::draw(&mut ahead, reference.access);
@@ -341,7 +353,13 @@ impl Platform for Machine {
         let mut updates = Vec::new();
         Some(self.reference(hits, reference, &mut updates))
     }
+    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        self.real.as_mut()?.tables(vcpu)
+    }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
+        if let Some(real) = &mut self.real {
+            return real.modified(vcpu, lines);
+        }
         let hits = Hits {
             oldest: None,
             modified: lines,

@@ -12,6 +12,7 @@ use nodescope_x86::VcpuState;
 use nodescope_x86::state::seg;
 use thiserror::Error;
 
+use super::caches::{Caches, Description};
 use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image, STRIDE, Start, VCPUS};
 use super::platform::{Event, Machine};
 use super::program::Writer;
@@ -431,15 +432,29 @@ impl Pair {
                 instruction_ways: r.pick(&[1, 2, 8, 16]),
             }
         });
-        self.shape = geometry.or(self.shape);
+        let real = geometry
+            .filter(|_| r.chance(500))
+            .map(|_| Description::random(r));
+        let mut asks_always = real.is_some() && r.chance(500);
         for side in &mut self.sides {
             for vcpu in &mut side.vcpus {
                 vcpu.flush_counters(&mut side.machine);
+            }
+            side.machine.real = real.as_ref().map(|real| Caches::new(real, asks_always));
+            // Only who interprets.
+            asks_always = false;
+            let geometry = match &side.machine.real {
+                Some(real) => Some(real.filter()),
+                None => geometry,
+            };
+            for vcpu in &mut side.vcpus {
                 vcpu.attach(geometry);
             }
-            if let Some(g) = geometry {
-                side.machine.attach(&g);
+            match geometry {
+                Some(g) if real.is_none() => side.machine.attach(&g),
+                _ => {}
             }
+            self.shape = geometry.or(self.shape);
         }
     }
 
@@ -481,7 +496,12 @@ impl Pair {
                 limit.instructions = limit.instructions.min(cut.instructions);
             }
             let [a, b] = &mut self.sides;
-            let outcomes = [a, b].map(|side| side.vcpus[turn].run(&mut side.machine, limit));
+            let outcomes = [a, b].map(|side| {
+                if let Some(real) = &mut side.machine.real {
+                    side.vcpus[turn].update_filter(&real.take_updates(turn));
+                }
+                side.vcpus[turn].run(&mut side.machine, limit)
+            });
             if let Some(what) = self.difference(&outcomes) {
                 return Err(Place {
                     program,
@@ -557,9 +577,15 @@ impl Pair {
         }
         if r.chance(100) {
             let n = self.any_vcpu();
+            let references = self.random.next();
             for side in &mut self.sides {
-                let update = side.machine.update(n as u16, None);
-                side.vcpus[n].update_filter(update.as_slice());
+                match &mut side.machine.real {
+                    Some(real) => real.intrude(&mut Random::new(references)),
+                    None => {
+                        let update = side.machine.update(n as u16, None);
+                        side.vcpus[n].update_filter(update.as_slice());
+                    }
+                }
             }
         }
         if self.random.chance(100) {
@@ -617,6 +643,11 @@ impl Pair {
                 "  at {:#x} and {:#x}, instructions {} and {}",
                 s.general.rip, t.general.rip, s.time.instructions, t.time.instructions
             );
+        }
+        if let (Some(x), Some(y)) = (&a.machine.real, &b.machine.real) {
+            for what in x.differences(y) {
+                let _ = writeln!(text, "\n  caches, {what}");
+            }
         }
         if a.machine.log != b.machine.log {
             let (x, y) = (&a.machine.log, &b.machine.log);

@@ -433,8 +433,8 @@ impl DataFilter {
         let tag = linear & !(SecondLevel::LINE - 1);
         let host = host - (linear - tag);
         let writes = Writes::of(held, writable);
-        let set = (linear / SecondLevel::LINE) as usize % SecondLevel::SETS;
-        let pair = FIRST_LINE + 2 * set;
+        // Of the user's entry; the kernel's is beside it.
+        let pair = FIRST_LINE + self.slot(linear) % (2 * LINES);
         let entry = &mut self.entries[pair + privilege];
         entry.read = tag;
         entry.write = writes.address(tag);

@@ -136,8 +136,6 @@ impl Default for SecondLevel {
 impl SecondLevel {
     /// Bytes of a line; no other size is kept.
     pub const LINE: u64 = 64;
-    /// Most sets.
-    pub const SETS: usize = 64;
 
     /// What [`SecondLevel::linear`] has for a line's first address, where a privilege (0: user, 1: kernel) knows it.
     #[inline(always)]

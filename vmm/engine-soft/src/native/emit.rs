@@ -7,6 +7,7 @@ use super::flags::Recipe;
 use super::plan::{Itself, Memory};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
+use super::second_level::DataAccess;
 use super::share::{Apart, Share};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
@@ -247,10 +248,15 @@ impl Emitter {
                 .ri(Code::Cmp_rm32_imm32, EAX, (unit - memory.size) as i32);
             self.a.jcc(cc::A, crosses);
         }
+        let access = match (memory.read, memory.write) {
+            (true, true) => DataAccess::Both,
+            (_, true) => DataAccess::Write,
+            _ => DataAccess::Read,
+        };
         let routine = self
             .routines
             .second_level
-            .data(lane_shift, self.kernel, memory.write);
+            .data(lane_shift, self.kernel, access);
         self.a.call_to(routine);
         self.a.rr(Code::Test_rm64_r64, RAX, RAX);
         self.a.jcc(cc::NE, resume);

@@ -17,8 +17,8 @@ use Register::{EAX, ESI, RAX, RCX, RDX, RSI};
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SecondLevelRoutines {
-    /// By lanes of a set (8, 16), privilege (user, kernel) and access (read, write).
-    data: [[[u64; 2]; 2]; 2],
+    /// By lanes of a set (8, 16), privilege (user, kernel) and access.
+    data: [[[u64; 3]; 2]; 2],
     /// By lanes of a set.
     instruction: [u64; 2],
 }
@@ -26,8 +26,8 @@ pub struct SecondLevelRoutines {
 impl SecondLevelRoutines {
     /// The address of an access is in [`super::Native::linear`], RCX is the offset of its entry: RAX is the host address, or zero.
     /// Keeps all other registers but flags.
-    pub fn data(&self, lane_shift: u32, kernel: bool, write: bool) -> u64 {
-        self.data[wide(lane_shift)][usize::from(kernel)][usize::from(write)]
+    pub fn data(&self, lane_shift: u32, kernel: bool, access: DataAccess) -> u64 {
+        self.data[wide(lane_shift)][usize::from(kernel)][access as usize]
     }
 
     /// RAX is a physical line, RCX the offset of its set's first lane: ZF is set where the line is there. Keeps all other
@@ -35,6 +35,15 @@ impl SecondLevelRoutines {
     pub fn instruction(&self, lane_shift: u32) -> u64 {
         self.instruction[wide(lane_shift)]
     }
+}
+
+/// What an operand in memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataAccess {
+    Read,
+    Write,
+    /// First the one, then the other.
+    Both,
 }
 
 fn wide(lane_shift: u32) -> usize {
@@ -64,9 +73,9 @@ pub fn routines(a: &mut Assembler) -> SecondLevelRoutines {
     let mut routines = SecondLevelRoutines::default();
     for shift in LANE_SHIFTS {
         for kernel in [false, true] {
-            for write in [false, true] {
-                routines.data[wide(shift)][usize::from(kernel)][usize::from(write)] =
-                    data(a, shift, kernel, write);
+            for access in [DataAccess::Read, DataAccess::Write, DataAccess::Both] {
+                routines.data[wide(shift)][usize::from(kernel)][access as usize] =
+                    data(a, shift, kernel, access);
             }
         }
         routines.instruction[wide(shift)] = instruction(a, shift);
@@ -114,7 +123,7 @@ fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
     );
 }
 
-fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
+fn data(a: &mut Assembler, shift: u32, kernel: bool, access: DataAccess) -> u64 {
     let half = |kernel: bool| {
         FILTER + offset_of!(DataFilter, entries) + DataFilter::LINES[usize::from(kernel)]
     };
@@ -136,7 +145,7 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     }
     let absent = search(a, LINEAR, RDX, RSI, shift);
     let refused = a.label();
-    if write {
+    if access != DataAccess::Read {
         let allowed = a.label();
         let writes = |a: &mut Assembler| {
             a.rm(Code::Mov_r32_rm32, EAX, place);
@@ -187,7 +196,9 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, write: bool) -> u64 {
     let out = a.label();
     a.jmp(out);
     a.bind(absent);
-    super::tables::try_way(a, kernel, write);
+    if access != DataAccess::Both {
+        super::tables::try_way(a, kernel, access == DataAccess::Write);
+    }
     a.bind(refused);
     a.rr(Code::Xor_r32_rm32, EAX, EAX);
     a.bind(out);

@@ -1,0 +1,223 @@
+//! A real model instead of the toy, with caches so small that lines leave all of them all the time: the translator's own ways of misses
+//! must leave the same lines, orders, counters and clocks behind as the model's functions, which the interpreter calls. And so must any
+//! filter: now and then the interpreter has none, and its model hears of everything.
+
+use std::ptr::NonNull;
+
+use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::{
+    Access, Context, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission,
+    Privilege, Statistic, VcpuPlace,
+};
+use nodescope_plugin_cache::{CacheConfig, CacheModel, LevelConfig};
+use nodescope_plugin_numa::{Numa, NumaConfig};
+
+use super::guest::{USED, VCPUS};
+use crate::random::Random;
+
+/// A model, and what it has changed in filters of vCPUs that do not run.
+pub struct Caches {
+    model: CacheModel,
+    /// The filter may answer nothing.
+    asks_always: bool,
+    updates: [Vec<FilterUpdate>; VCPUS as usize],
+}
+
+/// What one is made of.
+#[derive(Clone, Debug)]
+pub struct Description {
+    config: CacheConfig,
+    places: Vec<VcpuPlace>,
+    memory: NumaConfig,
+}
+
+impl Description {
+    /// At random. Beside the guest's vCPUs there is one more, which only makes references ([`Caches::intrude`]).
+    pub fn random(r: &mut Random) -> Description {
+        let mut level = |sets: &[u64], ways: &[u32]| {
+            let ways = r.pick(ways);
+            LevelConfig::new(64 * r.pick(sets) * u64::from(ways), ways)
+        };
+        let data = level(&[2, 4, 16, 64], &[2, 4, 8, 12, 16]);
+        let instruction = level(&[4, 16], &[2, 4]);
+        let mut second = level(&[2, 8, 16, 64], &[2, 3, 8, 16, 20]);
+        let mut third = level(&[2, 16, 64], &[4, 10, 16, 20, 24]).shared();
+        // Each is as large as what is inside.
+        while second.size < data.size.max(instruction.size) {
+            second.size *= 2;
+        }
+        while third.size < second.size {
+            third.size *= 2;
+        }
+        let mut config = CacheConfig {
+            levels: vec![data, second, third],
+            instruction: Some(instruction),
+            ..CacheConfig::xeon_e5_2690()
+        };
+        for level in config.levels.iter_mut().chain(&mut config.instruction) {
+            let latency = &mut level.latency;
+            for cycles in [
+                &mut latency.read_miss,
+                &mut latency.write_miss,
+                &mut latency.fetch_miss,
+                &mut latency.writeback,
+                &mut latency.upgrade,
+            ] {
+                *cycles = r.below(40) as u32;
+            }
+        }
+        for level in &mut config.levels[1..] {
+            level.latency.read_hit = r.below(20) as u32;
+            level.latency.write_hit = r.below(20) as u32;
+        }
+        let vcpus = VCPUS as u16 + 1;
+        let places = match r.below(3) {
+            // Each on a socket of its own, or cores of one, or both.
+            0 => VcpuPlace::grid(vcpus, 1, 1),
+            1 => VcpuPlace::grid(1, vcpus, 1),
+            _ => VcpuPlace::grid(2, 2, 1),
+        };
+        // Homes change within the guest's memory.
+        let sockets = places.iter().map(|place| place.socket).max().unwrap_or(0) + 1;
+        let bytes = USED as u64 / u64::from(sockets) / 4096 * 4096;
+        Description {
+            config,
+            places,
+            memory: NumaConfig::contiguous(sockets, bytes),
+        }
+    }
+}
+
+impl Caches {
+    /// Empty. `asks_always`: without a filter.
+    ///
+    /// # Panics
+    /// If the description is not valid.
+    pub fn new(description: &Description, asks_always: bool) -> Caches {
+        let Description {
+            config,
+            places,
+            memory,
+        } = description;
+        let memory = Box::new(Numa::new(memory).expect("a valid memory"));
+        Caches {
+            model: CacheModel::new(config, places, memory).expect("a valid hierarchy"),
+            asks_always,
+            updates: Default::default(),
+        }
+    }
+
+    /// See [`MemoryModel::filter`].
+    pub fn filter(&self) -> FilterGeometry {
+        let filter = self.model.filter();
+        match self.asks_always {
+            true => FilterGeometry {
+                data_ways: 1,
+                instruction_ways: 1,
+                ..filter
+            },
+            false => filter,
+        }
+    }
+
+    /// What is to be applied to the filter of a vCPU before it runs.
+    pub fn take_updates(&mut self, vcpu: usize) -> Vec<FilterUpdate> {
+        std::mem::take(&mut self.updates[vcpu])
+    }
+
+    fn keep(&mut self, running: u16, updates: &mut Vec<FilterUpdate>) {
+        updates.retain(|update| {
+            let own = update.vcpu == running;
+            if !own && let Some(updates) = self.updates.get_mut(usize::from(update.vcpu)) {
+                updates.push(*update);
+            }
+            own
+        });
+    }
+
+    /// A vCPU that does not belong to the guest makes references to its memory.
+    pub fn intrude(&mut self, r: &mut Random) {
+        for _ in 0..r.below(40) {
+            let reference = MemRef {
+                vcpu: VCPUS as u16,
+                privilege: Privilege::User,
+                access: r.pick(&[Access::Read, Access::Read, Access::Write, Access::Fetch]),
+                context: Context(0),
+                physical: r.below(USED as u64) & !7,
+                linear: 0,
+                size: 8,
+                now: 0,
+            };
+            let mut updates = Vec::new();
+            self.model.reference(Hits::default(), &reference, &mut updates);
+            self.keep(reference.vcpu, &mut updates);
+        }
+    }
+
+    /// See [`nodescope_engine::Platform::reference`].
+    pub fn reference(
+        &mut self,
+        hits: Hits<'_>,
+        reference: &MemRef,
+        updates: &mut Vec<FilterUpdate>,
+    ) -> Outcome {
+        let outcome = self.model.reference(hits, reference, updates);
+        self.keep(reference.vcpu, updates);
+        if self.asks_always {
+            return Outcome::new(outcome.stall(), Permission::None, None);
+        }
+        outcome
+    }
+
+    /// See [`MemoryModel::miss`].
+    pub fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        assert!(!self.asks_always, "nothing is known of a set");
+        self.model.miss(modified, oldest, reference)
+    }
+
+    /// See [`MemoryModel::modified`].
+    pub fn modified(&mut self, vcpu: u16, lines: &[u64]) {
+        self.model.modified(vcpu, lines);
+    }
+
+    /// See [`MemoryModel::tables`].
+    pub fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+        self.model.tables(vcpu)
+    }
+
+    /// What differs between two models after the same references: counters, and of each cache the first set.
+    pub fn differences(&self, other: &Caches) -> Vec<String> {
+        let (a, b) = (self.model.statistics(&[]), other.model.statistics(&[]));
+        let lacks = |side, rows: &[Statistic], others: &[Statistic]| {
+            let rows = rows.iter().filter(|row| !others.contains(row));
+            let text = rows.map(|row| {
+                format!(
+                    "{side}: vCPU {} {:?} {:?} {} {} {}",
+                    row.vcpu, row.context, row.privilege, row.event, row.count, row.cycles
+                )
+            });
+            text.collect::<Vec<_>>()
+        };
+        let mut found = lacks("interpreted", &a, &b);
+        found.extend(lacks("translated", &b, &a));
+        let contents = |caches: &Caches| {
+            let mut contents = caches.model.contents();
+            for cache in contents.iter_mut().filter(|cache| cache.level == 1) {
+                // The order within a set may be the filter's affair.
+                for (_, lines) in &mut cache.sets {
+                    lines.sort();
+                }
+            }
+            contents
+        };
+        let caches = contents(self).into_iter().zip(contents(other));
+        for (a, b) in caches.filter(|(a, b)| a != b) {
+            let sets = a.sets.iter().zip(&b.sets).find(|(a, b)| a != b);
+            found.push(format!(
+                "level {} {:?} of socket {}: {sets:x?}",
+                a.level, a.kind, a.socket
+            ));
+        }
+        found
+    }
+}
