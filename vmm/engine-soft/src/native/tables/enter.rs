@@ -11,12 +11,12 @@ use super::{
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
 use crate::filter::{DataFilter, Entry, SecondLevel, Sets, TICK, Writes};
-use crate::native::assembler::{Assembler, LEFT, cc, field_of_cpu, indexed_field};
+use crate::native::assembler::{Assembler, LEFT, at_offset, cc, field_of_cpu, indexed_field};
 use crate::native::registers::sized;
 use crate::native::runtime::field;
 use crate::native::{Activity, Budget};
 
-use Register::{EAX, ECX, R9, R10, R11, R11D, RAX, RBX, RDX};
+use Register::{EAX, ECX, R10, R11, R11D, RAX, RBX, RDX};
 
 const CLOCK: usize = SETS + offset_of!(Sets, clock);
 const LINEAR: usize = SECOND_LEVEL + offset_of!(SecondLevel, linear);
@@ -69,7 +69,7 @@ impl Way<'_> {
         a.store(stall, STALL);
     }
 
-    /// As [`Cpu::shorten_budget`], whose number of operations cancels out. Uses RAX, RDX, R9, R10, R11 and [`STALL`].
+    /// As [`Cpu::shorten_budget`], whose number of operations cancels out. Uses RAX, RDX, R10, R11 and [`STALL`].
     fn shorten_budget(&self, a: &mut Assembler) {
         let budget = |field: usize| field_of_cpu(field!(budget) + field);
         let (cycles, cpi, bound, spent) = (RDX, R10, R11, STALL);
@@ -80,23 +80,24 @@ impl Way<'_> {
         a.rr(Code::Sub_r64_rm64, cycles, spent);
         a.jcc(cc::LE, over);
         // As `Cpi::instructions`.
-        let of_cpi = |field: usize| field_of_cpu(offset_of!(Cpu, cpi) + field);
-        a.rm(Code::Mov_r32_rm32, sized(cpi, 4), of_cpi(Cpi::VALUE));
-        a.ri(Code::Cmp_rm32_imm8, sized(cpi, 4), 1);
-        a.ri(Code::Adc_rm32_imm8, sized(cpi, 4), 0);
-        let dividend = MemoryOperand::new(cycles, cpi, 1, -1, 1, false, Register::None);
-        a.rm(Code::Lea_r64_m, cycles, dividend);
-        a.rrm(
-            Code::VEX_Mulx_r64_r64_rm64,
-            bound,
-            RAX,
-            of_cpi(Cpi::RECIPROCAL),
-        );
-        a.rr(Code::Mov_r64_rm64, RAX, bound);
-        a.rr(Code::Imul_r64_rm64, RAX, cpi);
-        a.rr(Code::Sub_r64_rm64, cycles, RAX);
-        a.rr(Code::Cmp_r64_rm64, cycles, cpi);
-        a.ri(Code::Sbb_rm64_imm8, bound, -1);
+        let divisor = self.cpi.max(1);
+        if divisor.is_power_of_two() {
+            let shift = divisor.trailing_zeros() as i32;
+            let rounded = at_offset(cycles, i64::from(divisor) - 1);
+            a.rm(Code::Lea_r64_m, bound, rounded);
+            a.ri(Code::Shr_rm64_imm8, bound, shift);
+        } else {
+            a.constant(cpi, divisor.into());
+            let dividend = MemoryOperand::new(cycles, cpi, 1, -1, 1, false, Register::None);
+            a.rm(Code::Lea_r64_m, cycles, dividend);
+            let reciprocal = field_of_cpu(offset_of!(Cpu, cpi) + Cpi::RECIPROCAL);
+            a.rrm(Code::VEX_Mulx_r64_r64_rm64, bound, RAX, reciprocal);
+            a.rr(Code::Mov_r64_rm64, RAX, bound);
+            a.rr(Code::Imul_r64_rm64, RAX, cpi);
+            a.rr(Code::Sub_r64_rm64, cycles, RAX);
+            a.rr(Code::Cmp_r64_rm64, cycles, cpi);
+            a.ri(Code::Sbb_rm64_imm8, bound, -1);
+        }
         let most = budget(offset_of!(Budget, instructions));
         a.rm(Code::Cmp_r64_rm64, bound, most);
         a.rm(Code::Cmovg_r64_rm64, bound, most);
@@ -122,13 +123,13 @@ impl Way<'_> {
         a.bind(kept);
     }
 
-    /// As [`DataFilter`] enters a line that is new in its set. RBX becomes the host address of the line. Uses RAX, RDX and R9 to R11.
+    /// As [`DataFilter`] enters a line that is new in its set. RBX becomes the host address of the line. Uses RAX, RDX, R10 and R11.
     fn new_entry(&self, a: &mut Assembler) {
         let half = |kernel: bool| {
             ENTRIES + DataFilter::LINES[usize::from(kernel)]
         };
         let (own, other) = (half(self.kernel), half(!self.kernel));
-        let (host, page, tag, writes) = (RBX, R9, R10, RDX);
+        let (host, page, tag, writes) = (RBX, R11, R10, RDX);
         self.page(a, page);
         // The address is in RAX.
         a.copy(tag, RAX);

@@ -8,7 +8,7 @@ use nodescope_plugin_api::tables::{Recent, STATE_BITS, Tables};
 
 use super::sets::Cache;
 use super::{
-    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, SECOND, STALL, STATE, STATES,
+    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, STATE, STATES,
     TABLES, THIRD, Way, count, table,
 };
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
@@ -19,17 +19,30 @@ use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
 impl Way<'_> {
     /// Go on at `entered` with [`STATE`] and [`STALL`]; [`SECOND`] is the line's set.
     pub fn far(&self, a: &mut Assembler, entered: Label) {
+        // With one register more.
+        let (slow, put_back) = (a.label(), a.label());
+        a.r(Code::Push_r64, R13);
+        let far = Way { slow, ..*self };
+        let placed = far.far_or_slow(a, put_back);
+        far.place_cold(a, placed);
+        for (from, to) in [(put_back, entered), (slow, self.slow)] {
+            a.bind(from);
+            a.r(Code::Pop_r64, R13);
+            a.jmp(to);
+        }
+    }
+
+    fn far_or_slow(&self, a: &mut Assembler, entered: Label) -> Placed {
         let (second, third) = (self.outer(1), self.outer(2));
         let memory = a.label();
         third.set(a, LINE, THIRD);
         self.prefetch(a, third);
-        self.locate(a);
+        let placed = self.place(a);
         self.check_inside_second(a, second);
         third.tag(a, LINE);
         third.look_for(a);
         let way = R9;
-        third.find(a, THIRD, way);
-        a.jcc(cc::E, memory);
+        third.find(a, THIRD, way, memory);
         let word = MemoryOperand::new(THIRD, way, 4, 0, 0, false, Register::None);
         a.rm(Code::Mov_r32_rm32, EAX, word);
         self.permit(a, word, EXCLUSIVE_STATE, Others::InThird);
@@ -45,13 +58,13 @@ impl Way<'_> {
         a.constant(STALL, self.of(events.stall[1]).into());
         self.leave_inner(a, second);
         a.rm(Code::Mov_r32_rm32, R11D, word);
-        self.state_inside(a, R11);
         if self.write {
             a.ri(Code::And_rm32_imm8, R11D, !STATES);
             a.ri(Code::Or_rm32_imm8, R11D, MODIFIED_STATE);
         }
         a.rm(Code::Or_r32_rm32, R11D, table!(third_bit));
         third.renew(a, THIRD, way, R11);
+        self.state_inside(a, R11);
         self.enter_inner(a, second);
         a.jmp(entered);
 
@@ -101,6 +114,7 @@ impl Way<'_> {
         third.enter(a, THIRD, R11);
         self.enter_inner(a, second);
         a.jmp(entered);
+        placed
     }
 
     /// The host brings the sets of the outermost level nearer: they are large. Uses RAX, R11 and R13.

@@ -52,10 +52,10 @@ const THIRD: Register = RBX;
 /// Cycles.
 const STALL: Register = R12;
 /// What the first level will hold the line in.
-const STATE: Register = R13;
+const STATE: Register = R9;
 
-/// Registers that a way changes beside RAX, RCX and what its caller has put away, RSI and RDX.
-const CHANGED: [Register; 9] = [RDI, R8, R9, R10, R11, R12, R13, RBX, RBP];
+/// Registers that a way changes beside RAX, RCX and what its caller has put away, RSI and RDX. Who uses R13 puts it away itself.
+const CHANGED: [Register; 8] = [RDI, R8, R9, R10, R11, R12, RBX, RBP];
 /// Vector registers that it changes.
 const VECTORS: usize = 5;
 
@@ -77,10 +77,26 @@ struct Way<'a> {
     shape: &'a TablesShape,
     /// log2 of the lanes of a set in the filter.
     lane_shift: u32,
+    /// [`crate::cpi::Cpi::value`].
+    cpi: u32,
     kernel: bool,
     write: bool,
     /// Where nothing can be done.
     slow: Label,
+}
+
+/// Where [`Way::begin`] leaves for what happens less often, and goes on.
+struct Begun {
+    again: Label,
+    known: Label,
+    modified: Label,
+    told: Label,
+}
+
+/// The same of [`Way::place`].
+struct Placed {
+    elsewhere: Label,
+    there: Label,
 }
 
 /// Bits of a word that stand for other caches inside.
@@ -93,7 +109,7 @@ enum Others {
 pub type Ways = [[u64; 2]; 2];
 
 /// The ways of a node's vCPUs that were made so far, and what for.
-pub type Made = Vec<((TablesShape, u32), Ways)>;
+pub type Made = Vec<((TablesShape, u32, u32), Ways)>;
 
 impl Cpu {
     /// Have ways made, if the model lends what they need; asked once while it is attached.
@@ -118,8 +134,9 @@ impl Cpu {
 
     /// None where there is no room for code.
     fn ways(&mut self, shape: TablesShape, lane_shift: u32) -> Option<Ways> {
+        let cpi = self.cpi.value();
         let translations = &mut self.code().translations;
-        let key = (shape, lane_shift);
+        let key = (shape, lane_shift, cpi);
         if let Some((_, ways)) = translations.ways.iter().find(|(made, _)| *made == key) {
             return Some(*ways);
         }
@@ -128,7 +145,16 @@ impl Cpu {
         for kernel in [false, true] {
             for write in [false, true] {
                 let mut a = Assembler::new(arena.next(), arena.next_cold());
-                way(&mut a, &shape, lane_shift, kernel, write);
+                let slow = a.label();
+                let way = Way {
+                    shape: &shape,
+                    lane_shift,
+                    cpi,
+                    kernel,
+                    write,
+                    slow,
+                };
+                way.all(&mut a);
                 let (code, cold) = a.finish().ok()?;
                 ways[usize::from(kernel)][usize::from(write)] = arena.push(&code, &cold)?;
             }
@@ -155,38 +181,6 @@ pub fn try_way(a: &mut Assembler, kernel: bool, write: bool) {
     a.jcc(cc::E, none);
     a.r(Code::Jmp_rm64, RAX);
     a.bind(none);
-}
-
-fn way(a: &mut Assembler, shape: &TablesShape, lane_shift: u32, kernel: bool, write: bool) {
-    let way = Way {
-        shape,
-        lane_shift,
-        kernel,
-        write,
-        slow: a.label(),
-    };
-    for register in CHANGED {
-        a.r(Code::Push_r64, register);
-    }
-    vectors(a, false);
-    way.begin(a);
-    let (far, entered, done) = (a.label(), a.label(), a.label());
-    way.near(a, far);
-    a.bind(entered);
-    way.enter(a);
-    a.bind(done);
-    vectors(a, true);
-    for register in CHANGED.into_iter().rev() {
-        a.r(Code::Pop_r64, register);
-    }
-    a.r(Code::Pop_r64, RSI);
-    a.r(Code::Pop_r64, RDX);
-    a.plain(Code::Retnq);
-    a.bind(way.slow);
-    a.rr(Code::Xor_r32_rm32, EAX, EAX);
-    a.jmp(done);
-    a.bind(far);
-    way.far(a, entered);
 }
 
 /// Put the vector registers away that are used, or take them back. Only where some upper half is in use are whole registers touched: see
@@ -222,6 +216,34 @@ macro_rules! table {
 use table;
 
 impl Way<'_> {
+    fn all(&self, a: &mut Assembler) {
+        for register in CHANGED {
+            a.r(Code::Push_r64, register);
+        }
+        vectors(a, false);
+        let begun = self.begin(a);
+        let (far, entered, done) = (a.label(), a.label(), a.label());
+        let placed = self.near(a, far);
+        a.bind(entered);
+        self.enter(a);
+        a.bind(done);
+        vectors(a, true);
+        for register in CHANGED.into_iter().rev() {
+            a.r(Code::Pop_r64, register);
+        }
+        a.r(Code::Pop_r64, RSI);
+        a.r(Code::Pop_r64, RDX);
+        a.plain(Code::Retnq);
+        // What happens less often.
+        a.bind(far);
+        self.far(a, entered);
+        self.begin_cold(a, begun);
+        self.place_cold(a, placed);
+        a.bind(self.slow);
+        a.rr(Code::Xor_r32_rm32, EAX, EAX);
+        a.jmp(done);
+    }
+
     /// The caches that are lent.
     fn data(&self) -> Cache {
         Cache {
@@ -243,7 +265,7 @@ impl Way<'_> {
     }
 
     /// What every miss needs: the tables, the line, the lane, and the line that is there. Lines that were modified before are told.
-    fn begin(&self, a: &mut Assembler) {
+    fn begin(&self, a: &mut Assembler) -> Begun {
         let tag = if self.write {
             offset_of!(Entry, write)
         } else {
@@ -257,7 +279,7 @@ impl Way<'_> {
             a.ri(Code::Shl_rm64_imm8, FIRST_LANE, by as i32);
         }
         // Which line goes.
-        let (again, known) = (a.label(), a.label());
+        let [again, known, modified, told] = [(); 4].map(|()| a.label());
         a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
         a.rm(Code::Mov_r64_rm64, RAX, indexed_field(LEAST, R11));
@@ -302,21 +324,26 @@ impl Way<'_> {
         );
         a.rm(Code::Cmp_r32_rm32, EAX, table!(context));
         a.jcc(cc::NE, self.slow);
-        let (modified, told) = (a.label(), a.label());
         a.load(RAX, MODIFIED + offset_of!(Modified, count));
         a.rr(Code::Test_rm64_r64, RAX, RAX);
         a.jcc(cc::NE, modified);
         a.bind(told);
-        let go_on = a.label();
-        a.jmp(go_on);
-        a.bind(again);
+        Begun {
+            again,
+            known,
+            modified,
+            told,
+        }
+    }
+
+    fn begin_cold(&self, a: &mut Assembler, begun: Begun) {
+        a.bind(begun.again);
         self.least(a);
         a.rr(Code::Mov_r32_rm32, R8D, EAX);
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
-        a.jmp(known);
-        a.bind(modified);
-        self.tell(a, told);
-        a.bind(go_on);
+        a.jmp(begun.known);
+        a.bind(begun.modified);
+        self.tell(a, begun.told);
     }
 
     /// `to` becomes the offset of the page's entry among those of a privilege, RAX the address.
@@ -340,40 +367,23 @@ impl Way<'_> {
         )
     }
 
-    /// RAX becomes the least stamp of the set.
+    /// RAX becomes the least stamp of the set. One by one: stamps were written so, and the host waits for those that it reads as parts of
+    /// vectors soon afterwards.
     fn least(&self, a: &mut Assembler) {
-        let (least, other, greater) = (xmm(0), xmm(1), xmm(2));
-        let stamps = |pair: usize| indexed_field(STAMPS + 16 * pair, FIRST_LANE);
-        let take_less = |a: &mut Assembler| {
-            a.rrr(Code::VEX_Vpcmpgtq_xmm_xmm_xmmm128, greater, least, other);
-            a.made(iced_x86::Instruction::with4(
-                Code::VEX_Vpblendvb_xmm_xmm_xmmm128_xmm,
-                least,
-                least,
-                other,
-                greater,
-            ));
-        };
-        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, least, stamps(0));
-        for pair in 1..1 << (self.lane_shift - 1) {
-            a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, other, stamps(pair));
-            take_less(a);
+        let stamp = |lane: usize| indexed_field(STAMPS + 8 * lane, FIRST_LANE);
+        a.rm(Code::Mov_r64_rm64, RAX, stamp(0));
+        for lane in 1..1 << self.lane_shift {
+            a.rm(Code::Cmp_r64_rm64, RAX, stamp(lane));
+            a.rm(Code::Cmova_r64_rm64, RAX, stamp(lane));
         }
-        a.made(iced_x86::Instruction::with3(
-            Code::VEX_Vpshufd_xmm_xmmm128_imm8,
-            other,
-            least,
-            0xee,
-        ));
-        take_less(a);
-        a.rr(Code::VEX_Vmovq_rm64_xmm, RAX, least);
     }
 
     /// Mark the lines that were modified, RAX of them, in all levels; go on at `told`.
     fn tell(&self, a: &mut Assembler, told: Label) {
-        let (next, line) = (a.label(), R11);
+        let (next, one, line) = (a.label(), a.label(), R11);
+        let (word, way) = (R12, R13);
+        a.r(Code::Push_r64, way);
         a.copy(RBX, RAX);
-        let one = a.label();
         a.bind(one);
         let lines = MODIFIED + offset_of!(Modified, lines);
         // RBX counts down to 1.
@@ -381,40 +391,96 @@ impl Way<'_> {
         a.rm(Code::Mov_r64_rm64, line, modified);
         a.ri(Code::Shr_rm64_imm8, line, LINE_SHIFT);
         for cache in [self.data(), self.outer(1), self.outer(2)] {
-            cache.set(a, line, R12);
+            let (search, found) = (a.label(), a.label());
+            cache.set(a, line, word);
             cache.tag(a, line);
-            cache.look_for(a);
-            cache.find(a, R12, R13);
-            a.jcc(cc::E, next);
-            let word = MemoryOperand::new(R12, R13, 4, 0, 0, false, Register::None);
-            a.rm(Code::Mov_r32_rm32, EAX, word);
+            // Outside the first level it is usually the most recently used.
+            cache.is_tag(a, at(word), way, search);
+            a.bind(found);
+            a.rm(Code::Mov_r32_rm32, EAX, at(word));
             a.ri(Code::And_rm32_imm8, EAX, STATES);
             a.ri(Code::Cmp_rm32_imm8, EAX, MODIFIED_STATE);
             a.jcc(cc::E, next);
-            a.rm(Code::Mov_r32_rm32, EAX, word);
-            a.ri(Code::And_rm32_imm8, EAX, !STATES);
-            a.ri(Code::Or_rm32_imm8, EAX, MODIFIED_STATE);
-            a.mr(Code::Mov_rm32_r32, word, EAX);
+            a.mi(Code::And_rm32_imm8, at(word), !STATES);
+            a.mi(Code::Or_rm32_imm8, at(word), MODIFIED_STATE);
+            let level_done = a.label();
+            a.jmp(level_done);
+            a.bind(search);
+            cache.look_for(a);
+            cache.find(a, word, way, next);
+            a.rm(
+                Code::Lea_r64_m,
+                word,
+                MemoryOperand::new(word, way, 4, 0, 0, false, Register::None),
+            );
+            a.jmp(found);
+            a.bind(level_done);
         }
         a.bind(next);
         a.ri(Code::Sub_rm64_imm8, RBX, 1);
         a.jcc(cc::NE, one);
+        a.r(Code::Pop_r64, way);
         a.store(MODIFIED + offset_of!(Modified, count), RBX);
         a.jmp(told);
     }
 
-    /// Find the word of the line that goes, in the first level: [`PLACE`] becomes its address. Uses RAX, R11 and R13.
-    fn locate(&self, a: &mut Assembler) {
+    /// [`PLACE`] becomes the address of the first level's word of the line that goes: it is as many words from the set's first as the lane
+    /// is from the first lane, and is brought there where it is not. The order of the words means nothing. Uses RAX and R11.
+    fn place(&self, a: &mut Assembler) -> Placed {
         let data = self.data();
-        a.copy(R11, OLDEST);
-        a.ri(Code::Shr_rm64_imm8, R11, LINE_SHIFT);
-        data.set(a, R11, PLACE);
-        data.tag(a, R11);
+        let lanes = 1 << self.lane_shift;
+        let place = sized(PLACE, 4);
+        a.rr(Code::Mov_r32_rm32, place, R8D);
+        a.ri(Code::Shr_rm32_imm8, place, 1);
+        if data.shape.stride != lanes {
+            a.ri(Code::And_rm32_imm8, place, 4 * lanes as i32 - 4);
+            a.rr(Code::Mov_r32_rm32, EAX, Register::ECX);
+            let bytes = 4 * data.shape.stride;
+            // From the bytes of a pair of entries to those of a set.
+            a.ri(
+                Code::Shr_rm32_imm8,
+                EAX,
+                LINE_SHIFT - bytes.trailing_zeros() as i32,
+            );
+            a.rr(Code::Add_r64_rm64, PLACE, RAX);
+        }
+        a.rm(Code::Add_r64_rm64, PLACE, data.words());
+        a.copy(RAX, OLDEST);
+        a.ri(
+            Code::Shr_rm64_imm8,
+            RAX,
+            LINE_SHIFT + data.shape.sets_shift as i32,
+        );
+        a.ri(Code::Add_rm32_imm8, EAX, 1);
+        a.ri(Code::Shl_rm32_imm8, EAX, data.shape.tag_shift as i32);
+        let (elsewhere, there) = (a.label(), a.label());
+        data.is_tag(a, at(PLACE), R11, elsewhere);
+        a.bind(there);
+        Placed { elsewhere, there }
+    }
+
+    /// Bring the word there, with its tag in EAX.
+    fn place_cold(&self, a: &mut Assembler, placed: Placed) {
+        let data = self.data();
+        let (set, way, absent) = (R11, R13, a.label());
+        a.bind(placed.elsewhere);
+        a.r(Code::Push_r64, way);
         data.look_for(a);
-        data.find(a, PLACE, R13);
-        a.jcc(cc::E, self.slow);
-        let word = MemoryOperand::new(PLACE, R13, 4, 0, 0, false, Register::None);
-        a.rm(Code::Lea_r64_m, PLACE, word);
+        a.copy(set, OLDEST);
+        a.ri(Code::Shr_rm64_imm8, set, LINE_SHIFT);
+        data.set(a, set, set);
+        data.find(a, set, way, absent);
+        let word = MemoryOperand::new(set, way, 4, 0, 0, false, Register::None);
+        a.rm(Code::Lea_r64_m, set, word);
+        a.rm(Code::Mov_r32_rm32, sized(way, 4), at(PLACE));
+        a.rm(Code::Mov_r32_rm32, EAX, at(set));
+        a.mr(Code::Mov_rm32_r32, at(set), sized(way, 4));
+        a.mr(Code::Mov_rm32_r32, at(PLACE), EAX);
+        a.r(Code::Pop_r64, way);
+        a.jmp(placed.there);
+        a.bind(absent);
+        a.r(Code::Pop_r64, way);
+        a.jmp(self.slow);
     }
 
     /// The wanted line gets the place of the one that goes, in [`STATE`]. Uses RAX.

@@ -3,28 +3,27 @@
 use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::tables::STATE_BITS;
 
-use super::{LINE, MODIFIED_STATE, Others, PLACE, SECOND, STALL, Way, count};
-use crate::native::assembler::{Assembler, Label, at, cc};
+use super::{LINE, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count};
+use crate::native::assembler::{Assembler, Label, at};
 
 use Register::{EAX, R11, R11D, RBX};
 
 impl Way<'_> {
     /// Go on behind this with [`super::STATE`] and [`STALL`], or at `far`, where [`SECOND`] is the line's set.
-    pub fn near(&self, a: &mut Assembler, far: Label) {
+    pub fn near(&self, a: &mut Assembler, far: Label) -> Placed {
         let second = self.outer(1);
         let events = &self.shape.events;
         let way = RBX;
         second.set(a, LINE, SECOND);
         second.tag(a, LINE);
         second.look_for(a);
-        second.find(a, SECOND, way);
-        a.jcc(cc::E, far);
+        second.find(a, SECOND, way, far);
         let word = MemoryOperand::new(SECOND, way, 4, 0, 0, false, Register::None);
         a.rm(Code::Mov_r32_rm32, EAX, word);
         let holders = (1 << second.shape.tag_shift) - (1 << STATE_BITS);
         let others = Others::Constant(holders & !self.shape.data_bit);
         self.permit(a, word, MODIFIED_STATE, others);
-        self.locate(a);
+        let placed = self.place(a);
         // From here on it is done.
         self.tallies(a);
         count(a, self.of(events.miss[0]));
@@ -36,5 +35,6 @@ impl Way<'_> {
         a.ri(Code::Or_rm32_imm32, R11D, self.shape.data_bit as i32);
         second.renew(a, SECOND, way, R11);
         self.take_place(a);
+        placed
     }
 }

@@ -6,7 +6,7 @@ use iced_x86::{Code, Instruction, MemoryOperand, Register};
 use nodescope_plugin_api::tables::{SetShape, Tables};
 
 use super::TABLES;
-use crate::native::assembler::{Assembler, at, at_offset, cc};
+use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
 use crate::native::registers::sized;
 
 use Register::{EAX, RAX, XMM0, XMM1, XMM2, XMM3, XMM4};
@@ -90,17 +90,16 @@ impl Cache {
         a.rr(Code::VEX_Vptest_xmm_xmmm128, XMM1, XMM1);
     }
 
-    /// `way` becomes the number of the way that has the line that is looked for, and ZF is clear; ZF is set where there is none. Uses RAX
-    /// and `way`.
-    pub fn find(self, a: &mut Assembler, set: Register, way: Register) {
+    /// `way` becomes the number of the way that has the line that is looked for. Uses RAX.
+    pub fn find(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
         let way = sized(way, 4);
         let pack = |a: &mut Assembler, code, with| a.rrr(code, XMM1, XMM1, with);
-        let absent = a.label();
         match self.vectors() {
             1 => {
                 self.compare(a, set, 0, XMM1);
                 a.rr(Code::VEX_Vmovmskps_r32_xmm, EAX, XMM1);
                 a.rr(Code::Test_rm32_r32, EAX, EAX);
+                a.jcc(cc::E, absent);
             }
             2 => {
                 self.compare(a, set, 0, XMM1);
@@ -109,6 +108,7 @@ impl Cache {
                 pack(a, Code::VEX_Vpacksswb_xmm_xmm_xmmm128, XMM1);
                 a.rr(Code::VEX_Vpmovmskb_r32_xmm, EAX, XMM1);
                 a.ri(Code::And_rm32_imm32, EAX, 0xff);
+                a.jcc(cc::E, absent);
             }
             vectors => {
                 // Most often none has it.
@@ -123,14 +123,18 @@ impl Cache {
                         a.rr(Code::Or_r32_rm32, EAX, way);
                     }
                 }
-                a.rr(Code::Test_rm32_r32, EAX, EAX);
             }
         }
-        // Leaves ZF alone.
-        a.jcc(cc::E, absent);
         a.rr(Code::Tzcnt_r32_rm32, way, EAX);
-        a.rr(Code::Test_rm32_r32, EAX, EAX);
-        a.bind(absent);
+    }
+
+    /// Go on where a word has the tag that is in EAX. Uses `scratch`.
+    pub fn is_tag(self, a: &mut Assembler, word: MemoryOperand, scratch: Register, other: Label) {
+        let scratch = sized(scratch, 4);
+        a.rr(Code::Mov_r32_rm32, scratch, EAX);
+        a.rm(Code::Xor_r32_rm32, scratch, word);
+        a.ri(Code::Shr_rm32_imm8, scratch, self.shape.tag_shift as i32);
+        a.jcc(cc::NE, other);
     }
 
     /// Make a way the most recently used, with this word.
