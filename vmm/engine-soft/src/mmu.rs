@@ -59,7 +59,7 @@ const EMPTY: Page = Page {
 };
 
 /// Entries of the page TLB.
-const SLOTS: usize = 2048;
+const SLOTS: usize = 8192;
 
 /// Direct-mapped cache of page walks.
 pub struct PageTlb {

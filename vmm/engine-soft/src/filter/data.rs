@@ -7,12 +7,14 @@ use super::second::{Place, SecondLevel, Writes};
 use super::sets::{LANES, Oldest, Position};
 
 /// Slots for pages, for each privilege.
-const PAGES: usize = 2048;
+const PAGES: usize = 8192;
 /// Slots for lines, for each privilege. Those of user and kernel for one set are neighbours, in one line of the host, but for
 /// lines of the model that are as small as an entry.
 const LINES: usize = 128;
 /// First slots of lines: those of pages come before.
 const FIRST_LINE: usize = 2 * PAGES;
+/// Words of a bit for each page's slot.
+const WORDS: usize = FIRST_LINE / 64;
 /// All slots.
 const SLOTS: usize = FIRST_LINE + 2 * LINES;
 
@@ -59,7 +61,9 @@ pub struct DataFilter {
     /// Pages of user and kernel, lines of user and kernel.
     pub entries: [Entry; SLOTS],
     /// Pages that were entered, one bit for each: those that do not survive a change of address space, and global ones.
-    entered: [[u64; FIRST_LINE / 64]; 2],
+    entered: [[u64; WORDS]; 2],
+    /// Words of these that have any, a bit for each.
+    any_entered: [[u64; WORDS / 64]; 2],
     /// The model allows one entry only.
     single: bool,
     /// All lines of each set.
@@ -85,6 +89,15 @@ pub struct FilterLayout {
 const ENTRY_SHIFT: u32 = 5;
 const _: () = assert!(size_of::<Entry>() == 1 << ENTRY_SHIFT);
 
+/// Numbers of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize);
+        word &= word.wrapping_sub(1);
+        bit
+    })
+}
+
 /// Kinds of pages.
 const LOCAL: usize = 0;
 const GLOBAL: usize = 1;
@@ -103,7 +116,8 @@ impl Default for DataFilter {
             base: 0,
             privilege: 1,
             entries: [EMPTY; SLOTS],
-            entered: [[0; FIRST_LINE / 64]; 2],
+            entered: [[0; WORDS]; 2],
+            any_entered: [[0; WORDS / 64]; 2],
             single: false,
             second: SecondLevel::default(),
         };
@@ -236,12 +250,13 @@ impl DataFilter {
     }
 
     fn flush_pages(&mut self, kind: usize) {
-        for i in 0..FIRST_LINE / 64 {
-            let mut bits = std::mem::take(&mut self.entered[kind][i]);
-            while bits != 0 {
-                let slot = 64 * i + bits.trailing_zeros() as usize;
-                self.entries[slot] = self.empty(slot);
-                bits &= bits - 1;
+        for group in 0..WORDS / 64 {
+            for word in bits(std::mem::take(&mut self.any_entered[kind][group])) {
+                let word = 64 * group + word;
+                for slot in bits(std::mem::take(&mut self.entered[kind][word])) {
+                    let slot = 64 * word + slot;
+                    self.entries[slot] = self.empty(slot);
+                }
             }
         }
     }
@@ -280,7 +295,13 @@ impl DataFilter {
 
     /// Forbid writes everywhere: pages that became code must be seen.
     pub fn drop_writes(&mut self) {
-        for slot in 0..self.entries.len() {
+        for word in 0..WORDS {
+            for slot in bits(self.entered[LOCAL][word] | self.entered[GLOBAL][word]) {
+                let slot = 64 * word + slot;
+                self.entries[slot].write = self.nowhere(slot);
+            }
+        }
+        for slot in FIRST_LINE..SLOTS {
             self.entries[slot].write = self.nowhere(slot);
         }
         for lane in 0..LANES {
@@ -376,6 +397,7 @@ impl DataFilter {
             (LOCAL, GLOBAL)
         };
         self.entered[kind][slot / 64] |= bit;
+        self.any_entered[kind][slot / 64 / 64] |= 1 << (slot / 64 % 64);
         self.entered[other][slot / 64] &= !bit;
     }
 
