@@ -51,6 +51,8 @@ pub struct Board {
     /// Filter changes of vCPUs that were not running.
     pub(crate) updates: Vec<Vec<FilterUpdate>>,
     contexts: HashMap<Activity, Context>,
+    /// Each vCPU's last address space and its context, unless a process has entered or left a function since.
+    recent: Vec<Option<(u64, Context)>>,
     pub(crate) activities: Vec<Activity>,
     /// The MPI function that the process of an address space is in.
     inside: HashMap<u64, Function>,
@@ -74,6 +76,7 @@ impl Board {
             model: None,
             updates: vec![Vec::new(); vcpus],
             contexts: HashMap::new(),
+            recent: vec![None; vcpus],
             activities: Vec::new(),
             inside: HashMap::new(),
             accounts: Accounts::new(),
@@ -107,6 +110,12 @@ impl Board {
                 return error.answer();
             }
         };
+        if matches!(
+            &request,
+            Request::MpiEnter(..) | Request::MpiEvents(_) | Request::MpiPollFailed(_)
+        ) {
+            self.recent.fill(None);
+        }
         match &request {
             Request::MpiEnter(enter, _) => {
                 self.inside.insert(call.cr3, enter.function);
@@ -234,17 +243,25 @@ impl Platform for Board {
         }
     }
 
-    fn context(&mut self, _vcpu: u16, cr3: u64) -> Context {
+    fn context(&mut self, vcpu: u16, cr3: u64) -> Context {
+        let recent = &mut self.recent[usize::from(vcpu)];
+        if let Some((last, context)) = *recent
+            && last == cr3
+        {
+            return context;
+        }
         let activity = Activity {
             cr3,
             function: self.inside.get(&cr3).copied(),
         };
         let next = Context(self.activities.len() as u32);
         let activities = &mut self.activities;
-        *self.contexts.entry(activity).or_insert_with(|| {
+        let context = *self.contexts.entry(activity).or_insert_with(|| {
             activities.push(activity);
             next
-        })
+        });
+        *recent = Some((cr3, context));
+        context
     }
 
     fn reference(

@@ -297,7 +297,13 @@ impl Node {
         if self.status != NodeStatus::Running {
             return u64::MAX;
         }
-        let mut next = self.board.chipset.next_event();
+        let device = self.board.chipset.next_event();
+        self.next_activity_after(device)
+    }
+
+    /// The same, with when a device does something next.
+    fn next_activity_after(&mut self, device: u64) -> u64 {
+        let mut next = device;
         for v in 0..self.vcpus.len() {
             if !self.halted[v]
                 || self
@@ -317,10 +323,13 @@ impl Node {
     /// Run until the node's clock shows `target` cycles, or it stops.
     pub fn run_until(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         while self.now < target && self.status == NodeStatus::Running {
-            self.board.chipset.advance(self.now);
-            let device = self.board.chipset.next_event().max(self.now + 1);
-            let mut end = target.min(device);
-            let activity = self.next_activity();
+            let mut device = self.board.chipset.next_event();
+            if device <= self.now {
+                self.board.chipset.advance(self.now);
+                device = self.board.chipset.next_event();
+            }
+            let mut end = target.min(device.max(self.now + 1));
+            let activity = self.next_activity_after(device);
             if activity > self.now {
                 // Everybody sleeps: nothing happens before the next timer or device.
                 end = end.min(activity);
