@@ -242,7 +242,8 @@ impl Emitter {
             unit, lane_shift, ..
         } = self.layout;
         let crosses = self.a.label();
-        if memory.size > 1 {
+        // One that is aligned does, and others have left by now.
+        if memory.size > 1 && !memory.aligned {
             self.a.ri(Code::And_rm32_imm32, EAX, unit as i32 - 1);
             self.a
                 .ri(Code::Cmp_rm32_imm32, EAX, (unit - memory.size) as i32);
