@@ -149,7 +149,8 @@ impl Caches {
                 now: 0,
             };
             let mut updates = Vec::new();
-            self.model.reference(Hits::default(), &reference, &mut updates);
+            self.model
+                .reference(Hits::default(), &reference, &mut updates);
             self.keep(reference.vcpu, &mut updates);
         }
     }

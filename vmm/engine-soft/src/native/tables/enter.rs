@@ -6,7 +6,8 @@ use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Counters;
 
 use super::{
-    ENTRIES, ENTRY, LANE, LEAST, LINE, LINE_SHIFT, LINES, SECOND_LEVEL, SETS, STALL, STAMPS, STATE, Way,
+    ENTRIES, ENTRY, LANE, LEAST, LINE, LINE_SHIFT, LINES, SECOND_LEVEL, SETS, STALL, STAMPS, STATE,
+    Way,
 };
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
@@ -76,7 +77,11 @@ impl Way<'_> {
         let (over, bounded, kept) = (a.label(), a.label(), a.label());
         a.rm(Code::Sub_r64_rm64, spent, budget(offset_of!(Budget, stall)));
         a.ri(Code::Shl_rm64_imm8, spent, 16);
-        a.rm(Code::Mov_r64_rm64, cycles, budget(offset_of!(Budget, cycles)));
+        a.rm(
+            Code::Mov_r64_rm64,
+            cycles,
+            budget(offset_of!(Budget, cycles)),
+        );
         a.rr(Code::Sub_r64_rm64, cycles, spent);
         a.jcc(cc::LE, over);
         // As `Cpi::instructions`.
@@ -103,13 +108,13 @@ impl Way<'_> {
         a.rm(Code::Cmovg_r64_rm64, bound, most);
         a.bind(bounded);
         // Less what has retired since, at the head of the block.
-        a.rm(
-            Code::Sub_r64_rm64,
-            bound,
-            field_of_cpu(field!(entered_at)),
-        );
+        a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(entered_at)));
         a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(total)));
-        a.rm(Code::Add_r64_rm64, bound, budget(offset_of!(Budget, retired)));
+        a.rm(
+            Code::Add_r64_rm64,
+            bound,
+            budget(offset_of!(Budget, retired)),
+        );
         a.rr(Code::Add_r64_rm64, bound, LEFT);
         a.copy(RAX, LEFT);
         a.rr(Code::Sub_r64_rm64, RAX, bound);
@@ -125,9 +130,7 @@ impl Way<'_> {
 
     /// As [`DataFilter`] enters a line that is new in its set. RBX becomes the host address of the line. Uses RAX, RDX, R10 and R11.
     fn new_entry(&self, a: &mut Assembler) {
-        let half = |kernel: bool| {
-            ENTRIES + DataFilter::LINES[usize::from(kernel)]
-        };
+        let half = |kernel: bool| ENTRIES + DataFilter::LINES[usize::from(kernel)];
         let (own, other) = (half(self.kernel), half(!self.kernel));
         let (host, page, tag, writes) = (RBX, R11, R10, RDX);
         self.page(a, page);
@@ -165,11 +168,7 @@ impl Way<'_> {
             a.rr(Code::Cmove_r64_rm64, writes, STATE);
         }
         let entry = |half: usize, field: usize| indexed_field(half + field, ENTRY);
-        a.mr(
-            Code::Mov_rm64_r64,
-            entry(own, offset_of!(Entry, read)),
-            tag,
-        );
+        a.mr(Code::Mov_rm64_r64, entry(own, offset_of!(Entry, read)), tag);
         a.copy(RAX, writes);
         a.ri(Code::Shl_rm32_imm8, EAX, LINE_SHIFT);
         a.rr(Code::Xor_r64_rm64, RAX, tag);

@@ -8,8 +8,8 @@ use nodescope_plugin_api::tables::{Recent, STATE_BITS, Tables};
 
 use super::sets::Cache;
 use super::{
-    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, STATE, STATES,
-    TABLES, THIRD, Way, count, table,
+    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, STATE,
+    STATES, TABLES, THIRD, Way, count, table,
 };
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
 use crate::native::registers::sized;
@@ -176,11 +176,7 @@ impl Way<'_> {
         second.tag(a, line);
         second.look_for(a);
         a.bind(one);
-        a.rr(
-            Code::Tzcnt_r32_rm32,
-            sized(position, 4),
-            sized(holders, 4),
-        );
+        a.rr(Code::Tzcnt_r32_rm32, sized(position, 4), sized(holders, 4));
         second.distance(a, line);
         // Bit 3 is the first.
         let inside = offset_of!(Tables, inside) as i64 - 8 * i64::from(STATE_BITS);
@@ -188,7 +184,11 @@ impl Way<'_> {
         a.rm(Code::Add_r64_rm64, RAX, words);
         second.has(a, RAX);
         a.jcc(cc::NE, self.slow);
-        a.rr(Code::VEX_Blsr_r32_rm32, sized(holders, 4), sized(holders, 4));
+        a.rr(
+            Code::VEX_Blsr_r32_rm32,
+            sized(holders, 4),
+            sized(holders, 4),
+        );
         a.jcc(cc::NE, one);
         a.bind(none);
         is_modified(a, last(third, THIRD));
@@ -222,11 +222,7 @@ impl Way<'_> {
             home,
             at_offset(home, offset_of!(Recent, home) as i64),
         );
-        a.rm(
-            Code::Mov_r64_rm64,
-            latency,
-            at_offset(TABLES, rows as i64),
-        );
+        a.rm(Code::Mov_r64_rm64, latency, at_offset(TABLES, rows as i64));
         let cycles = MemoryOperand::new(latency, home, 4, 0, 0, false, Register::None);
         a.rm(Code::Mov_r32_rm32, R11D, cycles);
         a.rm(Code::Cmp_r32_rm32, sized(home, 4), table!(socket));

@@ -29,9 +29,7 @@ use crate::cpu::Cpu;
 use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
 use sets::Cache;
 
-use Register::{
-    EAX, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI,
-};
+use Register::{EAX, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
 
 /// The tables.
 const TABLES: Register = RDX;
@@ -183,10 +181,12 @@ pub fn try_way(a: &mut Assembler, kernel: bool, write: bool) {
     a.bind(none);
 }
 
-/// Put the vector registers away that are used, or take them back. Only where some upper half is in use are whole registers touched: see
-/// `load_vectors` in [`super::runtime`].
+/// Put the vector registers away that are used, or take them back, if they are the guest's. Only where some upper half is in use are
+/// whole registers touched: see `load_vectors` in [`super::runtime`].
 fn vectors(a: &mut Assembler, back: bool) {
     let (wide, done) = (a.label(), a.label());
+    a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
+    a.jcc(cc::E, done);
     a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
     a.jcc(cc::NE, wide);
     let spilled = |n| field_of_cpu(field!(spilled) + 32 * n);
@@ -352,11 +352,7 @@ impl Way<'_> {
         a.load(RAX, field!(linear));
         a.copy(to, RAX);
         a.ri(Code::Shr_rm64_imm8, to, shift as i32);
-        a.ri(
-            Code::And_rm32_imm32,
-            sized(to, 4),
-            mask as i32,
-        );
+        a.ri(Code::And_rm32_imm32, sized(to, 4), mask as i32);
     }
 
     /// A field of the page's entry.

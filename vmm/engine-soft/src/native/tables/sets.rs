@@ -216,4 +216,3 @@ impl Cache {
         a.rr(Code::Or_r64_rm64, line, RAX);
     }
 }
-
