@@ -90,8 +90,8 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         return Ok(replay(id)?);
     }
     for (seconds, kinds) in [
-        (options.lockstep, [Kind::Blocks, Kind::Node]),
-        (options.fuzz, [Kind::Bytes, Kind::Node]),
+        (options.lockstep, [Kind::Blocks, Kind::Node, Kind::Caches]),
+        (options.fuzz, [Kind::Bytes, Kind::Node, Kind::Caches]),
     ] {
         if let Some(seconds) = seconds {
             if !options.announce {

@@ -20,6 +20,8 @@ pub struct Caches {
     model: CacheModel,
     /// The filter may answer nothing.
     asks_always: bool,
+    /// References heard of since this was last taken.
+    asked: u64,
     updates: [Vec<FilterUpdate>; VCPUS as usize],
 }
 
@@ -103,6 +105,7 @@ impl Caches {
         Caches {
             model: CacheModel::new(config, places, memory).expect("a valid hierarchy"),
             asks_always,
+            asked: 0,
             updates: Default::default(),
         }
     }
@@ -118,6 +121,12 @@ impl Caches {
             },
             false => filter,
         }
+    }
+
+    /// References heard of since the last time; None without a filter.
+    pub fn take_asked(&mut self) -> Option<u64> {
+        let asked = std::mem::take(&mut self.asked);
+        (!self.asks_always).then_some(asked)
     }
 
     /// What is to be applied to the filter of a vCPU before it runs.
@@ -162,6 +171,7 @@ impl Caches {
         reference: &MemRef,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
+        self.asked += 1;
         let outcome = self.model.reference(hits, reference, updates);
         self.keep(reference.vcpu, updates);
         if self.asks_always {
@@ -173,7 +183,10 @@ impl Caches {
     /// See [`MemoryModel::miss`].
     pub fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         assert!(!self.asks_always, "nothing is known of a set");
-        self.model.miss(modified, oldest, reference)
+        let outcome = self.model.miss(modified, oldest, reference);
+        // Else it is asked again.
+        self.asked += u64::from(outcome.is_some());
+        outcome
     }
 
     /// See [`MemoryModel::modified`].

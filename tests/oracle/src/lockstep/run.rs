@@ -42,6 +42,8 @@ pub enum Kind {
     Bytes,
     /// Either, on two vCPUs that take turns, with NMIs, 32-bit code among the 64-bit, and little room for translated code.
     Node,
+    /// Blocks on two such vCPUs, and every window has a real model: see [`super::caches`].
+    Caches,
 }
 
 /// What was run.
@@ -63,6 +65,8 @@ pub struct Tally {
     pub evictions: u64,
     /// Times that a model was attached or detached in the middle of a program.
     pub windows: u64,
+    /// References that a real model heard of from the interpreter and from the translator, where both had a filter.
+    pub asked: [u64; 2],
     /// NMIs.
     pub nmis: u64,
     /// Slices that began in 32-bit code.
@@ -267,6 +271,7 @@ impl Pair {
             Kind::Blocks => seed.wrapping_mul(2),
             Kind::Bytes => seed.wrapping_mul(2) ^ 1,
             Kind::Node => seed ^ 1 << 63,
+            Kind::Caches => seed ^ 3 << 62,
         });
         let cpi = match r.below(8) {
             0..=2 => 1 << 16,
@@ -281,7 +286,7 @@ impl Pair {
         // Warm blocks are translated in the middle of things.
         let after = r.pick(&[0, 0, 0, 1, 5]);
         let (vcpus, room) = match kind {
-            Kind::Node => (VCPUS, r.pick(&[16 << 10, 32 << 10, usize::MAX])),
+            Kind::Node | Kind::Caches => (VCPUS, r.pick(&[16 << 10, 32 << 10, usize::MAX])),
             _ => (1, usize::MAX),
         };
         let side = |translate| {
@@ -340,7 +345,7 @@ impl Pair {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
             let code = match self.kind {
-                Kind::Blocks => writer.blocks(r),
+                Kind::Blocks | Kind::Caches => writer.blocks(r),
                 Kind::Bytes => writer.bytes(r),
                 Kind::Node if r.chance(700) => writer.blocks(r),
                 Kind::Node => writer.bytes(r),
@@ -432,9 +437,8 @@ impl Pair {
                 instruction_ways: r.pick(&[1, 2, 8, 16]),
             }
         });
-        let real = geometry
-            .filter(|_| r.chance(500))
-            .map(|_| Description::random(r));
+        let real =
+            (geometry.is_some() && self.kind == Kind::Caches).then(|| Description::random(r));
         let mut asks_always = real.is_some() && r.chance(500);
         for side in &mut self.sides {
             for vcpu in &mut side.vcpus {
@@ -516,6 +520,13 @@ impl Pair {
                 mapped = now_mapped;
                 self.shoot_down(turn);
             }
+            if let [Some(a), Some(b)] = self.sides.each_mut().map(|s| s.machine.real.as_mut()) {
+                let asked = [a, b].map(Caches::take_asked);
+                if let [Some(a), Some(b)] = asked {
+                    tally.asked[0] += a;
+                    tally.asked[1] += b;
+                }
+            }
             for side in &mut self.sides {
                 tally.events += side.machine.log.len() as u64;
                 side.machine.log.clear();
@@ -577,7 +588,10 @@ impl Pair {
         }
         if r.chance(100) {
             let n = self.any_vcpu();
-            let references = self.random.next();
+            let references = match self.kind {
+                Kind::Caches => self.random.next(),
+                _ => 0,
+            };
             for side in &mut self.sides {
                 match &mut side.machine.real {
                     Some(real) => real.intrude(&mut Random::new(references)),

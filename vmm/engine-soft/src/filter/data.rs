@@ -7,7 +7,7 @@ use super::second::{Place, SecondLevel, Writes};
 use super::sets::{LANES, Oldest, Position};
 
 /// Slots for pages, for each privilege.
-const PAGES: usize = 8192;
+const PAGES: usize = 2048;
 /// Slots for lines, for each privilege. Those of user and kernel for one set are neighbours, in one line of the host, but for
 /// lines of the model that are as small as an entry.
 const LINES: usize = 128;

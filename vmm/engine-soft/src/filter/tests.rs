@@ -29,10 +29,15 @@ fn pages_do_not_answer_for_lines_as_large_as_pages() {
 
 /// A filter of lines of 64 bytes in 64 sets of two.
 fn of_pairs() -> DataFilter {
+    of_pairs_in(6)
+}
+
+/// The same in so many sets: log2.
+fn of_pairs_in(slots: u8) -> DataFilter {
     let mut filter = DataFilter::default();
     filter.shape(Some(FilterGeometry {
         line_shift: 6,
-        data_slots: 6,
+        data_slots: slots,
         instruction_slots: 6,
         data_ways: 2,
         instruction_ways: 2,
@@ -172,4 +177,29 @@ fn the_oldest_line_goes_first() {
         filter.second.sets.oldest(Baseline, set(8)).unwrap().line,
         set(6)
     );
+}
+
+/// Whatever the number of sets: a line that takes another's place answers where it is looked for, and the other nowhere.
+#[test]
+fn lines_lie_where_they_are_looked_for() {
+    for slots in 1..=6 {
+        let mut filter = of_pairs_in(slots);
+        let step = 64 << slots;
+        // Lines of one set, but the last.
+        for k in 0..64_u64 {
+            let lines = [0, 1, 2].map(|n| 0x10_0000 + n * step + 64 * k);
+            answer(&mut filter, lines[0], Permission::Read, None);
+            answer(&mut filter, lines[1], Permission::Read, None);
+            assert!(reads(&filter, lines[1]), "{slots}: {k}");
+            answer(&mut filter, lines[2], Permission::Read, Some(lines[0]));
+            assert!(reads(&filter, lines[2]), "{slots}: {k}");
+            assert!(!reads(&filter, lines[1]) && !reads(&filter, lines[0]));
+            assert!(filter.promote(lines[0], 8, false).is_none());
+            assert!(filter.promote(lines[1], 8, false).is_some());
+            assert!(reads(&filter, lines[1]) && !reads(&filter, lines[2]));
+            for line in lines {
+                filter.second.remove(line);
+            }
+        }
+    }
 }
