@@ -42,9 +42,8 @@ fn nodes_agree() {
 fn caches_agree() {
     let tally = agree(Kind::Caches, 60);
     assert!(tally.windows > tally.seeds, "{tally:?}");
-    let [interpreted, translated] = tally.asked;
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
-        assert!(translated * 3 < interpreted * 2, "{tally:?}");
+        assert!(tally.served > 100 * tally.seeds, "{tally:?}");
     } else {
         println!("skipped: the host has no AVX2 or BMI2, and misses no ways of their own");
     }

@@ -20,8 +20,6 @@ pub struct Caches {
     model: CacheModel,
     /// The filter may answer nothing.
     asks_always: bool,
-    /// References heard of since this was last taken.
-    asked: u64,
     updates: [Vec<FilterUpdate>; VCPUS as usize],
 }
 
@@ -40,7 +38,7 @@ impl Description {
             let ways = r.pick(ways);
             LevelConfig::new(64 * r.pick(sets) * u64::from(ways), ways)
         };
-        let data = level(&[2, 4, 16, 64], &[2, 4, 8, 12, 16]);
+        let data = level(&[2, 2, 4, 8, 64], &[2, 3, 4, 8, 12, 16]);
         let instruction = level(&[4, 16], &[2, 4]);
         let mut second = level(&[2, 8, 16, 64], &[2, 3, 8, 16, 20]);
         let mut third = level(&[2, 16, 64], &[4, 10, 16, 20, 24]).shared();
@@ -105,7 +103,6 @@ impl Caches {
         Caches {
             model: CacheModel::new(config, places, memory).expect("a valid hierarchy"),
             asks_always,
-            asked: 0,
             updates: Default::default(),
         }
     }
@@ -121,12 +118,6 @@ impl Caches {
             },
             false => filter,
         }
-    }
-
-    /// References heard of since the last time; None without a filter.
-    pub fn take_asked(&mut self) -> Option<u64> {
-        let asked = std::mem::take(&mut self.asked);
-        (!self.asks_always).then_some(asked)
     }
 
     /// What is to be applied to the filter of a vCPU before it runs.
@@ -171,7 +162,6 @@ impl Caches {
         reference: &MemRef,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
-        self.asked += 1;
         let outcome = self.model.reference(hits, reference, updates);
         self.keep(reference.vcpu, updates);
         if self.asks_always {
@@ -183,10 +173,7 @@ impl Caches {
     /// See [`MemoryModel::miss`].
     pub fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         assert!(!self.asks_always, "nothing is known of a set");
-        let outcome = self.model.miss(modified, oldest, reference);
-        // Else it is asked again.
-        self.asked += u64::from(outcome.is_some());
-        outcome
+        self.model.miss(modified, oldest, reference)
     }
 
     /// See [`MemoryModel::modified`].

@@ -135,6 +135,59 @@ fn field(code: &mut Vec<u8>, base: u8, index: Option<u8>, displacement: i32, r: 
     code.extend(displacement.to_le_bytes());
 }
 
+/// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever.
+pub fn walk(r: &mut Random) -> Vec<u8> {
+    let mut code = Vec::new();
+    for _ in 0..4 + r.below(12) {
+        // RBX is the next of a stream, or what RAX makes at random.
+        if r.chance(300) {
+            code.extend([0x48, 0x81, 0xc3]);
+            code.extend(r.pick(&[8_u32, 16, 64, 4096]).to_le_bytes());
+        } else {
+            // IMUL and ADD: Knuth's generator, its upper bits.
+            load(&mut code, 1, 6_364_136_223_846_793_005);
+            code.extend([0x48, 0x0f, 0xaf, 0xc1, 0x48, 0x05, 1, 0, 0, 0]);
+            code.extend([0x48, 0x89, 0xc3, 0x48, 0xc1, 0xeb, 40]);
+        }
+        let within: u32 = r.pick(&[0xff, 0x7ff, 0x1fff, 0x2ff8, 0x3ff0]);
+        code.extend([0x81, 0xe3]);
+        code.extend(within.to_le_bytes());
+        for _ in 0..1 + r.below(3) {
+            // Moves either way of one to 32 bytes, ADD to memory: RCX, XMM1 or YMM1, [RBX + displacement].
+            let access: &[u8] = r.pick(&[
+                &[0x48, 0x8b, 0x8b],
+                &[0x48, 0x8b, 0x8b],
+                &[0x48, 0x89, 0x8b],
+                &[0x8b, 0x8b],
+                &[0x0f, 0xb6, 0x8b],
+                &[0x88, 0x8b],
+                &[0x0f, 0x10, 0x8b],
+                &[0x0f, 0x11, 0x8b],
+                &[0xc5, 0xfc, 0x10, 0x8b],
+                &[0xc5, 0xfc, 0x11, 0x8b],
+                &[0x48, 0x01, 0x8b],
+            ]);
+            code.extend(access);
+            let at = WINDOW as u32 + r.pick(&[0, 0, 8, 40]);
+            code.extend(at.to_le_bytes());
+        }
+    }
+    let back = -(code.len() as i32 + 5);
+    code.push(0xe9);
+    code.extend(back.to_le_bytes());
+    // Other places lead there.
+    while code.len() < CODE_LEN {
+        if code.len().is_multiple_of(STRIDE as usize) && code.len() + 5 <= CODE_LEN {
+            let back = -(code.len() as i32 + 5);
+            code.push(0xe9);
+            code.extend(back.to_le_bytes());
+        } else {
+            code.push(0x90);
+        }
+    }
+    code
+}
+
 /// Jump to an address in 64-bit or 32-bit code, through memory; means the same in both.
 fn far_jump(code: &mut Vec<u8>, target: u64, r: &mut Random) {
     let slot = WINDOW + 0x800 + 8 * r.below(64);

@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::caches::{Caches, Description};
 use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image, STRIDE, Start, VCPUS};
 use super::platform::{Event, Machine};
-use super::program::Writer;
+use super::program::{Writer, walk};
 use crate::bare::page;
 use crate::catalogue::Group;
 use crate::generate::{registers, window};
@@ -42,7 +42,7 @@ pub enum Kind {
     Bytes,
     /// Either, on two vCPUs that take turns, with NMIs, 32-bit code among the 64-bit, and little room for translated code.
     Node,
-    /// Blocks on two such vCPUs, and every window has a real model: see [`super::caches`].
+    /// Blocks, or loads and stores without end, on two such vCPUs, and every window has a real model: see [`super::caches`].
     Caches,
 }
 
@@ -65,8 +65,8 @@ pub struct Tally {
     pub evictions: u64,
     /// Times that a model was attached or detached in the middle of a program.
     pub windows: u64,
-    /// References that a real model heard of from the interpreter and from the translator, where both had a filter.
-    pub asked: [u64; 2],
+    /// Misses of a real model's first level that translated code served itself.
+    pub served: u64,
     /// NMIs.
     pub nmis: u64,
     /// Slices that began in 32-bit code.
@@ -345,6 +345,7 @@ impl Pair {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
             let code = match self.kind {
+                Kind::Caches if r.chance(700) => walk(r),
                 Kind::Blocks | Kind::Caches => writer.blocks(r),
                 Kind::Bytes => writer.bytes(r),
                 Kind::Node if r.chance(700) => writer.blocks(r),
@@ -381,6 +382,7 @@ impl Pair {
         for vcpu in &self.sides[1].vcpus {
             tally.translations += vcpu.translations() as u64;
             tally.evictions += vcpu.activity().evictions;
+            tally.served += vcpu.activity().served;
         }
         Ok(())
     }
@@ -519,13 +521,6 @@ impl Pair {
                 // The kernel of a node tells other vCPUs before it goes on.
                 mapped = now_mapped;
                 self.shoot_down(turn);
-            }
-            if let [Some(a), Some(b)] = self.sides.each_mut().map(|s| s.machine.real.as_mut()) {
-                let asked = [a, b].map(Caches::take_asked);
-                if let [Some(a), Some(b)] = asked {
-                    tally.asked[0] += a;
-                    tally.asked[1] += b;
-                }
             }
             for side in &mut self.sides {
                 tally.events += side.machine.log.len() as u64;

@@ -286,8 +286,10 @@ impl Translations {
 pub struct Activity {
     /// Times that it was entered.
     pub entries: u64,
-    /// Look-ups that missed.
+    /// Look-ups that missed, and what they led to was called.
     pub misses: u64,
+    /// Look-ups that missed and were served by machine code ([`tables`]).
+    pub served: u64,
     /// Operations carried out by the interpreter on its behalf.
     pub interpreted: u64,
     /// Times that all of it was thrown away for want of room.

@@ -38,7 +38,7 @@ impl Way<'_> {
         a.mr(Code::Mov_rm64_r64, indexed_field(LEAST, R11), RAX);
         a.m(
             Code::Inc_rm64,
-            field_of_cpu(field!(activity) + offset_of!(Activity, misses)),
+            field_of_cpu(field!(activity) + offset_of!(Activity, served)),
         );
         a.load(RAX, field!(linear));
         a.ri(Code::And_rm32_imm8, EAX, SecondLevel::LINE as i32 - 1);
