@@ -41,6 +41,8 @@ const KERNEL_STACK: u64 = 0x1_6000;
 /// Where [`CODE`] lies.
 pub const CODE_PHYSICAL: u64 = 0x1_8000;
 const WINDOW_PHYSICAL: u64 = 0x2_0000;
+/// The data pages again, as they are at first.
+pub const WINDOW_ALIAS: u64 = WINDOW + 0x10_0000;
 const DEVICE_PHYSICAL: u64 = 0xd000_0000;
 /// Other memory for a page of code or data lies behind the four pages.
 const OTHER: u64 = 0x4000;
@@ -108,6 +110,7 @@ impl Image {
             let write = if k < WRITABLE_LEN as u64 / PAGE { W } else { 0 };
             let bits = P | U | NX | write | if k == 1 { 0 } else { A | D };
             entries[4 + k as usize] = map(WINDOW + k * PAGE, (WINDOW_PHYSICAL + k * PAGE) | bits);
+            map(WINDOW_ALIAS + k * PAGE, (WINDOW_PHYSICAL + k * PAGE) | bits);
         }
         map(DEVICE, DEVICE_PHYSICAL | P | W | U | NX);
         assert!(tables.end() <= IDT);

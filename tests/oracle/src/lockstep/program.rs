@@ -2,7 +2,7 @@
 
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
-use super::guest::{ALIAS, CODE_LEN, COMPATIBLE_CS, DEVICE, STRIDE, USER_CS};
+use super::guest::{ALIAS, CODE_LEN, COMPATIBLE_CS, DEVICE, STRIDE, USER_CS, WINDOW_ALIAS};
 use crate::catalogue::Group;
 use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
@@ -168,7 +168,8 @@ pub fn walk(r: &mut Random) -> Vec<u8> {
                 &[0x48, 0x01, 0x8b],
             ]);
             code.extend(access);
-            let at = WINDOW as u32 + r.pick(&[0, 0, 8, 40]);
+            let pages = r.pick(&[WINDOW, WINDOW, WINDOW, WINDOW_ALIAS]);
+            let at = pages as u32 + r.pick(&[0, 0, 8, 40]);
             code.extend(at.to_le_bytes());
         }
     }
