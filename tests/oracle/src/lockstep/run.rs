@@ -263,6 +263,8 @@ struct Pair {
     configuration: String,
     /// The filter of the last window.
     shape: Option<FilterGeometry>,
+    /// The program is a [`walk`].
+    walks: bool,
 }
 
 impl Pair {
@@ -315,6 +317,7 @@ impl Pair {
             random: r,
             sides: [side(Translate::Never)?, side(Translate::After(after))?],
             shape: None,
+            walks: false,
             turn: 0,
             configuration: format!(
                 "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}"
@@ -344,8 +347,10 @@ impl Pair {
         for program in 0..PROGRAMS {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
+            let walks = self.kind == Kind::Caches && r.chance(700);
+            self.walks = walks;
             let code = match self.kind {
-                Kind::Caches if r.chance(700) => walk(r),
+                Kind::Caches if walks => walk(r),
                 Kind::Blocks | Kind::Caches => writer.blocks(r),
                 Kind::Bytes => writer.bytes(r),
                 Kind::Node if r.chance(700) => writer.blocks(r),
@@ -441,7 +446,8 @@ impl Pair {
         });
         let real =
             (geometry.is_some() && self.kind == Kind::Caches).then(|| Description::random(r));
-        let mut asks_always = real.is_some() && r.chance(500);
+        // Other programs change where a page lies without saying so, and who has a filter may notice later.
+        let mut asks_always = real.is_some() && self.walks && r.chance(500);
         for side in &mut self.sides {
             for vcpu in &mut side.vcpus {
                 vcpu.flush_counters(&mut side.machine);
