@@ -63,7 +63,8 @@ pub struct SoftVcpu {
 }
 
 // SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks that `code` keeps alive and that are used under
-// its lock, and to a platform only while `run` is on the stack; a vCPU is used by one thread at a time.
+// its lock, to tables that a model lends, only while it is attached, and to a platform only while `run` is on the stack; a
+// vCPU is used by one thread at a time, and so is the model of its node, with it.
 unsafe impl Send for SoftVcpu {}
 
 impl SoftVcpu {
