@@ -288,7 +288,7 @@ pub struct Activity {
     pub entries: u64,
     /// Look-ups that missed, and what they led to was called.
     pub misses: u64,
-    /// Look-ups that missed and were served by machine code ([`tables`]).
+    /// Look-ups that missed and were served by translated code itself.
     pub served: u64,
     /// Operations carried out by the interpreter on its behalf.
     pub interpreted: u64,
