@@ -276,6 +276,11 @@ pub fn at(base: Register) -> MemoryOperand {
     MemoryOperand::with_base(base)
 }
 
+/// A word of 32 bits, by its number from where a register points to.
+pub fn word_of(base: Register, number: Register) -> MemoryOperand {
+    MemoryOperand::new(base, number, 4, 0, 0, false, Register::None)
+}
+
 /// Memory at a register and a displacement.
 pub fn at_offset(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ_size(base, displacement, 1)

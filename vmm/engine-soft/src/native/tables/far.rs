@@ -11,7 +11,7 @@ use super::{
     EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, STATE,
     STATES, TABLES, THIRD, Way, count, table,
 };
-use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
+use crate::native::assembler::{Assembler, Label, at, at_offset, cc, word_of};
 use crate::native::registers::sized;
 
 use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
@@ -34,26 +34,31 @@ impl Way<'_> {
 
     fn far_or_slow(&self, a: &mut Assembler, entered: Label) -> Placed {
         let (second, third) = (self.outer(1), self.outer(2));
-        let memory = a.label();
+        let (memory, way) = (a.label(), R9);
         third.set(a, LINE, THIRD);
         self.prefetch(a, third);
         let placed = self.place(a);
         self.check_inside_second(a, second);
         third.tag(a, LINE);
         third.look_for(a);
-        let way = R9;
         third.find(a, THIRD, way, memory);
-        let word = MemoryOperand::new(THIRD, way, 4, 0, 0, false, Register::None);
+        self.take_from_third(a, second, third, way);
+        a.jmp(entered);
+        a.bind(memory);
+        self.take_from_memory(a, second, third);
+        a.jmp(entered);
+        placed
+    }
+
+    /// The third level has the line in this way.
+    fn take_from_third(&self, a: &mut Assembler, second: Cache, third: Cache, way: Register) {
+        let word = word_of(THIRD, way);
         a.rm(Code::Mov_r32_rm32, EAX, word);
         self.permit(a, word, EXCLUSIVE_STATE, Others::InThird);
         // From here on it is done.
         let events = &self.shape.events;
-        let missed = |a: &mut Assembler| {
-            count(a, self.of(events.miss[0]));
-            count(a, self.of(events.miss[1]));
-        };
         self.tallies(a);
-        missed(a);
+        self.count_inner_misses(a);
         count(a, self.of(events.hit[2]));
         a.constant(STALL, self.of(events.stall[1]).into());
         self.leave_inner(a, second);
@@ -66,22 +71,22 @@ impl Way<'_> {
         third.renew(a, THIRD, way, R11);
         self.state_inside(a, R11);
         self.enter_inner(a, second);
-        a.jmp(entered);
+    }
 
-        a.bind(memory);
-        // The peers' sets are as far from their first words.
+    /// No cache has it. Its tag is still looked for.
+    fn take_from_memory(&self, a: &mut Assembler, second: Cache, third: Cache) {
         for peer in 0..self.shape.peers {
-            a.rm(Code::Mov_r64_rm64, R13, self.peer(peer));
-            a.rr(Code::Add_r64_rm64, R13, THIRD);
-            a.rm(Code::Sub_r64_rm64, R13, third.words());
+            self.set_of_peer(a, third, peer, R13);
             third.has(a, R13);
             a.jcc(cc::NE, self.slow);
         }
         self.check_inside_third(a, second, third);
         a.copy(RAX, LINE);
         self.check_home(a);
+        // From here on it is done.
+        let events = &self.shape.events;
         self.tallies(a);
-        missed(a);
+        self.count_inner_misses(a);
         count(a, self.of(events.miss[2]));
         a.constant(STALL, self.of(events.stall[2]).into());
         self.request(a, events.memory[0], 0);
@@ -113,11 +118,16 @@ impl Way<'_> {
         a.copy(R11, RAX);
         third.enter(a, THIRD, R11);
         self.enter_inner(a, second);
-        a.jmp(entered);
-        placed
     }
 
-    /// The host brings the sets of the outermost level nearer: they are large. Uses RAX, R11 and R13.
+    /// The first two levels have missed. RAX are the tallies.
+    fn count_inner_misses(&self, a: &mut Assembler) {
+        for level in 0..2 {
+            count(a, self.of(self.shape.events.miss[level]));
+        }
+    }
+
+    /// The host brings the sets of the outermost level nearer: they are large. Uses R13.
     fn prefetch(&self, a: &mut Assembler, third: Cache) {
         let set = |a: &mut Assembler, set| {
             a.m(Code::Prefetcht0_m8, at(set));
@@ -129,15 +139,17 @@ impl Way<'_> {
         };
         set(a, THIRD);
         for peer in 0..self.shape.peers {
-            a.rm(Code::Mov_r64_rm64, R13, self.peer(peer));
-            a.rr(Code::Add_r64_rm64, R13, THIRD);
-            a.rm(Code::Sub_r64_rm64, R13, third.words());
+            self.set_of_peer(a, third, peer, R13);
             set(a, R13);
         }
     }
 
-    fn peer(&self, peer: usize) -> MemoryOperand {
-        at_offset(TABLES, (offset_of!(Tables, peers) + 8 * peer) as i64)
+    /// `set` becomes the line's set in a peer: as far from its first word as [`THIRD`] is from the third's.
+    fn set_of_peer(&self, a: &mut Assembler, third: Cache, peer: usize, set: Register) {
+        let words = offset_of!(Tables, peers) + 8 * peer;
+        a.rm(Code::Mov_r64_rm64, set, at_offset(TABLES, words as i64));
+        a.rr(Code::Add_r64_rm64, set, THIRD);
+        a.rm(Code::Sub_r64_rm64, set, third.words());
     }
 
     /// Go on where no first level has the line that leaves the second. Uses RAX, R11 and R13.
@@ -223,7 +235,7 @@ impl Way<'_> {
             at_offset(home, offset_of!(Recent, home) as i64),
         );
         a.rm(Code::Mov_r64_rm64, latency, at_offset(TABLES, rows as i64));
-        let cycles = MemoryOperand::new(latency, home, 4, 0, 0, false, Register::None);
+        let cycles = word_of(latency, home);
         a.rm(Code::Mov_r32_rm32, R11D, cycles);
         a.rm(Code::Cmp_r32_rm32, sized(home, 4), table!(socket));
         a.constant(tally, near);

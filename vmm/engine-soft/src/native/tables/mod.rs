@@ -22,7 +22,9 @@ use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Tally;
 use nodescope_plugin_api::tables::{Tables, TablesShape};
 
-use super::assembler::{Assembler, CPU, Label, at, at_offset, cc, field_of_cpu, indexed_field};
+use super::assembler::{
+    Assembler, CPU, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of,
+};
 use super::registers::sized;
 use super::runtime::{field, xmm, ymm};
 use crate::cpu::Cpu;
@@ -404,11 +406,7 @@ impl Way<'_> {
             a.bind(search);
             cache.look_for(a);
             cache.find(a, word, way, next);
-            a.rm(
-                Code::Lea_r64_m,
-                word,
-                MemoryOperand::new(word, way, 4, 0, 0, false, Register::None),
-            );
+            a.rm(Code::Lea_r64_m, word, word_of(word, way));
             a.jmp(found);
             a.bind(level_done);
         }
@@ -466,7 +464,7 @@ impl Way<'_> {
         a.ri(Code::Shr_rm64_imm8, set, LINE_SHIFT);
         data.set(a, set, set);
         data.find(a, set, way, absent);
-        let word = MemoryOperand::new(set, way, 4, 0, 0, false, Register::None);
+        let word = word_of(set, way);
         a.rm(Code::Lea_r64_m, set, word);
         a.rm(Code::Mov_r32_rm32, sized(way, 4), at(PLACE));
         a.rm(Code::Mov_r32_rm32, EAX, at(set));

@@ -1,10 +1,10 @@
 //! The second level has the line, and nobody else is asked.
 
-use iced_x86::{Code, MemoryOperand, Register};
+use iced_x86::{Code, Register};
 use nodescope_plugin_api::tables::STATE_BITS;
 
 use super::{LINE, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count};
-use crate::native::assembler::{Assembler, Label, at};
+use crate::native::assembler::{Assembler, Label, at, word_of};
 
 use Register::{EAX, R11, R11D, RBX};
 
@@ -18,7 +18,7 @@ impl Way<'_> {
         second.tag(a, LINE);
         second.look_for(a);
         second.find(a, SECOND, way, far);
-        let word = MemoryOperand::new(SECOND, way, 4, 0, 0, false, Register::None);
+        let word = word_of(SECOND, way);
         a.rm(Code::Mov_r32_rm32, EAX, word);
         let holders = (1 << second.shape.tag_shift) - (1 << STATE_BITS);
         let others = Others::Constant(holders & !self.shape.data_bit);
