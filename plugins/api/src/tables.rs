@@ -30,11 +30,28 @@ pub enum WordState {
 /// Bits of a [`WordState`].
 pub const STATE_BITS: u32 = 3;
 
+/// A number of sets, as a line's number is divided by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetCount {
+    /// By shifting: log2 of the number. The first two levels' are such.
+    Power(u32),
+    /// By multiplication: the quotient is the upper half of the 128-bit product of twice the line's number and `factor`, shifted right by
+    /// `shift`.
+    Other {
+        /// The number.
+        sets: u32,
+        /// See above.
+        factor: u64,
+        /// See above.
+        shift: u32,
+    },
+}
+
 /// The sets of one cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetShape {
-    /// log2 of their number.
-    pub sets_shift: u32,
+    /// How many there are.
+    pub sets: SetCount,
     /// Lines of a set.
     pub ways: u32,
     /// Words from one set to the next, a multiple of 4; those beyond the ways are 0.

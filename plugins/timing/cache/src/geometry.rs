@@ -1,6 +1,6 @@
 //! Where the lines of one cache are.
 
-use nodescope_plugin_api::tables::{STATE_BITS, SetShape};
+use nodescope_plugin_api::tables::{STATE_BITS, SetCount, SetShape};
 
 /// One cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient plus one.
 #[derive(Clone, Copy, Debug)]
@@ -81,15 +81,21 @@ impl Geometry {
         }
     }
 
-    /// For who is lent the cache; None where a line's set is not found by shifting.
-    pub(crate) fn set_shape(&self) -> Option<SetShape> {
-        let power = self.sets.is_power_of_two() && self.stride.is_multiple_of(4);
-        power.then_some(SetShape {
-            sets_shift: self.sets.trailing_zeros(),
+    /// For who is lent the cache.
+    pub(crate) fn set_shape(&self) -> SetShape {
+        SetShape {
+            sets: match self.divisor {
+                Divisor::Power(log) => SetCount::Power(log.into()),
+                Divisor::Other(Reciprocal { factor, shift }) => SetCount::Other {
+                    sets: self.sets,
+                    factor,
+                    shift: shift.into(),
+                },
+            },
             ways: self.ways,
             stride: self.stride,
             tag_shift: self.tag_shift.into(),
-        })
+        }
     }
 
     /// 32-bit words in a line of the host.

@@ -5,8 +5,8 @@ use std::ptr::{NonNull, null, null_mut};
 
 use nodescope_plugin_api::Access;
 use nodescope_plugin_api::tables::{
-    MOST_INSIDE, MOST_PEERS, MemoryTables, Recent, STATE_BITS, SetShape, TableEvents, Tables,
-    TablesShape, WordState,
+    MOST_INSIDE, MOST_PEERS, MemoryTables, Recent, STATE_BITS, TableEvents, Tables, TablesShape,
+    WordState,
 };
 
 use crate::events::{AtLevel, Between, Events};
@@ -66,9 +66,8 @@ impl Hierarchy<u32> {
             return None;
         }
         let shape = |geometry: &Geometry| {
-            geometry
-                .set_shape()
-                .filter(|shape: &SetShape| shape.stride <= LONGEST)
+            let shape = geometry.set_shape();
+            (shape.stride <= LONGEST).then_some(shape)
         };
         let bit = |bit: u16| u32::from(bit) << STATE_BITS;
         let for_fetches = (instruction != NONE).then(|| *self.nodes.get(instruction));

@@ -41,7 +41,7 @@ impl Description {
         let data = level(&[2, 2, 4, 8, 64], &[2, 3, 4, 8, 12, 16]);
         let instruction = level(&[4, 16], &[2, 4]);
         let mut second = level(&[2, 8, 16, 64], &[2, 3, 8, 16, 20]);
-        let mut third = level(&[2, 16, 64], &[4, 10, 16, 20, 24]).shared();
+        let mut third = level(&[2, 16, 64, 3, 12, 40], &[4, 10, 16, 20, 24]).shared();
         // Each is as large as what is inside.
         while second.size < data.size.max(instruction.size) {
             second.size *= 2;

@@ -20,7 +20,7 @@ use std::ptr::NonNull;
 
 use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Tally;
-use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
 
 use super::assembler::{
     Assembler, CPU, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of,
@@ -77,6 +77,8 @@ struct Way<'a> {
     shape: &'a TablesShape,
     /// log2 of the lanes of a set in the filter.
     lane_shift: u32,
+    /// log2 of the sets of the first level.
+    first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
     cpi: u32,
     kernel: bool,
@@ -134,6 +136,9 @@ impl Cpu {
 
     /// None where there is no room for code.
     fn ways(&mut self, shape: TablesShape, lane_shift: u32) -> Option<Ways> {
+        let SetCount::Power(first_sets) = shape.levels[0].sets else {
+            return None;
+        };
         let cpi = self.cpi.value();
         let translations = &mut self.code().translations;
         let key = (shape, lane_shift, cpi);
@@ -149,6 +154,7 @@ impl Cpu {
                 let way = Way {
                     shape: &shape,
                     lane_shift,
+                    first_sets,
                     cpi,
                     kernel,
                     write,
@@ -443,7 +449,7 @@ impl Way<'_> {
         a.ri(
             Code::Shr_rm64_imm8,
             RAX,
-            LINE_SHIFT + data.shape.sets_shift as i32,
+            LINE_SHIFT + self.first_sets as i32,
         );
         a.ri(Code::Add_rm32_imm8, EAX, 1);
         a.ri(Code::Shl_rm32_imm8, EAX, data.shape.tag_shift as i32);

@@ -3,13 +3,13 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
-use nodescope_plugin_api::tables::{SetShape, Tables};
+use nodescope_plugin_api::tables::{SetCount, SetShape, Tables};
 
 use super::TABLES;
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
 use crate::native::registers::sized;
 
-use Register::{EAX, RAX, XMM0, XMM1, XMM2, XMM3, XMM4};
+use Register::{EAX, RAX, RDX, XMM0, XMM1, XMM2, XMM3, XMM4};
 
 /// Words in a vector.
 const LANES: u32 = 4;
@@ -19,6 +19,12 @@ const LANES: u32 = 4;
 pub struct Cache {
     pub shape: SetShape,
     pub number: usize,
+}
+
+fn multiply(a: &mut Assembler, register: Register, by: u32) {
+    // A cache has fewer words than fit a signed number.
+    let product = Instruction::with3(Code::Imul_r64_rm64_imm32, register, register, by as i32);
+    a.made(product);
 }
 
 impl Cache {
@@ -37,17 +43,50 @@ impl Cache {
         self.shape.ways.div_ceil(LANES)
     }
 
+    /// RAX becomes the line's number divided by the number of sets. Keeps all other registers.
+    fn quotient(self, a: &mut Assembler, line: Register) {
+        match self.shape.sets {
+            SetCount::Power(log) => {
+                a.copy(RAX, line);
+                a.ri(Code::Shr_rm64_imm8, RAX, log as i32);
+            }
+            SetCount::Other { factor, shift, .. } => {
+                a.r(Code::Push_r64, RDX);
+                a.copy(RDX, line);
+                a.rr(Code::Add_r64_rm64, RDX, RDX);
+                a.constant(RAX, factor);
+                // The upper half of the product.
+                a.rrr(Code::VEX_Mulx_r64_r64_rm64, RAX, RAX, RAX);
+                a.r(Code::Pop_r64, RDX);
+                a.ri(Code::Shr_rm64_imm8, RAX, shift as i32);
+            }
+        }
+    }
+
+    /// RAX becomes the rest: the number of the line's set. Keeps all other registers.
+    fn rest(self, a: &mut Assembler, line: Register) {
+        match self.shape.sets {
+            SetCount::Power(log) => {
+                a.rr(Code::Mov_r32_rm32, EAX, sized(line, 4));
+                a.ri(Code::And_rm32_imm32, EAX, ((1_u64 << log) - 1) as i32);
+            }
+            SetCount::Other { sets, .. } => {
+                self.quotient(a, line);
+                multiply(a, RAX, sets);
+                a.r(Code::Neg_rm64, RAX);
+                a.rr(Code::Add_r64_rm64, RAX, line);
+            }
+        }
+    }
+
     /// RAX becomes the distance of the line's set from the first word, in bytes.
     pub fn distance(self, a: &mut Assembler, line: Register) {
-        let sets = (1_u64 << self.shape.sets_shift) - 1;
         let bytes = 4 * self.shape.stride;
-        a.rr(Code::Mov_r32_rm32, EAX, sized(line, 4));
-        a.ri(Code::And_rm32_imm32, EAX, sets as i32);
+        self.rest(a, line);
         if bytes.is_power_of_two() {
             a.ri(Code::Shl_rm64_imm8, RAX, bytes.trailing_zeros() as i32);
         } else {
-            let product = Instruction::with3(Code::Imul_r64_rm64_imm32, RAX, RAX, bytes as i32);
-            a.made(product);
+            multiply(a, RAX, bytes);
         }
     }
 
@@ -60,8 +99,7 @@ impl Cache {
 
     /// RAX becomes the line's tag, where a word has it.
     pub fn tag(self, a: &mut Assembler, line: Register) {
-        a.copy(RAX, line);
-        a.ri(Code::Shr_rm64_imm8, RAX, self.shape.sets_shift as i32);
+        self.quotient(a, line);
         a.ri(Code::Add_rm32_imm8, EAX, 1);
         a.ri(Code::Shl_rm32_imm8, EAX, self.shape.tag_shift as i32);
     }
@@ -202,7 +240,6 @@ impl Cache {
 
     /// Put the line that a word of this cache stands for into `line`, with the rest that `like` has. Uses RAX.
     pub fn line_of(self, a: &mut Assembler, word: Register, like: Register, line: Register) {
-        let sets = (1_u64 << self.shape.sets_shift) - 1;
         a.rr(Code::Mov_r32_rm32, sized(line, 4), sized(word, 4));
         a.ri(
             Code::Shr_rm32_imm8,
@@ -210,9 +247,11 @@ impl Cache {
             self.shape.tag_shift as i32,
         );
         a.ri(Code::Sub_rm64_imm8, line, 1);
-        a.ri(Code::Shl_rm64_imm8, line, self.shape.sets_shift as i32);
-        a.rr(Code::Mov_r32_rm32, EAX, sized(like, 4));
-        a.ri(Code::And_rm32_imm32, EAX, sets as i32);
-        a.rr(Code::Or_r64_rm64, line, RAX);
+        match self.shape.sets {
+            SetCount::Power(log) => a.ri(Code::Shl_rm64_imm8, line, log as i32),
+            SetCount::Other { sets, .. } => multiply(a, line, sets),
+        }
+        self.rest(a, like);
+        a.rr(Code::Add_r64_rm64, line, RAX);
     }
 }
