@@ -144,6 +144,12 @@ pub struct Recent {
 }
 
 impl Recent {
+    /// All addresses have the first home.
+    pub const ALL: Recent = Recent {
+        start: 0,
+        last: u64::MAX,
+        home: 0,
+    };
     /// No address.
     pub const NONE: Recent = Recent {
         start: 1,

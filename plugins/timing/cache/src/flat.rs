@@ -1,5 +1,6 @@
 //! Main memory of one latency, for a node without NUMA.
 
+use nodescope_plugin_api::tables::{MemoryTables, Recent};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef};
 
 /// Memory that is local to every socket. Write-backs are posted and cost nothing.
@@ -30,5 +31,13 @@ impl MemoryTimingModel for FlatMemory {
 
     fn integral(&self) -> bool {
         true
+    }
+
+    fn tables(&self, _socket: u16) -> Option<MemoryTables> {
+        Some(MemoryTables {
+            recent: &Recent::ALL,
+            latencies: [&raw const self.latency, &0],
+            socket: 0,
+        })
     }
 }

@@ -6,10 +6,10 @@ use std::ptr::NonNull;
 
 use nodescope_plugin_api::tables::{Tables, TablesShape};
 use nodescope_plugin_api::{
-    Access, Context, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission,
-    Privilege, Statistic, VcpuPlace,
+    Access, Context, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTimingModel,
+    Outcome, Permission, Privilege, Statistic, VcpuPlace,
 };
-use nodescope_plugin_cache::{CacheConfig, CacheModel, LevelConfig};
+use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
 use super::guest::{USED, VCPUS};
@@ -28,7 +28,8 @@ pub struct Caches {
 pub struct Description {
     config: CacheConfig,
     places: Vec<VcpuPlace>,
-    memory: NumaConfig,
+    /// None: all of it is as far.
+    memory: Option<NumaConfig>,
 }
 
 impl Description {
@@ -83,7 +84,9 @@ impl Description {
         Description {
             config,
             places,
-            memory: NumaConfig::contiguous(sockets, bytes),
+            memory: r
+                .chance(800)
+                .then(|| NumaConfig::contiguous(sockets, bytes)),
         }
     }
 }
@@ -99,7 +102,10 @@ impl Caches {
             places,
             memory,
         } = description;
-        let memory = Box::new(Numa::new(memory).expect("a valid memory"));
+        let memory: Box<dyn MemoryTimingModel> = match memory {
+            Some(memory) => Box::new(Numa::new(memory).expect("a valid memory")),
+            None => Box::new(FlatMemory::default()),
+        };
         Caches {
             model: CacheModel::new(config, places, memory).expect("a valid hierarchy"),
             asks_always,
