@@ -9,7 +9,8 @@
 //! - a bit for each cache inside that may hold the line;
 //! - the *tag*: the line's number divided by the number of sets, plus one. The set is the rest.
 //!
-//! The first level's sets are not in order: the engine's filter knows that ([`crate::FilterGeometry::data_ways`]).
+//! The first level's sets are not in order: the engine's filter knows that ([`crate::FilterGeometry::data_ways`]), and where a set is full
+//! the engine may exchange its words.
 
 use crate::Tally;
 
