@@ -364,7 +364,8 @@ impl DataFilter {
             let wanted = SecondLevel::tag(tag, self.privilege);
             let lanes = self.second.sets.lanes(self.second.sets.set(linear));
             elsewhere |= lanes.into_iter().any(|lane| {
-                self.second.linear[lane] == wanted && self.second.places[lane].host() != here
+                let known = &self.second.known[lane];
+                known.linear == wanted && known.place.host() != here
             });
         }
         if elsewhere {
@@ -526,11 +527,11 @@ impl DataFilter {
         let wanted = SecondLevel::tag(tag, privilege);
         let lanes = self.second.sets.lanes(self.second.sets.set(linear));
         let lane = lanes.start
-            + self.second.linear[lanes]
+            + self.second.known[lanes]
                 .iter()
-                .position(|&t| t == wanted)?;
-        let host = self.second.places[lane].host();
-        let mut writes = self.second.places[lane].writes();
+                .position(|known| known.linear == wanted)?;
+        let place = self.second.known[lane].place;
+        let (host, mut writes) = (place.host(), place.writes());
         if write && writes != Writes::Pass {
             let line = self.second.sets.lines[lane];
             if writes != Writes::Exclusive || !self.second.modified.note(line) {
@@ -566,7 +567,7 @@ impl DataFilter {
             let e = &mut self.entries[slot];
             // Entries of sets that are kept are made of lanes, and those have no physical address at hand.
             let there = match lane {
-                Some(lane) => e.host == self.second.places[lane].host(),
+                Some(lane) => e.host == self.second.known[lane].place.host(),
                 None => !kept && e.physical == update.line,
             };
             if there {

@@ -17,5 +17,5 @@ mod tests;
 pub use data::{DataFilter, Entry, FilterLayout};
 pub use instruction::InstructionFilter;
 pub use isa::{Avx2, Baseline, Isa};
-pub use second::{Modified, SecondLevel, Writes};
+pub use second::{Known, Modified, SecondLevel, Writes};
 pub use sets::{NONE, Position, Sets, TICK};

@@ -10,15 +10,30 @@ use super::sets::{LANES, Sets};
 pub struct SecondLevel {
     /// Which lines, and their order.
     pub sets: Sets,
-    /// First linear address at which a lane's line was last touched, plus one for the kernel ([`SecondLevel::tag`]);
-    /// [`NOWHERE`] where there is none.
-    pub linear: [u64; LANES],
-    /// Where a lane's line is on the host, and whether it may be written at that address: see [`Place`].
-    pub places: [Place; LANES],
+    /// The lowest bits of the line's number in each lane's linear address ([`SecondLevel::key`]), so that those of a set can be
+    /// compared at a time.
+    pub keys: Keys,
+    /// Where each lane's line is.
+    pub known: [Known; LANES],
     /// Lines that became modified since the model was last told.
     pub modified: Modified,
     /// No lane has a linear address.
     pub forgotten: bool,
+}
+
+/// See [`SecondLevel::keys`]. The host compares vectors, whose addresses must be multiples of their size.
+#[repr(C, align(64))]
+pub struct Keys(pub [u32; LANES]);
+
+/// Where a line is.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(16))]
+pub struct Known {
+    /// First linear address at which the line was last touched, plus one for the kernel ([`SecondLevel::tag`]);
+    /// [`NOWHERE`] where there is none.
+    pub linear: u64,
+    /// Where it is on the host, and whether it may be written at that address.
+    pub place: Place,
 }
 
 /// Host address of a line, whose lowest bits are a [`Writes`].
@@ -125,8 +140,11 @@ impl Default for SecondLevel {
     fn default() -> Self {
         Self {
             sets: Sets::default(),
-            linear: [NOWHERE; LANES],
-            places: [Place::new(0, Writes::Forbidden); LANES],
+            keys: Keys([0; LANES]),
+            known: [Known {
+                linear: NOWHERE,
+                place: Place::new(0, Writes::Forbidden),
+            }; LANES],
             modified: Modified::EMPTY,
             forgotten: true,
         }
@@ -137,29 +155,41 @@ impl SecondLevel {
     /// Bytes of a line; no other size is kept.
     pub const LINE: u64 = 64;
 
-    /// What [`SecondLevel::linear`] has for a line's first address, where a privilege (0: user, 1: kernel) knows it.
+    /// What [`Known::linear`] has for a line's first address, where a privilege (0: user, 1: kernel) knows it.
     #[inline(always)]
     pub fn tag(line: u64, privilege: usize) -> u64 {
         line + privilege as u64
     }
 
+    /// What [`SecondLevel::keys`] has for a line's first address.
+    #[inline(always)]
+    pub fn key(line: u64) -> u32 {
+        (line / Self::LINE) as u32
+    }
+
     /// A lane's line is known at this address, by this privilege.
     #[inline(always)]
     pub fn enter(&mut self, lane: usize, privilege: usize, line: u64, place: Place) {
-        self.linear[lane] = Self::tag(line, privilege);
-        self.places[lane] = place;
+        self.keys.0[lane] = Self::key(line);
+        self.known[lane] = Known {
+            linear: Self::tag(line, privilege),
+            place,
+        };
         self.forgotten = false;
     }
 
     /// Writes to a lane's line must be asked for, or may pass.
     pub fn set_writes(&mut self, lane: usize, writes: Writes) {
-        self.places[lane] = Place::new(self.places[lane].host(), writes);
+        let place = &mut self.known[lane].place;
+        *place = Place::new(place.host(), writes);
     }
 
     /// Forget linear addresses; lines and their order stay.
     pub fn forget_linear(&mut self) {
         if !self.forgotten {
-            self.linear = [NOWHERE; LANES];
+            for known in &mut self.known {
+                known.linear = NOWHERE;
+            }
             self.forgotten = true;
         }
     }
@@ -167,7 +197,7 @@ impl SecondLevel {
     /// A line has left the cache.
     pub fn remove(&mut self, line: u64) {
         if let Some(lane) = self.sets.remove(line) {
-            self.linear[lane] = NOWHERE;
+            self.known[lane].linear = NOWHERE;
         }
     }
 
@@ -176,9 +206,9 @@ impl SecondLevel {
         if self.forgotten {
             return;
         }
-        for tag in &mut self.linear {
-            if *tag >> 12 == linear >> 12 {
-                *tag = NOWHERE;
+        for known in &mut self.known {
+            if known.linear >> 12 == linear >> 12 {
+                known.linear = NOWHERE;
             }
         }
     }

@@ -301,6 +301,8 @@ pub struct Activity {
 struct Host {
     avx: bool,
     bmi: bool,
+    /// With masks, and in vectors of all lengths.
+    avx512: bool,
     /// See [`keeps_undefined_flags`].
     keeps_flags: bool,
 }
@@ -316,6 +318,10 @@ impl Host {
                 && is_x86_feature_detected!("lzcnt")
                 && is_x86_feature_detected!("movbe")
                 && is_x86_feature_detected!("adx"),
+            avx512: is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512vl")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512dq"),
             keeps_flags: keeps_undefined_flags(),
         }
     }

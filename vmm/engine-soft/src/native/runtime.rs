@@ -256,7 +256,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
     let access = super::access::routine(&mut a, host);
-    let second_level = super::second_level::routines(&mut a);
+    let second_level = super::second_level::routines(&mut a, host);
     let routines = Routines {
         access,
         enter,

@@ -5,14 +5,15 @@ use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
 
+use super::Host;
 use super::assembler::{Assembler, CPU, Label, cc, indexed_field};
 use super::runtime::field;
 use crate::cpu::Cpu;
 use crate::filter::{
-    DataFilter, Entry, InstructionFilter, Modified, SecondLevel, Sets, TICK, Writes,
+    DataFilter, Entry, InstructionFilter, Known, Modified, SecondLevel, Sets, TICK, Writes,
 };
 
-use Register::{EAX, ESI, RAX, RCX, RDX, RSI};
+use Register::{EAX, ECX, ESI, K1, K2, RAX, RCX, RDX, RSI, YMM16};
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,8 +56,8 @@ const LANE_SHIFTS: [u32; 2] = [3, 4];
 const FILTER: usize = offset_of!(Cpu, filter);
 const SECOND: usize = FILTER + offset_of!(DataFilter, second);
 const SETS: usize = SECOND + offset_of!(SecondLevel, sets);
-const LINEAR: usize = SECOND + offset_of!(SecondLevel, linear);
-const PLACES: usize = SECOND + offset_of!(SecondLevel, places);
+const KEYS: usize = SECOND + offset_of!(SecondLevel, keys);
+const KNOWN: usize = SECOND + offset_of!(SecondLevel, known);
 const MODIFIED: usize = SECOND + offset_of!(SecondLevel, modified);
 const INSTRUCTION_SETS: usize = offset_of!(Cpu, fetch_filter) + offset_of!(InstructionFilter, sets);
 const CLOCK: usize = offset_of!(Sets, clock);
@@ -69,13 +70,13 @@ const PAIR_SHIFT: u32 = size_of::<[Entry; 2]>().trailing_zeros();
 const LINE: i32 = 64;
 
 /// Assemble all of them.
-pub fn routines(a: &mut Assembler) -> SecondLevelRoutines {
+pub fn routines(a: &mut Assembler, host: Host) -> SecondLevelRoutines {
     let mut routines = SecondLevelRoutines::default();
     for shift in LANE_SHIFTS {
         for kernel in [false, true] {
             for access in [DataAccess::Read, DataAccess::Write, DataAccess::Both] {
                 routines.data[wide(shift)][usize::from(kernel)][access as usize] =
-                    data(a, shift, kernel, access);
+                    data(a, host, shift, kernel, access);
             }
         }
         routines.instruction[wide(shift)] = instruction(a, shift);
@@ -83,18 +84,20 @@ pub fn routines(a: &mut Assembler) -> SecondLevelRoutines {
     routines
 }
 
-/// Find the lane whose word at `words` is what `key` holds, among those of the set whose first lane's offset `lane` is: goes on
+/// Find the lane whose word, by its number in the set, is what `key` holds, where `lane` is the offset of the set's first lane: goes on
 /// with the lane's own offset there, or at the label that is the answer.
-fn search(a: &mut Assembler, words: usize, key: Register, lane: Register, shift: u32) -> Label {
+fn search(
+    a: &mut Assembler,
+    words: impl Fn(usize) -> MemoryOperand,
+    key: Register,
+    lane: Register,
+    shift: u32,
+) -> Label {
     let found = a.label();
     let ways = 1 << shift;
     let hits: Vec<_> = (0..ways).map(|_| a.label()).collect();
     for (way, hit) in hits.iter().enumerate() {
-        a.mr(
-            Code::Cmp_rm64_r64,
-            indexed_field(words + 8 * way, lane),
-            key,
-        );
+        a.mr(Code::Cmp_rm64_r64, words(way), key);
         a.jcc(cc::E, if way == 0 { found } else { *hit });
     }
     let absent = a.label();
@@ -123,27 +126,83 @@ fn stamp(a: &mut Assembler, sets: usize, lane: Register, scratch: Register) {
     );
 }
 
-fn data(a: &mut Assembler, shift: u32, kernel: bool, access: DataAccess) -> u64 {
+/// RSI becomes the offset of the lane whose line has the number in RAX, by its key; `absent` where there is none. RCX is the offset of the
+/// set's entries. All lanes are compared at a time, since which one it is can hardly be foretold, in registers that no guest has: there
+/// is no AVX-512 for guests.
+fn compare_keys(a: &mut Assembler, shift: u32, absent: Label) {
+    const _: () = assert!(PAIR_SHIFT == 6);
+    let keys = |vector: usize| indexed_field(KEYS + 32 * vector, RSI);
+    a.rr(Code::Mov_r32_rm32, ESI, ECX);
+    if shift == 3 {
+        a.ri(Code::Shr_rm32_imm8, ESI, 1);
+    }
+    a.rr(Code::EVEX_Vpbroadcastd_ymm_k1z_r32, YMM16, EAX);
+    let compare = Code::EVEX_Vpcmpeqd_kr_k1_ymm_ymmm256b32;
+    a.rrm(compare, K1, YMM16, keys(0));
+    if shift == 3 {
+        a.rr(Code::VEX_Kmovb_r32_kr, EAX, K1);
+    } else {
+        a.rrm(compare, K2, YMM16, keys(1));
+        a.rrr(Code::VEX_Kunpckbw_kr_kr_kr, K1, K2, K1);
+        a.rr(Code::VEX_Kmovw_r32_kr, EAX, K1);
+    }
+    a.rr(Code::Tzcnt_r32_rm32, EAX, EAX);
+    // Set where there is none.
+    a.jcc(cc::B, absent);
+    let first = if shift == 3 {
+        RCX
+    } else {
+        a.rr(Code::Add_r64_rm64, RSI, RCX);
+        RSI
+    };
+    let lane = MemoryOperand::new(first, RAX, 8, 0, 0, false, Register::None);
+    a.rm(Code::Lea_r64_m, RSI, lane);
+}
+
+fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAccess) -> u64 {
     let half = |kernel: bool| {
         FILTER + offset_of!(DataFilter, entries) + DataFilter::LINES[usize::from(kernel)]
     };
     let (own, other) = (half(kernel), half(!kernel));
-    let place = indexed_field(PLACES, RSI);
+    let known = |field: usize| {
+        let at = (KNOWN + field) as i64;
+        MemoryOperand::new(CPU, RSI, 2, at, 1, false, Register::None)
+    };
+    let place = known(offset_of!(Known, place));
 
     let start = a.here();
     a.r(Code::Push_r64, RDX);
     a.r(Code::Push_r64, RSI);
     a.load(RDX, field!(linear));
     a.ri(Code::And_rm64_imm8, RDX, -LINE);
-    // The set's first lane, from the entry's offset.
-    a.copy(RSI, RCX);
-    if shift + 3 > PAIR_SHIFT {
-        a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - PAIR_SHIFT) as i32);
-    }
-    if kernel {
-        a.ri(Code::Add_rm64_imm8, RDX, 1);
-    }
-    let absent = search(a, LINEAR, RDX, RSI, shift);
+    let linear = known(offset_of!(Known, linear));
+    let absent = if host.avx512 {
+        let absent = a.label();
+        a.copy(RAX, RDX);
+        a.ri(Code::Shr_rm64_imm8, RAX, LINE.trailing_zeros() as i32);
+        compare_keys(a, shift, absent);
+        if kernel {
+            a.ri(Code::Add_rm64_imm8, RDX, 1);
+        }
+        // Nearly always.
+        a.mr(Code::Cmp_rm64_r64, linear, RDX);
+        a.jcc(cc::NE, absent);
+        absent
+    } else {
+        // The set's first lane, from the entry's offset.
+        a.copy(RSI, RCX);
+        if shift + 3 > PAIR_SHIFT {
+            a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - PAIR_SHIFT) as i32);
+        }
+        if kernel {
+            a.ri(Code::Add_rm64_imm8, RDX, 1);
+        }
+        let words = |way: usize| {
+            let at = (KNOWN + offset_of!(Known, linear) + size_of::<Known>() * way) as i64;
+            MemoryOperand::new(CPU, RSI, 2, at, 1, false, Register::None)
+        };
+        search(a, words, RDX, RSI, shift)
+    };
     let refused = a.label();
     if access != DataAccess::Read {
         let allowed = a.label();
@@ -210,7 +269,8 @@ fn data(a: &mut Assembler, shift: u32, kernel: bool, access: DataAccess) -> u64 
 
 fn instruction(a: &mut Assembler, shift: u32) -> u64 {
     let start = a.here();
-    let absent = search(a, INSTRUCTION_SETS + LINES, RAX, RCX, shift);
+    let lines = |way: usize| indexed_field(INSTRUCTION_SETS + LINES + 8 * way, RCX);
+    let absent = search(a, lines, RAX, RCX, shift);
     a.r(Code::Push_r64, RDX);
     stamp(a, INSTRUCTION_SETS, RCX, RDX);
     a.r(Code::Pop_r64, RDX);

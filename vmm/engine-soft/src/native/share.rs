@@ -273,6 +273,7 @@ mod tests {
         let host = Host {
             avx: true,
             bmi: true,
+            avx512: false,
             keeps_flags: false,
         };
         let plans: Vec<_> = instructions

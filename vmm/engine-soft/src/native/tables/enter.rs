@@ -11,8 +11,8 @@ use super::{
 };
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
-use crate::filter::{DataFilter, Entry, SecondLevel, Sets, TICK, Writes};
-use crate::native::assembler::{Assembler, LEFT, at_offset, cc, field_of_cpu, indexed_field};
+use crate::filter::{DataFilter, Entry, Known, SecondLevel, Sets, TICK, Writes};
+use crate::native::assembler::{Assembler, CPU, LEFT, at_offset, cc, field_of_cpu, indexed_field};
 use crate::native::registers::sized;
 use crate::native::runtime::field;
 use crate::native::{Activity, Budget};
@@ -20,8 +20,8 @@ use crate::native::{Activity, Budget};
 use Register::{EAX, ECX, R10, R11, R11D, RAX, RBX, RDX};
 
 const CLOCK: usize = SETS + offset_of!(Sets, clock);
-const LINEAR: usize = SECOND_LEVEL + offset_of!(SecondLevel, linear);
-const PLACES: usize = SECOND_LEVEL + offset_of!(SecondLevel, places);
+const KEYS: usize = SECOND_LEVEL + offset_of!(SecondLevel, keys);
+const KNOWN: usize = SECOND_LEVEL + offset_of!(SecondLevel, known);
 const FORGOTTEN: usize = SECOND_LEVEL + offset_of!(SecondLevel, forgotten);
 
 impl Way<'_> {
@@ -182,13 +182,25 @@ impl Way<'_> {
             entry(own, offset_of!(Entry, host)),
             host,
         );
-        a.copy(RAX, tag);
-        if self.kernel {
-            a.ri(Code::Add_rm64_imm8, RAX, 1);
-        }
-        a.mr(Code::Mov_rm64_r64, indexed_field(LINEAR, LANE), RAX);
+        // A lane's offset counts words of eight bytes.
+        let known = |field: usize| {
+            let at = (KNOWN + field) as i64;
+            MemoryOperand::new(CPU, LANE, 2, at, 1, false, Register::None)
+        };
+        const _: () = assert!(size_of::<Known>() == 16);
         a.rr(Code::Or_r64_rm64, writes, host);
-        a.mr(Code::Mov_rm64_r64, indexed_field(PLACES, LANE), writes);
+        a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, place)), writes);
+        a.copy(RAX, tag);
+        a.rr(Code::Mov_r32_rm32, R11D, sized(LANE, 4));
+        a.ri(Code::Shr_rm32_imm8, R11D, 1);
+        a.ri(Code::Shr_rm64_imm8, RAX, LINE_SHIFT);
+        a.mr(Code::Mov_rm32_r32, indexed_field(KEYS, R11), EAX);
+        if self.kernel {
+            a.rm(Code::Lea_r64_m, RAX, at_offset(tag, 1));
+            a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, linear)), RAX);
+        } else {
+            a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, linear)), tag);
+        }
         a.mi(Code::Mov_rm8_imm8, field_of_cpu(FORGOTTEN), 0);
         // An address that belongs to another slot.
         a.ri(Code::Xor_rm64_imm8, tag, SecondLevel::LINE as i32);
