@@ -37,10 +37,9 @@ fn stamped(stamp: u64) -> usize {
 /// A copy of what a model's first-level cache holds, made from the model's own answers: a line stays in one *lane* of its
 /// set until the model takes it away. The order within a set is a stamp that each hit beyond the most recent line renews; the
 /// model itself does not know it.
-#[repr(C)]
+// A set of eight is a line of the host.
+#[repr(C, align(64))]
 pub struct Sets {
-    /// Advances by [`TICK`] with every stamp.
-    pub clock: u64,
     /// When each line last became the most recently used of its set, and its lane, so that a set's least stamp says both.
     pub stamps: [u64; LANES],
     /// Physical lines, or [`NONE`], or [`NEVER`].
@@ -48,6 +47,8 @@ pub struct Sets {
     /// Of each set the least stamp when it was last worked out. It still is the least if a lane has it: stamps only grow, but
     /// where a line leaves, which leaves [`UNKNOWN`] here.
     pub least: [u64; SETS],
+    /// Advances by [`TICK`] with every stamp.
+    pub clock: u64,
     /// log2 of the lanes of a set; 0: nothing is kept.
     lane_shift: u32,
     /// The number of sets, minus one.

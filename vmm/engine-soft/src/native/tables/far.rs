@@ -157,7 +157,13 @@ impl Way<'_> {
         let data = (self.data(), self.shape.data_bit);
         let instruction = self.shape.instruction.map(|(shape, bit)| {
             let number = 1;
-            (Cache { shape, number }, bit)
+            let avx512 = self.avx512;
+            let cache = Cache {
+                shape,
+                number,
+                avx512,
+            };
+            (cache, bit)
         });
         let line = R11;
         for (inside, bit) in std::iter::once(data).chain(instruction) {

@@ -31,7 +31,9 @@ use crate::cpu::Cpu;
 use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
 use sets::Cache;
 
-use Register::{EAX, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI};
+use Register::{
+    EAX, K1, K2, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI, ZMM16,
+};
 
 /// The tables.
 const TABLES: Register = RDX;
@@ -56,7 +58,8 @@ const STATE: Register = R9;
 
 /// Registers that a way changes beside RAX, RCX and what its caller has put away, RSI and RDX. Who uses R13 puts it away itself.
 const CHANGED: [Register; 8] = [RDI, R8, R9, R10, R11, R12, RBX, RBP];
-/// Vector registers that it changes.
+/// Vector registers that it changes, where the host has no AVX-512: else it takes those from the sixteenth on, and masks, which no guest
+/// has.
 const VECTORS: usize = 5;
 
 const FILTER: usize = offset_of!(Cpu, filter);
@@ -81,6 +84,7 @@ struct Way<'a> {
     first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
     cpi: u32,
+    avx512: bool,
     kernel: bool,
     write: bool,
     /// Where nothing can be done.
@@ -140,6 +144,7 @@ impl Cpu {
             return None;
         };
         let cpi = self.cpi.value();
+        let avx512 = self.native.host.avx512;
         let translations = &mut self.code().translations;
         let key = (shape, lane_shift, cpi);
         if let Some((_, ways)) = translations.ways.iter().find(|(made, _)| *made == key) {
@@ -156,6 +161,7 @@ impl Cpu {
                     lane_shift,
                     first_sets,
                     cpi,
+                    avx512,
                     kernel,
                     write,
                     slow,
@@ -228,14 +234,18 @@ impl Way<'_> {
         for register in CHANGED {
             a.r(Code::Push_r64, register);
         }
-        vectors(a, false);
+        if !self.avx512 {
+            vectors(a, false);
+        }
         let begun = self.begin(a);
         let (far, entered, done) = (a.label(), a.label(), a.label());
         let placed = self.near(a, far);
         a.bind(entered);
         self.enter(a);
         a.bind(done);
-        vectors(a, true);
+        if !self.avx512 {
+            vectors(a, true);
+        }
         for register in CHANGED.into_iter().rev() {
             a.r(Code::Pop_r64, register);
         }
@@ -257,6 +267,7 @@ impl Way<'_> {
         Cache {
             shape: self.shape.levels[0],
             number: 0,
+            avx512: self.avx512,
         }
     }
 
@@ -264,6 +275,7 @@ impl Way<'_> {
         Cache {
             shape: self.shape.levels[level],
             number: level + 1,
+            avx512: self.avx512,
         }
     }
 
@@ -310,19 +322,7 @@ impl Way<'_> {
         a.rm(Code::Add_r64_rm64, RAX, physical);
         a.copy(LINE, RAX);
         a.ri(Code::Shr_rm64_imm8, LINE, LINE_SHIFT);
-        // It may be there under another address.
-        a.rr(Code::VEX_Vmovq_xmm_rm64, xmm(0), RAX);
-        a.rr(Code::VEX_Vpbroadcastq_xmm_xmmm64, xmm(0), xmm(0));
-        for pair in 0..1 << (self.lane_shift - 1) {
-            let lines = indexed_field(LINES + 16 * pair, FIRST_LANE);
-            let to = if pair == 0 { xmm(1) } else { xmm(2) };
-            a.rrm(Code::VEX_Vpcmpeqq_xmm_xmm_xmmm128, to, xmm(0), lines);
-            if pair > 0 {
-                a.rrr(Code::VEX_Vpor_xmm_xmm_xmmm128, xmm(1), xmm(1), xmm(2));
-            }
-        }
-        a.rr(Code::VEX_Vptest_xmm_xmmm128, xmm(1), xmm(1));
-        a.jcc(cc::NE, self.slow);
+        self.check_absent(a);
         a.rm(Code::Cmp_r64_rm64, LINE, table!(limit));
         a.jcc(cc::AE, self.slow);
         a.rm(
@@ -342,6 +342,37 @@ impl Way<'_> {
             modified,
             told,
         }
+    }
+
+    /// Go on where the line, whose address is in RAX, is not there under another linear address.
+    fn check_absent(&self, a: &mut Assembler) {
+        if self.avx512 {
+            a.rr(Code::EVEX_Vpbroadcastq_zmm_k1z_r64, ZMM16, RAX);
+            for eight in 0..1 << (self.lane_shift - 3) {
+                let to = if eight == 0 { K1 } else { K2 };
+                let lines = indexed_field(LINES + 64 * eight, FIRST_LANE);
+                let equal = Code::EVEX_Vpcmpeqq_kr_k1_zmm_zmmm512b64;
+                a.rrm(equal, to, ZMM16, lines);
+                if eight > 0 {
+                    a.rrr(Code::VEX_Korb_kr_kr_kr, K1, K1, K2);
+                }
+            }
+            a.rr(Code::VEX_Kortestb_kr_kr, K1, K1);
+            a.jcc(cc::NE, self.slow);
+            return;
+        }
+        a.rr(Code::VEX_Vmovq_xmm_rm64, xmm(0), RAX);
+        a.rr(Code::VEX_Vpbroadcastq_xmm_xmmm64, xmm(0), xmm(0));
+        for pair in 0..1 << (self.lane_shift - 1) {
+            let lines = indexed_field(LINES + 16 * pair, FIRST_LANE);
+            let to = if pair == 0 { xmm(1) } else { xmm(2) };
+            a.rrm(Code::VEX_Vpcmpeqq_xmm_xmm_xmmm128, to, xmm(0), lines);
+            if pair > 0 {
+                a.rrr(Code::VEX_Vpor_xmm_xmm_xmmm128, xmm(1), xmm(1), xmm(2));
+            }
+        }
+        a.rr(Code::VEX_Vptest_xmm_xmmm128, xmm(1), xmm(1));
+        a.jcc(cc::NE, self.slow);
     }
 
     fn begin_cold(&self, a: &mut Assembler, begun: Begun) {

@@ -9,7 +9,10 @@ use super::TABLES;
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
 use crate::native::registers::sized;
 
-use Register::{EAX, RAX, RDX, XMM0, XMM1, XMM2, XMM3, XMM4};
+use Register::{
+    EAX, K1, K2, K3, RAX, RDX, XMM0, XMM1, XMM2, XMM3, XMM4, XMM16, XMM17, XMM18, YMM16, YMM17,
+    YMM18, YMM19,
+};
 
 /// Words in a vector.
 const LANES: u32 = 4;
@@ -19,6 +22,32 @@ const LANES: u32 = 4;
 pub struct Cache {
     pub shape: SetShape,
     pub number: usize,
+    /// The host has AVX-512: masks, and vector registers that are nobody else's ([`super::VECTORS`]).
+    pub avx512: bool,
+}
+
+/// Words that one instruction takes, where the host has AVX-512.
+#[derive(Clone, Copy)]
+struct Chunk {
+    /// Number of the first.
+    first: u32,
+    /// Eight of them; else four.
+    wide: bool,
+}
+
+impl Chunk {
+    fn words(self) -> u32 {
+        if self.wide { 8 } else { 4 }
+    }
+
+    fn pick<T>(self, wide: T, narrow: T) -> T {
+        if self.wide { wide } else { narrow }
+    }
+
+    /// Memory, so many words before the chunk in a set.
+    fn at(self, set: Register, before: u32) -> MemoryOperand {
+        at_offset(set, 4 * (i64::from(self.first) - i64::from(before)))
+    }
 }
 
 fn multiply(a: &mut Assembler, register: Register, by: u32) {
@@ -41,6 +70,23 @@ impl Cache {
 
     fn vectors(self) -> u32 {
         self.shape.ways.div_ceil(LANES)
+    }
+
+    /// All words of a set, those beyond the ways included.
+    fn chunks(self) -> Vec<Chunk> {
+        let mut first = 0;
+        let mut chunks = Vec::new();
+        while first
+            < self
+                .shape
+                .stride
+                .min(self.shape.ways.next_multiple_of(LANES))
+        {
+            let wide = first + 8 <= self.shape.stride;
+            chunks.push(Chunk { first, wide });
+            first += if wide { 8 } else { 4 };
+        }
+        chunks
     }
 
     /// RAX becomes the line's number divided by the number of sets. Keeps all other registers.
@@ -106,6 +152,11 @@ impl Cache {
 
     /// Prepare [`Cache::find`] and [`Cache::has`] for the tag in EAX.
     pub fn look_for(self, a: &mut Assembler) {
+        if self.avx512 {
+            a.rr(Code::EVEX_Vpbroadcastd_ymm_k1z_r32, YMM16, EAX);
+            a.rm(Code::EVEX_Vpbroadcastd_ymm_k1z_xmmm32, YMM17, self.mask());
+            return;
+        }
         a.rr(Code::VEX_Vmovd_xmm_rm32, XMM0, EAX);
         a.rr(Code::VEX_Vpbroadcastd_xmm_xmmm32, XMM0, XMM0);
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM3, self.mask());
@@ -118,8 +169,34 @@ impl Cache {
         a.rrr(Code::VEX_Vpcmpeqd_xmm_xmm_xmmm128, to, to, XMM0);
     }
 
+    /// `to` gets ones for the words of a chunk that have the tag that is looked for.
+    fn compare_chunk(self, a: &mut Assembler, set: Register, chunk: Chunk, to: Register) {
+        let (mask, wanted, scratch) = chunk.pick((YMM17, YMM16, YMM18), (XMM17, XMM16, XMM18));
+        let and = chunk.pick(
+            Code::EVEX_Vpandd_ymm_k1z_ymm_ymmm256b32,
+            Code::EVEX_Vpandd_xmm_k1z_xmm_xmmm128b32,
+        );
+        let equal = chunk.pick(
+            Code::EVEX_Vpcmpeqd_kr_k1_ymm_ymmm256b32,
+            Code::EVEX_Vpcmpeqd_kr_k1_xmm_xmmm128b32,
+        );
+        a.rrm(and, scratch, mask, chunk.at(set, 0));
+        a.rrr(equal, to, scratch, wanted);
+    }
+
     /// ZF is clear where the set has the line that is looked for. Uses RAX.
     pub fn has(self, a: &mut Assembler, set: Register) {
+        if self.avx512 {
+            for chunk in self.chunks() {
+                let to = if chunk.first == 0 { K1 } else { K2 };
+                self.compare_chunk(a, set, chunk, to);
+                if chunk.first != 0 {
+                    a.rrr(Code::VEX_Korw_kr_kr_kr, K1, K1, K2);
+                }
+            }
+            a.rr(Code::VEX_Kortestw_kr_kr, K1, K1);
+            return;
+        }
         self.compare(a, set, 0, XMM1);
         for vector in 1..self.vectors() {
             self.compare(a, set, vector, XMM2);
@@ -131,6 +208,10 @@ impl Cache {
     /// `way` becomes the number of the way that has the line that is looked for. Uses RAX.
     pub fn find(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
         let way = sized(way, 4);
+        if self.avx512 {
+            self.find_in_chunks(a, set, way, absent);
+            return;
+        }
         let pack = |a: &mut Assembler, code, with| a.rrr(code, XMM1, XMM1, with);
         match self.vectors() {
             1 => {
@@ -166,6 +247,27 @@ impl Cache {
         a.rr(Code::Tzcnt_r32_rm32, way, EAX);
     }
 
+    fn find_in_chunks(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
+        // Two chunks of eight in a mask of sixteen.
+        for (pair, chunks) in self.chunks().chunks(2).enumerate() {
+            for (chunk, to) in chunks.iter().zip([K1, K2]) {
+                self.compare_chunk(a, set, *chunk, to);
+            }
+            if chunks.len() == 2 {
+                a.rrr(Code::VEX_Kunpckbw_kr_kr_kr, K1, K2, K1);
+            }
+            let to = if pair == 0 { EAX } else { way };
+            a.rr(Code::VEX_Kmovw_r32_kr, to, K1);
+            if pair > 0 {
+                a.ri(Code::Shl_rm32_imm8, way, 16 * pair as i32);
+                a.rr(Code::Or_r32_rm32, EAX, way);
+            }
+        }
+        a.rr(Code::Tzcnt_r32_rm32, way, EAX);
+        // Set where there is none.
+        a.jcc(cc::B, absent);
+    }
+
     /// Go on where a word has the tag that is in EAX. Uses `scratch`.
     pub fn is_tag(self, a: &mut Assembler, word: MemoryOperand, scratch: Register, other: Label) {
         let scratch = sized(scratch, 4);
@@ -175,8 +277,78 @@ impl Cache {
         a.jcc(cc::NE, other);
     }
 
-    /// Make a way the most recently used, with this word.
+    /// The words of a set up to a way move on by one, and this one comes first; without a way, all words do. Uses RAX.
+    fn shift(self, a: &mut Assembler, set: Register, way: Option<Register>, word: Register) {
+        if let Some(way) = way {
+            a.rr(Code::Xor_r32_rm32, EAX, EAX);
+            a.rr(Code::Bts_rm32_r32, EAX, sized(way, 4));
+            a.rr(Code::VEX_Blsmsk_r32_rm32, EAX, EAX);
+            a.rr(Code::VEX_Kmovd_kr_r32, K3, EAX);
+        }
+        let chunks = self.chunks();
+        for &chunk in chunks.iter().rev() {
+            let whole = way.is_none() && chunk.first + chunk.words() <= self.shape.ways;
+            let (moved, first) = chunk.pick((YMM18, YMM16), (XMM18, XMM16));
+            let load = chunk.pick(
+                Code::EVEX_Vmovdqu32_ymm_k1z_ymmm256,
+                Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128,
+            );
+            let mask = if way.is_none() {
+                // Those beyond the ways stay 0.
+                if !whole {
+                    let ways = self.shape.ways - chunk.first;
+                    a.constant(RAX, (1_u64 << ways) - 1);
+                    a.rr(Code::VEX_Kmovd_kr_r32, K1, EAX);
+                }
+                K1
+            } else if chunk.first == 0 {
+                K3
+            } else {
+                let shift = Code::VEX_Kshiftrd_kr_kr_imm8;
+                a.made(Instruction::with3(shift, K1, K3, chunk.first));
+                K1
+            };
+            let mut change = if chunk.first == 0 {
+                let broadcast = chunk.pick(
+                    Code::EVEX_Vpbroadcastd_ymm_k1z_r32,
+                    Code::EVEX_Vpbroadcastd_xmm_k1z_r32,
+                );
+                a.rr(broadcast, first, sized(word, 4));
+                let before = chunk.pick(YMM19, Register::XMM19);
+                a.rm(load, before, chunk.at(set, 0));
+                if !whole {
+                    a.rr(load, moved, before);
+                }
+                // Each gets the word before it.
+                let align = chunk.pick(
+                    Code::EVEX_Valignd_ymm_k1z_ymm_ymmm256b32_imm8,
+                    Code::EVEX_Valignd_xmm_k1z_xmm_xmmm128b32_imm8,
+                );
+                Instruction::with4(align, moved, before, first, chunk.words() - 1)
+            } else {
+                if !whole {
+                    a.rm(load, moved, chunk.at(set, 0));
+                }
+                Instruction::with2(load, moved, chunk.at(set, 1))
+            };
+            if let (false, Ok(change)) = (whole, &mut change) {
+                change.set_op_mask(mask);
+            }
+            a.made(change);
+            let store = chunk.pick(
+                Code::EVEX_Vmovdqu32_ymmm256_k1z_ymm,
+                Code::EVEX_Vmovdqu32_xmmm128_k1z_xmm,
+            );
+            a.mr(store, chunk.at(set, 0), moved);
+        }
+    }
+
+    /// Make a way the most recently used, with this word. Uses RAX.
     pub fn renew(self, a: &mut Assembler, set: Register, way: Register, word: Register) {
+        if self.avx512 {
+            self.shift(a, set, Some(way), word);
+            return;
+        }
         let broadcast = |a: &mut Assembler, to, from| {
             a.rr(Code::VEX_Vmovd_xmm_rm32, to, sized(from, 4));
             a.rr(Code::VEX_Vpbroadcastd_xmm_xmmm32, to, to);
@@ -216,8 +388,12 @@ impl Cache {
         }
     }
 
-    /// Put this word before the others of a set, of which the last is lost. Uses RAX where the number of ways is not a multiple of four.
+    /// Put this word before the others of a set, of which the last is lost. Uses RAX.
     pub fn enter(self, a: &mut Assembler, set: Register, word: Register) {
+        if self.avx512 {
+            self.shift(a, set, None, word);
+            return;
+        }
         let mut rest = self.shape.ways - 1;
         let from = |word: u32| at_offset(set, i64::from(4 * word));
         while rest >= LANES {
