@@ -3,7 +3,7 @@
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
 
 use super::isa::Isa;
-use super::second::{Place, SecondLevel, Writes};
+use super::second::{Known, SecondLevel, Writes};
 use super::sets::{LANES, Oldest, Position};
 
 /// Slots for pages, for each privilege.
@@ -365,7 +365,7 @@ impl DataFilter {
             let lanes = self.second.sets.lanes(self.second.sets.set(linear));
             elsewhere |= lanes.into_iter().any(|lane| {
                 let known = &self.second.known[lane];
-                known.linear == wanted && known.place.host() != here
+                known.tag == wanted && known.host != here
             });
         }
         if elsewhere {
@@ -468,7 +468,7 @@ impl DataFilter {
         other.read = elsewhere;
         other.write = elsewhere;
         self.second
-            .enter(lane, privilege, tag, Place::new(host, writes));
+            .enter(lane, Known::new(tag, privilege, host, writes));
     }
 
     #[inline(never)]
@@ -511,7 +511,7 @@ impl DataFilter {
         } else {
             let lane = self.second.sets.enter(line, outcome.replaced(), position);
             self.second
-                .enter(lane, privilege, tag, Place::new(host, writes));
+                .enter(lane, Known::new(tag, privilege, host, writes));
         }
     }
 
@@ -529,9 +529,9 @@ impl DataFilter {
         let lane = lanes.start
             + self.second.known[lanes]
                 .iter()
-                .position(|known| known.linear == wanted)?;
-        let place = self.second.known[lane].place;
-        let (host, mut writes) = (place.host(), place.writes());
+                .position(|known| known.tag == wanted)?;
+        let known = self.second.known[lane];
+        let (host, mut writes) = (known.host, known.writes());
         if write && writes != Writes::Pass {
             let line = self.second.sets.lines[lane];
             if writes != Writes::Exclusive || !self.second.modified.note(line) {
@@ -567,7 +567,7 @@ impl DataFilter {
             let e = &mut self.entries[slot];
             // Entries of sets that are kept are made of lanes, and those have no physical address at hand.
             let there = match lane {
-                Some(lane) => e.host == self.second.known[lane].place.host(),
+                Some(lane) => e.host == self.second.known[lane].host,
                 None => !kept && e.physical == update.line,
             };
             if there {

@@ -25,21 +25,49 @@ pub struct SecondLevel {
 #[repr(C, align(64))]
 pub struct Keys(pub [u32; LANES]);
 
-/// Where a line is.
+/// Where a line is: what its set's [`super::Entry`] is going to be when it is the most recently used, so that a copy is all that it takes.
 #[derive(Clone, Copy, Debug)]
-#[repr(C, align(16))]
+#[repr(C, align(32))]
 pub struct Known {
-    /// First linear address at which the line was last touched, plus one for the kernel ([`SecondLevel::tag`]);
-    /// [`NOWHERE`] where there is none.
-    pub linear: u64,
-    /// Where it is on the host, and whether it may be written at that address.
-    pub place: Place,
+    /// First linear address at which the line was last touched.
+    pub read: u64,
+    /// The same where it may be written, else [`Writes::address`].
+    pub write: u64,
+    /// Host address.
+    pub host: u64,
+    /// The first linear address, plus one for the kernel ([`SecondLevel::tag`]); [`NOWHERE`] where there is none.
+    pub tag: u64,
 }
 
-/// Host address of a line, whose lowest bits are a [`Writes`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(transparent)]
-pub struct Place(u64);
+impl Known {
+    const NOTHING: Known = Known {
+        read: 0,
+        write: 0,
+        host: 0,
+        tag: NOWHERE,
+    };
+
+    /// A line at a linear address, for a privilege (0: user, 1: kernel). `host` is a multiple of a line.
+    #[inline(always)]
+    pub fn new(line: u64, privilege: usize, host: u64, writes: Writes) -> Self {
+        debug_assert!(host.is_multiple_of(SecondLevel::LINE));
+        Known {
+            read: line,
+            write: writes.address(line),
+            host,
+            tag: SecondLevel::tag(line, privilege),
+        }
+    }
+
+    /// Whether it may be written.
+    pub fn writes(&self) -> Writes {
+        match (self.write ^ self.read) / SecondLevel::LINE {
+            0 => Writes::Pass,
+            3 => Writes::Exclusive,
+            _ => Writes::Forbidden,
+        }
+    }
+}
 
 /// Whether a line may be written. As many lines further is an address that never hits an entry of its set, where there are any.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,9 +82,6 @@ pub enum Writes {
 }
 
 impl Writes {
-    /// Bits of a [`Place`].
-    pub const MASK: u64 = 3;
-
     /// Of a line that a model permits so much of, on a page that may be written or not.
     #[inline(always)]
     pub fn of(held: Permission, writable: bool) -> Self {
@@ -71,28 +96,6 @@ impl Writes {
     #[inline(always)]
     pub fn address(self, line: u64) -> u64 {
         line ^ (self as u64 * SecondLevel::LINE)
-    }
-}
-
-impl Place {
-    /// `host` is a multiple of a line.
-    #[inline(always)]
-    pub fn new(host: u64, writes: Writes) -> Self {
-        debug_assert!(host.is_multiple_of(SecondLevel::LINE));
-        Place(host | writes as u64)
-    }
-
-    #[inline(always)]
-    pub fn host(self) -> u64 {
-        self.0 & !Writes::MASK
-    }
-
-    pub fn writes(self) -> Writes {
-        match self.0 & Writes::MASK {
-            0 => Writes::Pass,
-            3 => Writes::Exclusive,
-            _ => Writes::Forbidden,
-        }
     }
 }
 
@@ -141,10 +144,7 @@ impl Default for SecondLevel {
         Self {
             sets: Sets::default(),
             keys: Keys([0; LANES]),
-            known: [Known {
-                linear: NOWHERE,
-                place: Place::new(0, Writes::Forbidden),
-            }; LANES],
+            known: [Known::NOTHING; LANES],
             modified: Modified::EMPTY,
             forgotten: true,
         }
@@ -155,7 +155,7 @@ impl SecondLevel {
     /// Bytes of a line; no other size is kept.
     pub const LINE: u64 = 64;
 
-    /// What [`Known::linear`] has for a line's first address, where a privilege (0: user, 1: kernel) knows it.
+    /// What [`Known::tag`] has for a line's first address, where a privilege (0: user, 1: kernel) knows it.
     #[inline(always)]
     pub fn tag(line: u64, privilege: usize) -> u64 {
         line + privilege as u64
@@ -167,28 +167,25 @@ impl SecondLevel {
         (line / Self::LINE) as u32
     }
 
-    /// A lane's line is known at this address, by this privilege.
+    /// A lane's line is known.
     #[inline(always)]
-    pub fn enter(&mut self, lane: usize, privilege: usize, line: u64, place: Place) {
-        self.keys.0[lane] = Self::key(line);
-        self.known[lane] = Known {
-            linear: Self::tag(line, privilege),
-            place,
-        };
+    pub fn enter(&mut self, lane: usize, known: Known) {
+        self.keys.0[lane] = Self::key(known.read);
+        self.known[lane] = known;
         self.forgotten = false;
     }
 
     /// Writes to a lane's line must be asked for, or may pass.
     pub fn set_writes(&mut self, lane: usize, writes: Writes) {
-        let place = &mut self.known[lane].place;
-        *place = Place::new(place.host(), writes);
+        let known = &mut self.known[lane];
+        known.write = writes.address(known.read);
     }
 
     /// Forget linear addresses; lines and their order stay.
     pub fn forget_linear(&mut self) {
         if !self.forgotten {
             for known in &mut self.known {
-                known.linear = NOWHERE;
+                known.tag = NOWHERE;
             }
             self.forgotten = true;
         }
@@ -197,7 +194,7 @@ impl SecondLevel {
     /// A line has left the cache.
     pub fn remove(&mut self, line: u64) {
         if let Some(lane) = self.sets.remove(line) {
-            self.known[lane].linear = NOWHERE;
+            self.known[lane].tag = NOWHERE;
         }
     }
 
@@ -207,8 +204,8 @@ impl SecondLevel {
             return;
         }
         for known in &mut self.known {
-            if known.linear >> 12 == linear >> 12 {
-                known.linear = NOWHERE;
+            if known.tag >> 12 == linear >> 12 {
+                known.tag = NOWHERE;
             }
         }
     }

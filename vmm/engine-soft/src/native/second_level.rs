@@ -164,18 +164,19 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         FILTER + offset_of!(DataFilter, entries) + DataFilter::LINES[usize::from(kernel)]
     };
     let (own, other) = (half(kernel), half(!kernel));
+    // The lane's offset counts words of eight bytes.
+    const _: () = assert!(size_of::<Known>() == 32 && size_of::<Entry>() == 32);
     let known = |field: usize| {
         let at = (KNOWN + field) as i64;
-        MemoryOperand::new(CPU, RSI, 2, at, 1, false, Register::None)
+        MemoryOperand::new(CPU, RSI, 4, at, 1, false, Register::None)
     };
-    let place = known(offset_of!(Known, place));
 
     let start = a.here();
     a.r(Code::Push_r64, RDX);
     a.r(Code::Push_r64, RSI);
     a.load(RDX, field!(linear));
     a.ri(Code::And_rm64_imm8, RDX, -LINE);
-    let linear = known(offset_of!(Known, linear));
+    let tag = known(offset_of!(Known, tag));
     let absent = if host.avx512 {
         let absent = a.label();
         a.copy(RAX, RDX);
@@ -185,7 +186,7 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
             a.ri(Code::Add_rm64_imm8, RDX, 1);
         }
         // Nearly always.
-        a.mr(Code::Cmp_rm64_r64, linear, RDX);
+        a.mr(Code::Cmp_rm64_r64, tag, RDX);
         a.jcc(cc::NE, absent);
         absent
     } else {
@@ -197,53 +198,30 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         if kernel {
             a.ri(Code::Add_rm64_imm8, RDX, 1);
         }
-        let words = |way: usize| {
-            let at = (KNOWN + offset_of!(Known, linear) + size_of::<Known>() * way) as i64;
-            MemoryOperand::new(CPU, RSI, 2, at, 1, false, Register::None)
-        };
-        search(a, words, RDX, RSI, shift)
+        let tags = |way: usize| known(offset_of!(Known, tag) + size_of::<Known>() * way);
+        search(a, tags, RDX, RSI, shift)
     };
-    let refused = a.label();
+    if kernel {
+        a.ri(Code::Sub_rm64_imm8, RDX, 1);
+    }
+    let [asked, allowed, refused] = [(); 3].map(|()| a.label());
     if access != DataAccess::Read {
-        let allowed = a.label();
-        let writes = |a: &mut Assembler| {
-            a.rm(Code::Mov_r32_rm32, EAX, place);
-            a.ri(Code::And_rm32_imm8, EAX, Writes::MASK as i32);
-        };
-        writes(a);
-        a.jcc(cc::E, allowed);
-        a.ri(Code::Cmp_rm32_imm8, EAX, Writes::Exclusive as i32);
-        a.jcc(cc::NE, refused);
-        a.load(RAX, MODIFIED + offset_of!(Modified, count));
-        a.ri(Code::Cmp_rm64_imm8, RAX, Modified::ROOM as i32);
-        a.jcc(cc::AE, refused);
-        a.r(Code::Push_r64, RDX);
-        a.rm(Code::Mov_r64_rm64, RDX, indexed_field(SETS + LINES, RSI));
-        let line = MODIFIED + offset_of!(Modified, lines);
-        let line = MemoryOperand::new(CPU, RAX, 8, line as i64, 1, false, Register::None);
-        a.mr(Code::Mov_rm64_r64, line, RDX);
-        a.r(Code::Pop_r64, RDX);
-        a.ri(Code::Add_rm64_imm8, RAX, 1);
-        a.store(MODIFIED + offset_of!(Modified, count), RAX);
-        a.mi(Code::And_rm64_imm8, place, !(Writes::MASK as i32));
+        a.mr(Code::Cmp_rm64_r64, known(offset_of!(Known, write)), RDX);
+        a.jcc(cc::NE, asked);
         a.bind(allowed);
     }
     stamp(a, SETS, RSI, RAX);
     // The line becomes its set's entry.
     let entry = |offset: usize| indexed_field(own + offset, RCX);
-    a.rm(Code::Mov_r64_rm64, RAX, place);
-    if kernel {
-        a.ri(Code::Sub_rm64_imm8, RDX, 1);
-    }
     a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, read)), RDX);
-    // As [`Writes::address`].
-    a.rr(Code::Mov_r32_rm32, ESI, EAX);
-    a.ri(Code::And_rm32_imm8, ESI, Writes::MASK as i32);
-    a.rr(Code::Xor_r64_rm64, RAX, RSI);
-    a.ri(Code::Shl_rm32_imm8, ESI, LINE.trailing_zeros() as i32);
-    a.rr(Code::Xor_r64_rm64, RSI, RDX);
-    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, write)), RSI);
-    a.mr(Code::Mov_rm64_r64, entry(offset_of!(Entry, host)), RAX);
+    // One by one: the host does not pass on what was stored in other pieces.
+    for (from, to) in [
+        (offset_of!(Known, write), offset_of!(Entry, write)),
+        (offset_of!(Known, host), offset_of!(Entry, host)),
+    ] {
+        a.rm(Code::Mov_r64_rm64, RAX, known(from));
+        a.mr(Code::Mov_rm64_r64, entry(to), RAX);
+    }
     // An address that belongs to another slot: the other privilege has no line of this set.
     a.ri(Code::Xor_rm64_imm8, RDX, LINE);
     for tag in [offset_of!(Entry, read), offset_of!(Entry, write)] {
@@ -252,18 +230,46 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
     a.load(RDX, field!(linear));
     a.ri(Code::And_rm32_imm8, Register::EDX, LINE - 1);
     a.rr(Code::Add_r64_rm64, RAX, RDX);
-    let out = a.label();
-    a.jmp(out);
+    let out = |a: &mut Assembler| {
+        a.r(Code::Pop_r64, RSI);
+        a.r(Code::Pop_r64, RDX);
+        a.plain(Code::Retnq);
+    };
+    out(a);
+    if access != DataAccess::Read {
+        a.bind(asked);
+        let exclusive = RDX;
+        a.ri(
+            Code::Xor_rm64_imm32,
+            exclusive,
+            LINE * Writes::Exclusive as i32,
+        );
+        a.mr(
+            Code::Cmp_rm64_r64,
+            known(offset_of!(Known, write)),
+            exclusive,
+        );
+        a.jcc(cc::NE, refused);
+        a.load(RAX, MODIFIED + offset_of!(Modified, count));
+        a.ri(Code::Cmp_rm64_imm8, RAX, Modified::ROOM as i32);
+        a.jcc(cc::AE, refused);
+        a.rm(Code::Mov_r64_rm64, RDX, indexed_field(SETS + LINES, RSI));
+        let line = MODIFIED + offset_of!(Modified, lines);
+        let line = MemoryOperand::new(CPU, RAX, 8, line as i64, 1, false, Register::None);
+        a.mr(Code::Mov_rm64_r64, line, RDX);
+        a.ri(Code::Add_rm64_imm8, RAX, 1);
+        a.store(MODIFIED + offset_of!(Modified, count), RAX);
+        a.rm(Code::Mov_r64_rm64, RDX, known(offset_of!(Known, read)));
+        a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, write)), RDX);
+        a.jmp(allowed);
+    }
     a.bind(absent);
     if access != DataAccess::Both {
         super::tables::try_way(a, kernel, access == DataAccess::Write);
     }
     a.bind(refused);
     a.rr(Code::Xor_r32_rm32, EAX, EAX);
-    a.bind(out);
-    a.r(Code::Pop_r64, RSI);
-    a.r(Code::Pop_r64, RDX);
-    a.plain(Code::Retnq);
+    out(a);
     start
 }
 

@@ -185,11 +185,12 @@ impl Way<'_> {
         // A lane's offset counts words of eight bytes.
         let known = |field: usize| {
             let at = (KNOWN + field) as i64;
-            MemoryOperand::new(CPU, LANE, 2, at, 1, false, Register::None)
+            MemoryOperand::new(CPU, LANE, 4, at, 1, false, Register::None)
         };
-        const _: () = assert!(size_of::<Known>() == 16);
-        a.rr(Code::Or_r64_rm64, writes, host);
-        a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, place)), writes);
+        const _: () = assert!(size_of::<Known>() == 32);
+        a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, read)), tag);
+        a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, write)), RAX);
+        a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, host)), host);
         a.copy(RAX, tag);
         a.rr(Code::Mov_r32_rm32, R11D, sized(LANE, 4));
         a.ri(Code::Shr_rm32_imm8, R11D, 1);
@@ -197,9 +198,9 @@ impl Way<'_> {
         a.mr(Code::Mov_rm32_r32, indexed_field(KEYS, R11), EAX);
         if self.kernel {
             a.rm(Code::Lea_r64_m, RAX, at_offset(tag, 1));
-            a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, linear)), RAX);
+            a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, tag)), RAX);
         } else {
-            a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, linear)), tag);
+            a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, tag)), tag);
         }
         a.mi(Code::Mov_rm8_imm8, field_of_cpu(FORGOTTEN), 0);
         // An address that belongs to another slot.
