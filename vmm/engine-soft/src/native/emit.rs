@@ -45,6 +45,8 @@ pub struct Missed {
     pub interpret: Label,
     /// The operand.
     pub memory: Memory,
+    /// Its linear address, if registers of the host are all that it takes.
+    pub address: Option<MemoryOperand>,
 }
 
 /// Emits the code of one block.
@@ -190,21 +192,46 @@ impl Emitter {
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;
             self.a.bind(missed.entry);
-            // RAX is the linear address less the entry's base, RCX the entry.
-            let tag = if memory.write { WRITE } else { READ };
-            self.a.rm(
-                Code::Add_r64_rm64,
-                RAX,
-                indexed_field(self.entries + tag, RCX),
-            );
-            if memory.aligned {
-                self.a
-                    .ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
-                self.a.jcc(cc::NE, missed.interpret);
-            }
-            self.a.store(field!(linear), RAX);
-            if self.layout.lane_shift != 0 {
+            if let Some(address) = missed.address
+                && self.layout.lane_shift != 0
+                && !memory.aligned
+            {
+                // The lowest bits are the address's.
+                let crosses = self.a.label();
+                self.leave_if_crossing(memory, crosses);
+                // Anew: the entry may have been written a moment ago.
+                self.a.rm(Code::Lea_r64_m, RAX, address);
+                self.a.store(field!(linear), RAX);
                 self.second_level(&missed);
+                let slow = self.a.label();
+                self.a.jmp(slow);
+                self.a.bind(crosses);
+                self.a.rm(Code::Lea_r64_m, RAX, address);
+                self.a.store(field!(linear), RAX);
+                self.a.bind(slow);
+            } else {
+                // RAX is the linear address less the entry's base, RCX the entry.
+                let tag = if memory.write { WRITE } else { READ };
+                self.a.rm(
+                    Code::Add_r64_rm64,
+                    RAX,
+                    indexed_field(self.entries + tag, RCX),
+                );
+                if memory.aligned {
+                    self.a
+                        .ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
+                    self.a.jcc(cc::NE, missed.interpret);
+                }
+                self.a.store(field!(linear), RAX);
+                if self.layout.lane_shift != 0 {
+                    let crosses = self.a.label();
+                    if !memory.aligned {
+                        self.leave_if_crossing(memory, crosses);
+                        self.a.load(RAX, field!(linear));
+                    }
+                    self.second_level(&missed);
+                    self.a.bind(crosses);
+                }
             }
             self.a
                 .constant(RCX, super::access::describe(memory, self.count).into());
@@ -235,25 +262,26 @@ impl Emitter {
         }
     }
 
-    /// Try the other lines of the set, if the access stays within a line. Uses RAX and RCX.
-    fn second_level(&mut self, missed: &Missed) {
-        let Missed { memory, resume, .. } = *missed;
-        let FilterLayout {
-            unit, lane_shift, ..
-        } = self.layout;
-        let crosses = self.a.label();
-        // One that is aligned does, and others have left by now.
-        if memory.size > 1 && !memory.aligned {
-            self.a.ri(Code::And_rm32_imm32, EAX, unit as i32 - 1);
+    /// Go on where an access stays within a line, by the lowest bits of its address in EAX, which are all that is left of it.
+    fn leave_if_crossing(&mut self, memory: Memory, crosses: Label) {
+        if memory.size > 1 {
+            let line = self.layout.unit;
+            self.a.ri(Code::And_rm32_imm32, EAX, line as i32 - 1);
             self.a
-                .ri(Code::Cmp_rm32_imm32, EAX, (unit - memory.size) as i32);
+                .ri(Code::Cmp_rm32_imm32, EAX, (line - memory.size) as i32);
             self.a.jcc(cc::A, crosses);
         }
+    }
+
+    /// Try the other lines of the set of an access within a line, whose address is in RAX.
+    fn second_level(&mut self, missed: &Missed) {
+        let Missed { memory, resume, .. } = *missed;
         let access = match (memory.read, memory.write) {
             (true, true) => DataAccess::Both,
             (_, true) => DataAccess::Write,
             _ => DataAccess::Read,
         };
+        let lane_shift = self.layout.lane_shift;
         let routine = self
             .routines
             .second_level
@@ -261,7 +289,6 @@ impl Emitter {
         self.a.call_to(routine);
         self.a.rr(Code::Test_rm64_r64, RAX, RAX);
         self.a.jcc(cc::NE, resume);
-        self.a.bind(crosses);
     }
 
     /// The linear address of an instruction's memory operand into RAX. Uses RCX; leaves flags alone but for FS and GS.
@@ -330,6 +357,17 @@ impl Emitter {
         ))
     }
 
+    /// The linear address, if registers of the host are all that it takes.
+    pub fn plain_address(&mut self, i: &Instruction) -> Option<MemoryOperand> {
+        let kept = |r: Register| r == Register::None || HOST[number(r)].is_some();
+        let segment = matches!(i.memory_segment(), Register::FS | Register::GS);
+        let relative = i.memory_base() == Register::RIP;
+        if segment || relative || !kept(i.memory_base()) || !kept(i.memory_index()) {
+            return None;
+        }
+        self.mapped_address(i)
+    }
+
     /// LEA.
     pub fn lea(&mut self, i: &Instruction) {
         let destination = i.op0_register();
@@ -360,7 +398,7 @@ impl Emitter {
     }
 
     /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
-    pub fn look_up(&mut self, memory: Memory, operation: usize) {
+    pub fn look_up(&mut self, memory: Memory, operation: usize, address: Option<MemoryOperand>) {
         let interpret = self.miss(operation);
         let miss = if memory.conditional {
             interpret
@@ -382,6 +420,7 @@ impl Emitter {
                 resume,
                 interpret,
                 memory,
+                address,
             });
         }
     }
@@ -420,7 +459,8 @@ impl Emitter {
     pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
         self.lose_flags();
         self.address(i);
-        self.look_up(memory, operation);
+        let address = self.plain_address(i);
+        self.look_up(memory, operation, address);
     }
 
     /// Store a constant to the place in RAX. Uses RCX.

@@ -25,7 +25,7 @@ pub struct SecondLevelRoutines {
 }
 
 impl SecondLevelRoutines {
-    /// The address of an access is in [`super::Native::linear`], RCX is the offset of its entry: RAX is the host address, or zero.
+    /// RAX is the address of an access, as is [`super::Native::linear`], RCX is the offset of its entry: RAX is the host address then, or zero.
     /// Keeps all other registers but flags.
     pub fn data(&self, lane_shift: u32, kernel: bool, access: DataAccess) -> u64 {
         self.data[wide(lane_shift)][usize::from(kernel)][access as usize]
@@ -174,12 +174,11 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
     let start = a.here();
     a.r(Code::Push_r64, RDX);
     a.r(Code::Push_r64, RSI);
-    a.load(RDX, field!(linear));
+    a.copy(RDX, RAX);
     a.ri(Code::And_rm64_imm8, RDX, -LINE);
     let tag = known(offset_of!(Known, tag));
     let absent = if host.avx512 {
         let absent = a.label();
-        a.copy(RAX, RDX);
         a.ri(Code::Shr_rm64_imm8, RAX, LINE.trailing_zeros() as i32);
         compare_keys(a, shift, absent);
         if kernel {

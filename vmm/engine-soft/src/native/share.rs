@@ -248,6 +248,7 @@ impl Emitter {
                 resume: found,
                 interpret: apart.interpret,
                 memory: apart.memory,
+                address: None,
             });
         }
     }

@@ -68,7 +68,7 @@ impl Emitter {
             size: 8,
             aligned: false,
         };
-        self.look_up(memory, operation);
+        self.look_up(memory, operation, None);
     }
 
     /// Move the guest's stack pointer; leaves flags alone.
