@@ -47,6 +47,10 @@ pub enum DataAccess {
     Both,
 }
 
+impl DataAccess {
+    pub const ALL: [DataAccess; 3] = [DataAccess::Read, DataAccess::Write, DataAccess::Both];
+}
+
 fn wide(lane_shift: u32) -> usize {
     usize::from(lane_shift == 4)
 }
@@ -74,7 +78,7 @@ pub fn routines(a: &mut Assembler, host: Host) -> SecondLevelRoutines {
     let mut routines = SecondLevelRoutines::default();
     for shift in LANE_SHIFTS {
         for kernel in [false, true] {
-            for access in [DataAccess::Read, DataAccess::Write, DataAccess::Both] {
+            for access in DataAccess::ALL {
                 routines.data[wide(shift)][usize::from(kernel)][access as usize] =
                     data(a, host, shift, kernel, access);
             }
@@ -263,9 +267,7 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         a.jmp(allowed);
     }
     a.bind(absent);
-    if access != DataAccess::Both {
-        super::tables::try_way(a, kernel, access == DataAccess::Write);
-    }
+    super::tables::try_way(a, kernel, access);
     a.bind(refused);
     a.rr(Code::Xor_r32_rm32, EAX, EAX);
     out(a);

@@ -149,7 +149,7 @@ impl Way<'_> {
         );
         a.rr(Code::Add_r64_rm64, host, RAX);
         // As `Writes::of`.
-        if self.write {
+        if self.writes() {
             a.rr(Code::Xor_r32_rm32, sized(writes, 4), sized(writes, 4));
         } else {
             const _: () = assert!(Writes::Exclusive as i32 == super::EXCLUSIVE_STATE);

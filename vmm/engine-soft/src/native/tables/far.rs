@@ -63,13 +63,17 @@ impl Way<'_> {
         a.constant(STALL, self.of(events.stall[1]).into());
         self.leave_inner(a, second);
         a.rm(Code::Mov_r32_rm32, R11D, word);
-        if self.write {
+        if self.writes() {
             a.ri(Code::And_rm32_imm8, R11D, !STATES);
             a.ri(Code::Or_rm32_imm8, R11D, MODIFIED_STATE);
         }
         a.rm(Code::Or_r32_rm32, R11D, table!(third_bit));
         third.renew(a, THIRD, way, R11);
-        self.state_inside(a, R11);
+        if self.writes() {
+            a.constant(STATE, MODIFIED_STATE as u64);
+        } else {
+            self.state_inside(a, R11);
+        }
         self.enter_inner(a, second);
     }
 
@@ -106,7 +110,7 @@ impl Way<'_> {
         a.constant(RAX, u32::MAX.into());
         a.rr(Code::Cmp_r64_rm64, STALL, RAX);
         a.rr(Code::Cmova_r64_rm64, STALL, RAX);
-        let state = if self.write {
+        let state = if self.writes() {
             MODIFIED_STATE
         } else {
             EXCLUSIVE_STATE

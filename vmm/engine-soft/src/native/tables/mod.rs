@@ -1,5 +1,5 @@
 //! Misses of the first-level data cache in machine code, by the tables that a model lends
-//! ([`nodescope_plugin_api::tables`]): what [`Cpu::short_access`] and the model's own short ways do, with the geometry of the caches as
+//! ([`nodescope_plugin_api::tables`]): what [`Cpu::short_access`] and the model's own short ways do, and both for what is read and then written, with the geometry of the caches as
 //! constants, in registers, and without putting the guest's away.
 //!
 //! A routine is reached from [`super::second_level`] when no line of the set is the one that is wanted. All that may be in the way is
@@ -27,6 +27,7 @@ use super::assembler::{
 };
 use super::registers::sized;
 use super::runtime::{field, xmm, ymm};
+use super::second_level::DataAccess;
 use crate::cpu::Cpu;
 use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
 use sets::Cache;
@@ -86,7 +87,7 @@ struct Way<'a> {
     cpi: u32,
     avx512: bool,
     kernel: bool,
-    write: bool,
+    access: DataAccess,
     /// Where nothing can be done.
     slow: Label,
 }
@@ -111,8 +112,8 @@ enum Others {
     InThird,
 }
 
-/// Addresses of ways, by privilege (user, kernel) and access (read, write).
-pub type Ways = [[u64; 2]; 2];
+/// Addresses of ways, by privilege (user, kernel) and access.
+pub type Ways = [[u64; 3]; 2];
 
 /// The ways of a node's vCPUs that were made so far, and what for.
 pub type Made = Vec<((TablesShape, u32, u32), Ways)>;
@@ -153,7 +154,7 @@ impl Cpu {
         let arena = translations.arena.as_mut()?;
         let mut ways = Ways::default();
         for kernel in [false, true] {
-            for write in [false, true] {
+            for access in DataAccess::ALL {
                 let mut a = Assembler::new(arena.next(), arena.next_cold());
                 let slow = a.label();
                 let way = Way {
@@ -163,12 +164,12 @@ impl Cpu {
                     cpi,
                     avx512,
                     kernel,
-                    write,
+                    access,
                     slow,
                 };
                 way.all(&mut a);
                 let (code, cold) = a.finish().ok()?;
-                ways[usize::from(kernel)][usize::from(write)] = arena.push(&code, &cold)?;
+                ways[usize::from(kernel)][access as usize] = arena.push(&code, &cold)?;
             }
         }
         translations.ways.push((key, ways));
@@ -185,8 +186,9 @@ impl Cpu {
 
 /// Jump to the way of an access, if there is one; with the address in [`super::Native::linear`], the offset of its entry in RCX, and RDX
 /// and then RSI on the stack above the return address, with which it returns: RAX is the host address then, or zero. Uses RAX.
-pub fn try_way(a: &mut Assembler, kernel: bool, write: bool) {
-    let ways = field!(ways) + 16 * usize::from(kernel) + 8 * usize::from(write);
+pub fn try_way(a: &mut Assembler, kernel: bool, access: DataAccess) {
+    let privilege = size_of::<[u64; 3]>() * usize::from(kernel);
+    let ways = field!(ways) + privilege + 8 * access as usize;
     let none = a.label();
     a.load(RAX, ways);
     a.rr(Code::Test_rm64_r64, RAX, RAX);
@@ -279,14 +281,19 @@ impl Way<'_> {
         }
     }
 
-    /// The element of a pair that is for this access.
+    /// The element of a pair that is for this access: what is read first misses as a read.
     fn of<T: Copy>(&self, pair: [T; 2]) -> T {
-        pair[usize::from(self.write)]
+        pair[usize::from(self.access == DataAccess::Write)]
+    }
+
+    /// The line is going to be written.
+    fn writes(&self) -> bool {
+        self.access != DataAccess::Read
     }
 
     /// What every miss needs: the tables, the line, the lane, and the line that is there. Lines that were modified before are told.
     fn begin(&self, a: &mut Assembler) -> Begun {
-        let tag = if self.write {
+        let tag = if self.writes() {
             offset_of!(Entry, write)
         } else {
             offset_of!(Entry, read)
@@ -522,14 +529,17 @@ impl Way<'_> {
     }
 
     /// Go on where a word, which is also in EAX, permits the access, a write from this state on, and no other cache inside may have the
-    /// line. Uses RAX.
+    /// line. What is read first, and so held alone, may be written. Uses RAX.
     fn permit(&self, a: &mut Assembler, word: MemoryOperand, writes: i32, others: Others) {
         let alone = a.label();
         a.ri(Code::And_rm32_imm8, EAX, STATES);
-        let least = if self.write { writes } else { EXCLUSIVE_STATE };
+        let least = match self.access {
+            DataAccess::Write => writes,
+            _ => EXCLUSIVE_STATE,
+        };
         a.ri(Code::Cmp_rm32_imm8, EAX, least);
         // Who else has a line that is shared does not matter to who reads it.
-        a.jcc(cc::B, if self.write { self.slow } else { alone });
+        a.jcc(cc::B, if self.writes() { self.slow } else { alone });
         a.rm(Code::Mov_r32_rm32, EAX, word);
         match others {
             Others::Constant(bits) => a.ri(Code::Test_rm32_imm32, EAX, bits as i32),
@@ -539,9 +549,9 @@ impl Way<'_> {
         a.bind(alone);
     }
 
-    /// [`STATE`] becomes what a cache inside may hold a line in that has this word. Uses RAX.
+    /// [`STATE`] becomes what a cache inside may hold a line in that has this word and permits the access. Uses RAX.
     fn state_inside(&self, a: &mut Assembler, word: Register) {
-        if self.write {
+        if self.access == DataAccess::Write {
             a.constant(STATE, MODIFIED_STATE as u64);
             return;
         }

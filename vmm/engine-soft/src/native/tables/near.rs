@@ -1,12 +1,18 @@
 //! The second level has the line, and nobody else is asked.
 
+use std::mem::offset_of;
+
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::tables::STATE_BITS;
 
-use super::{LINE, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count};
-use crate::native::assembler::{Assembler, Label, at, word_of};
+use super::{
+    LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count,
+};
+use crate::filter::Modified;
+use crate::native::assembler::{Assembler, Label, at, field_of_cpu, word_of};
+use crate::native::second_level::DataAccess;
 
-use Register::{EAX, R11, R11D, RBX};
+use Register::{EAX, R11, R11D, RAX, RBX};
 
 impl Way<'_> {
     /// Go on behind this with [`super::STATE`] and [`STALL`], or at `far`, where [`SECOND`] is the line's set.
@@ -35,6 +41,18 @@ impl Way<'_> {
         a.ri(Code::Or_rm32_imm32, R11D, self.shape.data_bit as i32);
         second.renew(a, SECOND, way, R11);
         self.take_place(a);
+        if self.access == DataAccess::Both {
+            self.note_modified(a);
+        }
         placed
+    }
+    /// What was read is written: the model hears of that line with the next reference, as it would if the filter had permitted the write.
+    /// There is room, since all lines were told before.
+    fn note_modified(&self, a: &mut Assembler) {
+        a.copy(RAX, LINE);
+        a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
+        a.store(MODIFIED + offset_of!(Modified, lines), RAX);
+        let count = field_of_cpu(MODIFIED + offset_of!(Modified, count));
+        a.mi(Code::Mov_rm64_imm32, count, 1);
     }
 }
