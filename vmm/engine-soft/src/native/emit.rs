@@ -4,6 +4,7 @@ use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
 use super::flags::Recipe;
+use super::pair::Pair;
 use super::plan::{Itself, Memory};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
@@ -47,6 +48,8 @@ pub struct Missed {
     pub memory: Memory,
     /// Its linear address, if registers of the host are all that it takes.
     pub address: Option<MemoryOperand>,
+    /// Where the instruction goes on if no line of the filter's is found; else the operand is made good as a whole.
+    pub apart: Option<Label>,
 }
 
 /// Emits the code of one block.
@@ -71,6 +74,8 @@ pub struct Emitter {
     pub shares: Vec<Share>,
     /// Operands of spans, by themselves.
     pub apart: Vec<Apart>,
+    /// Pairs of a load and a store, by themselves.
+    pub pairs: Vec<Pair>,
     /// Runs of PUSH and of POP.
     pub runs: Vec<super::stack::Run>,
     /// [`super::Native::vectors_wide`] is set.
@@ -114,6 +119,7 @@ impl Emitter {
             missed: Vec::new(),
             shares,
             apart: Vec::new(),
+            pairs: Vec::new(),
             runs: Vec::new(),
             wide: false,
             in_host: false,
@@ -189,9 +195,16 @@ impl Emitter {
     pub fn finish_cold(&mut self) {
         self.finish_runs();
         self.finish_shares();
+        self.finish_pairs();
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;
             self.a.bind(missed.entry);
+            if self.layout.lane_shift == 0
+                && let Some(apart) = missed.apart
+            {
+                self.a.jmp(apart);
+                continue;
+            }
             if let Some(address) = missed.address
                 && self.layout.lane_shift != 0
                 && !memory.aligned
@@ -203,12 +216,16 @@ impl Emitter {
                 self.a.rm(Code::Lea_r64_m, RAX, address);
                 self.a.store(field!(linear), RAX);
                 self.second_level(&missed);
-                let slow = self.a.label();
-                self.a.jmp(slow);
-                self.a.bind(crosses);
-                self.a.rm(Code::Lea_r64_m, RAX, address);
-                self.a.store(field!(linear), RAX);
-                self.a.bind(slow);
+                if missed.apart.is_some() {
+                    self.a.bind(crosses);
+                } else {
+                    let slow = self.a.label();
+                    self.a.jmp(slow);
+                    self.a.bind(crosses);
+                    self.a.rm(Code::Lea_r64_m, RAX, address);
+                    self.a.store(field!(linear), RAX);
+                    self.a.bind(slow);
+                }
             } else {
                 // RAX is the linear address less the entry's base, RCX the entry.
                 let tag = if memory.write { WRITE } else { READ };
@@ -232,6 +249,10 @@ impl Emitter {
                     self.second_level(&missed);
                     self.a.bind(crosses);
                 }
+            }
+            if let Some(apart) = missed.apart {
+                self.a.jmp(apart);
+                continue;
             }
             self.a
                 .constant(RCX, super::access::describe(memory, self.count).into());
@@ -421,6 +442,7 @@ impl Emitter {
                 interpret,
                 memory,
                 address,
+                apart: None,
             });
         }
     }

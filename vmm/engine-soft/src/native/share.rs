@@ -29,6 +29,8 @@ pub enum Share {
     First(Span),
     /// By one before.
     Later(Span),
+    /// It was: its host address is in RAX.
+    Found,
 }
 
 /// What one look-up finds.
@@ -78,16 +80,20 @@ fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
     Some((key, i.memory_displacement64() as i64, memory))
 }
 
-/// How the operand of each instruction of a block is looked up.
+/// How the operand of each instruction of a block is looked up, but for pairs' ([`super::pair`]).
 pub fn shares(
     instructions: &[Instruction],
     plans: &[Plan],
+    pairs: &[Option<usize>],
     factory: &mut InstructionInfoFactory,
 ) -> Vec<Share> {
+    let paired = |k| pairs.get(k).is_some_and(Option::is_some) || pairs.contains(&Some(k));
     let mut shares = vec![Share::Alone; plans.len()];
     let mut groups: Vec<Group> = Vec::new();
     for (k, (i, plan)) in instructions.iter().zip(plans).enumerate() {
-        if let Some((key, at, memory)) = operand(i, plan) {
+        if let Some((key, at, memory)) = operand(i, plan)
+            && !paired(k)
+        {
             let end = at.wrapping_add(memory.size.into());
             let fits = |g: &&mut Group| {
                 let len = g.end.max(end).wrapping_sub(g.lowest.min(at));
@@ -170,6 +176,7 @@ impl Emitter {
                 self.operand(i, memory, operation);
                 return 0;
             }
+            Share::Found => return 0,
             Share::First(span) => (span, true),
             Share::Later(span) => (span, false),
         };
@@ -249,6 +256,7 @@ impl Emitter {
                 interpret: apart.interpret,
                 memory: apart.memory,
                 address: None,
+                apart: None,
             });
         }
     }
@@ -282,10 +290,10 @@ mod tests {
             .map(|i| super::super::plan::plan(i, &mut factory, host))
             .collect();
         let name = |span: Span| (b'a' + span.kept as u8) as char;
-        shares(&instructions, &plans, &mut factory)
+        shares(&instructions, &plans, &[], &mut factory)
             .into_iter()
             .map(|share| match share {
-                Share::Alone => '.',
+                Share::Alone | Share::Found => '.',
                 Share::First(span) => name(span).to_ascii_uppercase(),
                 Share::Later(span) => name(span),
             })

@@ -165,10 +165,11 @@ impl Cpu {
             .iter()
             .any(|p| matches!(p, Plan::Itself(p) if p.vector));
 
+        let pairs = super::pair::pairs(instructions, &plans);
         let shares = if self.attached {
             vec![Share::Alone; plans.len()]
         } else {
-            shares(instructions, &plans, &mut factory)
+            shares(instructions, &plans, &pairs, &mut factory)
         };
         let routines = self.code().translations.routines;
         let mut e = Emitter::new(
@@ -259,6 +260,16 @@ impl Cpu {
                 e.before(k, written, false);
                 let returns = returns.then_some(behind_run);
                 e.run(operations, matches!(p, Plan::Push), returns);
+                e.behind(written, false);
+                continue;
+            }
+            if let Some(last) = pairs[k] {
+                behind_run = last + 1;
+                let written = instructions[k..=last].iter();
+                let written =
+                    written.fold(0, |all, i| all | super::flags::written(i, &mut factory));
+                e.before(k, written, false);
+                e.pair(k, &plans[k..=last]);
                 e.behind(written, false);
                 continue;
             }

@@ -1,0 +1,250 @@
+//! What is read, and written soon after: `y[i] += a * x[i]` in vector registers.
+//!
+//! Where only vector registers are at work in between, nothing can move the line, and nothing can fail: exceptions of floating-point
+//! arithmetic are masked while translated code uses vector registers ([`super::Native`]). So one look-up serves both, as for an
+//! instruction that does both at once. Where that finds no line that may be written, out of line, each operand is looked up by itself.
+
+use iced_x86::{Instruction, OpKind, Register};
+
+use super::assembler::{Label, cc};
+use super::emit::{Emitter, Missed};
+use super::flags::Recipe;
+use super::plan::{Itself, Memory, Plan};
+use super::share::Share;
+
+use Register::AL;
+
+/// Most instructions from the load on.
+const REACH: usize = 8;
+
+/// Out-of-line code: the operands of a pair, each by itself, and all between them.
+pub struct Pair {
+    entry: Label,
+    resume: Label,
+    /// Number of the load among the block's operations.
+    first: usize,
+    operations: Vec<Box<Itself>>,
+    /// As when the look-up begins: [`Emitter::in_host`], [`Emitter::in_memory`], [`Emitter::recipe`], [`Emitter::wide`].
+    flags: (bool, bool, Option<Recipe>),
+    wide: bool,
+}
+
+/// An instruction on nothing but vector registers and perhaps memory.
+fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Itself> {
+    let Plan::Itself(p) = plan else { return None };
+    let vectors = (0..i.op_count())
+        .filter(|&n| i.op_kind(n) == OpKind::Register)
+        .all(|n| i.op_register(n).is_vector_register());
+    let flags = p.flags_in || p.flags_out || p.settle;
+    (p.vector && vectors && !flags && !p.rax && !p.cl && p.count.is_none()).then_some(p)
+}
+
+/// For each instruction of a block that loads what a later one stores to, which one that is.
+pub fn pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
+    let mut pairs = vec![None; plans.len()];
+    let mut behind = 0;
+    for first in 0..plans.len() {
+        if first >= behind
+            && let Some(last) = partner(&instructions[first..], &plans[first..])
+        {
+            pairs[first] = Some(first + last);
+            behind = first + last + 1;
+        }
+    }
+    pairs
+}
+
+fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
+    let address = |i: &Instruction| {
+        (
+            i.memory_base(),
+            i.memory_index(),
+            i.memory_index_scale(),
+            i.memory_displacement64(),
+        )
+    };
+    let load = &instructions[0];
+    let read = of_vectors(load, &plans[0])?.memory?;
+    if !read.read || read.write || read.conditional {
+        return None;
+    }
+    if matches!(load.memory_segment(), Register::FS | Register::GS) {
+        return None;
+    }
+    for (k, (i, plan)) in instructions
+        .iter()
+        .zip(plans)
+        .enumerate()
+        .take(REACH)
+        .skip(1)
+    {
+        let Some(memory) = of_vectors(i, plan)?.memory else {
+            continue;
+        };
+        let store = memory.write && !memory.read && !memory.conditional;
+        let same = memory.size == read.size
+            && address(i) == address(load)
+            && i.memory_segment() == load.memory_segment();
+        return (store && same).then_some(k);
+    }
+    None
+}
+
+impl Emitter {
+    /// Emit a pair and what is between, the load being this operation of the block.
+    pub fn pair(&mut self, first: usize, plans: &[Plan]) {
+        let operations: Vec<Box<Itself>> = plans
+            .iter()
+            .filter_map(|plan| match plan {
+                Plan::Itself(p) => Some(p.clone()),
+                _ => None,
+            })
+            .collect();
+        let both = [operations.first(), operations.last()]
+            .into_iter()
+            .flatten()
+            .filter_map(|p| p.memory)
+            .reduce(|load, store| Memory {
+                write: true,
+                aligned: load.aligned || store.aligned,
+                ..load
+            })
+            .expect("both have an operand in memory");
+        let load = operations[0].instruction;
+        let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
+        self.lose_flags();
+        let flags = (self.in_host, self.in_memory, self.recipe);
+        let wide = self.wide;
+        self.address(&load);
+        let address = self.plain_address(&load);
+        self.compare(both, miss);
+        if both.aligned {
+            self.a
+                .ri(iced_x86::Code::Test_rm8_imm8, AL, both.size as i32 - 1);
+            self.a.jcc(cc::NE, entry);
+        }
+        self.add_host_address();
+        self.a.bind(found);
+        self.missed.push(Missed {
+            entry: miss,
+            resume: found,
+            interpret: entry,
+            memory: both,
+            address,
+            apart: Some(entry),
+        });
+        let last = first + operations.len() - 1;
+        for operation in [first, last] {
+            self.shares[operation] = Share::Found;
+        }
+        self.all_of(first, &operations);
+        for operation in [first, last] {
+            self.shares[operation] = Share::Alone;
+        }
+        self.a.bind(resume);
+        self.pairs.push(Pair {
+            entry,
+            resume,
+            first,
+            operations,
+            flags,
+            wide,
+        });
+    }
+
+    fn all_of(&mut self, first: usize, operations: &[Box<Itself>]) {
+        for (k, p) in operations.iter().enumerate() {
+            let emitted = self.itself(p, first + k);
+            assert!(emitted, "vector registers need no others");
+        }
+    }
+
+    /// Append the out-of-line code of pairs.
+    pub fn finish_pairs(&mut self) {
+        for pair in std::mem::take(&mut self.pairs) {
+            self.a.bind(pair.entry);
+            (self.in_host, self.in_memory, self.recipe) = pair.flags;
+            self.wide = pair.wide;
+            self.all_of(pair.first, &pair.operations);
+            self.a.jmp(pair.resume);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use iced_x86::code_asm::*;
+    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
+
+    use super::super::Host;
+    use super::*;
+
+    fn found(code: impl FnOnce(&mut CodeAssembler)) -> Vec<(usize, usize)> {
+        let mut assembler = CodeAssembler::new(64).unwrap();
+        code(&mut assembler);
+        let bytes = assembler.assemble(0x1000).unwrap();
+        let instructions: Vec<_> = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE)
+            .into_iter()
+            .collect();
+        let mut factory = InstructionInfoFactory::new();
+        let host = Host {
+            avx: true,
+            bmi: true,
+            avx512: false,
+            keeps_flags: false,
+        };
+        let plans: Vec<_> = instructions
+            .iter()
+            .map(|i| super::super::plan::plan(i, &mut factory, host))
+            .collect();
+        let pairs = pairs(&instructions, &plans).into_iter().enumerate();
+        pairs.filter_map(|(k, last)| Some((k, last?))).collect()
+    }
+
+    #[test]
+    fn a_load_and_a_store_to_the_same_place_are_a_pair() {
+        let daxpy = found(|a| {
+            a.movupd(xmm0, xmmword_ptr(rdi + rax)).unwrap();
+            a.movupd(xmm2, xmmword_ptr(rsi + rax)).unwrap();
+            a.mulpd(xmm0, xmm1).unwrap();
+            a.addpd(xmm0, xmm2).unwrap();
+            a.movups(xmmword_ptr(rsi + rax), xmm0).unwrap();
+            a.add(rax, 16).unwrap();
+        });
+        assert_eq!(daxpy, [(1, 4)]);
+        let fused = found(|a| {
+            a.vfmadd213pd(ymm0, ymm1, ymmword_ptr(rsi + rax)).unwrap();
+            a.vmovupd(ymmword_ptr(rsi + rax), ymm0).unwrap();
+            a.vaddsd(xmm3, xmm4, qword_ptr(rsi + 8)).unwrap();
+            a.vmovsd(qword_ptr(rsi + 8), xmm3).unwrap();
+        });
+        assert_eq!(fused, [(0, 1), (2, 3)]);
+    }
+
+    #[test]
+    fn what_may_move_the_line_or_the_address_or_fail_ends_a_pair() {
+        type Between = fn(&mut CodeAssembler);
+        let between: [Between; 5] = [
+            |a| a.addpd(xmm1, xmmword_ptr(rbx)).unwrap(),
+            |a| a.movups(xmmword_ptr(rbx), xmm1).unwrap(),
+            |a| a.add(rsi, 16).unwrap(),
+            |a| a.ucomisd(xmm0, xmm1).unwrap(),
+            |a| a.cvttsd2si(rcx, xmm0).unwrap(),
+        ];
+        for between in between {
+            let pairs = found(|a| {
+                a.movupd(xmm0, xmmword_ptr(rsi)).unwrap();
+                between(a);
+                a.movups(xmmword_ptr(rsi), xmm0).unwrap();
+            });
+            assert_eq!(pairs, []);
+        }
+        let elsewhere = found(|a| {
+            a.movupd(xmm0, xmmword_ptr(rsi)).unwrap();
+            a.movups(xmmword_ptr(rsi + 16), xmm0).unwrap();
+            a.movsd_2(xmm0, qword_ptr(rsi)).unwrap();
+            a.movups(xmmword_ptr(rsi), xmm0).unwrap();
+        });
+        assert_eq!(elsewhere, []);
+    }
+}
