@@ -180,7 +180,15 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
     a.r(Code::Push_r64, RSI);
     a.copy(RDX, RAX);
     a.ri(Code::And_rm64_imm8, RDX, -LINE);
-    let tag = known(offset_of!(Known, tag));
+    let tags = |way: usize| known(offset_of!(Known, tag) + size_of::<Known>() * way);
+    let first_lane = |a: &mut Assembler| {
+        // From the entry's offset.
+        a.copy(RSI, RCX);
+        if shift + 3 > PAIR_SHIFT {
+            a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - PAIR_SHIFT) as i32);
+        }
+    };
+    let [found, another] = [(); 2].map(|()| a.label());
     let absent = if host.avx512 {
         let absent = a.label();
         a.ri(Code::Shr_rm64_imm8, RAX, LINE.trailing_zeros() as i32);
@@ -188,22 +196,18 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         if kernel {
             a.ri(Code::Add_rm64_imm8, RDX, 1);
         }
-        // Nearly always.
-        a.mr(Code::Cmp_rm64_r64, tag, RDX);
-        a.jcc(cc::NE, absent);
+        // It is nearly always the one.
+        a.mr(Code::Cmp_rm64_r64, tags(0), RDX);
+        a.jcc(cc::NE, another);
         absent
     } else {
-        // The set's first lane, from the entry's offset.
-        a.copy(RSI, RCX);
-        if shift + 3 > PAIR_SHIFT {
-            a.ri(Code::Shl_rm64_imm8, RSI, (shift + 3 - PAIR_SHIFT) as i32);
-        }
+        first_lane(a);
         if kernel {
             a.ri(Code::Add_rm64_imm8, RDX, 1);
         }
-        let tags = |way: usize| known(offset_of!(Known, tag) + size_of::<Known>() * way);
         search(a, tags, RDX, RSI, shift)
     };
+    a.bind(found);
     if kernel {
         a.ri(Code::Sub_rm64_imm8, RDX, 1);
     }
@@ -265,6 +269,14 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         a.rm(Code::Mov_r64_rm64, RDX, known(offset_of!(Known, read)));
         a.mr(Code::Mov_rm64_r64, known(offset_of!(Known, write)), RDX);
         a.jmp(allowed);
+    }
+    a.bind(another);
+    if host.avx512 {
+        // A line whose key is the same, or was there before.
+        first_lane(a);
+        let none = search(a, tags, RDX, RSI, shift);
+        a.jmp(found);
+        a.bind(none);
     }
     a.bind(absent);
     super::tables::try_way(a, kernel, access);
