@@ -85,8 +85,43 @@ fn fields(code: &mut Vec<u8>, starts: &[u64], r: &mut Random) {
             _ => {}
         }
         let near = [0, 0, 8, 16, 24, 32, 4, 1, 0xf8, 0x1000];
-        field(code, base, index, first + r.pick(&near), r);
+        let displacement = first + r.pick(&near);
+        if r.chance(200) {
+            let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
+                form(code, (prefix, 0, opcode), 1, base, index, displacement);
+            };
+            pair(code, operand, r);
+        } else {
+            field(code, base, index, displacement, r);
+        }
     }
+}
+
+/// XMM1 is loaded, changed and stored to where it came from; `operand` writes an instruction of a prefix and an opcode.
+fn pair(code: &mut Vec<u8>, operand: impl Fn(&mut Vec<u8>, &[u8], &[u8]), r: &mut Random) {
+    // Of all sizes; two must be aligned.
+    let ways: [(&[u8], u8, u8); 6] = [
+        (&[], 0x10, 0x11),
+        (&[0x66], 0x28, 0x29),
+        (&[0xf2], 0x10, 0x11),
+        (&[0x66], 0x6e, 0x7e),
+        (&[0xf3], 0x10, 0x11),
+        (&[0x66], 0x58, 0x11),
+    ];
+    let (prefix, load, store) = r.pick(&ways);
+    operand(code, prefix, &[0x0f, load]);
+    for _ in 0..r.below(3) {
+        // PADDB, MULPD, UNPCKLPS with XMM2; COMISD, which writes flags; NOP; a load that comes between.
+        match r.below(12) {
+            0 => code.extend([0x66, 0x0f, 0x2f, 0xca]),
+            1 => code.push(0x90),
+            2 => operand(code, &[0x66], &[0x0f, 0xfe]),
+            n if n < 6 => code.extend([0x66, 0x0f, 0x59, 0xca]),
+            n if n < 9 => code.extend([0x0f, 0x14, 0xca]),
+            _ => code.extend([0x66, 0x0f, 0xfc, 0xca]),
+        }
+    }
+    operand(code, prefix, &[0x0f, store]);
 }
 
 /// One of [`fields`].
@@ -121,6 +156,25 @@ fn field(code: &mut Vec<u8>, base: u8, index: Option<u8>, displacement: i32, r: 
         [0xd3] => r.pick(&[0, 3, 4]),
         _ => r.below(16) as u8,
     };
+    form(
+        code,
+        (prefix, wide, opcode),
+        register,
+        base,
+        index,
+        displacement,
+    );
+}
+
+/// An instruction of a prefix, REX.W and an opcode, with a register and an operand in memory.
+fn form(
+    code: &mut Vec<u8>,
+    (prefix, wide, opcode): (&[u8], u8, &[u8]),
+    register: u8,
+    base: u8,
+    index: Option<u8>,
+    displacement: i32,
+) {
     code.extend(prefix);
     code.push(0x40 | wide | register >> 3 << 2 | index.unwrap_or(0) >> 3 << 1 | base >> 3);
     code.extend(opcode);
@@ -167,10 +221,26 @@ pub fn walk(r: &mut Random) -> Vec<u8> {
                 &[0xc5, 0xfc, 0x11, 0x8b],
                 &[0x48, 0x01, 0x8b],
             ]);
-            code.extend(access);
             let pages = r.pick(&[WINDOW, WINDOW, WINDOW, WINDOW_ALIAS]);
             let at = pages as u32 + r.pick(&[0, 0, 8, 40]);
-            code.extend(at.to_le_bytes());
+            match r.below(4) {
+                0 => {
+                    let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
+                        form(code, (prefix, 0, opcode), 1, 3, None, at as i32);
+                    };
+                    pair(&mut code, operand, r);
+                }
+                1 if r.chance(300) => {
+                    for opcode in [0x10, 0x11] {
+                        code.extend([0xc5, 0xfc, opcode, 0x8b]);
+                        code.extend(at.to_le_bytes());
+                    }
+                }
+                _ => {
+                    code.extend(access);
+                    code.extend(at.to_le_bytes());
+                }
+            }
         }
     }
     let back = -(code.len() as i32 + 5);
