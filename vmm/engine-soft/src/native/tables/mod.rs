@@ -326,6 +326,18 @@ impl Way<'_> {
         a.jcc(cc::NE, self.slow);
         let physical = self.of_page(R10, offset_of!(Entry, physical));
         a.ri(Code::And_rm32_imm32, EAX, 0xfff & -(1 << LINE_SHIFT));
+        // The guest's data comes nearer meanwhile.
+        a.rm(
+            Code::Mov_r64_rm64,
+            R11,
+            self.of_page(R10, offset_of!(Entry, host)),
+        );
+        let data = MemoryOperand::new(R11, RAX, 1, 0, 0, false, Register::None);
+        let prefetch = match self.access {
+            DataAccess::Read => Code::Prefetcht0_m8,
+            _ => Code::Prefetchw_m8,
+        };
+        a.m(prefetch, data);
         a.rm(Code::Add_r64_rm64, RAX, physical);
         a.copy(LINE, RAX);
         a.ri(Code::Shr_rm64_imm8, LINE, LINE_SHIFT);
