@@ -19,6 +19,9 @@ use crate::native::{Activity, Budget};
 
 use Register::{EAX, ECX, R10, R11, R11D, RAX, RBX, RDX};
 
+/// An instruction takes a cycle ([`Cpi::value`]).
+const ONE: u32 = 1 << 16;
+
 const CLOCK: usize = SETS + offset_of!(Sets, clock);
 const KEYS: usize = SECOND_LEVEL + offset_of!(SecondLevel, keys);
 const KNOWN: usize = SECOND_LEVEL + offset_of!(SecondLevel, known);
@@ -28,8 +31,13 @@ impl Way<'_> {
     /// RAX becomes the host address of the operand.
     pub fn enter(&self, a: &mut Assembler) {
         self.new_line(a);
-        self.wait(a);
-        self.shorten_budget(a);
+        if self.cpi == ONE {
+            self.shorten_budget_by_stall(a);
+            self.wait(a);
+        } else {
+            self.wait(a);
+            self.shorten_budget(a);
+        }
         self.new_entry(a);
         // What is asked next is worked out now: whoever asks has to wait for it. The lane's own stamp is the greatest.
         self.least(a);
@@ -68,6 +76,13 @@ impl Way<'_> {
         let stall = offset_of!(Cpu, stall);
         a.rm(Code::Add_r64_rm64, STALL, field_of_cpu(stall));
         a.store(stall, STALL);
+    }
+
+    /// As [`Cpu::shorten_budget`] where an instruction takes a cycle: each cycle costs one. Where the budget was bounded otherwise, it
+    /// ends too soon, and the run loop goes on.
+    fn shorten_budget_by_stall(&self, a: &mut Assembler) {
+        a.rr(Code::Sub_r64_rm64, LEFT, STALL);
+        a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);
     }
 
     /// As [`Cpu::shorten_budget`], whose number of operations cancels out. Uses RAX, RDX, R10, R11 and [`STALL`].
