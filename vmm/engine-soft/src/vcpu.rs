@@ -175,6 +175,11 @@ impl SoftVcpu {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
 
+    /// Translated code does without AVX-512, as on a host that has none; results are the same. For all vCPUs of a node, before any runs.
+    pub fn without_avx512(&mut self) {
+        self.cpu.native.without_avx512();
+    }
+
     /// Throw the node's translated code away when so many bytes are in use, sooner than by itself. For tests, before a vCPU has
     /// run.
     pub fn limit_code(&mut self, bytes: usize) {

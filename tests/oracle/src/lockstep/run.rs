@@ -291,6 +291,7 @@ impl Pair {
             Kind::Node | Kind::Caches => (VCPUS, r.pick(&[16 << 10, 32 << 10, usize::MAX])),
             _ => (1, usize::MAX),
         };
+        let older_host = r.chance(300);
         let side = |translate| {
             let ram = guest::ram()?;
             let code = SharedCode::new(ram.clone());
@@ -304,6 +305,9 @@ impl Pair {
                     translate,
                 });
                 vcpu.limit_code(room);
+                if older_host {
+                    vcpu.without_avx512();
+                }
                 vcpu
             };
             Ok(Side {
@@ -320,7 +324,7 @@ impl Pair {
             walks: false,
             turn: 0,
             configuration: format!(
-                "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}"
+                "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, without AVX-512 {older_host}"
             ),
         })
     }

@@ -389,6 +389,11 @@ impl Native {
         }
     }
 
+    /// As on a host that has none.
+    pub fn without_avx512(&mut self) {
+        self.host.avx512 = false;
+    }
+
     /// What translated code did so far.
     pub fn activity(&self) -> Activity {
         self.activity
