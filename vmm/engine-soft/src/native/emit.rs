@@ -68,6 +68,8 @@ pub struct Emitter {
     /// Operations of the block.
     count: u32,
     cold: Vec<Cold>,
+    /// Those of this number and later are of the operations that are emitted now: each may be emitted more than once.
+    first_cold: usize,
     /// Look-ups that miss.
     pub missed: Vec<Missed>,
     /// How the operand of each operation is looked up.
@@ -116,6 +118,7 @@ impl Emitter {
             translation,
             count,
             cold: Vec::new(),
+            first_cold: 0,
             missed: Vec::new(),
             shares,
             apart: Vec::new(),
@@ -156,9 +159,23 @@ impl Emitter {
         self.a.call_to(self.routines.interpret);
     }
 
+    /// Operations are emitted anew.
+    pub fn forget_cold(&mut self) {
+        self.first_cold = self.cold.len();
+    }
+
+    /// All operations are emitted anew, behind a head to which the block itself jumps. Upper halves are in use there if they are at
+    /// its end.
+    pub fn begin_again(&mut self, recipe: Recipe) {
+        self.forget_cold();
+        self.in_host = false;
+        self.in_memory = false;
+        self.recipe = Some(recipe);
+    }
+
     /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.
     pub fn miss(&mut self, operation: usize) -> Label {
-        let mut last = self.cold.iter().rev().take(2);
+        let mut last = self.cold[self.first_cold..].iter().rev().take(2);
         if let Some(cold) = last.find(|cold| cold.operation == operation) {
             return cold.entry;
         }
@@ -178,7 +195,7 @@ impl Emitter {
     /// The operation is complete: one that missed goes on here.
     pub fn resume(&mut self, operation: usize) {
         let wanted = self.in_host && !self.in_memory;
-        if let Some(last) = self.cold.last_mut()
+        if let Some(last) = self.cold[self.first_cold..].last_mut()
             && last.operation == operation
         {
             last.flags_in_host = wanted;

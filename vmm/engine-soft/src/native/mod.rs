@@ -22,6 +22,7 @@ mod arena;
 mod assembler;
 mod emit;
 mod flags;
+mod head;
 mod pair;
 mod plan;
 pub mod registers;

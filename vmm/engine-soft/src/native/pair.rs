@@ -163,6 +163,7 @@ impl Emitter {
     pub fn finish_pairs(&mut self) {
         for pair in std::mem::take(&mut self.pairs) {
             self.a.bind(pair.entry);
+            self.forget_cold();
             (self.in_host, self.in_memory, self.recipe) = pair.flags;
             self.wide = pair.wide;
             self.all_of(pair.first, &pair.operations);

@@ -2,8 +2,10 @@
 
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
 
-use super::assembler::{Assembler, LEFT, cc, field_of_cpu, indexed_field};
+use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::emit::Emitter;
+use super::flags::Recipe;
+use super::head::Own;
 use super::plan::{Branch, Plan, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
@@ -17,11 +19,13 @@ use Register::{EAX, ECX, RAX, RCX};
 
 const JUMP_IP: usize = std::mem::offset_of!(Jump, ip);
 const JUMP_CODE: usize = std::mem::offset_of!(Jump, code);
-const FLOPS: usize = std::mem::offset_of!(nodescope_plugin_api::Counters, flops);
+
+/// Most operations of a block that are emitted for each of two heads.
+const LONGEST_LOOP: usize = 32;
 
 /// A direct exit whose out-of-line part is still to be emitted.
 struct Pending {
-    stub: super::assembler::Label,
+    stub: Label,
     leaving: u32,
 }
 
@@ -187,176 +191,58 @@ impl Cpu {
             page: (block.second_page == 0).then_some(ip >> 12),
             ip,
             start,
+            again: None,
             table: field!(jumps) + usize::from(!kernel) * JUMPS * size_of::<Jump>(),
         };
-        let budget = e.a.label();
         let load_vectors = e.a.label();
         let vectors_loaded = e.a.label();
-        let fetch = e.a.label();
-        let fetched = e.a.label();
         if vectors {
             e.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
             e.a.jcc(cc::E, load_vectors);
             e.a.bind(vectors_loaded);
         }
         e.a.bind(start);
-        let count = translation.count as i32;
-        e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
-        e.a.jcc(cc::S, budget);
-        let mut lines_missed = Vec::new();
-        if self.attached {
-            for line in &lines {
-                let slot =
-                    self.fetch_filter.slot_offset(*line) + std::mem::offset_of!(Cpu, fetch_filter);
-                if *line <= i32::MAX as u64 {
-                    e.a.mi(Code::Cmp_rm64_imm32, field_of_cpu(slot), *line as i32);
-                } else {
-                    e.a.constant(RAX, *line);
-                    e.a.rm(Code::Cmp_r64_rm64, RAX, field_of_cpu(slot));
-                }
-                let (other, next) = (e.a.label(), e.a.label());
-                e.a.jcc(cc::NE, other);
-                e.a.bind(next);
-                lines_missed.push((*line, other, next));
-            }
-            e.a.bind(fetched);
-            match i32::try_from(packed) {
-                Ok(packed) => {
-                    e.a.mi(Code::Add_rm64_imm32, field_of_cpu(field!(packed)), packed);
-                }
-                Err(_) => {
-                    e.a.constant(RAX, packed);
-                    e.a.mr(Code::Add_rm64_r64, field_of_cpu(field!(packed)), RAX);
-                }
-            }
-            let counters = std::mem::offset_of!(Cpu, counters)
-                + translation.privilege * size_of::<nodescope_plugin_api::Counters>();
-            for (class, n) in translation.flops() {
-                e.a.mi(
-                    Code::Add_rm64_imm32,
-                    field_of_cpu(counters + FLOPS + 8 * class),
-                    n as i32,
-                );
-            }
-        }
-        let mut ended = false;
-        let unit = self.filter.layout().unit;
-        let mut behind_run = 0;
-        for (k, (i, p)) in instructions.iter().zip(&plans).enumerate() {
-            if k < behind_run {
-                continue;
-            }
-            if let Some((length, returns)) =
-                super::stack::run(&instructions[k..], &plans[k..], unit)
-            {
-                behind_run = k + length;
-                let operations: Vec<_> = (k..behind_run)
-                    .map(|k| {
-                        let i = &instructions[k];
-                        (k, *i, super::flags::written(i, &mut factory))
-                    })
-                    .collect();
-                let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
-                e.before(k, written, false);
-                let returns = returns.then_some(behind_run);
-                e.run(operations, matches!(p, Plan::Push), returns);
-                e.behind(written, false);
-                continue;
-            }
-            if let Some(last) = pairs[k] {
-                behind_run = last + 1;
-                let written = instructions[k..=last].iter();
-                let written =
-                    written.fold(0, |all, i| all | super::flags::written(i, &mut factory));
-                e.before(k, written, false);
-                e.pair(k, &plans[k..=last]);
-                e.behind(written, false);
-                continue;
-            }
-            let (mut written, mut flags) = (0, false);
-            if e.has_recipe() {
-                written = super::flags::written(i, &mut factory);
-                flags = matches!(p, Plan::Itself(p) if p.flags_out);
-                e.before(k, written, flags);
-            }
-            match p {
-                Plan::Interpret => e.interpret(k),
-                Plan::Nothing => {}
-                Plan::Itself(p) => {
-                    if !e.itself(p, k) {
-                        e.interpret(k);
-                    }
-                }
-                Plan::Address => e.lea(i),
-                Plan::Push => e.push(i, k),
-                Plan::Pop => e.pop(i, k),
-                Plan::Leave => e.leave(k),
-                Plan::PushMemory => e.push_memory(i, k),
-                Plan::PopStackPointer => e.pop_stack_pointer(k),
-                Plan::Divide { signed } => e.divide(i, *signed, k),
-                Plan::System(what) => {
-                    if what.suits(kernel, self.attached) {
-                        e.system(*what, k, count);
-                    } else {
-                        e.interpret(k);
-                    }
-                }
-                Plan::Branch(b) => {
-                    ended = true;
-                    self.branch(&mut e, &mut exits, i, *b, k)?;
-                }
-            }
-            e.behind(written, flags);
-        }
-        if !ended {
-            e.save_flags();
-            let next = ip.wrapping_add(u64::from(block.len));
-            self.leave_to(&mut e, &mut exits, next)?;
+        let own = Own {
+            translation: &translation,
+            lines: &lines,
+            routines,
+        };
+        let body = Body {
+            instructions,
+            plans: &plans,
+            pairs: &pairs,
+        };
+        let mut heads = vec![self.head(&mut e, own)];
+        self.operations(&mut e, &mut exits, &body, &mut factory)?;
+        if let Some((again, recipe)) = exits.again {
+            e.a.bind(again);
+            e.begin_again(recipe);
+            heads.push(self.head(&mut e, own));
+            self.operations(&mut e, &mut exits, &body, &mut factory)?;
         }
         e.a.begin_cold();
         e.finish_cold();
-        let own = self.code().translations.exits.len() as u32;
+        let leaving = self.code().translations.exits.len() as u32;
         self.code().translations.exits.push(Leaving {
             ip,
             cell: 0,
             stub: 0,
         });
-        e.a.bind(budget);
-        e.a.ri(Code::Add_rm64_imm8, LEFT, count);
-        e.a.mi(Code::Mov_rm32_imm32, field_of_cpu(field!(exit)), own as i32);
-        e.a.jmp_to(routines.leave);
+        for head in &heads {
+            self.finish_head(&mut e, head, own, leaving);
+        }
         e.a.bind(load_vectors);
         if vectors {
-            e.a.mi(Code::Mov_rm32_imm32, field_of_cpu(field!(exit)), own as i32);
+            e.a.mi(
+                Code::Mov_rm32_imm32,
+                field_of_cpu(field!(exit)),
+                leaving as i32,
+            );
             e.a.call_to(routines.load_vectors);
             e.a.jcc(cc::NE, vectors_loaded);
             e.a.jmp_to(routines.leave_to_interpret);
         } else {
             e.a.bind(vectors_loaded);
-        }
-        for (line, other, next) in lines_missed {
-            e.a.bind(other);
-            let sets = &self.fetch_filter.sets;
-            if sets.kept() {
-                let slot =
-                    self.fetch_filter.slot_offset(line) + std::mem::offset_of!(Cpu, fetch_filter);
-                e.a.constant(RAX, line);
-                e.a.constant(RCX, 8 * sets.lanes(sets.set(line)).start as u64);
-                e.a.call_to(routines.second_level.instruction(sets.lane_shift()));
-                e.a.jcc(cc::NE, fetch);
-                e.a.store(slot, RAX);
-                e.a.jmp(next);
-            } else {
-                e.a.jmp(fetch);
-            }
-        }
-        e.a.bind(fetch);
-        if self.attached {
-            e.a.constant(RAX, &raw const *translation as u64);
-            e.a.call_to(routines.fetch);
-            e.a.jmp(fetched);
-        } else {
-            e.a.bind(fetched);
         }
         for pending in exits.pending {
             e.a.bind(pending.stub);
@@ -391,6 +277,95 @@ impl Cpu {
         block.add_native(ip, self.code_key, self.attached, code);
         self.code().translations.translations.push(translation);
         Some(code)
+    }
+
+    /// Emit all operations of a block, behind a head of it.
+    fn operations(
+        &mut self,
+        e: &mut Emitter,
+        exits: &mut Exits,
+        body: &Body<'_>,
+        factory: &mut InstructionInfoFactory,
+    ) -> Option<()> {
+        let &Body {
+            instructions,
+            plans,
+            pairs,
+        } = body;
+        let mut ended = false;
+        let unit = self.filter.layout().unit;
+        let mut behind_run = 0;
+        for (k, (i, p)) in instructions.iter().zip(plans).enumerate() {
+            if k < behind_run {
+                continue;
+            }
+            if let Some((length, returns)) =
+                super::stack::run(&instructions[k..], &plans[k..], unit)
+            {
+                behind_run = k + length;
+                let operations: Vec<_> = (k..behind_run)
+                    .map(|k| {
+                        let i = &instructions[k];
+                        (k, *i, super::flags::written(i, factory))
+                    })
+                    .collect();
+                let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
+                e.before(k, written, false);
+                let returns = returns.then_some(behind_run);
+                e.run(operations, matches!(p, Plan::Push), returns);
+                e.behind(written, false);
+                continue;
+            }
+            if let Some(last) = pairs[k] {
+                behind_run = last + 1;
+                let written = instructions[k..=last].iter();
+                let written = written.fold(0, |all, i| all | super::flags::written(i, factory));
+                e.before(k, written, false);
+                e.pair(k, &plans[k..=last]);
+                e.behind(written, false);
+                continue;
+            }
+            let (mut written, mut flags) = (0, false);
+            if e.has_recipe() {
+                written = super::flags::written(i, factory);
+                flags = matches!(p, Plan::Itself(p) if p.flags_out);
+                e.before(k, written, flags);
+            }
+            match p {
+                Plan::Interpret => e.interpret(k),
+                Plan::Nothing => {}
+                Plan::Itself(p) => {
+                    if !e.itself(p, k) {
+                        e.interpret(k);
+                    }
+                }
+                Plan::Address => e.lea(i),
+                Plan::Push => e.push(i, k),
+                Plan::Pop => e.pop(i, k),
+                Plan::Leave => e.leave(k),
+                Plan::PushMemory => e.push_memory(i, k),
+                Plan::PopStackPointer => e.pop_stack_pointer(k),
+                Plan::Divide { signed } => e.divide(i, *signed, k),
+                Plan::System(what) => {
+                    if what.suits(e.kernel, self.attached) {
+                        e.system(*what, k, plans.len() as i32);
+                    } else {
+                        e.interpret(k);
+                    }
+                }
+                Plan::Branch(b) => {
+                    ended = true;
+                    self.branch(e, exits, i, *b, k)?;
+                }
+            }
+            e.behind(written, flags);
+        }
+        if !ended {
+            e.save_flags();
+            let next = instructions.last()?.next_ip();
+            self.leave_to(e, exits, next)?;
+        }
+        Some(())
     }
 
     /// The code for an address of the block's own page, where there is some. A jump to it needs no cell: where the page's code
@@ -455,6 +430,18 @@ impl Cpu {
         Some(())
     }
 
+    /// Where a conditional jump to the block's own head leads to, if the flags can be made again there: behind the second head. They
+    /// are in the host's.
+    fn again(&self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
+        let lazy = e.in_host && !e.in_memory && e.needed.len() <= LONGEST_LOOP;
+        let recipe = e.recipe.filter(|_| lazy)?;
+        if !matches!(self.known(exits, target), Some(Known::Start)) {
+            return None;
+        }
+        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), recipe));
+        Some(again)
+    }
+
     fn branch(
         &mut self,
         e: &mut Emitter,
@@ -464,6 +451,13 @@ impl Cpu {
         k: usize,
     ) -> Option<()> {
         let fall_through = i.next_ip();
+        if let Branch::Conditional(condition) = branch
+            && let Some(again) = self.again(e, exits, i.near_branch_target())
+        {
+            e.a.jcc(condition, again);
+            e.save_flags();
+            return self.leave_to(e, exits, fall_through);
+        }
         e.save_flags();
         match branch {
             Branch::Direct => {
@@ -533,6 +527,14 @@ enum Known {
     Code(u64),
 }
 
+/// What a block is made of.
+struct Body<'a> {
+    instructions: &'a [Instruction],
+    plans: &'a [Plan],
+    /// See [`super::pair::pairs`].
+    pairs: &'a [Option<usize>],
+}
+
 /// Where a block goes.
 struct Exits {
     pending: Vec<Pending>,
@@ -541,7 +543,9 @@ struct Exits {
     /// The block's first instruction.
     ip: u64,
     /// A place behind the check of its vector registers, which are what they were there.
-    start: super::assembler::Label,
+    start: Label,
+    /// The second head ([`super::head`]), and how flags are made there.
+    again: Option<(Label, Recipe)>,
     /// Its privilege's table of instruction pointers.
     table: usize,
 }

@@ -1,0 +1,135 @@
+//! Heads of blocks: where the budget is looked at, instruction lines are fetched, and what the block counts is counted.
+//!
+//! A block that jumps back to its own head has two: one for who comes from elsewhere, with the flags in memory, and one for the jump,
+//! behind which the flags can be made again from the registers that the last comparison had ([`super::flags`]), so that no turn of a
+//! loop stores them. All operations follow either head.
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, Register};
+use nodescope_plugin_api::Counters;
+
+use super::Translation;
+use super::assembler::{LEFT, Label, cc, field_of_cpu};
+use super::emit::Emitter;
+use super::flags::Recipe;
+use super::runtime::{Routines, field};
+use crate::cpu::Cpu;
+
+use Register::{RAX, RCX};
+
+/// What a head leaves to be emitted out of line.
+pub struct Head {
+    budget: Label,
+    fetch: Label,
+    fetched: Label,
+    lines_missed: Vec<(u64, Label, Label)>,
+    /// How the flags are made, where they are not in memory.
+    recipe: Option<Recipe>,
+}
+
+/// What a head needs to know of its block.
+#[derive(Clone, Copy)]
+pub struct Own<'a> {
+    /// The routines want it.
+    pub translation: &'a Translation,
+    /// Physical lines that it fetches.
+    pub lines: &'a [u64],
+    pub routines: Routines,
+}
+
+impl Cpu {
+    /// Emit a head, with the emitter's flags in memory or made by a recipe.
+    pub fn head(&self, e: &mut Emitter, block: Own<'_>) -> Head {
+        let translation = block.translation;
+        let head = Head {
+            budget: e.a.label(),
+            fetch: e.a.label(),
+            fetched: e.a.label(),
+            lines_missed: Vec::new(),
+            recipe: if e.in_memory { None } else { e.recipe },
+        };
+        let count = translation.count as i32;
+        e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
+        e.a.jcc(cc::S, head.budget);
+        let mut head = head;
+        if !self.attached {
+            return head;
+        }
+        for line in block.lines {
+            let slot = self.fetch_filter.slot_offset(*line) + offset_of!(Cpu, fetch_filter);
+            if *line <= i32::MAX as u64 {
+                e.a.mi(Code::Cmp_rm64_imm32, field_of_cpu(slot), *line as i32);
+            } else {
+                e.a.constant(RAX, *line);
+                e.a.rm(Code::Cmp_r64_rm64, RAX, field_of_cpu(slot));
+            }
+            let (other, next) = (e.a.label(), e.a.label());
+            e.a.jcc(cc::NE, other);
+            e.a.bind(next);
+            head.lines_missed.push((*line, other, next));
+        }
+        e.a.bind(head.fetched);
+        let packed = translation.packed;
+        match i32::try_from(packed) {
+            Ok(packed) => {
+                e.a.mi(Code::Add_rm64_imm32, field_of_cpu(field!(packed)), packed);
+            }
+            Err(_) => {
+                e.a.constant(RAX, packed);
+                e.a.mr(Code::Add_rm64_r64, field_of_cpu(field!(packed)), RAX);
+            }
+        }
+        let counters = offset_of!(Cpu, counters) + translation.privilege * size_of::<Counters>();
+        for (class, n) in translation.flops() {
+            let flops = counters + offset_of!(Counters, flops) + 8 * class;
+            e.a.mi(Code::Add_rm64_imm32, field_of_cpu(flops), n as i32);
+        }
+        head
+    }
+
+    /// Append what is out of line. `leaving`: the exit that leads to the block itself.
+    pub fn finish_head(&self, e: &mut Emitter, head: &Head, block: Own<'_>, leaving: u32) {
+        let store_flags = |e: &mut Emitter| {
+            if let Some(recipe) = &head.recipe {
+                e.make_flags(recipe);
+                e.store_flags();
+            }
+        };
+        e.a.bind(head.budget);
+        store_flags(e);
+        let count = block.translation.count as i32;
+        e.a.ri(Code::Add_rm64_imm8, LEFT, count);
+        e.a.mi(
+            Code::Mov_rm32_imm32,
+            field_of_cpu(field!(exit)),
+            leaving as i32,
+        );
+        e.a.jmp_to(block.routines.leave);
+        for &(line, other, next) in &head.lines_missed {
+            e.a.bind(other);
+            let sets = &self.fetch_filter.sets;
+            if sets.kept() {
+                let slot = self.fetch_filter.slot_offset(line) + offset_of!(Cpu, fetch_filter);
+                e.a.constant(RAX, line);
+                e.a.constant(RCX, 8 * sets.lanes(sets.set(line)).start as u64);
+                let second_level = &block.routines.second_level;
+                e.a.call_to(second_level.instruction(sets.lane_shift()));
+                e.a.jcc(cc::NE, head.fetch);
+                e.a.store(slot, RAX);
+                e.a.jmp(next);
+            } else {
+                e.a.jmp(head.fetch);
+            }
+        }
+        e.a.bind(head.fetch);
+        if self.attached {
+            store_flags(e);
+            e.a.constant(RAX, std::ptr::from_ref(block.translation) as u64);
+            e.a.call_to(block.routines.fetch);
+            e.a.jmp(head.fetched);
+        } else {
+            e.a.bind(head.fetched);
+        }
+    }
+}
