@@ -189,6 +189,33 @@ fn form(
     code.extend(displacement.to_le_bytes());
 }
 
+/// Jump back to what begins at `top`, by flags of all kinds; with a count often few times.
+fn turn(code: &mut Vec<u8>, top: usize, r: &mut Random) {
+    let register = r.below(16) as u8;
+    let (x, n) = (register >> 3, register & 7);
+    match r.below(12) {
+        // SUB, ADD, CMP, AND, OR, XOR of a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
+        0..=2 => code.extend([0x48 | x, 0x83, 0xe8 | n, 1 + r.below(2) as u8]),
+        3 => code.extend([0x48 | x, 0x83, 0xc0 | n, r.next() as u8]),
+        4 => code.extend([0x48 | x, 0x83, 0xf8 | n, r.next() as u8]),
+        5 => code.extend([
+            0x40 | x,
+            0x83,
+            r.pick(&[0xe0, 0xc8, 0xf0]) | n,
+            r.next() as u8,
+        ]),
+        6 => code.extend([0x48, 0x39, 0xc0 | r.below(64) as u8]),
+        7 => code.extend([0x48, 0x01, 0xc0 | r.below(64) as u8]),
+        8 => code.extend([0x48 | x << 2 | x, 0x85, 0xc0 | n << 3 | n]),
+        9 => code.extend([0x48 | x, 0xf7, 0xd8 | n]),
+        10 => code.extend([0x48 | x, 0xff, 0xc8 | n]),
+        _ => code.extend([0x66, 0x0f, 0x2e, 0xc0 | r.below(64) as u8]),
+    }
+    code.extend([0x0f, 0x80 | r.pick(&[5, 5, 5, 4, 2, 3, 8, 12, 15])]);
+    let back = top as i64 - (code.len() as i64 + 4);
+    code.extend((back as i32).to_le_bytes());
+}
+
 /// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever.
 pub fn walk(r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
@@ -327,8 +354,13 @@ impl Writer {
     fn piece(&mut self, start: u64, starts: &[u64], r: &mut Random) -> Vec<u8> {
         let mut code = Vec::new();
         let length = r.pick(&[0, 1, 2, 3, 5, 8, 14]);
+        // Where a loop may begin.
+        let mut top = 0;
         for _ in 0..length {
             let at = start + code.len() as u64;
+            if r.chance(300) {
+                top = code.len();
+            }
             if self.changes_mode && r.chance(60) {
                 far_jump(&mut code, r.pick(starts), r);
                 continue;
@@ -424,6 +456,9 @@ impl Writer {
                 }
                 _ => self.instruction(&mut code, at, r, 800),
             }
+        }
+        if r.chance(250) {
+            turn(&mut code, top, r);
         }
         self.end(&mut code, start, starts, r);
         code

@@ -130,6 +130,7 @@ impl Emitter {
     pub fn finish_runs(&mut self) {
         for run in std::mem::take(&mut self.runs) {
             self.a.bind(run.entry);
+            self.forget_cold();
             self.in_host = false;
             self.in_memory = run.in_memory;
             self.recipe = run.recipe;
