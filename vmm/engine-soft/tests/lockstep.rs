@@ -62,6 +62,7 @@ fn what_once_differed_agrees() {
         (Kind::Bytes, 5360),
         (Kind::Bytes, 6473),
         (Kind::Bytes, 40_000_239),
+        (Kind::Node, 47_000_212),
         (Kind::Blocks, 11_002_506),
     ] {
         if let Err(failure) = run(&[kind], seed, 1, None, |_| {}) {

@@ -23,7 +23,7 @@ pub struct Pair {
     resume: Label,
     /// Number of the load among the block's operations.
     first: usize,
-    operations: Vec<Box<Itself>>,
+    operations: Vec<Itself>,
     /// As when the look-up begins: [`Emitter::in_host`], [`Emitter::in_memory`], [`Emitter::recipe`], [`Emitter::wide`].
     flags: (bool, bool, Option<Recipe>),
     wide: bool,
@@ -93,10 +93,10 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
 impl Emitter {
     /// Emit a pair and what is between, the load being this operation of the block.
     pub fn pair(&mut self, first: usize, plans: &[Plan]) {
-        let operations: Vec<Box<Itself>> = plans
+        let operations: Vec<Itself> = plans
             .iter()
             .filter_map(|plan| match plan {
-                Plan::Itself(p) => Some(p.clone()),
+                Plan::Itself(p) => Some((**p).clone()),
                 _ => None,
             })
             .collect();
@@ -152,7 +152,7 @@ impl Emitter {
         });
     }
 
-    fn all_of(&mut self, first: usize, operations: &[Box<Itself>]) {
+    fn all_of(&mut self, first: usize, operations: &[Itself]) {
         for (k, p) in operations.iter().enumerate() {
             let emitted = self.itself(p, first + k);
             assert!(emitted, "vector registers need no others");
