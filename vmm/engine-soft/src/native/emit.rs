@@ -3,12 +3,12 @@
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
+use super::cold::{Cold, Missed};
 use super::flags::Recipe;
 use super::pair::Pair;
 use super::plan::{Itself, Memory};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
-use super::second_level::DataAccess;
 use super::share::{Apart, Share};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
@@ -17,59 +17,29 @@ use Register::{EAX, ECX, RAX, RCX};
 
 const ENTRIES: usize =
     std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::filter::DataFilter, entries);
-const READ: usize = std::mem::offset_of!(crate::filter::Entry, read);
-const WRITE: usize = std::mem::offset_of!(crate::filter::Entry, write);
+pub const READ: usize = std::mem::offset_of!(crate::filter::Entry, read);
+pub const WRITE: usize = std::mem::offset_of!(crate::filter::Entry, write);
 const HOST_ADDRESS: usize = std::mem::offset_of!(crate::filter::Entry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
-
-/// Out-of-line code: the interpreter carries out an operation, then the block goes on.
-struct Cold {
-    entry: Label,
-    resume: Label,
-    operation: usize,
-    /// The block goes on with the flags in the host's.
-    flags_in_host: bool,
-    /// The block goes on taking it that [`super::Native::vectors_wide`] is set. Behind the interpreter it is set only if some upper
-    /// half was in use already.
-    wide: bool,
-    /// How to make the flags, where they are not in memory.
-    recipe: Option<Recipe>,
-}
-
-/// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
-pub struct Missed {
-    /// Where it is found out.
-    pub entry: Label,
-    /// Where the instruction goes on, with the host address in RAX.
-    pub resume: Label,
-    /// Where the interpreter must carry out the operation.
-    pub interpret: Label,
-    /// The operand.
-    pub memory: Memory,
-    /// Its linear address, if registers of the host are all that it takes.
-    pub address: Option<MemoryOperand>,
-    /// Where the instruction goes on if no line of the filter's is found; else the operand is made good as a whole.
-    pub apart: Option<Label>,
-}
 
 /// Emits the code of one block.
 pub struct Emitter {
     /// The code.
     pub a: Assembler,
-    layout: FilterLayout,
-    entries: usize,
-    routines: Routines,
+    pub layout: FilterLayout,
+    pub entries: usize,
+    pub routines: Routines,
     /// Code for a privilege other than user.
     pub kernel: bool,
     /// Code for while a model is attached.
     pub attached: bool,
     /// Address of the translation, as the routines want it.
-    translation: u64,
+    pub translation: u64,
     /// Operations of the block.
-    count: u32,
-    cold: Vec<Cold>,
+    pub count: u32,
+    pub cold: Vec<Cold>,
     /// Those of this number and later are of the operations that are emitted now: each may be emitted more than once.
-    first_cold: usize,
+    pub first_cold: usize,
     /// Look-ups that miss.
     pub missed: Vec<Missed>,
     /// How the operand of each operation is looked up.
@@ -141,192 +111,6 @@ impl Emitter {
                 scratch
             }
         }
-    }
-
-    /// Carry out an operation by the interpreter, in line.
-    pub fn interpret(&mut self, operation: usize) {
-        self.save_flags();
-        self.in_host = false;
-        self.recipe = None;
-        self.call_interpreter(operation);
-        // The next instruction that uses an upper half says so.
-        self.wide = false;
-    }
-
-    fn call_interpreter(&mut self, operation: usize) {
-        self.a.constant(RAX, self.translation);
-        self.a.constant(RCX, operation as u64);
-        self.a.call_to(self.routines.interpret);
-    }
-
-    /// Operations are emitted anew.
-    pub fn forget_cold(&mut self) {
-        self.first_cold = self.cold.len();
-    }
-
-    /// All operations are emitted anew, behind a head to which the block itself jumps. Upper halves are in use there if they are at
-    /// its end.
-    pub fn begin_again(&mut self, recipe: Recipe) {
-        self.forget_cold();
-        self.in_host = false;
-        self.in_memory = false;
-        self.recipe = Some(recipe);
-    }
-
-    /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.
-    pub fn miss(&mut self, operation: usize) -> Label {
-        let mut last = self.cold[self.first_cold..].iter().rev().take(2);
-        if let Some(cold) = last.find(|cold| cold.operation == operation) {
-            return cold.entry;
-        }
-        let (entry, resume) = (self.a.label(), self.a.label());
-        self.cold.push(Cold {
-            entry,
-            resume,
-            operation,
-            flags_in_host: false,
-            wide: false,
-            recipe: if self.in_memory { None } else { self.recipe },
-        });
-        debug_assert!(self.in_memory || self.recipe.is_some());
-        entry
-    }
-
-    /// The operation is complete: one that missed goes on here.
-    pub fn resume(&mut self, operation: usize) {
-        let wanted = self.in_host && !self.in_memory;
-        if let Some(last) = self.cold[self.first_cold..].last_mut()
-            && last.operation == operation
-        {
-            last.flags_in_host = wanted;
-            last.wide = self.wide;
-            let label = last.resume;
-            self.a.bind(label);
-            if !wanted {
-                self.in_host = false;
-            }
-        }
-    }
-
-    /// Append the out-of-line code.
-    pub fn finish_cold(&mut self) {
-        self.finish_runs();
-        self.finish_shares();
-        self.finish_pairs();
-        for missed in std::mem::take(&mut self.missed) {
-            let memory = missed.memory;
-            self.a.bind(missed.entry);
-            if self.layout.lane_shift == 0
-                && let Some(apart) = missed.apart
-            {
-                self.a.jmp(apart);
-                continue;
-            }
-            if let Some(address) = missed.address
-                && self.layout.lane_shift != 0
-                && !memory.aligned
-            {
-                // The lowest bits are the address's.
-                let crosses = self.a.label();
-                self.leave_if_crossing(memory, crosses);
-                // Anew: the entry may have been written a moment ago.
-                self.a.rm(Code::Lea_r64_m, RAX, address);
-                self.a.store(field!(linear), RAX);
-                self.second_level(&missed);
-                if missed.apart.is_some() {
-                    self.a.bind(crosses);
-                } else {
-                    let slow = self.a.label();
-                    self.a.jmp(slow);
-                    self.a.bind(crosses);
-                    self.a.rm(Code::Lea_r64_m, RAX, address);
-                    self.a.store(field!(linear), RAX);
-                    self.a.bind(slow);
-                }
-            } else {
-                // RAX is the linear address less the entry's base, RCX the entry.
-                let tag = if memory.write { WRITE } else { READ };
-                self.a.rm(
-                    Code::Add_r64_rm64,
-                    RAX,
-                    indexed_field(self.entries + tag, RCX),
-                );
-                if memory.aligned {
-                    self.a
-                        .ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
-                    self.a.jcc(cc::NE, missed.interpret);
-                }
-                self.a.store(field!(linear), RAX);
-                if self.layout.lane_shift != 0 {
-                    let crosses = self.a.label();
-                    if !memory.aligned {
-                        self.leave_if_crossing(memory, crosses);
-                        self.a.load(RAX, field!(linear));
-                    }
-                    self.second_level(&missed);
-                    self.a.bind(crosses);
-                }
-            }
-            if let Some(apart) = missed.apart {
-                self.a.jmp(apart);
-                continue;
-            }
-            self.a
-                .constant(RCX, super::access::describe(memory, self.count).into());
-            self.a.call_to(self.routines.access);
-            self.a.rr(Code::Test_rm64_r64, RAX, RAX);
-            self.a.jcc(cc::E, missed.interpret);
-            self.a.jmp(missed.resume);
-        }
-        for cold in std::mem::take(&mut self.cold) {
-            self.a.bind(cold.entry);
-            if let Some(recipe) = &cold.recipe {
-                self.make_flags(recipe);
-                self.store_flags();
-            }
-            self.call_interpreter(cold.operation);
-            if cold.operation & super::runtime::WILD as usize != 0 {
-                // It never comes back.
-                self.a.plain(Code::Ud2);
-                continue;
-            }
-            if cold.wide {
-                self.set_width(true);
-            }
-            if cold.flags_in_host {
-                self.restore_flags();
-            }
-            self.a.jmp(cold.resume);
-        }
-    }
-
-    /// Go on where an access stays within a line, by the lowest bits of its address in EAX, which are all that is left of it.
-    fn leave_if_crossing(&mut self, memory: Memory, crosses: Label) {
-        if memory.size > 1 {
-            let line = self.layout.unit;
-            self.a.ri(Code::And_rm32_imm32, EAX, line as i32 - 1);
-            self.a
-                .ri(Code::Cmp_rm32_imm32, EAX, (line - memory.size) as i32);
-            self.a.jcc(cc::A, crosses);
-        }
-    }
-
-    /// Try the other lines of the set of an access within a line, whose address is in RAX.
-    fn second_level(&mut self, missed: &Missed) {
-        let Missed { memory, resume, .. } = *missed;
-        let access = match (memory.read, memory.write) {
-            (true, true) => DataAccess::Both,
-            (_, true) => DataAccess::Write,
-            _ => DataAccess::Read,
-        };
-        let lane_shift = self.layout.lane_shift;
-        let routine = self
-            .routines
-            .second_level
-            .data(lane_shift, self.kernel, access);
-        self.a.call_to(routine);
-        self.a.rr(Code::Test_rm64_r64, RAX, RAX);
-        self.a.jcc(cc::NE, resume);
     }
 
     /// The linear address of an instruction's memory operand into RAX. Uses RCX; leaves flags alone but for FS and GS.
@@ -548,7 +332,7 @@ impl Emitter {
         }
     }
 
-    fn set_width(&mut self, wide: bool) {
+    pub fn set_width(&mut self, wide: bool) {
         let field = field_of_cpu(field!(vectors_wide));
         self.a.mi(Code::Mov_rm8_imm8, field, wide.into());
     }
@@ -702,15 +486,5 @@ impl Emitter {
     /// Where the routine for indirect branches is.
     pub fn leave_indirect(&self) -> u64 {
         self.routines.leave_indirect
-    }
-
-    /// A branch that missed: the interpreter never comes back from it, since it ends the block.
-    pub fn resume_by_interpreter(&mut self, operation: usize) {
-        for cold in self.cold.iter().rev() {
-            if cold.operation == operation {
-                self.a.bind(cold.resume);
-                self.a.plain(Code::Ud2);
-            }
-        }
     }
 }

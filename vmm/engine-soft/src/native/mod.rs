@@ -1,9 +1,9 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
-//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `share` and `pair` (look-ups for several operands),
-//! `stack` and `system` (more templates), `runtime` (entering, leaving and calling out), `access`, `second_level` and `tables` (look-ups
-//! that miss), `arena` and `assembler`.
+//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
+//! (look-ups for several operands), `stack` and `system` (more templates), `runtime` (entering, leaving and calling out), `access`,
+//! `second_level` and `tables` (look-ups that miss), `arena` and `assembler`.
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
@@ -21,6 +21,7 @@
 mod access;
 mod arena;
 mod assembler;
+mod cold;
 mod emit;
 mod flags;
 mod head;

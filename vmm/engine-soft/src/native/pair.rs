@@ -7,7 +7,8 @@
 use iced_x86::{Instruction, OpKind, Register};
 
 use super::assembler::{Label, cc};
-use super::emit::{Emitter, Missed};
+use super::cold::Missed;
+use super::emit::Emitter;
 use super::flags::Recipe;
 use super::plan::{Itself, Memory, Plan};
 use super::share::Share;

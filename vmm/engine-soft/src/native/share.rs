@@ -9,7 +9,8 @@
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Label, at_offset, cc, field_of_cpu};
-use super::emit::{Emitter, Missed, number};
+use super::cold::Missed;
+use super::emit::{Emitter, number};
 use super::plan::{Memory, Plan};
 use super::runtime::field;
 
