@@ -8,10 +8,12 @@
 //! - [`near`]: the second level has the line.
 //! - [`far`]: the third has it, or memory.
 //! - [`enter`]: the clock advances, and the line enters the filter.
+//! - [`modified`]: lines that were written since the model last heard of them.
 //! - [`sets`]: searching and reordering a set.
 
 mod enter;
 mod far;
+mod modified;
 mod near;
 mod sets;
 
@@ -22,9 +24,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Tally;
 use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
 
-use super::assembler::{
-    Assembler, CPU, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of,
-};
+use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of};
 use super::registers::sized;
 use super::runtime::{field, xmm, ymm};
 use super::second_level::DataAccess;
@@ -430,48 +430,6 @@ impl Way<'_> {
             a.rm(Code::Cmp_r64_rm64, RAX, stamp(lane));
             a.rm(Code::Cmova_r64_rm64, RAX, stamp(lane));
         }
-    }
-
-    /// Mark the lines that were modified, RAX of them, in all levels; go on at `told`.
-    fn tell(&self, a: &mut Assembler, told: Label) {
-        let (next, one, line) = (a.label(), a.label(), R11);
-        let (word, way) = (R12, R13);
-        a.r(Code::Push_r64, way);
-        a.copy(RBX, RAX);
-        a.bind(one);
-        let lines = MODIFIED + offset_of!(Modified, lines);
-        // RBX counts down to 1.
-        let modified = MemoryOperand::new(CPU, RBX, 8, lines as i64 - 8, 1, false, Register::None);
-        a.rm(Code::Mov_r64_rm64, line, modified);
-        a.ri(Code::Shr_rm64_imm8, line, LINE_SHIFT);
-        for cache in [self.data(), self.outer(1), self.outer(2)] {
-            let (search, found) = (a.label(), a.label());
-            cache.set(a, line, word);
-            cache.tag(a, line);
-            // Outside the first level it is usually the most recently used.
-            cache.is_tag(a, at(word), way, search);
-            a.bind(found);
-            a.rm(Code::Mov_r32_rm32, EAX, at(word));
-            a.ri(Code::And_rm32_imm8, EAX, STATES);
-            a.ri(Code::Cmp_rm32_imm8, EAX, MODIFIED_STATE);
-            a.jcc(cc::E, next);
-            a.mi(Code::And_rm32_imm8, at(word), !STATES);
-            a.mi(Code::Or_rm32_imm8, at(word), MODIFIED_STATE);
-            let level_done = a.label();
-            a.jmp(level_done);
-            a.bind(search);
-            cache.look_for(a);
-            cache.find(a, word, way, next);
-            a.rm(Code::Lea_r64_m, word, word_of(word, way));
-            a.jmp(found);
-            a.bind(level_done);
-        }
-        a.bind(next);
-        a.ri(Code::Sub_rm64_imm8, RBX, 1);
-        a.jcc(cc::NE, one);
-        a.r(Code::Pop_r64, way);
-        a.store(MODIFIED + offset_of!(Modified, count), RBX);
-        a.jmp(told);
     }
 
     /// [`PLACE`] becomes the address of the first level's word of the line that goes: it is as many words from the set's first as the lane

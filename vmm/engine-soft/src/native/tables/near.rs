@@ -1,18 +1,13 @@
 //! The second level has the line, and nobody else is asked.
 
-use std::mem::offset_of;
-
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::tables::STATE_BITS;
 
-use super::{
-    LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count,
-};
-use crate::filter::Modified;
-use crate::native::assembler::{Assembler, Label, at, field_of_cpu, word_of};
+use super::{LINE, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count};
+use crate::native::assembler::{Assembler, Label, at, word_of};
 use crate::native::second_level::DataAccess;
 
-use Register::{EAX, R11, R11D, RAX, RBX};
+use Register::{EAX, R11, R11D, RBX};
 
 impl Way<'_> {
     /// Go on behind this with [`super::STATE`] and [`STALL`], or at `far`, where [`SECOND`] is the line's set.
@@ -45,14 +40,5 @@ impl Way<'_> {
             self.note_modified(a);
         }
         placed
-    }
-    /// What was read is written: the model hears of that line with the next reference, as it would if the filter had permitted the write.
-    /// There is room, since all lines were told before.
-    fn note_modified(&self, a: &mut Assembler) {
-        a.copy(RAX, LINE);
-        a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
-        a.store(MODIFIED + offset_of!(Modified, lines), RAX);
-        let count = field_of_cpu(MODIFIED + offset_of!(Modified, count));
-        a.mi(Code::Mov_rm64_imm32, count, 1);
     }
 }

@@ -1,0 +1,66 @@
+//! Lines that were written while the model took them for clean, though held by this cache alone: it hears of them before its next
+//! reference.
+
+use std::mem::offset_of;
+
+use iced_x86::{Code, MemoryOperand, Register};
+
+use super::{LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, STATES, Way};
+use crate::filter::Modified;
+use crate::native::assembler::{Assembler, CPU, Label, at, cc, field_of_cpu, word_of};
+
+use Register::{EAX, R11, R12, R13, RAX, RBX};
+
+impl Way<'_> {
+    /// What was read is written: the model hears of that line with the next reference, as it would if the filter had permitted the write.
+    /// There is room, since all lines were told before.
+    pub fn note_modified(&self, a: &mut Assembler) {
+        a.copy(RAX, LINE);
+        a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
+        a.store(MODIFIED + offset_of!(Modified, lines), RAX);
+        let count = field_of_cpu(MODIFIED + offset_of!(Modified, count));
+        a.mi(Code::Mov_rm64_imm32, count, 1);
+    }
+
+    /// Mark the lines that were modified, RAX of them, in all levels; go on at `told`.
+    pub fn tell(&self, a: &mut Assembler, told: Label) {
+        let (next, one, line) = (a.label(), a.label(), R11);
+        let (word, way) = (R12, R13);
+        a.r(Code::Push_r64, way);
+        a.copy(RBX, RAX);
+        a.bind(one);
+        let lines = MODIFIED + offset_of!(Modified, lines);
+        // RBX counts down to 1.
+        let modified = MemoryOperand::new(CPU, RBX, 8, lines as i64 - 8, 1, false, Register::None);
+        a.rm(Code::Mov_r64_rm64, line, modified);
+        a.ri(Code::Shr_rm64_imm8, line, LINE_SHIFT);
+        for cache in [self.data(), self.outer(1), self.outer(2)] {
+            let (search, found) = (a.label(), a.label());
+            cache.set(a, line, word);
+            cache.tag(a, line);
+            // Outside the first level it is usually the most recently used.
+            cache.is_tag(a, at(word), way, search);
+            a.bind(found);
+            a.rm(Code::Mov_r32_rm32, EAX, at(word));
+            a.ri(Code::And_rm32_imm8, EAX, STATES);
+            a.ri(Code::Cmp_rm32_imm8, EAX, MODIFIED_STATE);
+            a.jcc(cc::E, next);
+            a.mi(Code::And_rm32_imm8, at(word), !STATES);
+            a.mi(Code::Or_rm32_imm8, at(word), MODIFIED_STATE);
+            let level_done = a.label();
+            a.jmp(level_done);
+            a.bind(search);
+            cache.look_for(a);
+            cache.find(a, word, way, next);
+            a.rm(Code::Lea_r64_m, word, word_of(word, way));
+            a.jmp(found);
+            a.bind(level_done);
+        }
+        a.bind(next);
+        a.ri(Code::Sub_rm64_imm8, RBX, 1);
+        a.jcc(cc::NE, one);
+        a.r(Code::Pop_r64, way);
+        a.store(MODIFIED + offset_of!(Modified, count), RBX);
+        a.jmp(told);
+    }
+}
