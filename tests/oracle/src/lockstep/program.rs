@@ -189,9 +189,39 @@ fn form(
     code.extend(displacement.to_le_bytes());
 }
 
-/// Jump back to what begins at `top`, by flags of all kinds; with a count often few times.
-fn turn(code: &mut Vec<u8>, top: usize, r: &mut Random) {
-    let register = r.below(16) as u8;
+/// A short loop over an array, which may lead to where a page is missing, or a device is.
+fn stride(code: &mut Vec<u8>, r: &mut Random) {
+    let (base, count) = (r.pick(&[3, 6, 7, 9, 12]), r.pick(&[0, 1, 2, 10]));
+    let start = r.pick(&[WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE + r.pick(&[0, 0xf00, 0xfc8]);
+    load(code, base.into(), start);
+    load(code, count.into(), 1 + r.below(40));
+    let top = code.len();
+    for _ in 0..1 + r.below(2) {
+        let displacement = r.pick(&[0, 0, 8, 0x38, 0x200]);
+        if r.chance(500) {
+            let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
+                form(code, (prefix, 0, opcode), 1, base, None, displacement);
+            };
+            pair(code, operand, r);
+        } else {
+            field(code, base, None, displacement, r);
+        }
+    }
+    let step: u32 = r.pick(&[4, 16, 64, 0x200, 0x1000]);
+    code.extend([0x48 | base >> 3, 0x81, 0xc0 | base & 7]);
+    code.extend(step.to_le_bytes());
+    if r.chance(700) {
+        // SUB and JNE.
+        code.extend([0x48 | count >> 3, 0x83, 0xe8 | count & 7, 1, 0x0f, 0x85]);
+        let back = top as i64 - (code.len() as i64 + 4);
+        code.extend((back as i32).to_le_bytes());
+    } else {
+        turn(code, top, count, r);
+    }
+}
+
+/// Jump back to what begins at `top`, by flags of all kinds, mostly of this register; with a count often few times.
+fn turn(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     let (x, n) = (register >> 3, register & 7);
     match r.below(12) {
         // SUB, ADD, CMP, AND, OR, XOR of a constant; CMP and ADD of two registers; TEST, NEG, DEC, UCOMISD.
@@ -454,11 +484,12 @@ impl Writer {
                         fields(&mut code, starts, r);
                     }
                 }
+                13 | 14 => stride(&mut code, r),
                 _ => self.instruction(&mut code, at, r, 800),
             }
         }
         if r.chance(250) {
-            turn(&mut code, top, r);
+            turn(&mut code, top, r.below(16) as u8, r);
         }
         self.end(&mut code, start, starts, r);
         code
