@@ -195,7 +195,19 @@ fn stride(code: &mut Vec<u8>, r: &mut Random) {
     let start = r.pick(&[WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE + r.pick(&[0, 0xf00, 0xfc8]);
     load(code, base.into(), start);
     load(code, count.into(), 1 + r.below(40));
+    // Some push or pop as well, up to where the stack ends.
+    let stack = r
+        .chance(400)
+        .then(|| (r.pick(&[0x50, 0x58]), 2 + r.below(3)));
+    if stack.is_some() {
+        load(code, 4, WINDOW + r.below(6) * PAGE + 8 * r.below(60));
+    }
     let top = code.len();
+    if let Some((opcode, operations)) = stack {
+        for _ in 0..operations {
+            code.push(opcode | 5);
+        }
+    }
     for _ in 0..1 + r.below(2) {
         let displacement = r.pick(&[0, 0, 8, 0x38, 0x200]);
         if r.chance(500) {
