@@ -37,7 +37,7 @@ pub struct Missed {
     pub memory: Memory,
     /// Its linear address, if registers of the host are all that it takes.
     pub address: Option<MemoryOperand>,
-    /// Where the instruction goes on if no line of the filter's is found; else the operand is made good as a whole.
+    /// Where to go on if no line that the filter knows permits the access; None: the access is made good by a call.
     pub apart: Option<Label>,
 }
 

@@ -42,7 +42,7 @@ impl Cpu {
     /// Emit a head, with the emitter's flags in memory or made by a recipe.
     pub fn head(&self, e: &mut Emitter, block: Own<'_>) -> Head {
         let translation = block.translation;
-        let head = Head {
+        let mut head = Head {
             budget: e.a.label(),
             fetch: e.a.label(),
             fetched: e.a.label(),
@@ -52,7 +52,6 @@ impl Cpu {
         let count = translation.count as i32;
         e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
         e.a.jcc(cc::S, head.budget);
-        let mut head = head;
         if !self.attached {
             return head;
         }
