@@ -4,8 +4,8 @@ use nodescope_plugin_api::Permission;
 
 use super::sets::{LANES, Sets};
 
-/// What the filter holds beyond the most recently used line of each set, by the lanes of [`Sets`]. A lane takes little room: all
-/// of them are more than the host's first-level cache has beside the guest's data.
+/// What the filter holds beyond the most recently used line of each set, by the lanes of [`Sets`]. All of it is more than the host's
+/// first-level cache has beside the guest's data: what is compared is kept apart from what one lane is asked for.
 #[repr(C)]
 pub struct SecondLevel {
     /// Which lines, and their order.

@@ -33,7 +33,7 @@ use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
 use sets::Cache;
 
 use Register::{
-    EAX, K1, K2, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI, ZMM16,
+    EAX, K1, K2, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI, YMM16,
 };
 
 /// The tables.
@@ -366,13 +366,14 @@ impl Way<'_> {
     /// Go on where the line, whose address is in RAX, is not there under another linear address.
     fn check_absent(&self, a: &mut Assembler) {
         if self.avx512 {
-            a.rr(Code::EVEX_Vpbroadcastq_zmm_k1z_r64, ZMM16, RAX);
-            for eight in 0..1 << (self.lane_shift - 3) {
-                let to = if eight == 0 { K1 } else { K2 };
-                let lines = indexed_field(LINES + 64 * eight, FIRST_LANE);
-                let equal = Code::EVEX_Vpcmpeqq_kr_k1_zmm_zmmm512b64;
-                a.rrm(equal, to, ZMM16, lines);
-                if eight > 0 {
+            // Half as wide as can be: for the widest, hosts lower their frequency.
+            a.rr(Code::EVEX_Vpbroadcastq_ymm_k1z_r64, YMM16, RAX);
+            for four in 0..1 << (self.lane_shift - 2) {
+                let to = if four == 0 { K1 } else { K2 };
+                let lines = indexed_field(LINES + 32 * four, FIRST_LANE);
+                let equal = Code::EVEX_Vpcmpeqq_kr_k1_ymm_ymmm256b64;
+                a.rrm(equal, to, YMM16, lines);
+                if four > 0 {
                     a.rrr(Code::VEX_Korb_kr_kr_kr, K1, K1, K2);
                 }
             }
