@@ -159,6 +159,8 @@ impl DataFilter {
         self.mask = u64::from(slots - 1) << stride_shift;
         self.single = geometry.is_some_and(|g| g.data_slots == 0);
         let (slots, ways) = geometry.map_or((0, 1), |g| (g.data_slots, g.data_ways));
+        // While it is known which lanes are in use.
+        self.second.forget_linear();
         self.second.sets.shape(geometry, slots, ways);
         self.base = (self.first(self.privilege) << ENTRY_SHIFT) as u64;
         self.flush();

@@ -184,7 +184,7 @@ impl SecondLevel {
     /// Forget linear addresses; lines and their order stay.
     pub fn forget_linear(&mut self) {
         if !self.forgotten {
-            for known in &mut self.known {
+            for known in &mut self.known[..self.sets.used()] {
                 known.tag = NOWHERE;
             }
             self.forgotten = true;
@@ -203,7 +203,7 @@ impl SecondLevel {
         if self.forgotten {
             return;
         }
-        for known in &mut self.known {
+        for known in &mut self.known[..self.sets.used()] {
             if known.tag >> 12 == linear >> 12 {
                 known.tag = NOWHERE;
             }

@@ -120,6 +120,15 @@ impl Sets {
         self.lane_shift
     }
 
+    /// How many lanes are in use.
+    pub fn used(&self) -> usize {
+        if self.kept() {
+            (self.last_set + 1) << self.lane_shift
+        } else {
+            0
+        }
+    }
+
     /// The set of a line, or of any address in it.
     #[inline(always)]
     pub fn set(&self, line: u64) -> usize {

@@ -203,3 +203,29 @@ fn lines_lie_where_they_are_looked_for() {
         }
     }
 }
+
+/// What lanes knew in one window is gone in the next, whatever sets there were in between.
+#[test]
+fn another_shape_knows_nothing() {
+    for between in [None, Some(1), Some(6)] {
+        let mut filter = of_pairs_in(6);
+        for k in 0..64_u64 {
+            answer(&mut filter, 0x10_0000 + 64 * k, Permission::Read, None);
+            answer(&mut filter, 0x20_0000 + 64 * k, Permission::Read, None);
+        }
+        let geometry = |slots| FilterGeometry {
+            line_shift: 6,
+            data_slots: slots,
+            instruction_slots: 6,
+            data_ways: 2,
+            instruction_ways: 2,
+        };
+        filter.shape(between.map(geometry));
+        filter.shape(Some(geometry(6)));
+        for k in 0..64_u64 {
+            for line in [0x10_0000 + 64 * k, 0x20_0000 + 64 * k] {
+                assert_eq!(filter.promote(line, 8, false), None, "{between:?} {k}");
+            }
+        }
+    }
+}
