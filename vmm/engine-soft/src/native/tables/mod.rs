@@ -85,6 +85,7 @@ struct Way<'a> {
     first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
     cpi: u32,
+    /// See [`Cache::avx512`].
     avx512: bool,
     kernel: bool,
     access: DataAccess,
