@@ -176,29 +176,12 @@ impl Emitter {
 #[cfg(test)]
 mod tests {
     use iced_x86::code_asm::*;
-    use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory};
 
-    use super::super::Host;
+    use super::super::plan::planned;
     use super::*;
 
     fn found(code: impl FnOnce(&mut CodeAssembler)) -> Vec<(usize, usize)> {
-        let mut assembler = CodeAssembler::new(64).unwrap();
-        code(&mut assembler);
-        let bytes = assembler.assemble(0x1000).unwrap();
-        let instructions: Vec<_> = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE)
-            .into_iter()
-            .collect();
-        let mut factory = InstructionInfoFactory::new();
-        let host = Host {
-            avx: true,
-            bmi: true,
-            avx512: false,
-            keeps_flags: false,
-        };
-        let plans: Vec<_> = instructions
-            .iter()
-            .map(|i| super::super::plan::plan(i, &mut factory, host))
-            .collect();
+        let (instructions, plans) = planned(code);
         let pairs = pairs(&instructions, &plans).into_iter().enumerate();
         pairs.filter_map(|(k, last)| Some((k, last?))).collect()
     }

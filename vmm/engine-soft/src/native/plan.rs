@@ -701,3 +701,31 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         written,
     })
 }
+
+/// Code of 64-bit mode, and how its instructions are translated for a host with all but AVX-512.
+#[cfg(test)]
+pub fn planned(
+    code: impl FnOnce(&mut iced_x86::code_asm::CodeAssembler),
+) -> (Vec<Instruction>, Vec<Plan>) {
+    use iced_x86::code_asm::CodeAssembler;
+    use iced_x86::{Decoder, DecoderOptions};
+
+    let mut assembler = CodeAssembler::new(64).unwrap();
+    code(&mut assembler);
+    let bytes = assembler.assemble(0x1000).unwrap();
+    let instructions: Vec<_> = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE)
+        .into_iter()
+        .collect();
+    let mut factory = InstructionInfoFactory::new();
+    let host = Host {
+        avx: true,
+        bmi: true,
+        avx512: false,
+        keeps_flags: false,
+    };
+    let plans: Vec<_> = instructions
+        .iter()
+        .map(|i| plan(i, &mut factory, host))
+        .collect();
+    (instructions, plans)
+}

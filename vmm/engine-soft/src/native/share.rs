@@ -266,30 +266,14 @@ impl Emitter {
 #[cfg(test)]
 mod tests {
     use iced_x86::code_asm::*;
-    use iced_x86::{Decoder, DecoderOptions};
 
-    use super::super::Host;
+    use super::super::plan::planned;
     use super::*;
 
     /// For each instruction: `.` alone, a letter for the first of a span, the letter's small form for the others.
     fn spans(code: impl FnOnce(&mut CodeAssembler)) -> String {
-        let mut assembler = CodeAssembler::new(64).unwrap();
-        code(&mut assembler);
-        let bytes = assembler.assemble(0x1000).unwrap();
-        let instructions: Vec<_> = Decoder::with_ip(64, &bytes, 0x1000, DecoderOptions::NONE)
-            .into_iter()
-            .collect();
+        let (instructions, plans) = planned(code);
         let mut factory = InstructionInfoFactory::new();
-        let host = Host {
-            avx: true,
-            bmi: true,
-            avx512: false,
-            keeps_flags: false,
-        };
-        let plans: Vec<_> = instructions
-            .iter()
-            .map(|i| super::super::plan::plan(i, &mut factory, host))
-            .collect();
         let name = |span: Span| (b'a' + span.kept as u8) as char;
         shares(&instructions, &plans, &[], &mut factory)
             .into_iter()
