@@ -41,6 +41,15 @@ pub struct Missed {
     pub apart: Option<Label>,
 }
 
+/// What code that begins at a point of a block may rely on: the emitter's fields of these names.
+#[derive(Clone, Copy)]
+pub struct Point {
+    pub in_host: bool,
+    pub in_memory: bool,
+    pub recipe: Option<Recipe>,
+    pub wide: bool,
+}
+
 impl Emitter {
     /// Carry out an operation by the interpreter, in line.
     pub fn interpret(&mut self, operation: usize) {
@@ -58,18 +67,23 @@ impl Emitter {
         self.a.call_to(self.routines.interpret);
     }
 
-    /// Operations are emitted anew.
-    pub fn forget_cold(&mut self) {
-        self.first_cold = self.cold.len();
+    /// What is so here.
+    pub fn point(&self) -> Point {
+        Point {
+            in_host: self.in_host,
+            in_memory: self.in_memory,
+            recipe: self.recipe,
+            wide: self.wide,
+        }
     }
 
-    /// All operations are emitted anew, behind a head to which the block itself jumps. Upper halves are in use there if they are at
-    /// its end.
-    pub fn begin_again(&mut self, recipe: Recipe) {
-        self.forget_cold();
-        self.in_host = false;
-        self.in_memory = false;
-        self.recipe = Some(recipe);
+    /// What follows begins where this was so. Operations that were emitted before may be emitted anew, with out-of-line code of their own.
+    pub fn begin_at(&mut self, point: Point) {
+        self.first_cold = self.cold.len();
+        self.in_host = point.in_host;
+        self.in_memory = point.in_memory;
+        self.recipe = point.recipe;
+        self.wide = point.wide;
     }
 
     /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.

@@ -7,9 +7,8 @@
 use iced_x86::{Instruction, OpKind, Register};
 
 use super::assembler::{Label, cc};
-use super::cold::Missed;
+use super::cold::{Missed, Point};
 use super::emit::Emitter;
-use super::flags::Recipe;
 use super::plan::{Itself, Memory, Plan};
 use super::share::Share;
 
@@ -25,9 +24,8 @@ pub struct Pair {
     /// Number of the load among the block's operations.
     first: usize,
     operations: Vec<Itself>,
-    /// As when the look-up begins: [`Emitter::in_host`], [`Emitter::in_memory`], [`Emitter::recipe`], [`Emitter::wide`].
-    flags: (bool, bool, Option<Recipe>),
-    wide: bool,
+    /// Where the look-up begins.
+    point: Point,
 }
 
 /// An instruction on nothing but vector registers and perhaps memory.
@@ -114,8 +112,7 @@ impl Emitter {
         let load = operations[0].instruction;
         let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
         self.lose_flags();
-        let flags = (self.in_host, self.in_memory, self.recipe);
-        let wide = self.wide;
+        let point = self.point();
         self.address(&load);
         let address = self.plain_address(&load);
         self.compare(both, miss);
@@ -148,8 +145,7 @@ impl Emitter {
             resume,
             first,
             operations,
-            flags,
-            wide,
+            point,
         });
     }
 
@@ -164,9 +160,7 @@ impl Emitter {
     pub fn finish_pairs(&mut self) {
         for pair in std::mem::take(&mut self.pairs) {
             self.a.bind(pair.entry);
-            self.forget_cold();
-            (self.in_host, self.in_memory, self.recipe) = pair.flags;
-            self.wide = pair.wide;
+            self.begin_at(pair.point);
             self.all_of(pair.first, &pair.operations);
             self.a.jmp(pair.resume);
         }

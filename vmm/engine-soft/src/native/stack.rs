@@ -4,8 +4,8 @@
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 use super::assembler::{Label, at, at_offset};
+use super::cold::Point;
 use super::emit::{Emitter, number};
-use super::flags::Recipe;
 use super::plan::{Branch, Memory, Plan};
 use super::registers::{FRAME, HOST, STACK};
 use super::runtime::{field, gpr};
@@ -25,9 +25,7 @@ pub struct Run {
     push: bool,
     /// The number of a return behind the operations.
     returns: Option<usize>,
-    in_memory: bool,
-    recipe: Option<Recipe>,
-    wide: bool,
+    point: Point,
 }
 
 /// How many operations from the first on are a run, and whether a return behind them belongs to it, where that makes two at
@@ -120,9 +118,7 @@ impl Emitter {
             operations,
             push,
             returns,
-            in_memory: self.in_memory,
-            recipe: self.recipe,
-            wide: self.wide,
+            point: self.point(),
         });
     }
 
@@ -130,11 +126,7 @@ impl Emitter {
     pub fn finish_runs(&mut self) {
         for run in std::mem::take(&mut self.runs) {
             self.a.bind(run.entry);
-            self.forget_cold();
-            self.in_host = false;
-            self.in_memory = run.in_memory;
-            self.recipe = run.recipe;
-            self.wide = run.wide;
+            self.begin_at(run.point);
             for (k, i, written) in run.operations {
                 self.before(k, written, false);
                 if run.push {

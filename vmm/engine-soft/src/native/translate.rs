@@ -3,8 +3,8 @@
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
+use super::cold::Point;
 use super::emit::Emitter;
-use super::flags::Recipe;
 use super::head::Own;
 use super::plan::{Branch, Plan, plan};
 use super::registers::STACK;
@@ -214,9 +214,9 @@ impl Cpu {
         };
         let mut heads = vec![self.head(&mut e, own)];
         self.operations(&mut e, &mut exits, &body, &mut factory)?;
-        if let Some((again, recipe)) = exits.again {
+        if let Some((again, point)) = exits.again {
             e.a.bind(again);
-            e.begin_again(recipe);
+            e.begin_at(point);
             heads.push(self.head(&mut e, own));
             self.operations(&mut e, &mut exits, &body, &mut factory)?;
         }
@@ -434,11 +434,16 @@ impl Cpu {
     /// are in the host's.
     fn again(&self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.in_host && !e.in_memory && e.needed.len() <= LONGEST_LOOP;
-        let recipe = e.recipe.filter(|_| lazy)?;
-        if !matches!(self.known(exits, target), Some(Known::Start)) {
+        let to_start = matches!(self.known(exits, target), Some(Known::Start));
+        if !lazy || e.recipe.is_none() || !to_start {
             return None;
         }
-        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), recipe));
+        // The head destroys the host's flags.
+        let point = Point {
+            in_host: false,
+            ..e.point()
+        };
+        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), point));
         Some(again)
     }
 
@@ -544,8 +549,8 @@ struct Exits {
     ip: u64,
     /// A place behind the check of its vector registers, which are what they were there.
     start: Label,
-    /// The second head ([`super::head`]), and how flags are made there.
-    again: Option<(Label, Recipe)>,
+    /// The second head ([`super::head`]), and what is so there.
+    again: Option<(Label, Point)>,
     /// Its privilege's table of instruction pointers.
     table: usize,
 }
