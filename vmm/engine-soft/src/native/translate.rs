@@ -62,8 +62,11 @@ impl Cpu {
         let made = Arena::new(self.code().translations.room)
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
-                let (code, routines) = routines(arena.next(), host)
-                    .map_err(|e| format!("cannot assemble the translator's routines: {e}"))?;
+                let (code, routines) = routines(arena.next(), host).map_err(|e| {
+                    // A template is wrong; nothing that the host lacks.
+                    debug_assert!(false, "{e}");
+                    format!("cannot assemble the translator's routines: {e}")
+                })?;
                 arena
                     .push(&code, &[])
                     .ok_or("no room for the translator's routines")?;

@@ -140,7 +140,7 @@ impl Cpu {
         }
     }
 
-    /// None where there is no room for code.
+    /// None where there is no room for code, or a template is wrong.
     fn ways(&mut self, shape: TablesShape, lane_shift: u32) -> Option<Ways> {
         let SetCount::Power(first_sets) = shape.levels[0].sets else {
             return None;
@@ -169,7 +169,15 @@ impl Cpu {
                     slow,
                 };
                 way.all(&mut a);
-                let (code, cold) = a.finish().ok()?;
+                let (code, cold) = match a.finish() {
+                    Ok(code) => code,
+                    Err(error) => {
+                        // Results are the same; only the speed differs.
+                        tracing::error!(%error, "misses are served by the model, since their ways cannot be assembled");
+                        debug_assert!(false, "{error}");
+                        return None;
+                    }
+                };
                 ways[usize::from(kernel)][access as usize] = arena.push(&code, &cold)?;
             }
         }
