@@ -21,7 +21,7 @@ pub struct SecondLevel {
     pub forgotten: bool,
 }
 
-/// See [`SecondLevel::keys`]. The host compares vectors, whose addresses must be multiples of their size.
+/// See [`SecondLevel::keys`]. Those of a set are in one line of the host.
 #[repr(C, align(64))]
 pub struct Keys(pub [u32; LANES]);
 
