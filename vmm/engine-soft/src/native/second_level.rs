@@ -25,7 +25,8 @@ pub struct SecondLevelRoutines {
 }
 
 impl SecondLevelRoutines {
-    /// RAX is the address of an access, as is [`super::Native::linear`], RCX is the offset of its entry: RAX is the host address then, or zero.
+    /// RAX is the address of an access, as is [`super::Native::linear`], RCX is the offset of its entry: RAX is the host address then,
+    /// or zero.
     /// Keeps all other registers but flags.
     pub fn data(&self, lane_shift: u32, kernel: bool, access: DataAccess) -> u64 {
         self.data[wide(lane_shift)][usize::from(kernel)][access as usize]

@@ -1,6 +1,6 @@
 //! Misses of the first-level data cache in machine code, by the tables that a model lends
-//! ([`nodescope_plugin_api::tables`]): what [`Cpu::short_access`] and the model's own short ways do, and both for what is read and then written, with the geometry of the caches as
-//! constants, in registers, and without putting the guest's away.
+//! ([`nodescope_plugin_api::tables`]): what [`Cpu::short_access`] and the model's own short ways do, and both for what is read and then
+//! written, with the geometry of the caches as constants, in registers, and without putting the guest's away.
 //!
 //! A routine is reached from [`super::second_level`] when no line of the set is the one that is wanted. All that may be in the way is
 //! looked at before anything is changed: else it says so, and the model is called.
