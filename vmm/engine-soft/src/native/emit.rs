@@ -482,9 +482,4 @@ impl Emitter {
         }
         self.resume(operation);
     }
-
-    /// Where the routine for indirect branches is.
-    pub fn leave_indirect(&self) -> u64 {
-        self.routines.leave_indirect
-    }
 }

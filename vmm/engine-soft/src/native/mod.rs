@@ -25,6 +25,7 @@ mod cold;
 mod emit;
 mod flags;
 mod head;
+mod jumps;
 mod pair;
 mod plan;
 pub mod registers;
@@ -50,38 +51,15 @@ use crate::ops::integer::host::keeps_undefined_flags;
 use crate::vcpu::Translate;
 
 use arena::Arena;
+use jumps::Jumps;
 use runtime::Routines;
 
-/// Entries of a table of instruction pointers: a kernel and its processes' libraries jump to some thousands of places.
-const JUMPS: usize = 1 << JUMPS_SHIFT;
-/// log2 of the same.
-const JUMPS_SHIFT: u32 = 13;
 /// Bits of each field of [`Native::packed`].
 const PACKED_BITS: u32 = 21;
 /// The fetches in [`Native::packed`].
 const FETCHES: u64 = (1 << PACKED_BITS) - 1;
 /// Most instructions run before the packed counters are emptied.
 const LONGEST: i64 = 1 << 17;
-
-/// Where the code for an instruction pointer is.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-struct Jump {
-    ip: u64,
-    code: u64,
-}
-
-/// A table without jumps. An empty place holds an address that belongs to another place, so that no branch finds it, not
-/// even one to an address that is not canonical.
-static NO_JUMPS: [Jump; JUMPS] = {
-    let mut table = [Jump { ip: 0, code: 0 }; JUMPS];
-    let mut at = 0;
-    while at < JUMPS {
-        table[at].ip = (at ^ 1) as u64;
-        at += 1;
-    }
-    table
-};
 
 /// Why translated code came back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,8 +145,8 @@ pub struct Native {
     spilled: [[u8; 32]; 8],
     /// Where to go on after [`Exit::GoOn`].
     next: u64,
-    /// By privilege (kernel, user), then hash of the instruction pointer.
-    jumps: [[Jump; JUMPS]; 2],
+    /// Where branches lead to that are not linked.
+    jumps: Jumps,
 
     /// Translate at all.
     enabled: bool,
@@ -191,16 +169,14 @@ pub struct Native {
     done: Done,
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
-    /// The exit that led to the block that is looked for.
+    /// The exit that led to the block that is looked for, where it can be linked to that.
     pending: Option<u32>,
+    /// The instruction pointer that a branch has looked for last and not found.
+    sought: Option<u64>,
     /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
     interpret_next: bool,
     /// What the block table's counts were when the tables here were last right.
     seen: Counts,
-    /// Halves of the address space that each table of instruction pointers has entries of.
-    halves: [[bool; 2]; 2],
-    /// Entries of each table that are in use, once or more often each; so many that all are, where it is as long as the table.
-    used: [Vec<u16>; 2],
     host: Host,
     /// What translated code did so far.
     activity: Activity,
@@ -366,7 +342,7 @@ impl Native {
             tables: None,
             spilled: [[0; 32]; 8],
             next: 0,
-            jumps: [NO_JUMPS; 2],
+            jumps: Jumps::default(),
             enabled: translate != Translate::Never,
             warm: match translate {
                 Translate::Never => u32::MAX,
@@ -383,10 +359,9 @@ impl Native {
             done: Ok(Flow::Next),
             partial: None,
             pending: None,
+            sought: None,
             interpret_next: false,
             seen: Counts::default(),
-            halves: [[false; 2]; 2],
-            used: Default::default(),
             host: Host::detect(),
             activity: Activity::default(),
         }
@@ -418,48 +393,15 @@ impl Native {
         bound - retired.wrapping_sub(self.budget.retired) as i64
     }
 
-    fn jump_index(ip: u64) -> usize {
-        (ip ^ ip >> JUMPS_SHIFT) as usize & (JUMPS - 1)
-    }
-
     /// Empty the tables of instruction pointers.
     pub fn forget_jumps(&mut self) {
-        for table in 0..2 {
-            self.forget_table(table);
-        }
+        self.jumps.forget();
         self.pending = None;
     }
 
-    fn forget_table(&mut self, table: usize) {
-        // A process that is switched to and away from has used few of them.
-        if self.used[table].len() < JUMPS / 8 {
-            for &at in &self.used[table] {
-                let at = usize::from(at);
-                self.jumps[table][at] = NO_JUMPS[at];
-            }
-        } else {
-            self.jumps[table] = NO_JUMPS;
-        }
-        self.used[table].clear();
-        self.halves[table] = [false; 2];
-    }
-
-    fn add_jump(&mut self, table: usize, ip: u64, code: u64) {
-        let at = Self::jump_index(ip);
-        self.jumps[table][at] = Jump { ip, code };
-        self.halves[table][(ip >> 63) as usize] = true;
-        if self.used[table].len() < JUMPS / 8 {
-            self.used[table].push(at as u16);
-        }
-    }
-
-    /// Empty the tables that have entries of a half of the address space.
+    /// Empty those that have entries of a half of the address space.
     fn forget_half(&mut self, half: usize) {
-        for table in 0..2 {
-            if self.halves[table][half] {
-                self.forget_table(table);
-            }
-        }
+        self.jumps.forget_half(half);
         self.pending = None;
     }
 }
@@ -506,8 +448,7 @@ impl Cpu {
         }
         self.catch_up();
         let ip = self.gpr[RIP as usize];
-        let jump = self.native.jumps[usize::from(self.cpl == 3)][Native::jump_index(ip)];
-        (jump.ip == ip).then_some(jump.code)
+        self.native.jumps.find(usize::from(self.cpl == 3), ip)
     }
 
     /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
@@ -519,13 +460,12 @@ impl Cpu {
         self.catch_up();
         let ip = self.gpr[RIP as usize];
         let table = usize::from(self.cpl == 3);
-        let at = Native::jump_index(ip);
-        let jump = self.native.jumps[table][at];
+        let known = self.native.jumps.find(table, ip);
         let pending = self.native.pending.take();
         // SAFETY: the entry was just found: its block is alive.
         let block = unsafe { &*entry.block };
-        let code = if jump.ip == ip {
-            jump.code
+        let code = if let Some(code) = known {
+            code
         } else {
             let code = match block.native(ip, self.code_key, self.attached) {
                 Some(code) => code,
@@ -536,7 +476,8 @@ impl Cpu {
                     self.translate_block(block, ip)?
                 }
             };
-            self.native.add_jump(table, ip, code);
+            let sought = self.native.sought == Some(ip);
+            self.native.jumps.add(table, ip, code, sought);
             code
         };
         if let Some(n) = pending
@@ -581,9 +522,11 @@ impl Cpu {
             self.retired = self.native.retired_at(self.native.left);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
-                self.gpr[RIP as usize] = self.code().translations.exits[n as usize].ip;
-                self.native.pending = Some(n);
+                let leaving = self.code().translations.exits[n as usize];
+                self.gpr[RIP as usize] = leaving.ip;
+                self.native.pending = (leaving.cell != 0).then_some(n);
             }
+            self.native.sought = Some(self.gpr[RIP as usize]);
             if exit == Exit::Interpret as u32 {
                 self.native.interpret_next = true;
             }

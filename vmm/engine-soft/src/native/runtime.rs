@@ -10,7 +10,7 @@ use nodescope_x86::state::InterruptShadow;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
-use super::{Budget, Exit, Native, Translation};
+use super::{Budget, Exit, Native, Translation, jumps};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
@@ -40,8 +40,10 @@ pub struct Routines {
     pub leave: u64,
     /// The same, where the block must be interpreted.
     pub leave_to_interpret: u64,
-    /// Leave with the next instruction's address in RCX.
-    pub leave_indirect: u64,
+    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jumps`], or leave with it.
+    pub leave_indirect: [u64; 2],
+    /// The same for a constant address, or leave through the exit whose number is in [`Native::exit`].
+    pub leave_across: [u64; 2],
     /// Call [`interpret`] with RAX = translation, ECX = operation.
     pub interpret: u64,
     /// See [`super::access::routine`].
@@ -180,10 +182,21 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     // Leave: EAX tells why.
     let leave_common = a.label();
     let leave_stored = a.label();
-    let leave_indirect = a.here();
-    a.store(gpr(RIP as usize), RCX);
-    a.ri(Code::Mov_r32_imm32, EAX, Exit::Indirect as i32);
-    a.jmp(leave_common);
+    let leave_indirect = [0, 1].map(|table| {
+        let at = a.here();
+        jumps::look_in_far_table(&mut a, table);
+        a.store(gpr(RIP as usize), RCX);
+        a.ri(Code::Mov_r32_imm32, EAX, Exit::Indirect as i32);
+        a.jmp(leave_common);
+        at
+    });
+    let leave_across = [0, 1].map(|table| {
+        let at = a.here();
+        jumps::look_in_far_table(&mut a, table);
+        a.ri(Code::Mov_r32_imm32, EAX, Exit::Direct as i32);
+        a.jmp(leave_common);
+        at
+    });
     let leave_to_interpret = a.here();
     a.ri(Code::Mov_r32_imm32, EAX, Exit::Interpret as i32);
     a.jmp(leave_common);
@@ -263,6 +276,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         leave,
         leave_to_interpret,
         leave_indirect,
+        leave_across,
         interpret,
         fetch,
         load_vectors,
@@ -484,11 +498,12 @@ impl Cpu {
     fn goes_on(&mut self, translation: &Translation, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
-        let jump = self.native.jumps[table][Native::jump_index(ip)];
+        let Some(code) = self.native.jumps.find(table, ip) else {
+            return false;
+        };
         let shadow = self.events.shadow;
-        if jump.ip != ip
-            // With a model the budget may end within a block, which is then fetched in two pieces: where it ends matters.
-            || self.attached
+        // With a model the budget may end within a block, which is then fetched in two pieces: where it ends matters.
+        if self.attached
             || !self.native.budget.deliver
             || self.touched_platform
             || self.mode != Mode::Bits64
@@ -515,7 +530,7 @@ impl Cpu {
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.flags = Native::pack_flags(self.rflags);
         self.native.privilege = usize::from(self.cpl != 3);
-        self.native.next = jump.code;
+        self.native.next = code;
         true
     }
 

@@ -10,15 +10,13 @@ use super::plan::{Branch, Plan, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
 use super::share::{Share, shares};
-use super::{Arena, JUMPS, JUMPS_SHIFT, Jump, Leaving, Native, PACKED_BITS, Translation};
+use super::jumps::{self, Jump, Jumps, is_canonical};
+use super::{Arena, Leaving, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::Cpu;
 use crate::fetch::MAX_INSTRUCTION;
 
-use Register::{EAX, ECX, RAX, RCX};
-
-const JUMP_IP: usize = std::mem::offset_of!(Jump, ip);
-const JUMP_CODE: usize = std::mem::offset_of!(Jump, code);
+use Register::{RAX, RCX};
 
 /// Most operations of a block that are emitted for each of two heads.
 const LONGEST_LOOP: usize = 32;
@@ -195,7 +193,7 @@ impl Cpu {
             ip,
             start,
             again: None,
-            table: field!(jumps) + usize::from(!kernel) * JUMPS * size_of::<Jump>(),
+            table: field!(jumps) + Jumps::near_table(usize::from(!kernel)),
         };
         let load_vectors = e.a.label();
         let vectors_loaded = e.a.label();
@@ -250,8 +248,9 @@ impl Cpu {
         for pending in exits.pending {
             e.a.bind(pending.stub);
             let translations = &mut self.code().translations;
-            let leaving = &mut translations.exits[pending.leaving as usize];
-            leaving.stub = e.a.here();
+            let exit = &mut translations.exits[pending.leaving as usize];
+            exit.stub = e.a.here();
+            let leaving = *exit;
             if leaving.cell != 0 {
                 let arena = translations.arena.as_mut()?;
                 arena.set_cell(leaving.cell, leaving.stub);
@@ -261,7 +260,13 @@ impl Cpu {
                 field_of_cpu(field!(exit)),
                 pending.leaving as i32,
             );
-            e.a.jmp_to(routines.leave);
+            // Where the exit has no cell, RCX is the address.
+            let in_tables = leaving.cell == 0 && is_canonical(leaving.ip);
+            e.a.jmp_to(if in_tables {
+                routines.leave_across[usize::from(!kernel)]
+            } else {
+                routines.leave
+            });
         }
         let (hot, cold) = match e.a.finish() {
             Ok(code) => code,
@@ -418,11 +423,11 @@ impl Cpu {
             };
             e.a.jmp_through(cell);
         } else {
-            let slot = exits.table + Native::jump_index(target) * size_of::<Jump>();
+            let slot = exits.table + Jumps::near_index(target) * size_of::<Jump>();
             e.a.constant(RCX, target);
-            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + JUMP_IP));
+            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + jumps::IP));
             e.a.jcc(cc::NE, stub);
-            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + JUMP_CODE));
+            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jumps::CODE));
         }
         self.code().translations.exits.push(Leaving {
             ip: target,
@@ -572,29 +577,21 @@ impl Emitter {
     /// Jump to the instruction pointer in RCX, after moving the stack pointer. Uses RAX and flags.
     fn jump(&mut self, table: usize, stack: i64, operation: usize) {
         let elsewhere = self.a.label();
-        self.a.rr(Code::Mov_r32_rm32, EAX, ECX);
-        self.a.ri(Code::Shr_rm32_imm8, EAX, JUMPS_SHIFT as i32);
-        self.a.rr(Code::Xor_r32_rm32, EAX, ECX);
-        self.a.ri(Code::And_rm32_imm32, EAX, (JUMPS - 1) as i32);
-        self.a.ri(
-            Code::Shl_rm32_imm8,
-            EAX,
-            size_of::<Jump>().trailing_zeros() as i32,
-        );
+        jumps::near_offset(&mut self.a);
         self.a
-            .rm(Code::Cmp_r64_rm64, RCX, indexed_field(table + JUMP_IP, RAX));
+            .rm(Code::Cmp_r64_rm64, RCX, indexed_field(table + jumps::IP, RAX));
         self.a.jcc(cc::NE, elsewhere);
         if stack != 0 {
             self.move_stack(stack);
         }
         self.a
-            .m(Code::Jmp_rm64, indexed_field(table + JUMP_CODE, RAX));
+            .m(Code::Jmp_rm64, indexed_field(table + jumps::CODE, RAX));
         self.a.bind(elsewhere);
         self.check_canonical(operation);
         if stack != 0 {
             self.move_stack(stack);
         }
-        let leave = self.leave_indirect();
+        let leave = self.routines.leave_indirect[usize::from(!self.kernel)];
         self.a.jmp_to(leave);
     }
 }
