@@ -23,7 +23,12 @@ pub const MAX_INSTRUCTION: usize = 15;
 impl Cpu {
     /// Distinguishes blocks that decode or translate differently at the same address; kept in [`Cpu::code_key`].
     pub fn block_key(&self) -> u8 {
-        self.mode as u8 | u8::from(self.cpl == 3) << 2
+        Self::key_of(self.mode, self.cpl)
+    }
+
+    /// The same for a mode and a privilege level.
+    pub const fn key_of(mode: Mode, cpl: u8) -> u8 {
+        mode as u8 | ((cpl == 3) as u8) << 2
     }
 
     /// Linear address of an instruction pointer.

@@ -141,6 +141,18 @@ impl DataFilter {
         ((PAGES - 1) << ENTRY_SHIFT) as u32,
     );
 
+    /// What [`DataFilter::set_privilege`] sets where entries stand for pages: offsets of fields, and their values.
+    pub const fn of_privilege_without_model(kernel: bool) -> [(usize, i32); 2] {
+        let privilege = kernel as usize;
+        [
+            (std::mem::offset_of!(Self, privilege), privilege as i32),
+            (
+                std::mem::offset_of!(Self, base),
+                Self::PAGES[privilege] as i32,
+            ),
+        ]
+    }
+
     /// Entries stand for pages (None) or for lines of a model's first-level cache.
     pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
         // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.

@@ -15,11 +15,11 @@ use crate::filter::FilterLayout;
 
 use Register::{EAX, ECX, RAX, RCX};
 
-const ENTRIES: usize =
+pub const ENTRIES: usize =
     std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::filter::DataFilter, entries);
 pub const READ: usize = std::mem::offset_of!(crate::filter::Entry, read);
 pub const WRITE: usize = std::mem::offset_of!(crate::filter::Entry, write);
-const HOST_ADDRESS: usize = std::mem::offset_of!(crate::filter::Entry, host);
+pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::filter::Entry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
 /// Emits the code of one block.

@@ -176,6 +176,17 @@ pub fn near_offset(a: &mut Assembler) {
     a.ri(Code::Shl_rm32_imm8, EAX, ENTRY_SHIFT as i32);
 }
 
+/// Assemble a search that goes on at the code for the address in RCX, if the near table knows it. Uses RAX and flags.
+pub fn look_in_near_table(a: &mut Assembler, table: usize) {
+    let near = field!(jumps) + Jumps::near_table(table);
+    let elsewhere = a.label();
+    near_offset(a);
+    a.rm(Code::Cmp_r64_rm64, RCX, indexed_field(near + IP, RAX));
+    a.jcc(cc::NE, elsewhere);
+    a.m(Code::Jmp_rm64, indexed_field(near + CODE, RAX));
+    a.bind(elsewhere);
+}
+
 /// Assemble the end of a search that the near table did not end: goes on at the code for the canonical address in RCX if the far
 /// table knows it, or behind this, with RCX as it was. Uses RAX and flags.
 pub fn look_in_far_table(a: &mut Assembler, table: usize) {

@@ -33,8 +33,10 @@ mod runtime;
 mod second_level;
 mod share;
 mod stack;
+mod string;
 mod system;
 mod tables;
+mod transfer;
 mod translate;
 
 use nodescope_plugin_api::FLOP_CLASSES;

@@ -10,6 +10,7 @@ use iced_x86::{
 
 use super::Host;
 use super::registers::is_high_byte;
+use super::string::StringOperation;
 
 /// The status flags as iced-x86 numbers them.
 const STATUS: u32 = RflagsBits::CF
@@ -47,6 +48,8 @@ pub enum Plan {
     },
     /// A system instruction with a template.
     System(System),
+    /// A repeated string instruction with a template for code without a model.
+    String(StringOperation),
     /// CALL, RET, JMP or Jcc.
     Branch(Branch),
 }
@@ -64,6 +67,10 @@ pub enum System {
     PushFlags,
     /// RDTSC.
     ReadClock,
+    /// SYSCALL.
+    Call,
+    /// SYSRET to 64-bit code.
+    Return,
 }
 
 impl System {
@@ -74,6 +81,8 @@ impl System {
             System::SwapGs => kernel,
             System::DisableInterrupts | System::EnableInterrupts => kernel && !attached,
             System::PushFlags | System::ReadClock => true,
+            System::Call => !kernel && !attached,
+            System::Return => kernel && !attached,
         }
     }
 }
@@ -365,6 +374,8 @@ fn system(code: Code) -> Option<System> {
         Code::Sti => System::EnableInterrupts,
         Code::Pushfq => System::PushFlags,
         Code::Rdtsc => System::ReadClock,
+        Code::Syscall => System::Call,
+        Code::Sysretq => System::Return,
         _ => return None,
     })
 }
@@ -430,6 +441,9 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
     let m = i.mnemonic();
     if let Some(what) = system(i.code()) {
         return Plan::System(what);
+    }
+    if let Some(what) = StringOperation::of(i) {
+        return Plan::String(what);
     }
     let named = |n: u32| match i.op_kind(n) {
         OpKind::Register => {

@@ -10,6 +10,7 @@ use nodescope_x86::state::InterruptShadow;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
+use super::string::StringRoutines;
 use super::{Budget, Exit, Native, Translation, jumps};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
@@ -53,6 +54,8 @@ pub struct Routines {
     /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
     /// with ZF set then.
     pub load_vectors: u64,
+    /// See [`super::string`].
+    pub strings: StringRoutines,
     /// Tried before `access` and `fetch`.
     pub second_level: SecondLevelRoutines,
 }
@@ -270,6 +273,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
     let access = super::access::routine(&mut a, host);
     let second_level = super::second_level::routines(&mut a, host);
+    let strings = super::string::routines(&mut a);
     let routines = Routines {
         access,
         enter,
@@ -280,6 +284,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         interpret,
         fetch,
         load_vectors,
+        strings,
         second_level,
     };
     Ok((a.finish()?.0, routines))

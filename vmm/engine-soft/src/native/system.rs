@@ -54,6 +54,7 @@ impl Emitter {
             System::EnableInterrupts => self.enable_interrupts(operation),
             System::PushFlags => self.push_flags(operation),
             System::ReadClock => self.read_clock(operation, count),
+            System::Call | System::Return => unreachable!("they end their block"),
         }
         self.resume(operation);
     }
@@ -103,7 +104,15 @@ impl Emitter {
         self.save_flags();
         self.stack(STACK, -8, true, operation);
         self.a.store(field!(spill), RAX);
-        let kept = !(rflags::STATUS | rflags::VM | rflags::RF);
+        self.flags_without(rflags::VM | rflags::RF);
+        self.a.load(RAX, field!(spill));
+        self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);
+        self.move_stack(-8);
+    }
+
+    /// RFLAGS less some bits into RCX, where the guest's flags are in memory. Uses RAX.
+    pub fn flags_without(&mut self, bits: u64) {
+        let kept = !(rflags::STATUS | bits);
         self.a.load(RCX, RFLAGS);
         self.a.ri(Code::And_rm64_imm32, RCX, kept as i32);
         let packed = field!(flags);
@@ -115,9 +124,6 @@ impl Emitter {
             .rm(Code::Movzx_r32_rm8, EAX, field_of_cpu(packed + 1));
         self.a.ri(Code::And_rm32_imm32, EAX, 0xd5);
         self.a.rr(Code::Or_r32_rm32, ECX, EAX);
-        self.a.load(RAX, field!(spill));
-        self.a.mr(Code::Mov_rm64_r64, at(RAX), RCX);
-        self.move_stack(-8);
     }
 
     /// RDTSC: [`Cpu::now`], and the offset.

@@ -6,11 +6,11 @@ use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::cold::Point;
 use super::emit::Emitter;
 use super::head::Own;
-use super::plan::{Branch, Plan, plan};
+use super::jumps::{self, Jump, Jumps, is_canonical};
+use super::plan::{Branch, Plan, System, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
 use super::share::{Share, shares};
-use super::jumps::{self, Jump, Jumps, is_canonical};
 use super::{Arena, Leaving, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::Cpu;
@@ -354,6 +354,17 @@ impl Cpu {
                 Plan::PushMemory => e.push_memory(i, k),
                 Plan::PopStackPointer => e.pop_stack_pointer(k),
                 Plan::Divide { signed } => e.divide(i, *signed, k),
+                Plan::System(what @ (System::Call | System::Return))
+                    if what.suits(e.kernel, self.attached) =>
+                {
+                    ended = true;
+                    match what {
+                        System::Call => e.system_call(i.next_ip(), k),
+                        _ => e.system_return(k),
+                    }
+                }
+                Plan::String(what) if !self.attached => e.string(*what, k),
+                Plan::String(_) => e.interpret(k),
                 Plan::System(what) => {
                     if what.suits(e.kernel, self.attached) {
                         e.system(*what, k, plans.len() as i32);
@@ -578,8 +589,11 @@ impl Emitter {
     fn jump(&mut self, table: usize, stack: i64, operation: usize) {
         let elsewhere = self.a.label();
         jumps::near_offset(&mut self.a);
-        self.a
-            .rm(Code::Cmp_r64_rm64, RCX, indexed_field(table + jumps::IP, RAX));
+        self.a.rm(
+            Code::Cmp_r64_rm64,
+            RCX,
+            indexed_field(table + jumps::IP, RAX),
+        );
         self.a.jcc(cc::NE, elsewhere);
         if stack != 0 {
             self.move_stack(stack);

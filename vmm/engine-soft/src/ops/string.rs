@@ -27,7 +27,7 @@ const CHUNK: u64 = 4096;
 
 /// Nominal throughput of fast-string copies and fills: 32 bytes a cycle (Intel Optimization Reference Manual, "REP
 /// MOVSB/STOSB enhancement").
-const FAST_STRING_BYTES_PER_CYCLE: u64 = 32;
+pub const FAST_STRING_BYTES_PER_CYCLE: u64 = 32;
 
 /// Nominal cycles of an element of repeated LODS, SCAS and CMPS, which have no fast form.
 const SLOW_STRING_CYCLES: u64 = 2;

@@ -18,7 +18,7 @@ pub(super) fn syscall(cpu: &mut Cpu, op: &Op) -> Done {
     cpu.gpr[11] = cpu.rflags & !rflags::RF;
     let selector = (cpu.msrs.star >> 32) as u16 & !3;
     cpu.segments.data[seg::CS] = Cpu::flat_segment(selector, true, true, 0);
-    cpu.segments.data[seg::SS] = Cpu::flat_segment(selector + 8, false, false, 0);
+    cpu.segments.data[seg::SS] = Cpu::flat_segment(selector.wrapping_add(8), false, false, 0);
     cpu.rflags = cpu.rflags & !cpu.msrs.sfmask & !rflags::RF | rflags::FIXED;
     cpu.cpl = 0;
     let target = cpu.msrs.lstar;

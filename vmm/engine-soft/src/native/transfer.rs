@@ -1,0 +1,195 @@
+//! Templates of SYSCALL and SYSRET: the other privilege's code goes on at once, as [`Cpu::goes_on`] lets it after the interpreter's.
+
+use iced_x86::{Code, Register};
+use nodescope_x86::bits::{efer, rflags};
+use nodescope_x86::state::{Events, Segment, seg};
+
+use super::Budget;
+use super::assembler::{Label, cc, field_of_cpu};
+use super::emit::Emitter;
+use super::jumps;
+use super::registers::HOST;
+use super::runtime::{field, gpr};
+use crate::cpu::{Cpu, Mode};
+use crate::filter::DataFilter;
+
+use std::mem::offset_of;
+
+use Register::{AX, CX, EAX, ECX, RAX, RCX};
+
+const RFLAGS: usize = offset_of!(Cpu, rflags);
+const EFER: usize = offset_of!(Cpu, control) + offset_of!(nodescope_x86::Control, efer);
+
+/// Offset of an MSR's value.
+macro_rules! msr {
+    ($f:ident) => {
+        offset_of!(Cpu, msrs) + offset_of!(nodescope_x86::Msrs, $f)
+    };
+}
+
+/// Flags that SYSRET takes from R11 (SDM vol. 2B).
+const RETURNED: u64 = 0x3c_7fd7 & !rflags::RF;
+
+/// Where the instruction leads to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum To {
+    Kernel,
+    User,
+}
+
+impl Emitter {
+    /// SYSCALL in code of a user; `next` is the address behind it.
+    pub fn system_call(&mut self, next: u64, operation: usize) {
+        let miss = self.begin_transfer(operation);
+        // A target that is not canonical is the interpreter's affair.
+        self.a.load(RCX, msr!(lstar));
+        self.leave_unless_canonical(miss);
+        self.flags_without(rflags::RF);
+        self.a.store(gpr(11), RCX);
+        let rcx = HOST[1].expect("RCX has a host register");
+        self.a.constant(rcx, next);
+        self.a.load(RAX, msr!(sfmask));
+        self.a.r(Code::Not_rm64, RAX);
+        self.a.rr(Code::And_r64_rm64, RAX, RCX);
+        self.set_flags();
+        self.a.load(RCX, msr!(star));
+        self.a.ri(Code::Shr_rm64_imm8, RCX, 32);
+        self.a.ri(Code::And_rm32_imm8, ECX, !3);
+        self.set_segments(8, To::Kernel);
+        self.a.load(RCX, msr!(lstar));
+        self.end_transfer(To::Kernel);
+        self.resume_by_interpreter(operation);
+    }
+
+    /// SYSRET to 64-bit code, in code of the kernel.
+    pub fn system_return(&mut self, operation: usize) {
+        let miss = self.begin_transfer(operation);
+        self.a
+            .mi(Code::Cmp_rm8_imm8, field_of_cpu(offset_of!(Cpu, cpl)), 0);
+        self.a.jcc(cc::NE, miss);
+        let rcx = HOST[1].expect("RCX has a host register");
+        self.a.copy(RCX, rcx);
+        self.leave_unless_canonical(miss);
+        self.a.load(RAX, gpr(11));
+        // The run loop sees to single steps.
+        self.a.ri(Code::Test_EAX_imm32, EAX, rflags::TF as i32);
+        self.a.jcc(cc::NE, miss);
+        self.a.ri(Code::And_rm64_imm32, RAX, RETURNED as i32);
+        self.set_flags();
+        self.a.load(RCX, msr!(star));
+        self.a.ri(Code::Shr_rm64_imm8, RCX, 48);
+        self.a.ri(Code::Add_rm32_imm8, ECX, 16);
+        self.a.ri(Code::Or_rm32_imm8, ECX, 3);
+        self.set_segments(-8, To::User);
+        self.a.copy(RCX, rcx);
+        self.end_transfer(To::User);
+        self.resume_by_interpreter(operation);
+    }
+
+    /// Leave for the interpreter where the run loop would have to look at the machine. The guest's flags are in memory.
+    fn begin_transfer(&mut self, operation: usize) -> Label {
+        self.lose_flags();
+        self.save_flags();
+        let miss = self.miss(operation);
+        let trap = rflags::TF as i32;
+        self.a
+            .mi(Code::Test_rm32_imm32, field_of_cpu(EFER), efer::SCE as i32);
+        self.a.jcc(cc::E, miss);
+        self.a.mi(Code::Test_rm32_imm32, field_of_cpu(RFLAGS), trap);
+        self.a.jcc(cc::NE, miss);
+        let pending = offset_of!(Cpu, events) + offset_of!(Events, nmi_pending);
+        self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(pending), 0);
+        self.a.jcc(cc::NE, miss);
+        // The budget ends in time for the next interrupt.
+        let deliver = field!(budget) + offset_of!(Budget, deliver);
+        for flag in [deliver, field!(heeds_interrupts)] {
+            self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(flag), 0);
+            self.a.jcc(cc::E, miss);
+        }
+        miss
+    }
+
+    /// Leave for the interpreter where RCX is not canonical. Uses RAX.
+    fn leave_unless_canonical(&mut self, miss: Label) {
+        self.a.copy(RAX, RCX);
+        self.a.ri(Code::Shl_rm64_imm8, RAX, 16);
+        self.a.ri(Code::Sar_rm64_imm8, RAX, 16);
+        self.a.rr(Code::Cmp_r64_rm64, RAX, RCX);
+        self.a.jcc(cc::NE, miss);
+    }
+
+    /// Set RFLAGS from RAX. Uses RAX and RCX.
+    fn set_flags(&mut self) {
+        self.a.ri(Code::Or_rm64_imm8, RAX, rflags::FIXED as i32);
+        self.a.store(RFLAGS, RAX);
+        // As `Native::pack_flags`.
+        self.a.rr(Code::Mov_r32_rm32, ECX, EAX);
+        self.a.ri(Code::Shr_rm32_imm8, EAX, 11);
+        self.a.ri(Code::And_rm32_imm8, EAX, 1);
+        self.a.ri(Code::And_rm32_imm32, ECX, 0xd5);
+        self.a.ri(Code::Shl_rm32_imm8, ECX, 8);
+        self.a.rr(Code::Or_r32_rm32, EAX, ECX);
+        self.a
+            .mr(Code::Mov_rm16_r16, field_of_cpu(field!(flags)), AX);
+    }
+
+    /// Load CS with the selector in CX, and SS with one that differs by `stack`. Uses RCX.
+    fn set_segments(&mut self, stack: i32, to: To) {
+        let dpl = if to == To::User { 3 } else { 0 };
+        for (segment, code) in [(seg::CS, true), (seg::SS, false)] {
+            let flat = Cpu::flat_segment(0, code, code, dpl);
+            let at = |field: usize| {
+                let data = offset_of!(Cpu, segments) + offset_of!(nodescope_x86::Segments, data);
+                field_of_cpu(data + segment * size_of::<Segment>() + field)
+            };
+            if !code {
+                self.a.ri(Code::Add_rm32_imm8, ECX, stack);
+            }
+            self.a
+                .mr(Code::Mov_rm16_r16, at(offset_of!(Segment, selector)), CX);
+            self.a.mi(
+                Code::Mov_rm64_imm32,
+                at(offset_of!(Segment, base)),
+                flat.base as i32,
+            );
+            self.a.mi(
+                Code::Mov_rm32_imm32,
+                at(offset_of!(Segment, limit)),
+                flat.limit as i32,
+            );
+            let attributes = at(offset_of!(Segment, attributes));
+            self.a
+                .mi(Code::Mov_rm16_imm16, attributes, flat.attributes.into());
+            self.a
+                .mi(Code::Mov_rm8_imm8, at(offset_of!(Segment, unusable)), 0);
+        }
+    }
+
+    /// Go on at the address in RCX with the other privilege, as `Cpu::refresh_mode` sets it up: mode and bases stay.
+    fn end_transfer(&mut self, to: To) {
+        let (kernel, cpl) = (to == To::Kernel, if to == To::Kernel { 0 } else { 3 });
+        let key = Cpu::key_of(Mode::Bits64, cpl);
+        self.a.mi(
+            Code::Mov_rm8_imm8,
+            field_of_cpu(offset_of!(Cpu, cpl)),
+            cpl.into(),
+        );
+        let code_key = offset_of!(Cpu, code_key);
+        self.a
+            .mi(Code::Mov_rm8_imm8, field_of_cpu(code_key), key.into());
+        let privilege = i32::from(kernel);
+        self.a.mi(
+            Code::Mov_rm64_imm32,
+            field_of_cpu(field!(privilege)),
+            privilege,
+        );
+        let filter = offset_of!(Cpu, filter);
+        for (field, value) in DataFilter::of_privilege_without_model(kernel) {
+            self.a
+                .mi(Code::Mov_rm64_imm32, field_of_cpu(filter + field), value);
+        }
+        let table = usize::from(!kernel);
+        jumps::look_in_near_table(&mut self.a, table);
+        self.a.jmp_to(self.routines.leave_indirect[table]);
+    }
+}
