@@ -7,6 +7,7 @@ use nodescope_x86::state::InterruptShadow;
 use nodescope_x86::{Exception, MpState, Vector};
 
 use crate::cpu::Cpu;
+use crate::fetch::MAX_BLOCK;
 use crate::lookup::Entry;
 use crate::native::Budget;
 use crate::op::{Done, Flow, Op, RIP, Trap};
@@ -14,6 +15,9 @@ use crate::op::{Done, Flow, Op, RIP, Trap};
 /// Cycles of an exception before which nothing retired since the last one; others are part of the nominal CPI. Time must pass, or
 /// a guest whose handlers fault at once would stop the study's clock. About what delivery costs a processor.
 const DELIVERY_CYCLES: u64 = 100;
+
+/// Instructions that may be executed beyond the head of a block, less the first.
+const LAST: i64 = MAX_BLOCK as i64 - 1;
 
 /// What ended the inner loop.
 enum End {
@@ -133,7 +137,7 @@ impl Cpu {
                 until = until.min(self.platform().next_event(id).max(now + 1));
             }
             let trap_flag = self.rflags & rflags::TF != 0 && shadow != InterruptShadow::MovSs;
-            let instructions = if trap_flag || shadow != InterruptShadow::None {
+            let instructions = if trap_flag || shadow == InterruptShadow::MovSs {
                 1
             } else {
                 limit.instructions - self.time.instructions
@@ -167,7 +171,11 @@ impl Cpu {
         }
     }
 
-    /// Execute blocks for a number of cycles and instructions. `deliver`: the caller delivers interrupts.
+    /// Execute whole blocks until a number of cycles has passed, but no more than a number of instructions, for which the last block
+    /// may be cut. `deliver`: the caller delivers interrupts.
+    ///
+    /// Where turns end and interrupts are taken is therefore the same for the interpreter and for translated code, which looks
+    /// at the heads of blocks; and a vCPU goes on where code begins that is known.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -188,16 +196,18 @@ impl Cpu {
         let mut instructions = instructions.min(1 << 40) as i64;
         self.make_room();
         while budget > 0 && instructions > 0 {
-            // As long as nothing stalls, both bounds are one number of instructions.
-            let bound = instructions.min(cpi.instructions(budget));
+            // As long as nothing stalls, cycles are instructions, too.
+            let mut left = cpi.instructions(budget);
+            let mut most = instructions;
             let (retired, stall) = (self.retired, self.stall);
-            let mut left = bound;
             let done = loop {
                 let before = self.retired;
-                let next = match self.known_code(left) {
+                // As long as this is above zero, any block may be begun and finished.
+                let whole = left.min(most - LAST);
+                let next = match self.known_code(whole) {
                     Some(code) => Next::Code(code),
                     None => match self.block() {
-                        Ok(entry) => self.next_of(entry, left),
+                        Ok(entry) => self.next_of(entry, whole),
                         Err(Trap) => break Err(Trap),
                     },
                 };
@@ -205,21 +215,28 @@ impl Cpu {
                     Next::Code(code) => {
                         let budget = Budget {
                             cycles: budget,
-                            instructions,
+                            instructions: instructions - LAST,
                             retired,
                             stall,
                             deliver,
                         };
-                        self.run_translated(code, left, budget)
+                        self.run_translated(code, whole, budget)
                     }
-                    Next::Block(entry) if ATTACHED => self.run_attached(entry, left),
+                    Next::Block(entry) if ATTACHED => self.run_attached(entry, most),
                     Next::Block(entry) => {
-                        self.run_block(entry, left.min(i64::from(entry.count)) as usize)
+                        self.run_block(entry, most.min(i64::from(entry.count)) as usize)
                     }
                 };
-                left -= self.retired.wrapping_sub(before) as i64;
+                let delta = self.retired.wrapping_sub(before) as i64;
+                left -= delta;
+                most -= delta;
                 let goes_on = matches!(done, Ok(Flow::Next | Flow::Branch));
-                if !goes_on || left <= 0 || self.stall != stall || self.touched_platform {
+                if !goes_on
+                    || left <= 0
+                    || most <= 0
+                    || self.stall != stall
+                    || self.touched_platform
+                {
                     break done;
                 }
             };
@@ -236,10 +253,10 @@ impl Cpu {
         End::Look
     }
 
-    /// How a block is to be run.
+    /// How a block is to be run; `whole`: see [`Cpu::known_code`].
     #[inline(always)]
-    fn next_of(&mut self, entry: Entry, left: i64) -> Next {
-        let code = if left >= i64::from(entry.count) && !self.take_interpret_next() {
+    fn next_of(&mut self, entry: Entry, whole: i64) -> Next {
+        let code = if whole > 0 && !self.take_interpret_next() {
             self.translated(entry)
         } else {
             None
@@ -295,12 +312,12 @@ impl Cpu {
         }
     }
 
-    /// The same with a model attached: fetches are reported, events counted.
-    fn run_attached(&mut self, entry: Entry, left: i64) -> Done {
+    /// At most `most` operations of a block with a model attached: fetches are reported, events counted.
+    fn run_attached(&mut self, entry: Entry, most: i64) -> Done {
         // SAFETY: blocks are freed only when the cache is cleared, which happens when a block is inserted: not before this
         // one has been executed.
         let block = unsafe { &*entry.block };
-        let count = left.min(i64::from(entry.count)) as usize;
+        let count = most.min(i64::from(entry.count)) as usize;
         let partial = count < block.ops.len();
         let planned = if partial {
             let last = &block.ops[count - 1];

@@ -25,7 +25,8 @@ pub enum Exit {
     Shutdown,
 }
 
-/// How far a vCPU may run. Both bounds are absolute; it stops at the first instruction boundary at or after either.
+/// How far a vCPU may run. Both bounds are absolute. It stops soon after its clock has reached the one, where the engine looks at it
+/// next (the portable engine at the heads of straight-line code, which has 48 instructions at most), and right at the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// The vCPU's clock in cycles.
@@ -53,7 +54,8 @@ impl Limit {
 
 /// One virtual CPU on some engine.
 pub trait Vcpu: Send {
-    /// Run until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries.
+    /// Run until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine
+    /// looks at the clock.
     fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError>;
 
     /// The vCPU's clock in cycles since power-on.

@@ -21,8 +21,6 @@ pub mod cc {
     pub const BE: u8 = 6;
     /// Unsigned above.
     pub const A: u8 = 7;
-    /// Sign.
-    pub const S: u8 = 8;
     /// Signed less or equal.
     pub const LE: u8 = 14;
 }

@@ -50,8 +50,9 @@ impl Cpu {
             recipe: if e.in_memory { None } else { e.recipe },
         };
         let count = translation.count as i32;
+        e.a.rr(Code::Test_rm64_r64, LEFT, LEFT);
+        e.a.jcc(cc::LE, head.budget);
         e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
-        e.a.jcc(cc::S, head.budget);
         if !self.attached {
             return head;
         }
@@ -97,8 +98,6 @@ impl Cpu {
         };
         e.a.bind(head.budget);
         store_flags(e);
-        let count = block.translation.count as i32;
-        e.a.ri(Code::Add_rm64_imm8, LEFT, count);
         e.a.mi(
             Code::Mov_rm32_imm32,
             field_of_cpu(field!(exit)),

@@ -1,7 +1,7 @@
 //! Where the code for an instruction pointer is: what branches look in that are not linked, those across pages and indirect ones.
 //!
-//! Two tables for each privilege. Code looks in the near one in line. What that lacks is found in the far one, which also knows
-//! where the budget of a turn once ended: such places are many, and each is asked for once in a while.
+//! Two tables for each privilege. Code looks in the near one in line. What that lacks is found in the far one, and brought into the
+//! near one. Where a turn went on, which no branch has looked for, is in the far one alone.
 
 use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
 use super::runtime::field;

@@ -2,20 +2,19 @@
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
-//! (look-ups for several operands), `stack` and `system` (more templates), `runtime` (entering, leaving and calling out), `access`,
-//! `second_level` and `tables` (look-ups that miss), `arena` and `assembler`.
+//! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
+//! (entering, leaving and calling out), `access`, `second_level` and `tables` (look-ups that miss), `arena` and `assembler`.
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
 //! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
-//! for instruction, so that interrupts and statistics fall on the same boundaries, and nothing that a study can observe depends
-//! on which of the two ran. One boundary may be another: CLI and STI do not end a budget here, which an interrupt that must wait
-//! may then cut within a block. No guest sees that, since the time it reads is the instruction's ([`Cpu::now`]); a model would,
-//! and with one attached those two are the interpreter's.
+//! for instruction, and both look at their budget at the heads of blocks alone, so that turns, interrupts and statistics fall on the same
+//! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
+//! interrupt that must wait; the run loop finds nothing to do then.
 //!
 //! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
 //! address, once the run loop has found it;
-//! across pages, and for indirect branches, it looks in a table of instruction pointers that is emptied whenever a
+//! across pages, and for indirect branches, it looks in tables of instruction pointers ([`jumps`]) that are emptied whenever a
 //! translation may have changed. Cells are emptied when code was written to.
 
 mod access;
@@ -46,7 +45,6 @@ use nodescope_x86::bits::rflags;
 use crate::block::Block;
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
-use crate::fetch::MAX_BLOCK;
 use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::keeps_undefined_flags;
@@ -440,12 +438,13 @@ impl Cpu {
     }
 
     /// The host code for the instruction pointer, if it was asked for since translations last changed, and may be run without
-    /// a look at its block: it is not what translated code was left for, and `left` instructions are enough for any block.
+    /// a look at its block: it is not what translated code was left for, and blocks may be begun for `whole` more instructions,
+    /// more than zero, however long they are.
     #[inline]
-    pub fn known_code(&mut self, left: i64) -> Option<u64> {
+    pub fn known_code(&mut self, whole: i64) -> Option<u64> {
         let native = &self.native;
         let asks_more = native.pending.is_some() || native.interpret_next || !native.enabled;
-        if asks_more || left < MAX_BLOCK as i64 || self.mode != Mode::Bits64 {
+        if asks_more || whole <= 0 || self.mode != Mode::Bits64 {
             return None;
         }
         self.catch_up();
@@ -490,7 +489,7 @@ impl Cpu {
         Some(code)
     }
 
-    /// Run translated code for at most `left` instructions (at least as many as the first block has).
+    /// Run translated code: blocks are begun for `left` instructions.
     pub fn run_translated(&mut self, code: u64, left: i64, budget: Budget) -> Done {
         let limited = left.min(LONGEST);
         self.native.budget = budget;

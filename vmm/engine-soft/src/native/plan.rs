@@ -74,12 +74,11 @@ pub enum System {
 }
 
 impl System {
-    /// Whether there is a template for code of this privilege, with a model attached or without: with one, the run loop
-    /// must see the interrupt flag change, since it may then end its budget elsewhere, within a block.
+    /// Whether there is a template for code of this privilege, with a model attached or without: with one, what is counted changes
+    /// with the privilege.
     pub fn suits(self, kernel: bool, attached: bool) -> bool {
         match self {
-            System::SwapGs => kernel,
-            System::DisableInterrupts | System::EnableInterrupts => kernel && !attached,
+            System::SwapGs | System::DisableInterrupts | System::EnableInterrupts => kernel,
             System::PushFlags | System::ReadClock => true,
             System::Call => !kernel && !attached,
             System::Return => kernel && !attached,

@@ -507,7 +507,6 @@ impl Cpu {
             return false;
         };
         let shadow = self.events.shadow;
-        // With a model the budget may end within a block, which is then fetched in two pieces: where it ends matters.
         if self.attached
             || !self.native.budget.deliver
             || self.touched_platform
