@@ -128,8 +128,8 @@ pub struct Cpu {
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.
     pub marks_seen: u64,
-    /// Sum of the code maps' rewrites when this vCPU last looked.
-    pub rewrites_seen: u64,
+    /// The rewrites of each region's code map when this vCPU last looked.
+    pub rewrites_seen: Vec<u64>,
     /// Distinguishes blocks that decode or translate differently at the same address; see [`Cpu::block_key`].
     pub code_key: u8,
 }

@@ -35,6 +35,8 @@ struct Slot {
 
 /// Words of the set of pages that hold code.
 const PAGE_WORDS: usize = 64;
+/// Words of the set of physical pages that blocks lie in.
+const SOURCE_WORDS: usize = 512;
 
 /// Bits of a slot's tag that hold the key; no key has all of them set.
 const KEY_BITS: u32 = 3;
@@ -80,6 +82,8 @@ pub struct BlockTable {
     epoch: [u32; 2],
     /// Linear pages of each half that slots were filled for under its epoch, by the low bits of the page number.
     pages: [[u64; PAGE_WORDS]; 2],
+    /// Physical pages that these slots' blocks lie in, likewise.
+    sources: [[u64; SOURCE_WORDS]; 2],
     /// Where the pages of each half lie that code was fetched from under its epoch, by linear page and key. A page's code lies
     /// in one place as long as the epoch lasts, so that blocks of a page may lead to each other, whoever linked them.
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
@@ -95,6 +99,7 @@ impl Default for BlockTable {
             slots: vec![EMPTY; SLOTS].into(),
             epoch: [0; 2],
             pages: [[0; PAGE_WORDS]; 2],
+            sources: [[0; SOURCE_WORDS]; 2],
             places: Default::default(),
             upper_not_global: false,
             counts: Counts::default(),
@@ -142,6 +147,7 @@ impl BlockTable {
                 slot.tag = tag;
                 let entry = slot.entry();
                 self.note_pages(ip, block.len);
+                self.note_sources(ip, block);
                 return Some(entry);
             }
         }
@@ -167,8 +173,8 @@ impl BlockTable {
             block,
             count: block.ops.len() as u32,
         };
-        let len = block.len;
-        self.note_pages(ip, len);
+        self.note_pages(ip, block.len);
+        self.note_sources(ip, block);
         let tag = self.tag(ip, key);
         self.slots[Self::slot_of(ip)] = Slot {
             ip,
@@ -185,8 +191,19 @@ impl BlockTable {
         self.counts
     }
 
-    /// Code was written to.
-    pub fn forget_code(&mut self) {
+    /// Code in a physical page was written to.
+    pub fn forget_code(&mut self, physical: u64) {
+        self.counts.rewrites += 1;
+        let (word, bit) = Self::source_bit(physical);
+        for half in 0..2 {
+            if self.sources[half][word] & bit != 0 {
+                self.bump(half);
+            }
+        }
+    }
+
+    /// Code anywhere was written to.
+    pub fn forget_all_code(&mut self) {
         self.counts.rewrites += 1;
         self.forget_translations();
     }
@@ -239,9 +256,26 @@ impl BlockTable {
         }
     }
 
+    /// Where a physical page is kept in `sources`.
+    fn source_bit(physical: u64) -> (usize, u64) {
+        let page = (physical >> 12) as usize;
+        (page / 64 % SOURCE_WORDS, 1 << (page % 64))
+    }
+
+    /// A slot was filled with this block: note where it lies.
+    fn note_sources(&mut self, ip: u64, block: &Block) {
+        let half = (ip >> 63) as usize;
+        let second = (block.second_page != 0).then_some(block.second_page);
+        for physical in [Some(block.physical), second].into_iter().flatten() {
+            let (word, bit) = Self::source_bit(physical);
+            self.sources[half][word] |= bit;
+        }
+    }
+
     fn bump(&mut self, half: usize) {
         self.counts.changes[half] += 1;
         self.pages[half].fill(0);
+        self.sources[half].fill(0);
         self.places[half].clear();
         self.upper_not_global &= half != 1;
         self.epoch[half] = self.epoch[half].wrapping_add(1 << KEY_BITS);

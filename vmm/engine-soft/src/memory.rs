@@ -385,7 +385,7 @@ impl Cpu {
             let offset = (place.physical - region.start) as usize;
             if region.code.written(offset, len) {
                 self.end_block();
-                self.blocks.forget_code();
+                self.notice_rewrites();
             }
         }
         self.touch(&place, page.global(), access, extra);

@@ -305,11 +305,12 @@ impl Cpu {
     pub fn write_physical_u64(&mut self, at: u64, value: u64) {
         if let Some(r) = self.ram.region(at) {
             let offset = (at - r.start) as usize;
-            if r.code.written(offset, 8) {
-                self.blocks.forget_code();
-            }
+            let code = r.code.written(offset, 8);
             // SAFETY: as in `read_physical_u64`.
             unsafe { r.host.add(offset).cast::<u64>().write(value) };
+            if code {
+                self.notice_rewrites();
+            }
         }
     }
 }

@@ -31,8 +31,8 @@ enum End {
 
 /// What the run loop does next.
 enum Next {
-    /// Translated code.
-    Code(u64),
+    /// Translated code, in which blocks are begun for so many instructions.
+    Code(u64, i64),
     /// A block, by the interpreter.
     Block(Entry),
 }
@@ -133,11 +133,16 @@ impl Cpu {
                 return Ok(Exit::Halted);
             }
             let mut until = limit.cycles;
+            let mut waits = false;
             if self.rflags & rflags::IF != 0 {
-                until = until.min(self.platform().next_event(id).max(now + 1));
+                let next = self.platform().next_event(id);
+                until = until.min(next.max(now + 1));
+                // STI lets one instruction pass before an interrupt that waits, and the next one may be CLI.
+                waits = shadow == InterruptShadow::Sti
+                    && (next <= now || self.platform().interrupt_pending(id, now));
             }
             let trap_flag = self.rflags & rflags::TF != 0 && shadow != InterruptShadow::MovSs;
-            let instructions = if trap_flag || shadow == InterruptShadow::MovSs {
+            let instructions = if trap_flag || waits || shadow == InterruptShadow::MovSs {
                 1
             } else {
                 limit.instructions - self.time.instructions
@@ -205,14 +210,14 @@ impl Cpu {
                 // As long as this is above zero, any block may be begun and finished.
                 let whole = left.min(most - LAST);
                 let next = match self.known_code(whole) {
-                    Some(code) => Next::Code(code),
+                    Some(code) => Next::Code(code, whole),
                     None => match self.block() {
-                        Ok(entry) => self.next_of(entry, whole),
+                        Ok(entry) => self.next_of(entry, whole, most),
                         Err(Trap) => break Err(Trap),
                     },
                 };
                 let done = match next {
-                    Next::Code(code) => {
+                    Next::Code(code, left) => {
                         let budget = Budget {
                             cycles: budget,
                             instructions: instructions - LAST,
@@ -220,7 +225,7 @@ impl Cpu {
                             stall,
                             deliver,
                         };
-                        self.run_translated(code, whole, budget)
+                        self.run_translated(code, left, budget)
                     }
                     Next::Block(entry) if ATTACHED => self.run_attached(entry, most),
                     Next::Block(entry) => {
@@ -253,15 +258,17 @@ impl Cpu {
         End::Look
     }
 
-    /// How a block is to be run; `whole`: see [`Cpu::known_code`].
+    /// How a block is to be run; `whole`: see [`Cpu::known_code`], `most`: no more instructions.
     #[inline(always)]
-    fn next_of(&mut self, entry: Entry, whole: i64) -> Next {
-        let code = if whole > 0 && !self.take_interpret_next() {
+    fn next_of(&mut self, entry: Entry, whole: i64, most: i64) -> Next {
+        // At the end, this one may still be short enough.
+        let fits = whole > 0 || most >= i64::from(entry.count);
+        let code = if fits && !self.take_interpret_next() {
             self.translated(entry)
         } else {
             None
         };
-        code.map_or(Next::Block(entry), Next::Code)
+        code.map_or(Next::Block(entry), |code| Next::Code(code, whole.max(1)))
     }
 
     /// Execute the first `count` operations of a block; `gpr[RIP]` is the address of the next instruction afterwards (of
@@ -419,19 +426,31 @@ impl Cpu {
     /// Pages that became code since this vCPU last ran (decoded by other vCPUs) must not be written unseen; code that others
     /// or devices wrote must not be run as it was.
     fn notice_code_changes(&mut self) {
-        let (mut marks, mut rewrites) = (0, 0);
-        for r in self.ram.regions() {
-            marks += r.code.marks();
-            rewrites += r.code.rewrites();
-        }
+        let marks = self.ram.regions().iter().map(|r| r.code.marks()).sum();
         if marks != self.marks_seen {
             self.marks_seen = marks;
             self.filter.drop_writes();
         }
-        if rewrites != self.rewrites_seen {
-            self.rewrites_seen = rewrites;
-            // Links between translated blocks go, too.
-            self.blocks.forget_code();
+        self.notice_rewrites();
+    }
+
+    /// Code was written to: blocks of those pages are found no more. Links between their translations stay, since they lead from
+    /// such a page to itself.
+    pub fn notice_rewrites(&mut self) {
+        for (region, seen) in self.ram.regions().iter().zip(&mut self.rewrites_seen) {
+            let now = region.code.rewrites();
+            if now == *seen {
+                continue;
+            }
+            match region.code.rewritten_since(*seen) {
+                Some(pages) => {
+                    for offset in pages {
+                        self.blocks.forget_code(region.start + offset as u64);
+                    }
+                }
+                None => self.blocks.forget_all_code(),
+            }
+            *seen = now;
         }
     }
 

@@ -114,7 +114,7 @@ impl SoftVcpu {
             cpi: crate::cpi::Cpi::new(config.cpi),
             touched_platform: false,
             marks_seen: 0,
-            rewrites_seen: 0,
+            rewrites_seen: vec![0; config.code.ram().regions().len()],
             code_key: 0,
         };
         let mut vcpu = Self {

@@ -13,6 +13,9 @@ use vm_memory::bitmap::{Bitmap, BitmapSlice, NewBitmap, WithBitmapSlice};
 /// log2 of the granule in bytes.
 pub const GRANULE_SHIFT: u32 = 6;
 
+/// Rewritten pages that are remembered.
+const RECENT: usize = 32;
+
 #[derive(Debug)]
 struct Page {
     /// Granules that hold decoded code.
@@ -34,6 +37,8 @@ struct Region {
     marks: AtomicU64,
     /// Times that code was written to.
     rewrites: AtomicU64,
+    /// Pages of the last times.
+    recent: [AtomicU32; RECENT],
 }
 
 impl CodeMap {
@@ -85,6 +90,14 @@ impl CodeMap {
         self.0.rewrites.load(Ordering::Relaxed)
     }
 
+    /// The first bytes of the pages that were written to since [`CodeMap::rewrites`] was `seen`; None where those are too many to be
+    /// remembered.
+    pub fn rewritten_since(&self, seen: u64) -> Option<impl Iterator<Item = usize> + '_> {
+        let now = self.rewrites();
+        let page = |n: u64| self.0.recent[n as usize % RECENT].load(Ordering::Relaxed);
+        (now - seen <= RECENT as u64).then(|| (seen..now).map(move |n| (page(n) as usize) << 12))
+    }
+
     /// Record a write to `offset..offset + len`; returns true if it hit code.
     #[inline]
     pub fn written(&self, offset: usize, len: usize) -> bool {
@@ -99,7 +112,8 @@ impl CodeMap {
                 page.generation.fetch_add(1, Ordering::Relaxed);
                 // All blocks of the page die with the generation, so all its marks go too; decoding sets them again.
                 page.mask.store(0, Ordering::Relaxed);
-                self.0.rewrites.fetch_add(1, Ordering::Relaxed);
+                let n = self.0.rewrites.fetch_add(1, Ordering::Relaxed);
+                self.0.recent[n as usize % RECENT].store((at >> 12) as u32, Ordering::Relaxed);
                 hit = true;
             }
             at = stop;
@@ -203,6 +217,25 @@ mod tests {
         map.mark(4096, 1);
         assert!(map.written(4090, 16));
         assert_eq!((map.generation(0), map.generation(4096)), (1, 1));
+    }
+
+    #[test]
+    fn rewritten_pages_are_remembered_for_a_while() {
+        let map = CodeMap::with_len(64 * 4096);
+        let write = |page: usize| {
+            map.mark(page * 4096 + 64, 8);
+            assert!(map.written(page * 4096, 4096));
+        };
+        write(3);
+        let seen = map.rewrites();
+        write(5);
+        write(4);
+        let pages = |seen| map.rewritten_since(seen).map(Iterator::collect::<Vec<_>>);
+        assert_eq!(pages(seen), Some(vec![5 * 4096, 4 * 4096]));
+        assert_eq!(pages(map.rewrites()), Some(vec![]));
+        (0..RECENT).for_each(write);
+        assert_eq!(pages(map.rewrites() - RECENT as u64).unwrap().len(), RECENT);
+        assert_eq!(pages(seen), None);
     }
 
     #[test]

@@ -13,9 +13,9 @@
 //! interrupt that must wait; the run loop finds nothing to do then.
 //!
 //! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
-//! address, once the run loop has found it;
-//! across pages, and for indirect branches, it looks in tables of instruction pointers ([`jumps`]) that are emptied whenever a
-//! translation may have changed. Cells are emptied when code was written to.
+//! address, once the run loop has found it; across pages, and for indirect branches, it looks in tables of instruction pointers
+//! ([`jumps`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
+//! no more, so that what leads from one of them to another is never used again.
 
 mod access;
 mod arena;
@@ -83,8 +83,6 @@ struct Leaving {
     ip: u64,
     /// Cell to be filled, or zero.
     cell: u64,
-    /// What the cell holds while it is not linked.
-    stub: u64,
 }
 
 /// The host code of a block at one linear address.
@@ -190,8 +188,6 @@ pub struct Translations {
     #[expect(clippy::vec_box)]
     translations: Vec<Box<Translation>>,
     exits: Vec<Leaving>,
-    /// Exits whose cells are linked.
-    linked: Vec<u32>,
     /// No room is left: everything must be thrown away.
     full: bool,
     /// The filter of the window that code was last made for.
@@ -209,7 +205,6 @@ impl Default for Translations {
             routines: Routines::default(),
             translations: Vec::new(),
             exits: Vec::new(),
-            linked: Vec::new(),
             full: false,
             window: None,
             room: arena::HOT,
@@ -229,22 +224,12 @@ impl Translations {
         self.room = bytes;
     }
 
-    /// Code was written to: no block leads to another by itself any more.
-    fn unlink(&mut self) {
-        let Some(arena) = &mut self.arena else { return };
-        for n in self.linked.drain(..) {
-            let leaving = self.exits[n as usize];
-            arena.set_cell(leaving.cell, leaving.stub);
-        }
-    }
-
     /// Let an exit lead to the code of a block.
     fn link(&mut self, n: u32, ip: u64, code: u64) {
         let leaving = self.exits[n as usize];
         if leaving.cell != 0 && leaving.ip == ip {
             let arena = self.arena.as_mut().expect("code lies somewhere");
             arena.set_cell(leaving.cell, code);
-            self.linked.push(n);
         }
     }
 
@@ -252,7 +237,6 @@ impl Translations {
     pub fn clear(&mut self) {
         self.translations.clear();
         self.exits.clear();
-        self.linked.clear();
         self.ways.clear();
         self.full = false;
         if let Some(arena) = &mut self.arena {
@@ -425,7 +409,6 @@ impl Cpu {
             self.forget_ways();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
-                self.code().translations.unlink();
                 self.native.pending = None;
             }
             for half in 0..2 {

@@ -75,8 +75,7 @@ impl Emitter {
         self.a.store(GS_IN_USE, RCX);
     }
 
-    /// Where the budget ends in time for the next interrupt, and is not spent, nothing can be due before the instruction
-    /// after next.
+    /// Where the budget ends in time for the next interrupt, and is not spent, none waits.
     fn enable_interrupts(&mut self, operation: usize) {
         self.check_ring_0(operation);
         let miss = self.miss(operation);

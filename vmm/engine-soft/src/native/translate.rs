@@ -224,11 +224,7 @@ impl Cpu {
         e.a.begin_cold();
         e.finish_cold();
         let leaving = self.code().translations.exits.len() as u32;
-        self.code().translations.exits.push(Leaving {
-            ip,
-            cell: 0,
-            stub: 0,
-        });
+        self.code().translations.exits.push(Leaving { ip, cell: 0 });
         for head in &heads {
             self.finish_head(&mut e, head, own, leaving);
         }
@@ -248,12 +244,10 @@ impl Cpu {
         for pending in exits.pending {
             e.a.bind(pending.stub);
             let translations = &mut self.code().translations;
-            let exit = &mut translations.exits[pending.leaving as usize];
-            exit.stub = e.a.here();
-            let leaving = *exit;
+            let leaving = translations.exits[pending.leaving as usize];
             if leaving.cell != 0 {
                 let arena = translations.arena.as_mut()?;
-                arena.set_cell(leaving.cell, leaving.stub);
+                arena.set_cell(leaving.cell, e.a.here());
             }
             e.a.mi(
                 Code::Mov_rm32_imm32,
@@ -440,11 +434,10 @@ impl Cpu {
             e.a.jcc(cc::NE, stub);
             e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jumps::CODE));
         }
-        self.code().translations.exits.push(Leaving {
-            ip: target,
-            cell,
-            stub: 0,
-        });
+        self.code()
+            .translations
+            .exits
+            .push(Leaving { ip: target, cell });
         exits.pending.push(Pending { stub, leaving });
         Some(())
     }
