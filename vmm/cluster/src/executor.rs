@@ -4,13 +4,17 @@
 //! one node does can reach another before the quantum's end. Which thread runs which node, and how many threads there
 //! are, changes nothing.
 //!
-//! As long as no node has anything to say, one quantum follows the other without anybody being asked: the thread that is
-//! through last begins the next.
+//! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked: the
+//! thread that is through last hands frames over and begins the next.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use nodescope_devices::virtio::net::Frame;
+use nodescope_fabric::SentFrame;
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
+
+use crate::network::Network;
 
 /// Spins before a waiting thread offers its core to others: some 50 us, about what a quantum takes where every thread has a core.
 const SPINS: u32 = 4000;
@@ -45,8 +49,8 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// The end of the quantum that follows the one which ended at `now_ps`, if one does. `quiet`: all nodes run on and have no
-    /// output; at `activity_ps` the first of them has something to do (it may lie in the past).
+    /// The end of the quantum that follows the one which ended at `now_ps`, if one does. `quiet`: all nodes run on and nobody waits
+    /// for their output; at `activity_ps` the first of them, or the network, has something to do (it may lie in the past).
     fn following(&mut self, now_ps: u64, quiet: bool, activity_ps: u64) -> Option<u64> {
         self.most -= 1;
         let ends = self.most == 0 || now_ps >= self.until_ps || activity_ps == u64::MAX;
@@ -79,33 +83,44 @@ struct End {
 struct Signal {
     /// See [`Report::next_activity_ps`].
     next_activity_ps: AtomicU64,
-    /// The node runs on and has no output.
+    /// The node runs on, and nobody waits for what it says.
     quiet: AtomicBool,
+    /// The node has sent frames.
+    sends: AtomicBool,
 }
 
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
 struct Report {
     result: Result<NodeStatus, NodeError>,
-    /// [`Node::next_activity`] in picoseconds (0 where a vCPU runs), [`Node::instructions`] and [`Node::has_output`].
+    /// [`Node::next_activity`] in picoseconds (0 where a vCPU runs), [`Node::instructions`], [`Node::has_output`],
+    /// [`Node::wants_attention`] and [`Node::has_frames`].
     next_activity_ps: u64,
     instructions: u64,
     has_output: bool,
+    wants_attention: bool,
+    has_frames: bool,
     /// The node has not been touched since.
     fresh: bool,
 }
 
+/// See [`Report::next_activity_ps`].
+fn activity_ps(node: &mut Node) -> u64 {
+    match node.next_activity() {
+        u64::MAX => u64::MAX,
+        cycles if cycles <= node.now() => 0,
+        cycles => node.clock().ps(cycles),
+    }
+}
+
 impl Report {
     fn of(node: &mut Node, result: Result<NodeStatus, NodeError>) -> Self {
-        let next_activity_ps = match node.next_activity() {
-            u64::MAX => u64::MAX,
-            cycles if cycles <= node.now() => 0,
-            cycles => node.clock().ps(cycles),
-        };
         Self {
             result,
-            next_activity_ps,
+            next_activity_ps: activity_ps(node),
             instructions: node.instructions(),
             has_output: node.has_output(),
+            wants_attention: node.wants_attention(),
+            has_frames: node.has_frames(),
             fresh: true,
         }
     }
@@ -114,6 +129,7 @@ impl Report {
 /// The nodes of a cluster and the state that the host threads share.
 pub struct Executor {
     nodes: Vec<Apart<Mutex<Node>>>,
+    network: Mutex<Network>,
     quantum: Apart<Quantum>,
     end: Apart<End>,
     /// The last quantum of a stretch that all nodes are through with.
@@ -127,8 +143,8 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Take the nodes.
-    pub fn new(nodes: Vec<Node>) -> Self {
+    /// Take the nodes, and what connects them.
+    pub fn new(nodes: Vec<Node>, network: Network) -> Self {
         let mut nodes = nodes;
         let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
         Self {
@@ -136,6 +152,7 @@ impl Executor {
             signals: nodes.iter().map(|_| Apart::default()).collect(),
             reports: nodes.iter_mut().map(report).collect(),
             nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
+            network: Mutex::new(network),
             quantum: Apart::default(),
             end: Apart(End {
                 missing: AtomicUsize::new(0),
@@ -160,6 +177,12 @@ impl Executor {
         // A panic of a worker ends the run through the scope; the data is never used after it.
         let node = self.nodes[index].0.lock();
         node.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What connects the nodes; between stretches.
+    pub fn network(&self) -> MutexGuard<'_, Network> {
+        let network = self.network.lock();
+        network.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn report(&self, index: usize) -> MutexGuard<'_, Report> {
@@ -199,7 +222,7 @@ impl Executor {
     }
 
     /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes through a
-    /// stretch of quanta, of which the last is the first one after which a node has output or does not run on. It tells the
+    /// stretch of quanta, of which the last is the first one after which a node wants attention or does not run on. It tells the
     /// virtual time that they have reached, and how each came out, the first error standing for all.
     pub fn run<R>(
         &self,
@@ -265,7 +288,8 @@ impl Executor {
 
     /// All nodes are through with a quantum.
     fn end(&self, quantum: u64) {
-        match self.following() {
+        let waiting_ps = self.exchange();
+        match self.following(waiting_ps) {
             Some(target_ps) => self.begin(quantum + 1, target_ps),
             None => {
                 self.over.0.store(quantum, Ordering::SeqCst);
@@ -274,15 +298,55 @@ impl Executor {
         }
     }
 
-    /// The end of the next quantum, if the stretch goes on.
-    fn following(&self) -> Option<u64> {
+    /// Hand over the frames of the quantum that has just ended. When the first of those that still wait for a link will be sent; 0
+    /// where somebody must look at the network.
+    fn exchange(&self) -> u64 {
+        let until_ps = self.quantum.0.target_ps.load(Ordering::Relaxed);
+        let mut network = self.network();
+        let mut frames = Vec::new();
+        for (port, signal) in self.signals.iter().enumerate() {
+            if !signal.0.sends.swap(false, Ordering::Relaxed) {
+                continue;
+            }
+            let mut node = self.node(port);
+            let clock = node.clock();
+            frames.extend(node.take_frames().into_iter().map(|frame| SentFrame {
+                time_ps: clock.ps(frame.time),
+                port,
+                bytes: frame.bytes,
+            }));
+            self.report(port).has_frames = false;
+        }
+        if frames.is_empty() && network.next_ps().is_none() {
+            return u64::MAX;
+        }
+        for delivery in network.forward(frames, until_ps) {
+            let mut node = self.node(delivery.port);
+            let time = node.clock().cycles(delivery.time_ps).max(node.now());
+            node.inject(Frame {
+                time,
+                bytes: delivery.bytes,
+            });
+            let next_ps = activity_ps(&mut node);
+            self.report(delivery.port).next_activity_ps = next_ps;
+            let signal = &self.signals[delivery.port].0;
+            signal.next_activity_ps.store(next_ps, Ordering::Relaxed);
+        }
+        if network.has_failed() {
+            return 0;
+        }
+        network.next_ps().unwrap_or(u64::MAX)
+    }
+
+    /// The end of the next quantum, if the stretch goes on; `waiting_ps`: see [`Executor::exchange`].
+    fn following(&self, waiting_ps: u64) -> Option<u64> {
         let quiet = |signal: &Apart<Signal>| signal.0.quiet.load(Ordering::Relaxed);
         let activity = |signal: &Apart<Signal>| signal.0.next_activity_ps.load(Ordering::Relaxed);
         let activity_ps = self.signals.iter().map(activity).min();
         self.stretch().following(
             self.quantum.0.target_ps.load(Ordering::Relaxed),
-            self.signals.iter().all(quiet),
-            activity_ps.unwrap_or(u64::MAX),
+            waiting_ps > 0 && self.signals.iter().all(quiet),
+            activity_ps.unwrap_or(u64::MAX).min(waiting_ps),
         )
     }
 
@@ -333,8 +397,9 @@ impl Executor {
         let report = Report::of(&mut node, result);
         drop(node);
         let signal = &self.signals[index].0;
-        let quiet = matches!(report.result, Ok(NodeStatus::Running)) && !report.has_output;
+        let quiet = matches!(report.result, Ok(NodeStatus::Running)) && !report.wants_attention;
         signal.quiet.store(quiet, Ordering::Relaxed);
+        signal.sends.store(report.has_frames, Ordering::Relaxed);
         signal
             .next_activity_ps
             .store(report.next_activity_ps, Ordering::Relaxed);

@@ -1,12 +1,13 @@
 //! A cluster: nodes, the fabric between them, the trace, and the windows, from power-on to the end of the job.
 //!
-//! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta,
-//! [`run`](mod@run) is what happens between quanta: frames are forwarded, hypercalls become trace events and files, windows open
-//! and close. Nothing here reads the host's clock.
+//! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
+//! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
+//! files, windows open and close. Nothing here reads the host's clock.
 
 pub mod build;
 pub mod config;
 pub mod executor;
+pub mod network;
 pub mod results;
 pub mod run;
 

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nodescope_devices::virtio::net::Frame;
-use nodescope_fabric::{Capture, CaptureError, PortCounts, SentFrame, Switch};
+use nodescope_fabric::{Capture, CaptureError, PortCounts};
 use nodescope_hypercall::Request;
 use nodescope_machine::clock::NodeClock;
 use nodescope_machine::node::{NodeError, NodeStatus};
@@ -22,6 +21,7 @@ use thiserror::Error;
 use crate::build::{BuildError, build};
 use crate::config::ClusterConfig;
 use crate::executor::{Executor, Stretch};
+use crate::network::Network;
 use crate::results::{Results, ResultsError};
 
 /// Longest quantum, picoseconds: how often a lone node is looked at.
@@ -181,9 +181,7 @@ pub fn run(
     let mut run = Run {
         config,
         results,
-        switch,
         trace,
-        capture,
         driver: WindowDriver::new(config.windows.clone())?,
         watches: (0..count).map(|n| Watch::new(n as u32)).collect(),
         records: Vec::new(),
@@ -195,7 +193,10 @@ pub fn run(
         warnings: Vec::new(),
         measuring: false,
     };
-    let executor = Executor::new(nodes);
+    let executor = Executor::new(nodes, Network::new(switch, capture));
+    for node in 0..count {
+        executor.with_node(node, |n| n.heed(run.driver.functions()));
+    }
     let result = executor.run(config.host_threads, |quanta| {
         loop {
             match run.turn(&executor, quanta, interrupted, observer) {
@@ -262,9 +263,7 @@ impl Watch {
 struct Run<'a> {
     config: &'a ClusterConfig,
     results: Results,
-    switch: Switch,
     trace: TraceWriter,
-    capture: Option<Capture>,
     driver: WindowDriver,
     watches: Vec<Watch>,
     records: Vec<WindowRecord>,
@@ -304,9 +303,13 @@ impl Run<'_> {
         }
         // Nothing happens before the first node has something to do; from then on nothing reaches another node for one
         // lookahead.
+        let (waiting, lookahead) = {
+            let network = executor.network();
+            (network.next_ps(), network.lookahead())
+        };
         let activity = (0..executor.len())
             .map(|n| executor.next_activity_ps(n))
-            .chain(self.switch.next_ps())
+            .chain(waiting)
             .min()
             .unwrap_or(u64::MAX);
         if activity == u64::MAX {
@@ -318,11 +321,7 @@ impl Run<'_> {
                 },
             ));
         }
-        let lookahead = self
-            .switch
-            .lookahead()
-            .unwrap_or(LONGEST_QUANTUM_PS)
-            .min(LONGEST_QUANTUM_PS);
+        let lookahead = lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS);
         let limit_ps = self.config.time_limit_ps;
         let (reached, statuses) = quanta(Stretch {
             first_ps: (activity.max(self.now_ps) + lookahead).min(limit_ps),
@@ -332,6 +331,7 @@ impl Run<'_> {
             most: (LONGEST_STRETCH_PS / lookahead).clamp(1, MOST_QUANTA),
         });
         self.now_ps = reached;
+        executor.network().check()?;
         self.collect(executor, observer)?;
         if statuses.is_err()
             && let Some(panic) = self.panic()
@@ -350,10 +350,10 @@ impl Run<'_> {
         })
     }
 
-    /// Until when quanta may follow each other as long as nodes have no output: nothing else is to be done between them.
+    /// Until when quanta may follow each other as long as no node wants attention: nothing else is to be done between them.
     fn undisturbed_ps(&self) -> u64 {
         let running = |w: &Watch| w.status == NodeStatus::Running;
-        if self.switch.next_ps().is_some() || !self.watches.iter().all(running) {
+        if !self.watches.iter().all(running) {
             return 0;
         }
         let deadlock = match self.config.deadlock_ps {
@@ -468,22 +468,20 @@ impl Run<'_> {
         None
     }
 
-    /// Frames, console output and hypercalls of the quantum that has just ended.
+    /// Console output and hypercalls of the stretch that has just ended.
     fn collect(
         &mut self,
         executor: &Executor,
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
-        let mut frames = Vec::new();
         let mut streams = Vec::new();
         for index in 0..executor.len() {
             if !executor.has_output(index) {
                 continue;
             }
-            let (clock, sent, console, events, bad) = executor.with_node(index, |n| {
+            let (clock, console, events, bad) = executor.with_node(index, |n| {
                 (
                     n.clock(),
-                    n.take_frames(),
                     n.take_console(),
                     n.take_events(),
                     n.take_bad_hypercalls(),
@@ -491,11 +489,6 @@ impl Run<'_> {
             });
             let watch = &mut self.watches[index];
             watch.clock = Some(clock);
-            frames.extend(sent.into_iter().map(|f| SentFrame {
-                time_ps: clock.ps(f.time),
-                port: index,
-                bytes: f.bytes,
-            }));
             if !console.is_empty() {
                 watch.read_console(&console);
                 observer.console(index as u32, &console);
@@ -523,7 +516,7 @@ impl Run<'_> {
                     request => !matches!(request, Request::MpiPollFailed(_)),
                 };
                 if goes_on {
-                    self.active_ps = self.now_ps;
+                    self.active_ps = self.active_ps.max(stamp.time.min(self.now_ps));
                     self.judged = false;
                 }
                 watch.assembler.request(event.request, stamp, &mut stream);
@@ -531,20 +524,6 @@ impl Run<'_> {
             if !stream.is_empty() {
                 streams.push(stream);
             }
-        }
-        if !frames.is_empty()
-            && let Some(capture) = &mut self.capture
-        {
-            capture.record(&frames)?;
-        }
-        for delivery in self.switch.forward(frames, self.now_ps) {
-            executor.with_node(delivery.port, |n| {
-                let time = n.clock().cycles(delivery.time_ps).max(n.now());
-                n.inject(Frame {
-                    time,
-                    bytes: delivery.bytes,
-                });
-            });
         }
         if !streams.is_empty() {
             for event in merge(streams) {
@@ -708,7 +687,7 @@ impl Run<'_> {
             job_status: self.job_status,
             virtual_ps: self.now_ps,
             instructions,
-            network: self.switch.counts(),
+            network: executor.network().counts(),
             windows,
             warnings: self.warnings,
         })

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use nodescope_cluster::executor::{Executor, Stretch};
+use nodescope_cluster::network::Network;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_fabric::Switch;
 use nodescope_hypercall::NodeIdentity;
 use nodescope_machine::acpi::PlatformDescription;
 use nodescope_machine::node::{Node, NodeParts, NodeStatus};
@@ -159,7 +161,8 @@ type End = (u64, Vec<NodeStatus>, Vec<bool>);
 
 /// The ends of all stretches until a node is off.
 fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<End> {
-    let executor = Executor::new(nodes(speak_at, off_at, panics));
+    let network = Network::new(Switch::new(&[]).unwrap(), None);
+    let executor = Executor::new(nodes(speak_at, off_at, panics), network);
     let mut ends: Vec<End> = Vec::new();
     executor.run(threads, |stretch| {
         loop {

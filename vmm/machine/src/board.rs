@@ -58,6 +58,10 @@ pub struct Board {
     inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Vec<NodeEvent>,
+    /// MPI functions whose calls somebody waits for.
+    pub(crate) heeds: Vec<Function>,
+    /// Among the events is one that somebody may wait for.
+    pub(crate) heeded: bool,
     /// What NodeIdentity answers.
     pub(crate) identity: NodeIdentity,
     /// Hypercalls that could not be decoded, for the user: the first few texts and their number.
@@ -81,6 +85,8 @@ impl Board {
             inside: HashMap::new(),
             accounts: Accounts::new(),
             events: Vec::new(),
+            heeds: Vec::new(),
+            heeded: false,
             identity,
             bad_hypercalls: Vec::new(),
         }
@@ -135,6 +141,15 @@ impl Board {
             }
             Request::MpiEvents(records) => Answer::ok(records.len() as u32),
             _ => Answer::ok(0),
+        };
+        self.heeded |= match &request {
+            Request::MpiEnter(..) => false,
+            Request::MpiPollFailed(enter) => self.heeds.contains(&enter.function),
+            Request::MpiEvents(records) => {
+                let mut functions = records.iter().map(|record| record.function);
+                functions.any(|function| self.heeds.contains(&function))
+            }
+            _ => true,
         };
         self.events.push(NodeEvent {
             cycles: call.now,

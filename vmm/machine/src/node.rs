@@ -7,7 +7,7 @@ use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
-use nodescope_hypercall::NodeIdentity;
+use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{Context, Counters, MemoryModel, Privilege, Statistic};
 use nodescope_x86::{MpState, VcpuState};
@@ -258,17 +258,33 @@ impl Node {
         self.board.chipset.console_input(bytes);
     }
 
-    /// Whether there is anything for the `take_` functions: console output, hypercalls, frames.
+    /// Whether there are frames to take.
+    pub fn has_frames(&mut self) -> bool {
+        self.board.network().is_some_and(|net| net.has_frames())
+    }
+
+    /// Whether there is anything else for the `take_` functions: console output, hypercalls.
     pub fn has_output(&mut self) -> bool {
-        let frames = self.board.network().is_some_and(|net| net.has_frames());
-        frames
-            || self.board.chipset.serial.has_output()
+        self.board.chipset.serial.has_output()
             || !self.board.events.is_empty()
             || !self.board.bad_hypercalls.is_empty()
     }
 
+    /// Whether somebody may wait for that: for anything but MPI calls that were not asked for ([`Node::heed`]).
+    pub fn wants_attention(&mut self) -> bool {
+        self.board.chipset.serial.has_output()
+            || self.board.heeded
+            || !self.board.bad_hypercalls.is_empty()
+    }
+
+    /// MPI calls of these functions want attention when they have ended.
+    pub fn heed(&mut self, functions: Vec<Function>) {
+        self.board.heeds = functions;
+    }
+
     /// Hypercalls since the last call, in the order in which they were made.
     pub fn take_events(&mut self) -> Vec<NodeEvent> {
+        self.board.heeded = false;
         std::mem::take(&mut self.board.events)
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use nodescope_hypercall::Peer;
+use nodescope_hypercall::{Function, Peer};
 use nodescope_trace::{Body, Event};
 use serde::{Deserialize, Serialize};
 
@@ -178,6 +178,15 @@ impl WindowDriver {
                 window.close_requested = true;
             }
         }
+    }
+
+    /// The MPI functions whose calls open windows.
+    pub fn functions(&self) -> Vec<Function> {
+        let function = |window: &Window| match &window.spec.open {
+            Trigger::MpiCall { function, .. } => Some(*function),
+            _ => None,
+        };
+        self.windows.iter().filter_map(function).collect()
     }
 
     /// Until this time [`WindowDriver::step`] has nothing to do, unless events are observed.

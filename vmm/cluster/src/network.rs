@@ -1,0 +1,57 @@
+//! What carries frames between nodes, between quanta.
+
+use nodescope_fabric::{Capture, CaptureError, Delivery, PortCounts, SentFrame, Switch};
+
+/// The switch, and the capture of what goes through it.
+pub struct Network {
+    switch: Switch,
+    capture: Option<Capture>,
+    failed: Option<CaptureError>,
+}
+
+impl Network {
+    /// Frames go through this switch, and are written to the capture, if there is one.
+    pub fn new(switch: Switch, capture: Option<Capture>) -> Self {
+        Self {
+            switch,
+            capture,
+            failed: None,
+        }
+    }
+
+    /// See [`Switch::lookahead`].
+    pub fn lookahead(&self) -> Option<u64> {
+        self.switch.lookahead()
+    }
+
+    /// See [`Switch::next_ps`].
+    pub fn next_ps(&self) -> Option<u64> {
+        self.switch.next_ps()
+    }
+
+    /// See [`Switch::counts`].
+    pub fn counts(&self) -> Vec<PortCounts> {
+        self.switch.counts()
+    }
+
+    /// See [`Switch::forward`]. What the capture cannot take is remembered for [`Network::check`].
+    pub(crate) fn forward(&mut self, frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
+        if !frames.is_empty()
+            && let Some(capture) = &mut self.capture
+            && let Err(error) = capture.record(&frames)
+        {
+            self.failed.get_or_insert(error);
+        }
+        self.switch.forward(frames, until_ps)
+    }
+
+    /// Whether the capture could not be written.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
+    /// Why the capture could not be written, once.
+    pub(crate) fn check(&mut self) -> Result<(), CaptureError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+}
