@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use nodescope_plugin_api::FLOP_CLASSES;
@@ -140,7 +141,10 @@ const MAX_OPS: usize = 1 << 20;
 /// All blocks of a node.
 #[derive(Default)]
 pub struct Blocks {
-    by_physical: HashMap<(u64, u64, Mode), usize, BuildHasherDefault<AddressHasher>>,
+    /// By what [`Blocks::key`] makes of address and mode: those that lie in one page. They point into `blocks`.
+    in_page: HashMap<u64, NonNull<Block>, BuildHasherDefault<AddressHasher>>,
+    /// Those that cross, by the second page, too.
+    across: HashMap<(u64, u64), NonNull<Block>, BuildHasherDefault<AddressHasher>>,
     /// Boxed, since vCPUs keep their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
@@ -150,9 +154,19 @@ pub struct Blocks {
 impl Blocks {
     /// The block at a physical address, if its code is still what was decoded.
     pub fn find(&self, physical: u64, second: u64, mode: Mode) -> Option<&Block> {
-        let &index = self.by_physical.get(&(physical, second, mode))?;
-        let block = &*self.blocks[index];
+        let key = Self::key(physical, mode);
+        let block = match second {
+            0 => self.in_page.get(&key),
+            _ => self.across.get(&(key, second)),
+        }?;
+        // SAFETY: blocks are boxed, and live as long as the maps hold them; the result borrows `self`.
+        let block = unsafe { block.as_ref() };
         block.is_current().then_some(block)
+    }
+
+    /// No physical address needs the upper bits.
+    fn key(physical: u64, mode: Mode) -> u64 {
+        physical << 2 | mode as u64
     }
 
     /// Whether there is room for a block of so many operations.
@@ -163,9 +177,14 @@ impl Blocks {
     /// Add a block.
     pub fn insert(&mut self, mode: Mode, block: Block) -> &Block {
         self.ops += block.ops.len();
-        self.by_physical
-            .insert((block.physical, block.second_page, mode), self.blocks.len());
-        self.blocks.push(Box::new(block));
+        let key = Self::key(block.physical, mode);
+        let block = Box::new(block);
+        let at = NonNull::from(&*block);
+        match block.second_page {
+            0 => self.in_page.insert(key, at),
+            second => self.across.insert((key, second), at),
+        };
+        self.blocks.push(block);
         &self.blocks[self.blocks.len() - 1]
     }
 

@@ -284,3 +284,32 @@ impl BlockTable {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use super::*;
+
+    #[test]
+    fn blocks_of_a_page_that_was_written_to_are_found_no_more() {
+        let cell = AtomicU32::new(0);
+        let block = |physical| Block::new(Vec::new(), physical, 0, 1, [&cell, &cell]);
+        let (user, kernel) = (block(0x1_2000), block(0x34_5000));
+        let (low, high) = (0x40_0000, 0xffff_ffff_8100_0000);
+        let mut table = BlockTable::default();
+        table.remember(low, 0, &user);
+        table.remember(high, 0, &kernel);
+        let found = |table: &BlockTable| [low, high].map(|ip| table.find(ip, 0).is_some());
+        table.forget_code(0x5_6000);
+        assert_eq!(found(&table), [true, true], "no block lies there");
+        table.forget_code(0x1_2fff);
+        assert_eq!(found(&table), [false, true]);
+        table.forget_code(0x34_5000);
+        assert_eq!(found(&table), [false, false]);
+        table.remember(low, 0, &user);
+        table.forget_all_code();
+        assert_eq!(found(&table), [false, false]);
+        assert_eq!(table.counts().rewrites, 4);
+    }
+}
