@@ -133,7 +133,7 @@ impl WindowDriver {
         })
     }
 
-    /// Takes one event. Feed every event of a quantum of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
+    /// Takes one event. Feed every event of a stretch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
     /// Events that the host itself adds when it opens and closes windows do no harm.
     pub fn observe(&mut self, event: &Event) {
         let time = event.stamp.time;

@@ -31,6 +31,8 @@ pub struct Writer {
     info: InstructionInfoFactory,
     /// Programs jump between 64-bit and 32-bit code.
     pub changes_mode: bool,
+    /// Programs copy and fill by string instructions often.
+    pub strings: bool,
 }
 
 impl Default for Writer {
@@ -43,6 +45,7 @@ impl Default for Writer {
                 .collect(),
             info: InstructionInfoFactory::new(),
             changes_mode: false,
+            strings: false,
         }
     }
 }
@@ -187,6 +190,31 @@ fn form(
         code.push(0x80 | register | base & 7);
     }
     code.extend(displacement.to_le_bytes());
+}
+
+/// REP MOVS or REP STOS of few elements: within pages, across them, where pages are missing, over what is to be copied yet.
+fn string(code: &mut Vec<u8>, r: &mut Random) {
+    let place = |r: &mut Random| {
+        let page = r.pick(&[WINDOW, WINDOW, WINDOW, DEVICE]) + r.below(6) * PAGE;
+        page + r.pick(&[0, 8, 0x800, 0xe00, 0xff0]) + r.below(64)
+    };
+    let to = place(r);
+    let from = match r.below(3) {
+        0 => to - 64 + r.below(128),
+        _ => place(r),
+    };
+    load(code, 1, r.pick(&[0, 1, 8, 64, 600]) + r.below(8));
+    load(code, 6, from);
+    load(code, 7, to);
+    // CLD or STD, where it matters.
+    if r.chance(700) {
+        code.push(if r.chance(900) { 0xfc } else { 0xfd });
+    }
+    code.push(0xf3);
+    if r.chance(500) {
+        code.push(0x48);
+    }
+    code.push(r.pick(&[0xa4, 0xa5, 0xaa, 0xab]));
 }
 
 /// A short loop over an array, which may lead to where a page is missing, or a device is.
@@ -405,6 +433,10 @@ impl Writer {
             }
             if self.changes_mode && r.chance(60) {
                 far_jump(&mut code, r.pick(starts), r);
+                continue;
+            }
+            if self.strings && r.chance(250) {
+                string(&mut code, r);
                 continue;
             }
             match r.below(40) {

@@ -267,6 +267,8 @@ struct Pair {
     walks: bool,
     /// A slice may be given in cycles alone: instructions take about as much as one.
     time_passes: bool,
+    /// See [`Writer::strings`].
+    strings: bool,
 }
 
 impl Pair {
@@ -325,6 +327,7 @@ impl Pair {
             shape: None,
             walks: false,
             time_passes: cpi >= 1 << 15,
+            strings: seed.is_multiple_of(5),
             turn: 0,
             configuration: format!(
                 "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, without AVX-512 {older_host}"
@@ -354,6 +357,7 @@ impl Pair {
         for program in 0..PROGRAMS {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
+            writer.strings = self.strings;
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
             let code = match self.kind {
