@@ -131,12 +131,8 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
     find(a, RDI, WRITE);
     a.copy(destination, RAX);
     if what.copies() {
+        // The host's instruction reads again what it has written, like the guest's.
         find(a, RSI, READ);
-        // Where the destination overtakes the source, elements that were written are read again.
-        a.copy(RCX, destination);
-        a.rr(Code::Sub_r64_rm64, RCX, RAX);
-        a.rr(Code::Cmp_r64_rm64, RCX, bytes);
-        a.jcc(cc::B, restore);
     }
     // What it takes beside the cycle of any instruction shortens the budget.
     let cycles = FAST_STRING_BYTES_PER_CYCLE.trailing_zeros() as i32;
