@@ -416,6 +416,43 @@ fn system_call_and_return() {
     assert_eq!(frame.flags & !(1 << 16), INTERRUPTS | 0x403);
 }
 
+/// The interpreter remembers for the kernel what the kernel may read, however often translated code has gone there and back.
+#[test]
+fn system_calls_give_the_caller_no_right() {
+    let mut s = System::new(|a| {
+        // BT of memory by a register is the interpreter's.
+        a.bt(qword_ptr(DATA), rax).unwrap();
+        a.sysretq().unwrap();
+    })
+    .user()
+    .flags(INTERRUPTS)
+    .page(DATA, DATA | 3)
+    .set(RSI, 1000);
+    let mut user = CodeAssembler::new(64).unwrap();
+    let mut again = user.create_label();
+    user.set_label(&mut again).unwrap();
+    user.syscall().unwrap();
+    user.dec(rsi).unwrap();
+    user.jne(again).unwrap();
+    user.mov(rbx, qword_ptr(DATA)).unwrap();
+    let code = user.assemble(CODE + 0x100).unwrap();
+    assert!(s.m.ram.write(CODE + 0x100, &code));
+    s.m.state.general.rip = CODE + 0x100;
+    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+    s.m.state.msrs.lstar = CODE;
+    s.m.state.msrs.sfmask = INTERRUPTS;
+    assert_eq!(s.handled(), 14);
+    assert_eq!(s.m.reg(RSI), 0);
+    let activity = s.m.vcpu.activity();
+    assert!(
+        activity.entries < 100,
+        "they leave translated code: {activity:?}"
+    );
+    let (error, frame) = s.frame(true);
+    // Present, by a user.
+    assert_eq!((error, frame.cs), (Some(5), USER_CS));
+}
+
 #[test]
 fn return_from_interrupt_to_user_mode() {
     let mut s = System::new(|a| {
