@@ -3,10 +3,12 @@
 //! Two tables for each privilege. Code looks in the near one in line. What that lacks is found in the far one, and brought into the
 //! near one. Where a turn went on, which no branch has looked for, is in the far one alone.
 
-use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
-use super::runtime::field;
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
 use iced_x86::{Code, Register};
+
+use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
+use super::runtime::field;
 
 use Register::{EAX, ECX, RAX, RCX};
 
@@ -67,9 +69,14 @@ impl Default for Jumps {
     fn default() -> Self {
         // What is never written to takes no memory of the host.
         let far = || {
-            let table = Box::<[Jump; FAR]>::new_zeroed();
-            // SAFETY: two numbers, which may be zero.
-            unsafe { table.assume_init() }
+            let layout = Layout::new::<[Jump; FAR]>();
+            // SAFETY: the layout has a size.
+            let table = unsafe { alloc_zeroed(layout) }.cast::<[Jump; FAR]>();
+            if table.is_null() {
+                handle_alloc_error(layout);
+            }
+            // SAFETY: allocated as a box of this type would be; its entries are two numbers each, which may be zero.
+            unsafe { Box::from_raw(table) }
         };
         Self {
             near: [NO_JUMPS; 2],
