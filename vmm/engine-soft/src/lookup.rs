@@ -307,9 +307,17 @@ mod tests {
         assert_eq!(found(&table), [false, true]);
         table.forget_code(0x34_5000);
         assert_eq!(found(&table), [false, false]);
+        // Found again after translations have changed, it is noted again.
+        table.remember(low, 0, &user);
+        table.forget_translations();
+        let blocks = Blocks::default();
+        let again = table.find_physical(&blocks, low, 0, user.physical, 0, Mode::Bits64);
+        assert!(again.is_some());
+        table.forget_code(0x1_2000);
+        assert_eq!(found(&table), [false, false]);
         table.remember(low, 0, &user);
         table.forget_all_code();
         assert_eq!(found(&table), [false, false]);
-        assert_eq!(table.counts().rewrites, 4);
+        assert_eq!(table.counts().rewrites, 5);
     }
 }

@@ -416,6 +416,38 @@ fn system_call_and_return() {
     assert_eq!(frame.flags & !(1 << 16), INTERRUPTS | 0x403);
 }
 
+/// SYSRET may set TF, however often it has gone back without.
+#[test]
+fn a_return_from_a_system_call_may_begin_single_steps() {
+    let mut s = System::new(|a| {
+        let mut back = a.create_label();
+        a.dec(rsi).unwrap();
+        a.jne(back).unwrap();
+        a.or(r11, TRAP as i32).unwrap();
+        a.set_label(&mut back).unwrap();
+        a.sysretq().unwrap();
+    })
+    .user()
+    .flags(INTERRUPTS)
+    .set(RSI, 1000);
+    let mut user = CodeAssembler::new(64).unwrap();
+    let mut again = user.create_label();
+    user.set_label(&mut again).unwrap();
+    user.syscall().unwrap();
+    user.nop().unwrap();
+    user.jmp(again).unwrap();
+    let code = user.assemble(CODE + 0x100).unwrap();
+    assert!(s.m.ram.write(CODE + 0x100, &code));
+    s.m.state.general.rip = CODE + 0x100;
+    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+    s.m.state.msrs.lstar = CODE;
+    s.m.state.msrs.sfmask = INTERRUPTS;
+    assert_eq!(s.handled(), 1);
+    assert_eq!(s.m.reg(RSI), 0);
+    // Behind the NOP.
+    assert_eq!(s.frame(false).1.rip, CODE + 0x103);
+}
+
 /// The interpreter remembers for the kernel what the kernel may read, however often translated code has gone there and back.
 #[test]
 fn system_calls_give_the_caller_no_right() {
