@@ -420,15 +420,15 @@ fn system_call_and_return() {
 #[test]
 fn a_return_from_a_system_call_may_begin_single_steps() {
     let mut s = System::new(|a| {
-        let mut back = a.create_label();
+        a.xor(edi, edi).unwrap();
         a.dec(rsi).unwrap();
-        a.jne(back).unwrap();
-        a.or(r11, TRAP as i32).unwrap();
-        a.set_label(&mut back).unwrap();
+        a.cmove(rdi, rbp).unwrap();
+        a.or(r11, rdi).unwrap();
         a.sysretq().unwrap();
     })
     .user()
     .flags(INTERRUPTS)
+    .set(RBP, TRAP)
     .set(RSI, 1000);
     let mut user = CodeAssembler::new(64).unwrap();
     let mut again = user.create_label();
