@@ -126,6 +126,16 @@ impl System {
         self
     }
 
+    /// Begin in this code, whose system calls lead to [`CODE`].
+    fn begin_at_caller(&mut self, mut user: CodeAssembler) {
+        let code = user.assemble(CODE + 0x100).unwrap();
+        assert!(self.m.ram.write(CODE + 0x100, &code));
+        self.m.state.general.rip = CODE + 0x100;
+        self.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+        self.m.state.msrs.lstar = CODE;
+        self.m.state.msrs.sfmask = INTERRUPTS;
+    }
+
     fn interrupt(mut self, vector: u8) -> Self {
         self.m.ports.interrupt = Some(vector);
         self
@@ -436,12 +446,7 @@ fn a_return_from_a_system_call_may_begin_single_steps() {
     user.syscall().unwrap();
     user.nop().unwrap();
     user.jmp(again).unwrap();
-    let code = user.assemble(CODE + 0x100).unwrap();
-    assert!(s.m.ram.write(CODE + 0x100, &code));
-    s.m.state.general.rip = CODE + 0x100;
-    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
-    s.m.state.msrs.lstar = CODE;
-    s.m.state.msrs.sfmask = INTERRUPTS;
+    s.begin_at_caller(user);
     assert_eq!(s.handled(), 1);
     assert_eq!(s.m.reg(RSI), 0);
     // Behind the NOP.
@@ -467,12 +472,7 @@ fn system_calls_give_the_caller_no_right() {
     user.dec(rsi).unwrap();
     user.jne(again).unwrap();
     user.mov(rbx, qword_ptr(DATA)).unwrap();
-    let code = user.assemble(CODE + 0x100).unwrap();
-    assert!(s.m.ram.write(CODE + 0x100, &code));
-    s.m.state.general.rip = CODE + 0x100;
-    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
-    s.m.state.msrs.lstar = CODE;
-    s.m.state.msrs.sfmask = INTERRUPTS;
+    s.begin_at_caller(user);
     assert_eq!(s.handled(), 14);
     assert_eq!(s.m.reg(RSI), 0);
     let activity = s.m.vcpu.activity();

@@ -9,6 +9,7 @@ use iced_x86::{Code, Register};
 
 use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
 use super::runtime::field;
+use crate::memory::is_canonical;
 
 use Register::{EAX, ECX, RAX, RCX};
 
@@ -86,12 +87,6 @@ impl Default for Jumps {
             used: Default::default(),
         }
     }
-}
-
-/// Whether all bits of an address above the 48 that are translated are like the highest of those (SDM vol. 1 §3.3.7.1).
-pub fn is_canonical(ip: u64) -> bool {
-    let unused = 64 - CANONICAL;
-    (ip << unused) as i64 >> unused == ip as i64
 }
 
 impl Jumps {

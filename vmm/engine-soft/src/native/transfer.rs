@@ -109,8 +109,8 @@ impl Emitter {
         miss
     }
 
-    /// Leave for the interpreter where RCX is not canonical. Uses RAX.
-    fn leave_unless_canonical(&mut self, miss: Label) {
+    /// Leave for the interpreter where RCX is not canonical. Uses RAX and flags.
+    pub fn leave_unless_canonical(&mut self, miss: Label) {
         self.a.copy(RAX, RCX);
         self.a.ri(Code::Shl_rm64_imm8, RAX, 16);
         self.a.ri(Code::Sar_rm64_imm8, RAX, 16);

@@ -6,7 +6,7 @@ use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::cold::Point;
 use super::emit::Emitter;
 use super::head::Own;
-use super::jumps::{self, Jump, Jumps, is_canonical};
+use super::jumps::{self, Jump, Jumps};
 use super::plan::{Branch, Plan, System, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
@@ -15,6 +15,7 @@ use super::{Arena, Leaving, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::Cpu;
 use crate::fetch::MAX_INSTRUCTION;
+use crate::memory::is_canonical;
 
 use Register::{RAX, RCX};
 
@@ -571,11 +572,7 @@ impl Emitter {
     /// Leave for an exception where RCX is not canonical (48 bits). Uses RAX and flags.
     fn check_canonical(&mut self, operation: usize) {
         let miss = self.miss(operation | super::runtime::WILD as usize);
-        self.a.copy(RAX, RCX);
-        self.a.ri(Code::Shl_rm64_imm8, RAX, 16);
-        self.a.ri(Code::Sar_rm64_imm8, RAX, 16);
-        self.a.rr(Code::Cmp_r64_rm64, RAX, RCX);
-        self.a.jcc(cc::NE, miss);
+        self.leave_unless_canonical(miss);
     }
 
     /// Jump to the instruction pointer in RCX, after moving the stack pointer. Uses RAX and flags.
