@@ -174,12 +174,11 @@ impl Switch {
             let link = sender.link;
             let sent = start + serialisation_ps(frame.bytes.len() as u64, link.bandwidth);
             sender.send_free_ps = sent;
-            let mut taken = false;
+            let first = deliveries.len();
             for port in 0..self.ports.len() {
                 if port == frame.port || !addressed(&frame.bytes, &self.ports[port].mac) {
                     continue;
                 }
-                taken = true;
                 let receiver = &mut self.ports[port];
                 // The slower link's rate and the longer of the two latencies rule a path.
                 let own = serialisation_ps(frame.bytes.len() as u64, receiver.link.bandwidth);
@@ -192,11 +191,18 @@ impl Switch {
                 deliveries.push(Delivery {
                     time_ps,
                     port,
-                    bytes: frame.bytes.clone(),
+                    bytes: Vec::new(),
                 });
             }
-            if !taken {
-                self.ports[frame.port].counts.dropped_frames += 1;
+            // Nearly all frames have one receiver, and the bytes need not be copied for the last.
+            match deliveries[first..].split_last_mut() {
+                Some((last, others)) => {
+                    for other in others {
+                        other.bytes.clone_from(&frame.bytes);
+                    }
+                    last.bytes = frame.bytes;
+                }
+                None => self.ports[frame.port].counts.dropped_frames += 1,
             }
         }
         deliveries.sort_by_key(|d| (d.time_ps, d.port));
@@ -336,7 +342,7 @@ mod tests {
                 vec![SentFrame {
                     time_ps: 0,
                     port: 1,
-                    bytes: frame([4; 6], 60)
+                    bytes: frame([4; 6], 60),
                 }],
                 u64::MAX
             )
@@ -345,6 +351,24 @@ mod tests {
         assert_eq!(s.counts()[1].dropped_frames, 1);
         assert_eq!(s.counts()[1].sent_frames, 2);
         assert_eq!(s.counts()[0].received_bytes, 60);
+    }
+
+    #[test]
+    fn all_receivers_get_the_bytes_and_the_last_gets_the_buffer() {
+        let mut bytes = frame([0xff; 6], 60);
+        bytes[20] = 7;
+        let sent = SentFrame {
+            time_ps: 0,
+            port: 2,
+            bytes: bytes.clone(),
+        };
+        let buffer = sent.bytes.as_ptr();
+        let out = switch().forward(vec![sent], u64::MAX);
+        assert_eq!(out.len(), 2);
+        for delivery in &out {
+            assert_eq!(delivery.bytes, bytes);
+        }
+        assert_eq!(out[1].bytes.as_ptr(), buffer);
     }
 
     #[test]
