@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::*;
 
+use super::spares::Spares;
 use super::state::{Frame, NetCounters, NetState};
 use crate::state::RestoreError;
 use crate::virtio::{QueueFault, Queues, VirtioDevice};
@@ -43,6 +44,8 @@ pub struct Net {
     pub(super) incoming: VecDeque<Frame>,
     pub(super) blocked: bool,
     pub(super) counters: NetCounters,
+    /// Not part of the state: no frame depends on them.
+    pub(super) spares: Spares,
 }
 
 impl Net {
@@ -55,6 +58,7 @@ impl Net {
             incoming: VecDeque::new(),
             blocked: false,
             counters: NetCounters::default(),
+            spares: Spares::default(),
         }
     }
 

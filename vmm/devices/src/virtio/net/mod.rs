@@ -4,6 +4,7 @@ mod checksum;
 mod device;
 mod queue;
 mod segment;
+mod spares;
 mod state;
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use virtio_bindings::virtio_net::*;
 
 use super::checksum;
 use super::device::{Net, RECEIVE, TRANSMIT};
-use super::segment;
+use super::segment::TcpPacket;
 use super::state::Frame;
 use crate::virtio::{Chain, QueueFault, Queues};
 
@@ -60,49 +60,71 @@ impl Net {
 
     /// Send what one chain holds; chains that are no frames are counted and dropped.
     fn send(&mut self, chain: Chain<'_>, now: u64) {
-        let mut reader = chain.reader;
-        let mut header = [0; HEADER];
-        let len = reader.available_bytes().wrapping_sub(HEADER);
-        let frames = if (SHORTEST..=LONGEST).contains(&len) {
-            let mut bytes = vec![0; len];
-            let read = reader
-                .read_exact(&mut header)
-                .and_then(|()| reader.read_exact(&mut bytes));
-            read.ok()
-                .and_then(|()| self.offload(Header::parse(&header), bytes))
-        } else {
-            None
-        };
-        match frames {
-            Some(frames) => {
-                self.counters.sent += frames.len() as u64;
-                let frames = frames.into_iter();
-                self.outgoing
-                    .extend(frames.map(|bytes| Frame { time: now, bytes }));
-            }
-            None => self.counters.refused += 1,
+        let sent = self
+            .read(chain)
+            .and_then(|(header, bytes)| self.offload(header, bytes, now));
+        if sent.is_none() {
+            self.counters.refused += 1;
         }
     }
 
-    /// Do what the driver left to the device. None if that is not possible or was not agreed on.
-    fn offload(&self, header: Header, mut frame: Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    /// The frame that a chain holds and the header that precedes it. None if its length is impossible.
+    fn read(&mut self, mut chain: Chain<'_>) -> Option<(Header, Vec<u8>)> {
+        let len = chain.reader.available_bytes().checked_sub(HEADER)?;
+        if !(SHORTEST..=LONGEST).contains(&len) {
+            return None;
+        }
+        let mut header = [0; HEADER];
+        chain.reader.read_exact(&mut header).ok()?;
+        let mut bytes = self.spares.take(len);
+        chain.reader.read_exact(&mut bytes).ok()?;
+        Some((Header::parse(&header), bytes))
+    }
+
+    /// Do what the driver left to the device, and send. None if that is not possible or was not agreed on.
+    fn offload(&mut self, header: Header, mut bytes: Vec<u8>, time: u64) -> Option<()> {
         if header.needs_checksum() && !self.negotiated(VIRTIO_NET_F_CSUM) {
             return None;
         }
-        let longest = usize::from(self.config.mtu) + SHORTEST + 4; // with a VLAN tag
         match u32::from(header.gso_type) {
-            VIRTIO_NET_HDR_GSO_NONE => {
+            VIRTIO_NET_HDR_GSO_NONE if bytes.len() <= self.frame_limit() => {
                 if header.needs_checksum() {
-                    checksum::fill(&mut frame, header.csum_start, header.csum_offset)?;
+                    let (start, offset) = (header.csum_start, header.csum_offset);
+                    checksum::fill(&mut bytes, start, offset)?;
                 }
-                (frame.len() <= longest).then(|| vec![frame])
+                self.push(Frame { time, bytes });
+                Some(())
             }
             VIRTIO_NET_HDR_GSO_TCPV4 if self.negotiated(VIRTIO_NET_F_HOST_TSO4) => {
-                let frames = segment::tcp_v4(&frame, header)?;
-                frames.iter().all(|f| f.len() <= longest).then_some(frames)
+                self.send_segments(header, bytes, time)
             }
             _ => None,
         }
+    }
+
+    /// Send a large TCP packet in frames. None if it cannot be cut, or not into frames short enough.
+    fn send_segments(&mut self, header: Header, large: Vec<u8>, time: u64) -> Option<()> {
+        let packet = TcpPacket::parse(&large, header)?;
+        if packet.segment_len(0) > self.frame_limit() {
+            return None;
+        }
+        for i in 0..packet.segments() {
+            let mut bytes = self.spares.take(packet.segment_len(i));
+            packet.write_segment(i, &mut bytes);
+            self.push(Frame { time, bytes });
+        }
+        self.spares.put(large);
+        Some(())
+    }
+
+    fn push(&mut self, frame: Frame) {
+        self.counters.sent += 1;
+        self.outgoing.push(frame);
+    }
+
+    /// Longest frame that may be sent.
+    fn frame_limit(&self) -> usize {
+        usize::from(self.config.mtu) + SHORTEST + 4 // with a VLAN tag
     }
 
     pub(super) fn receive(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
@@ -159,7 +181,7 @@ impl Net {
             // One buffer that is too small: it stays with the device, the frame goes.
             queues.unpop(RECEIVE, 1);
             self.counters.dropped_size += 1;
-            self.incoming.pop_front();
+            self.retire();
             return Ok(true);
         }
         let mut header = [0; HEADER];
@@ -180,7 +202,14 @@ impl Net {
             queues.add_used(RECEIVE, head, written)?;
         }
         self.counters.received += 1;
-        self.incoming.pop_front();
+        self.retire();
         Ok(true)
+    }
+
+    /// The first frame has been dealt with.
+    fn retire(&mut self) {
+        if let Some(frame) = self.incoming.pop_front() {
+            self.spares.put(frame.bytes);
+        }
     }
 }

@@ -3,60 +3,100 @@
 use super::checksum::{add, fold, pseudo};
 use super::queue::Header;
 
-const ETHERNET: usize = 14;
+/// Where the IP header begins.
+const IP: usize = 14;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const CWR: u8 = 0x80;
 
-/// Cut a TCP/IPv4 packet into segments of `gso_size` bytes of payload. None if it is none or the header contradicts it.
-pub(super) fn tcp_v4(frame: &[u8], header: Header) -> Option<Vec<Vec<u8>>> {
-    let ip_at = ETHERNET;
-    let ip = frame.get(ip_at..)?;
-    if frame[12..14] != [8, 0] || ip.len() < 20 || ip[0] >> 4 != 4 || ip[9] != 6 {
-        return None;
+/// A large TCP/IPv4 packet that is to be cut.
+pub(super) struct TcpPacket<'a> {
+    frame: &'a [u8],
+    /// Where the TCP header begins.
+    tcp_at: usize,
+    /// Where the payload begins.
+    data_at: usize,
+    /// Bytes of payload in a segment.
+    size: usize,
+}
+
+impl<'a> TcpPacket<'a> {
+    /// A packet to cut into segments of `gso_size` bytes of payload. None if it is none or the header contradicts it.
+    pub fn parse(frame: &'a [u8], header: Header) -> Option<Self> {
+        let ip = frame.get(IP..)?;
+        if frame[12..14] != [8, 0] || ip.len() < 20 || ip[0] >> 4 != 4 || ip[9] != 6 {
+            return None;
+        }
+        let tcp_at = IP + usize::from(ip[0] & 0xf) * 4;
+        let tcp = frame.get(tcp_at..)?;
+        if tcp_at < IP + 20 || tcp.len() < 20 || usize::from(header.csum_start) != tcp_at {
+            return None;
+        }
+        let data_at = tcp_at + usize::from(tcp[12] >> 4) * 4;
+        let data = frame.get(data_at..)?;
+        let size = usize::from(header.gso_size);
+        if data_at < tcp_at + 20 || size == 0 || data.is_empty() || !header.needs_checksum() {
+            return None;
+        }
+        Some(Self {
+            frame,
+            tcp_at,
+            data_at,
+            size,
+        })
     }
-    let tcp_at = ip_at + usize::from(ip[0] & 0xf) * 4;
-    let tcp = frame.get(tcp_at..)?;
-    if tcp_at < ip_at + 20 || tcp.len() < 20 || usize::from(header.csum_start) != tcp_at {
-        return None;
+
+    /// Number of segments.
+    pub fn segments(&self) -> usize {
+        (self.frame.len() - self.data_at).div_ceil(self.size)
     }
-    let data_at = tcp_at + usize::from(tcp[12] >> 4) * 4;
-    let data = frame.get(data_at..)?;
-    let size = usize::from(header.gso_size);
-    if data_at < tcp_at + 20 || size == 0 || data.is_empty() || !header.needs_checksum() {
-        return None;
+
+    /// Bytes of the frame of one segment; the first is the longest.
+    pub fn segment_len(&self, i: usize) -> usize {
+        let rest = self.frame.len() - i * self.size;
+        rest.min(self.data_at + self.size)
     }
-    let identification = u16::from_be_bytes([ip[4], ip[5]]);
-    let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-    let flags = tcp[13];
-    let count = data.len().div_ceil(size);
-    let segments = data.chunks(size).enumerate().map(|(i, piece)| {
-        let mut out = frame[..data_at].to_vec();
-        out.extend_from_slice(piece);
-        let total = (out.len() - ip_at) as u16;
-        out[ip_at + 2..ip_at + 4].copy_from_slice(&total.to_be_bytes());
-        let id = identification.wrapping_add(i as u16);
-        out[ip_at + 4..ip_at + 6].copy_from_slice(&id.to_be_bytes());
-        out[ip_at + 10..ip_at + 12].fill(0);
-        let sum = fold(add(0, &out[ip_at..tcp_at]));
-        out[ip_at + 10..ip_at + 12].copy_from_slice(&sum.to_be_bytes());
-        let at = sequence.wrapping_add((i * size) as u32);
-        out[tcp_at + 4..tcp_at + 8].copy_from_slice(&at.to_be_bytes());
-        let mut own = flags;
-        if i + 1 < count {
-            own &= !(FIN | PSH);
+
+    /// Write the frame of one segment to `out`, which has its length.
+    pub fn write_segment(&self, i: usize, out: &mut [u8]) {
+        let (headers, data) = out.split_at_mut(self.data_at);
+        headers.copy_from_slice(&self.frame[..self.data_at]);
+        let from = self.data_at + i * self.size;
+        data.copy_from_slice(&self.frame[from..from + data.len()]);
+        self.set_ip_header(i, out);
+        self.set_tcp_header(i, out);
+    }
+
+    /// Its own length, identification and checksum.
+    fn set_ip_header(&self, i: usize, out: &mut [u8]) {
+        let ip = &mut out[IP..];
+        let total = ip.len() as u16;
+        let identification = u16::from_be_bytes([ip[4], ip[5]]).wrapping_add(i as u16);
+        ip[2..4].copy_from_slice(&total.to_be_bytes());
+        ip[4..6].copy_from_slice(&identification.to_be_bytes());
+        ip[10..12].fill(0);
+        let sum = fold(add(0, &ip[..self.tcp_at - IP]));
+        ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// Its own sequence number, flags and checksum.
+    fn set_tcp_header(&self, i: usize, out: &mut [u8]) {
+        let len = out.len() - self.tcp_at;
+        let pseudo = pseudo(&out[IP..], len, 6);
+        let tcp = &mut out[self.tcp_at..];
+        let sequence = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]])
+            .wrapping_add((i * self.size) as u32);
+        tcp[4..8].copy_from_slice(&sequence.to_be_bytes());
+        if i + 1 < self.segments() {
+            tcp[13] &= !(FIN | PSH);
         }
         if i > 0 {
-            own &= !CWR;
+            tcp[13] &= !CWR;
         }
-        out[tcp_at + 13] = own;
-        out[tcp_at + 16..tcp_at + 18].fill(0);
-        let start = pseudo(&out[ip_at..], out.len() - tcp_at, 6);
-        let sum = fold(add(start, &out[tcp_at..]));
-        out[tcp_at + 16..tcp_at + 18].copy_from_slice(&sum.to_be_bytes());
-        out
-    });
-    Some(segments.collect())
+        tcp[16..18].fill(0);
+        let sum = fold(add(pseudo, tcp));
+        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    }
 }
 
 #[cfg(test)]
@@ -82,6 +122,18 @@ pub(super) mod tests {
         f
     }
 
+    /// The frames of all segments. None if the packet cannot be cut.
+    fn cut(frame: &[u8], header: Header) -> Option<Vec<Vec<u8>>> {
+        let packet = TcpPacket::parse(frame, header)?;
+        let segment = |i| {
+            // Whatever was there before is overwritten.
+            let mut out = vec![0xa5; packet.segment_len(i)];
+            packet.write_segment(i, &mut out);
+            out
+        };
+        Some((0..packet.segments()).map(segment).collect())
+    }
+
     fn header(size: u16) -> Header {
         Header {
             flags: 1,
@@ -94,7 +146,7 @@ pub(super) mod tests {
 
     #[test]
     fn segments_are_whole_packets_in_sequence() {
-        let frames = tcp_v4(&packet(2500), header(1000)).unwrap();
+        let frames = cut(&packet(2500), header(1000)).unwrap();
         assert_eq!(frames.len(), 3);
         let mut data = Vec::new();
         for (i, f) in frames.iter().enumerate() {
@@ -114,7 +166,7 @@ pub(super) mod tests {
     #[test]
     fn one_segment_is_the_packet_with_its_checksum() {
         let mut whole = packet(700);
-        let frames = tcp_v4(&whole, header(1000)).unwrap();
+        let frames = cut(&whole, header(1000)).unwrap();
         fill(&mut whole, 34, 16).unwrap();
         assert_eq!(frames, [whole]);
     }
@@ -123,7 +175,7 @@ pub(super) mod tests {
     fn what_is_no_tcp_packet_is_refused() {
         for len in 0..54 {
             assert!(
-                tcp_v4(&packet(100)[..len], header(10)).is_none(),
+                cut(&packet(100)[..len], header(10)).is_none(),
                 "cut to {len}"
             );
         }
@@ -137,11 +189,11 @@ pub(super) mod tests {
         ] {
             let mut f = packet(1);
             f[at] = value;
-            assert!(tcp_v4(&f, header(10)).is_none(), "byte {at} = {value:#x}");
+            assert!(cut(&f, header(10)).is_none(), "byte {at} = {value:#x}");
         }
-        assert!(tcp_v4(&packet(100), header(0)).is_none());
+        assert!(cut(&packet(100), header(0)).is_none());
         assert!(
-            tcp_v4(
+            cut(
                 &packet(100),
                 Header {
                     csum_start: 30,

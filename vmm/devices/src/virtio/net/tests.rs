@@ -99,3 +99,49 @@ fn offloads_that_were_not_agreed_on_or_make_long_frames_are_refused() {
         assert_eq!(net(&mut d).counters().refused, 1);
     }
 }
+
+/// What the guest gets of a frame: the header and the bytes.
+fn received(d: &mut Driver, frame: Frame) -> Vec<u8> {
+    net(d).inject(frame);
+    d.add(0, &[(DATA, 2048, true)]);
+    d.kick(0, 10);
+    let used = d.take_used(0);
+    d.bytes(DATA, used[0].1 as usize)
+}
+
+#[test]
+fn a_received_frames_buffer_carries_the_next_that_is_sent() {
+    let mut d = driver(CSUM | GUEST_CSUM);
+    let frame = send(&mut d, &packet(150), 0).remove(0);
+    let buffer = frame.bytes.as_ptr();
+    received(&mut d, frame);
+    let mut expected = packet(99);
+    checksum::fill(&mut expected, 34, 16).unwrap();
+    let sent = send(&mut d, &packet(99), 0).remove(0);
+    assert_eq!(sent.bytes, expected, "nothing is left of the longer frame");
+    assert_eq!(sent.bytes.as_ptr(), buffer);
+    assert_ne!(send(&mut d, &packet(99), 0)[0].bytes.as_ptr(), buffer);
+}
+
+#[test]
+fn frames_are_gathered_from_pieces_wherever_they_are_cut() {
+    let mut bytes = vec![0; 12];
+    bytes.extend(packet(99));
+    let len = bytes.len() as u32;
+    for (a, b) in [(5, 6), (5, 7), (5, 8), (12, 1), (13, 40), (1, len - 2)] {
+        let mut d = driver(CSUM);
+        assert!(d.ram.write(DATA, &bytes));
+        let rest = u64::from(a + b);
+        let pieces = [
+            (DATA, a, false),
+            (DATA + u64::from(a), b, false),
+            (DATA, 0, false),
+            (DATA + rest, len - a - b, false),
+        ];
+        d.add(1, &pieces);
+        d.kick(1, 3);
+        let frames = net(&mut d).take_frames();
+        assert_eq!(frames.len(), 1, "cut after {a} and {b} bytes");
+        assert_eq!(frames[0].bytes, packet(99));
+    }
+}

@@ -1,0 +1,99 @@
+//! Buffers of frames that have gone, kept for frames to come.
+//!
+//! They keep their lengths: bytes that are about to be overwritten need not be zeroed where there have been others before.
+
+/// Most buffers kept; a TCP segment of 64 KiB fills 45 frames of 1500 bytes.
+const COUNT: usize = 64;
+/// Most bytes kept.
+const BYTES: usize = 1 << 20;
+
+/// The buffers that a device keeps.
+#[derive(Debug, Default)]
+pub(super) struct Spares {
+    /// From the shortest to the longest, so that one that just fits is found.
+    buffers: Vec<Vec<u8>>,
+    /// Their capacities together.
+    bytes: usize,
+}
+
+impl Spares {
+    /// A buffer of `len` bytes, whatever they are.
+    pub fn take(&mut self, len: usize) -> Vec<u8> {
+        let at = self.buffers.partition_point(|b| b.capacity() < len);
+        // A short frame in a long buffer would hold the memory as long as it is on its way, and come back with its own length.
+        if self.buffers.get(at).is_none_or(|b| b.capacity() / 2 > len) {
+            return vec![0; len];
+        }
+        let mut buffer = self.buffers.remove(at);
+        self.bytes -= buffer.capacity();
+        buffer.resize(len, 0);
+        buffer
+    }
+
+    /// Keep a buffer. Where there are too many, the shortest go: they cost least to allocate.
+    pub fn put(&mut self, buffer: Vec<u8>) {
+        let capacity = buffer.capacity();
+        let at = self.buffers.partition_point(|b| b.capacity() < capacity);
+        self.buffers.insert(at, buffer);
+        self.bytes += capacity;
+        while self.buffers.len() > COUNT || self.bytes > BYTES {
+            self.bytes -= self.buffers.remove(0).capacity();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shortest_that_fits_is_taken_and_gets_the_length() {
+        let mut spares = Spares::default();
+        for len in [3000, 1000, 2000] {
+            spares.put(vec![7; len]);
+        }
+        for (len, capacity) in [
+            (499, 499),
+            (1001, 2000),
+            (1500, 3000),
+            (1001, 1001),
+            (500, 1000),
+        ] {
+            let buffer = spares.take(len);
+            assert_eq!(
+                (buffer.len(), buffer.capacity()),
+                (len, capacity),
+                "{len} bytes"
+            );
+        }
+        assert_eq!(spares.bytes, 0);
+    }
+
+    #[test]
+    fn bytes_that_were_there_are_not_zeroed() {
+        let mut spares = Spares::default();
+        spares.put(vec![7; 100]);
+        let short = spares.take(60);
+        assert_eq!(short, [7; 60]);
+        spares.put(short);
+        assert_eq!(spares.take(100), [vec![7; 60], vec![0; 40]].concat());
+    }
+
+    #[test]
+    fn count_and_bytes_are_bounded_and_the_longest_stay() {
+        let mut spares = Spares::default();
+        for len in 1..=2 * COUNT {
+            spares.put(vec![0; len]);
+        }
+        let kept: Vec<usize> = spares.buffers.iter().map(Vec::capacity).collect();
+        assert_eq!(kept, (COUNT + 1..=2 * COUNT).collect::<Vec<_>>());
+        assert_eq!(spares.bytes, kept.iter().sum::<usize>());
+        for _ in 0..COUNT {
+            spares.put(vec![0; BYTES / 10]);
+        }
+        assert!(spares.bytes <= BYTES);
+        assert_eq!(spares.take(BYTES / 10).capacity(), BYTES / 10);
+        spares.put(vec![0; BYTES + 1]);
+        assert_eq!((spares.buffers.len(), spares.bytes), (0, 0));
+    }
+}
