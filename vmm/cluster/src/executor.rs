@@ -314,6 +314,7 @@ impl Executor {
                 time_ps: clock.ps(frame.time),
                 port,
                 bytes: frame.bytes,
+                checksum_valid: frame.checksum_valid,
             }));
             self.report(port).has_frames = false;
         }
@@ -326,6 +327,7 @@ impl Executor {
             node.inject(Frame {
                 time,
                 bytes: delivery.bytes,
+                checksum_valid: delivery.checksum_valid,
             });
             let next_ps = activity_ps(&mut node);
             self.report(delivery.port).next_activity_ps = next_ps;

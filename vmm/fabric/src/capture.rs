@@ -82,6 +82,7 @@ mod tests {
             time_ps: t,
             port: 0,
             bytes: vec![n; 60],
+            checksum_valid: false,
         };
         capture
             .record(&[frame(2_500_000, 2), frame(1_000_999, 1)])

@@ -56,6 +56,8 @@ pub struct SentFrame {
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
+    /// Its TCP or UDP checksum is known to be right; where it is not, the receiver has to sum.
+    pub checksum_valid: bool,
 }
 
 /// A frame on its way to a node.
@@ -67,6 +69,8 @@ pub struct Delivery {
     pub port: usize,
     /// Ethernet frame without checksum.
     pub bytes: Vec<u8>,
+    /// See [`SentFrame::checksum_valid`].
+    pub checksum_valid: bool,
 }
 
 /// What went over a node's link.
@@ -192,6 +196,7 @@ impl Switch {
                     time_ps,
                     port,
                     bytes: Vec::new(),
+                    checksum_valid: frame.checksum_valid,
                 });
             }
             // Nearly all frames have one receiver, and the bytes need not be copied for the last.
@@ -251,6 +256,7 @@ mod tests {
                 time_ps: 1000,
                 port: 0,
                 bytes: frame(B, 1514),
+                checksum_valid: false,
             }],
             u64::MAX,
         );
@@ -269,6 +275,7 @@ mod tests {
             time_ps: t,
             port: 0,
             bytes: frame(B, 1514),
+            checksum_valid: false,
         };
         let out = s.forward(vec![f(0), f(0), f(0)], u64::MAX);
         let times: Vec<_> = out.iter().map(|d| d.time_ps).collect();
@@ -288,11 +295,13 @@ mod tests {
                     time_ps: 0,
                     port: 0,
                     bytes: frame(C, 1514),
+                    checksum_valid: false,
                 },
                 SentFrame {
                     time_ps: 0,
                     port: 1,
                     bytes: frame(C, 1514),
+                    checksum_valid: false,
                 },
             ],
             u64::MAX,
@@ -307,6 +316,7 @@ mod tests {
             time_ps,
             port,
             bytes: frame(to, 1514),
+            checksum_valid: false,
         };
         let frames = vec![f(0, 0, B), f(0, 0, B), f(0, 0, C), f(1_000_000, 1, C)];
         let mut s = switch();
@@ -333,6 +343,7 @@ mod tests {
                 time_ps: 0,
                 port: 1,
                 bytes: frame([0xff; 6], 60),
+                checksum_valid: false,
             }],
             u64::MAX,
         );
@@ -343,6 +354,7 @@ mod tests {
                     time_ps: 0,
                     port: 1,
                     bytes: frame([4; 6], 60),
+                    checksum_valid: false,
                 }],
                 u64::MAX
             )
@@ -361,12 +373,14 @@ mod tests {
             time_ps: 0,
             port: 2,
             bytes: bytes.clone(),
+            checksum_valid: true,
         };
         let buffer = sent.bytes.as_ptr();
         let out = switch().forward(vec![sent], u64::MAX);
         assert_eq!(out.len(), 2);
         for delivery in &out {
             assert_eq!(delivery.bytes, bytes);
+            assert!(delivery.checksum_valid);
         }
         assert_eq!(out[1].bytes.as_ptr(), buffer);
     }
@@ -406,7 +420,7 @@ mod tests {
                 .map(|(i, &(t, from, to, len))| {
                     let mut bytes = frame(macs[to], len);
                     bytes[14] = i as u8;
-                    SentFrame { time_ps: t * 7 + i as u64, port: from, bytes }
+                    SentFrame { time_ps: t * 7 + i as u64, port: from, bytes, checksum_valid: false }
                 })
                 .collect();
             let expected = switch().forward(sent.clone(), u64::MAX);

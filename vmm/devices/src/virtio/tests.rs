@@ -335,7 +335,11 @@ fn malformed_requests_need_a_reset_and_say_why() {
 fn frame(time: u64, len: usize, fill: u8) -> Frame {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x88, 0xb5];
     bytes.resize(len, fill);
-    Frame { time, bytes }
+    Frame {
+        time,
+        bytes,
+        checksum_valid: false,
+    }
 }
 
 #[test]

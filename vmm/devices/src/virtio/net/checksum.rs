@@ -46,33 +46,88 @@ pub(super) fn fill(frame: &mut [u8], start: u16, offset: u16) -> Option<()> {
     Some(())
 }
 
-/// Whether this is an unfragmented TCP or UDP packet over IPv4 whose checksums are right.
-pub(super) fn verify(frame: &[u8]) -> bool {
-    verify_v4(frame).unwrap_or(false)
+/// Whether [`fill`] is going to give a frame that [`verify`] accepts. That takes a look at the headers only: the field gets the
+/// complement of what is summed, which leaves the pseudo-header's sum over what the field holds now. False where padding
+/// behind the packet is summed, too.
+pub(super) fn completes(frame: &[u8], start: u16, offset: u16) -> bool {
+    let Some(packet) = Packet::parse(frame) else {
+        return false;
+    };
+    let field = packet.field();
+    let (start, offset) = (usize::from(start), usize::from(offset));
+    if start != packet.payload_at || offset != field || packet.end() != frame.len() {
+        return false;
+    }
+    let partial = u16::from_be_bytes([packet.payload[field], packet.payload[field + 1]]);
+    // Zero has two forms in one's complement, so that the two are subtracted, not compared.
+    fold(add_word(packet.pseudo(), !partial)) == 0
 }
 
-fn verify_v4(frame: &[u8]) -> Option<bool> {
-    let ip = frame.get(14..)?;
-    if frame[12..14] != [8, 0] || ip.first()? >> 4 != 4 {
-        return None;
-    }
-    let header = usize::from(ip[0] & 0xf) * 4;
-    let total = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
-    if header < 20 || total < header || ip.len() < total {
-        return None;
-    }
-    let fragment = u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff;
-    let payload = &ip[header..total];
-    let protocol = ip[9];
-    let has_sum = match protocol {
-        TCP => payload.len() >= 20,
-        UDP => payload.len() >= 8 && payload[6..8] != [0, 0],
-        _ => false,
+/// Whether this is an unfragmented TCP or UDP packet over IPv4 whose checksums are right.
+pub(super) fn verify(frame: &[u8]) -> bool {
+    let Some(packet) = Packet::parse(frame) else {
+        return false;
     };
-    if fragment != 0 || !has_sum || fold(add(0, &ip[..header])) != 0 {
-        return None;
+    let absent = packet.protocol() == UDP && packet.payload[6..8] == [0, 0];
+    !absent && fold(add(packet.pseudo(), packet.payload)) == 0
+}
+
+/// An unfragmented TCP or UDP packet over IPv4, the checksum of whose IP header is right.
+struct Packet<'a> {
+    ip: &'a [u8],
+    payload: &'a [u8],
+    /// Where in the frame the payload begins.
+    payload_at: usize,
+}
+
+impl<'a> Packet<'a> {
+    fn parse(frame: &'a [u8]) -> Option<Self> {
+        let ip = frame.get(14..)?;
+        if frame[12..14] != [8, 0] || ip.first()? >> 4 != 4 {
+            return None;
+        }
+        let header = usize::from(ip[0] & 0xf) * 4;
+        let total = usize::from(u16::from_be_bytes([*ip.get(2)?, *ip.get(3)?]));
+        if header < 20 || total < header || ip.len() < total {
+            return None;
+        }
+        let packet = Self {
+            ip,
+            payload: &ip[header..total],
+            payload_at: 14 + header,
+        };
+        let shortest = match packet.protocol() {
+            TCP => 20,
+            UDP => 8,
+            _ => return None,
+        };
+        let sound = packet.payload.len() >= shortest && fold(add(0, &ip[..header])) == 0;
+        (sound && !is_fragment(ip)).then_some(packet)
     }
-    Some(fold(add(pseudo(ip, payload.len(), protocol), payload)) == 0)
+
+    fn protocol(&self) -> u8 {
+        self.ip[9]
+    }
+
+    /// Where in the payload the checksum is.
+    fn field(&self) -> usize {
+        if self.protocol() == TCP { 16 } else { 6 }
+    }
+
+    /// Where in the frame the packet ends.
+    fn end(&self) -> usize {
+        self.payload_at + self.payload.len()
+    }
+
+    fn pseudo(&self) -> u32 {
+        pseudo(self.ip, self.payload.len(), self.protocol())
+    }
+}
+
+/// Whether this is a part of an IPv4 packet; `ip` begins with the IP header.
+pub(super) fn is_fragment(ip: &[u8]) -> bool {
+    // "More fragments", or an offset.
+    u16::from_be_bytes([ip[6], ip[7]]) & 0x3fff != 0
 }
 
 /// Sum of the IPv4 pseudo-header; `ip` begins with the IP header.
@@ -83,8 +138,43 @@ pub(super) fn pseudo(ip: &[u8], len: usize, protocol: u8) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
     use crate::virtio::net::segment::tests::packet;
+
+    /// A UDP/IPv4 frame with `len` bytes of payload, its checksum left to the device.
+    fn datagram(len: usize) -> Vec<u8> {
+        let mut f = packet(len);
+        f.drain(42..54);
+        f[23] = UDP;
+        f[38..40].copy_from_slice(&(8 + len as u16).to_be_bytes());
+        set_partial(&mut f, 40);
+        f
+    }
+
+    /// Set the IP header's length and checksum, and the field at `at` to the pseudo-header's sum.
+    fn set_partial(f: &mut [u8], at: usize) {
+        let total = (f.len() - 14) as u16;
+        f[16..18].copy_from_slice(&total.to_be_bytes());
+        set_ip_sum(f);
+        let sum = pseudo(&f[14..], f.len() - 34, f[23]) as u16;
+        f[at..at + 2].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    fn set_ip_sum(f: &mut [u8]) {
+        let end = 14 + usize::from(f[14] & 0xf) * 4;
+        f[24..26].fill(0);
+        let sum = fold(add(0, &f[14..end]));
+        f[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// What [`completes`] says of a frame, and [`verify`] of the same frame filled.
+    fn both(mut frame: Vec<u8>, start: u16, offset: u16) -> (bool, bool) {
+        let known = completes(&frame, start, offset);
+        let filled = fill(&mut frame, start, offset).is_some();
+        (known, filled && verify(&frame))
+    }
 
     #[test]
     fn the_example_of_rfc_1071() {
@@ -130,6 +220,134 @@ mod tests {
         }
         for len in 0..frame.len() {
             assert!(!verify(&frame[..len]), "cut to {len}");
+        }
+    }
+
+    #[test]
+    fn good_packets_are_known_to_be_good_before_they_are_filled() {
+        for len in [0, 1, 2, 101, 1460, 65_000] {
+            assert_eq!(both(packet(len), 34, 16), (true, true), "TCP, {len}");
+            assert_eq!(both(datagram(len), 34, 6), (true, true), "UDP, {len}");
+        }
+        let mut options = packet(7);
+        options[14] = 0x46;
+        options.splice(34..34, [1; 4]);
+        options[17] += 4;
+        set_ip_sum(&mut options);
+        assert_eq!(both(options.clone(), 38, 16), (true, true));
+        assert_eq!(both(options, 34, 20), (false, false));
+    }
+
+    #[test]
+    fn wrong_sums_of_pseudo_headers_are_noticed() {
+        for (frame, at) in [(packet(101), 50), (datagram(101), 40)] {
+            let offset = at as u16 - 34;
+            let right = u16::from_be_bytes([frame[at], frame[at + 1]]);
+            for partial in [0, 1, !right, right - 1, right + 1, 0xffff] {
+                let mut frame = frame.clone();
+                frame[at..at + 2].copy_from_slice(&partial.to_be_bytes());
+                assert_eq!(both(frame, 34, offset), (false, false), "{partial:#x}");
+            }
+        }
+    }
+
+    #[test]
+    fn zero_is_as_good_as_its_other_form() {
+        for (mut frame, at) in [(packet(101), 50), (datagram(101), 40)] {
+            // The address makes up what lacks to 0xffff.
+            let sum = pseudo(&frame[14..], frame.len() - 34, frame[23]) as u16;
+            let word = u16::from_be_bytes([frame[32], frame[33]]) + (0xffff - sum);
+            frame[32..34].copy_from_slice(&word.to_be_bytes());
+            set_partial(&mut frame, at);
+            assert_eq!(frame[at..at + 2], [0xff, 0xff]);
+            assert_eq!(both(frame.clone(), 34, at as u16 - 34), (true, true));
+            frame[at..at + 2].fill(0);
+            assert_eq!(both(frame, 34, at as u16 - 34), (true, true));
+        }
+    }
+
+    #[test]
+    fn wrong_places_are_noticed() {
+        for (start, offset) in [(34, 14), (34, 18), (34, 6), (32, 18), (36, 14), (16, 34)] {
+            assert_eq!(
+                both(packet(101), start, offset),
+                (false, false),
+                "{start}, {offset}"
+            );
+        }
+        assert_eq!(both(datagram(101), 34, 16), (false, false));
+        // A right IP header sums to zero, which changes nothing; that is left to the receiver to find out.
+        assert_eq!(both(packet(101), 14, 36), (false, true));
+        assert_eq!(both(packet(101), u16::MAX, u16::MAX), (false, false));
+    }
+
+    #[test]
+    fn what_is_no_sound_packet_is_noticed() {
+        // Fragments, another protocol, another version, a header too short, a length past the end; a tag before the header.
+        for (at, value) in [
+            (20, 0x60),
+            (21, 1),
+            (23, 1),
+            (14, 0x65),
+            (14, 0x44),
+            (16, 0x7f),
+            (12, 0x81),
+        ] {
+            let mut frame = packet(101);
+            frame[at] = value;
+            set_ip_sum(&mut frame);
+            assert_eq!(both(frame, 34, 16), (false, false), "byte {at}");
+        }
+        let mut frame = packet(101);
+        frame[24] ^= 1;
+        assert_eq!(
+            both(frame, 34, 16),
+            (false, false),
+            "checksum of the IP header"
+        );
+    }
+
+    #[test]
+    fn nothing_is_claimed_of_packets_with_padding() {
+        let mut frame = packet(101);
+        frame.extend([0; 3]);
+        assert_eq!(both(frame.clone(), 34, 16), (false, true), "zeros");
+        frame.extend([9; 3]);
+        assert_eq!(both(frame, 34, 16), (false, false), "other bytes");
+    }
+
+    #[test]
+    fn datagrams_without_checksum_are_not_verified() {
+        let mut frame = datagram(101);
+        fill(&mut frame, 34, 6).unwrap();
+        assert!(verify(&frame));
+        frame[40..42].fill(0);
+        assert!(!verify(&frame));
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_known_is_what_verify_says(
+            udp in any::<bool>(),
+            len in 0_usize..80,
+            changes in prop::collection::vec((12_usize..60, any::<u8>()), 0..3),
+            sound in any::<bool>(),
+        ) {
+            let mut frame = if udp { datagram(len) } else { packet(len) };
+            for (at, value) in changes {
+                if at < frame.len() {
+                    frame[at] = value;
+                }
+            }
+            if sound && frame[14] & 0xf == 5 {
+                set_ip_sum(&mut frame);
+            }
+            let (known, right) = both(frame.clone(), 34, if udp { 6 } else { 16 });
+            prop_assert!(right || !known);
+            let total = usize::from(u16::from_be_bytes([frame[16], frame[17]]));
+            if frame[14] & 0xf == 5 && total + 14 == frame.len() && (frame[23] == UDP) == udp {
+                prop_assert_eq!(known, right);
+            }
         }
     }
 

@@ -96,8 +96,8 @@ impl Net {
     pub fn save(&self) -> NetState {
         NetState {
             features: self.features,
-            outgoing: self.outgoing.clone(),
-            incoming: self.incoming.iter().cloned().collect(),
+            outgoing: self.outgoing.iter().map(Frame::saved).collect(),
+            incoming: self.incoming.iter().map(Frame::saved).collect(),
             blocked: self.blocked,
             counters: self.counters,
         }

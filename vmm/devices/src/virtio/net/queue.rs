@@ -88,11 +88,17 @@ impl Net {
         }
         match u32::from(header.gso_type) {
             VIRTIO_NET_HDR_GSO_NONE if bytes.len() <= self.frame_limit() => {
+                let mut checksum_valid = false;
                 if header.needs_checksum() {
                     let (start, offset) = (header.csum_start, header.csum_offset);
+                    checksum_valid = checksum::completes(&bytes, start, offset);
                     checksum::fill(&mut bytes, start, offset)?;
                 }
-                self.push(Frame { time, bytes });
+                self.push(Frame {
+                    time,
+                    bytes,
+                    checksum_valid,
+                });
                 Some(())
             }
             VIRTIO_NET_HDR_GSO_TCPV4 if self.negotiated(VIRTIO_NET_F_HOST_TSO4) => {
@@ -111,7 +117,11 @@ impl Net {
         for i in 0..packet.segments() {
             let mut bytes = self.spares.take(packet.segment_len(i));
             packet.write_segment(i, &mut bytes);
-            self.push(Frame { time, bytes });
+            self.push(Frame {
+                time,
+                bytes,
+                checksum_valid: packet.gives_valid_segments(),
+            });
         }
         self.spares.put(large);
         Some(())
@@ -185,7 +195,9 @@ impl Net {
             return Ok(true);
         }
         let mut header = [0; HEADER];
-        if self.negotiated(VIRTIO_NET_F_GUEST_CSUM) && checksum::verify(&frame.bytes) {
+        if self.negotiated(VIRTIO_NET_F_GUEST_CSUM)
+            && (frame.checksum_valid || checksum::verify(&frame.bytes))
+        {
             header[0] = VIRTIO_NET_HDR_F_DATA_VALID as u8;
         }
         header[10..12].copy_from_slice(&(chains.len() as u16).to_le_bytes());

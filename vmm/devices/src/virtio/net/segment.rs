@@ -1,6 +1,6 @@
 //! Cutting one large TCP segment into frames, as a network card with TCP segmentation offload does.
 
-use super::checksum::{add, fold, pseudo};
+use super::checksum::{add, fold, is_fragment, pseudo};
 use super::queue::Header;
 
 /// Where the IP header begins.
@@ -55,6 +55,11 @@ impl<'a> TcpPacket<'a> {
     pub fn segment_len(&self, i: usize) -> usize {
         let rest = self.frame.len() - i * self.size;
         rest.min(self.data_at + self.size)
+    }
+
+    /// Whether [`super::checksum::verify`] accepts the segments: all sums are made here, but parts of packets have none.
+    pub fn gives_valid_segments(&self) -> bool {
+        !is_fragment(&self.frame[IP..])
     }
 
     /// Write the frame of one segment to `out`, which has its length.
@@ -161,6 +166,19 @@ pub(super) mod tests {
             [0x90, 0x10, 0x19]
         );
         assert_eq!(data, packet(2500)[54..]);
+    }
+
+    #[test]
+    fn segments_are_called_valid_where_they_verify() {
+        for (flags, valid) in [(0x40, true), (0, true), (0x20, false), (0x01, false)] {
+            let mut large = packet(2500);
+            large[20] = flags;
+            let packet = TcpPacket::parse(&large, header(1000)).unwrap();
+            assert_eq!(packet.gives_valid_segments(), valid, "{flags:#x}");
+            for f in cut(&large, header(1000)).unwrap() {
+                assert_eq!(verify(&f), valid, "{flags:#x}");
+            }
+        }
     }
 
     #[test]

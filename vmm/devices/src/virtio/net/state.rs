@@ -9,6 +9,20 @@ pub struct Frame {
     pub time: u64,
     /// From the destination address on.
     pub bytes: Vec<u8>,
+    /// Its TCP or UDP checksum is known to be right. Where it is not, the receiver sums, as it does after a state was loaded:
+    /// the answer is the same.
+    #[serde(skip)]
+    pub checksum_valid: bool,
+}
+
+impl Frame {
+    /// The frame as a state has it.
+    pub(super) fn saved(&self) -> Self {
+        Self {
+            checksum_valid: false,
+            ..self.clone()
+        }
+    }
 }
 
 /// What passed and what did not.

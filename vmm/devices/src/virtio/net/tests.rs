@@ -51,6 +51,7 @@ fn a_large_segment_travels_in_frames_that_verify() {
     let frames = send(&mut a, &packet(10_000), 1460);
     assert_eq!(frames.len(), 7);
     assert!(frames.iter().all(|f| f.time == 3 && f.bytes.len() <= 1514));
+    assert!(frames.iter().all(|f| f.checksum_valid));
     let mut b = driver(GUEST_CSUM | MRG_RXBUF);
     for frame in frames {
         net(&mut b).inject(frame);
@@ -71,6 +72,9 @@ fn a_large_segment_travels_in_frames_that_verify() {
 fn checksums_are_filled_in_and_damaged_frames_are_not_called_valid() {
     let mut a = driver(CSUM);
     let mut frame = send(&mut a, &packet(99), 0).remove(0);
+    assert!(frame.checksum_valid);
+    // What changes bytes on the way knows nothing of their sum.
+    frame.checksum_valid = false;
     let mut b = driver(GUEST_CSUM);
     for (damage, flags) in [(0, 2), (1, 0)] {
         frame.bytes[60] ^= damage;
@@ -107,6 +111,56 @@ fn received(d: &mut Driver, frame: Frame) -> Vec<u8> {
     d.kick(0, 10);
     let used = d.take_used(0);
     d.bytes(DATA, used[0].1 as usize)
+}
+
+#[test]
+fn guests_get_the_same_whether_the_sum_is_known_or_made() {
+    let mut wrong_partial = packet(99);
+    wrong_partial[50] ^= 1;
+    let mut fragment = packet(99);
+    // From "don't fragment" to "more fragments", and the header's checksum by as much the other way.
+    fragment[20] -= 0x20;
+    fragment[24] += 0x20;
+    let mut padded = packet(99);
+    padded.extend([0; 5]);
+    for (frame, known, flags) in [
+        (packet(99), true, 2),
+        (wrong_partial, false, 0),
+        (fragment, false, 0),
+        (padded, false, 2),
+    ] {
+        let sent = send(&mut driver(CSUM), &frame, 0).remove(0);
+        assert_eq!(sent.checksum_valid, known);
+        let unknown = Frame {
+            checksum_valid: false,
+            ..sent.clone()
+        };
+        let got = received(&mut driver(GUEST_CSUM), sent);
+        assert_eq!(got[0], flags);
+        assert_eq!(got, received(&mut driver(GUEST_CSUM), unknown));
+    }
+}
+
+#[test]
+fn states_do_not_tell_known_sums_and_restored_devices_hand_over_the_same() {
+    let mut a = driver(CSUM | GUEST_CSUM);
+    let frame = send(&mut a, &packet(99), 0).remove(0);
+    net(&mut a).inject(frame.clone());
+    let state = net(&mut a).save();
+    assert!(!state.incoming[0].checksum_valid);
+    let mut b = driver(CSUM | GUEST_CSUM);
+    net(&mut b).restore(&state).unwrap();
+    assert_eq!(net(&mut b).save(), state);
+    let got: Vec<Vec<u8>> = [a, b]
+        .iter_mut()
+        .map(|d| {
+            d.add(0, &[(DATA, 2048, true)]);
+            d.kick(0, 10);
+            d.bytes(DATA, 12 + frame.bytes.len())
+        })
+        .collect();
+    assert_eq!(got[0], got[1]);
+    assert_eq!((got[0][0], &got[0][12..]), (2, &frame.bytes[..]));
 }
 
 #[test]
