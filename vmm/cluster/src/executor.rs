@@ -40,6 +40,8 @@ pub struct Stretch {
     pub first_ps: u64,
     /// Each of the others ends so long after it begins or, where all nodes sleep, after the first of them wakes up.
     pub lookahead_ps: u64,
+    /// The same as long as no node has a network interface that is up.
+    pub apart_ps: u64,
     /// No quantum goes on beyond this.
     pub limit_ps: u64,
     /// None begins at this time or later.
@@ -49,16 +51,40 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// The end of the quantum that follows the one which ended at `now_ps`, if one does. `quiet`: all nodes run on and nobody waits
-    /// for their output; at `activity_ps` the first of them, or the network, has something to do (it may lie in the past).
-    fn following(&mut self, now_ps: u64, quiet: bool, activity_ps: u64) -> Option<u64> {
+    /// The end of the quantum that follows the one which ended at `now_ps`, if one does; `all`: of all nodes.
+    fn following(&mut self, now_ps: u64, all: Meeting) -> Option<u64> {
         self.most -= 1;
-        let ends = self.most == 0 || now_ps >= self.until_ps || activity_ps == u64::MAX;
-        if ends || !quiet {
+        let ends = self.most == 0 || now_ps >= self.until_ps || all.activity_ps == u64::MAX;
+        if ends || !all.quiet {
             return None;
         }
-        Some((activity_ps.max(now_ps) + self.lookahead_ps).min(self.limit_ps))
+        let lookahead_ps = if all.connected {
+            self.lookahead_ps
+        } else {
+            self.apart_ps
+        };
+        Some((all.activity_ps.max(now_ps) + lookahead_ps).min(self.limit_ps))
     }
+}
+
+/// What is known where all nodes meet.
+#[derive(Clone, Copy, Debug)]
+struct Meeting {
+    /// They run on, and nobody waits for what they say.
+    quiet: bool,
+    /// When the first of them, or the network, has something to do; it may lie in the past.
+    activity_ps: u64,
+    /// Any has a network interface that is up.
+    connected: bool,
+}
+
+impl Meeting {
+    /// What it is nearly always.
+    const USUAL: Self = Self {
+        quiet: true,
+        activity_ps: 0,
+        connected: true,
+    };
 }
 
 /// What all threads are to do.
@@ -71,12 +97,18 @@ struct Quantum {
     stop: AtomicBool,
 }
 
-/// What decides when all nodes are through with a quantum.
+/// What decides when all nodes are through with a quantum: a line of the host's cache.
 struct End {
-    /// Nodes that are not.
-    missing: AtomicUsize,
+    /// Nodes that are not, and [`UNUSUAL`] for each other of which more must be known than that it is through, and for the network
+    /// if frames wait there.
+    missing: AtomicU64,
     stretch: Mutex<Stretch>,
 }
+
+const _: () = assert!(size_of::<End>() <= 64);
+
+/// See [`End::missing`].
+const UNUSUAL: u64 = 1 << 32;
 
 /// What a node's thread says about it, which decides then.
 #[derive(Default)]
@@ -87,18 +119,21 @@ struct Signal {
     quiet: AtomicBool,
     /// The node has sent frames.
     sends: AtomicBool,
+    /// Its network interface is up.
+    connected: AtomicBool,
 }
 
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
 struct Report {
     result: Result<NodeStatus, NodeError>,
     /// [`Node::next_activity`] in picoseconds (0 where a vCPU runs), [`Node::instructions`], [`Node::has_output`],
-    /// [`Node::wants_attention`] and [`Node::has_frames`].
+    /// [`Node::wants_attention`], [`Node::has_frames`] and [`Node::is_connected`].
     next_activity_ps: u64,
     instructions: u64,
     has_output: bool,
     wants_attention: bool,
     has_frames: bool,
+    connected: bool,
     /// The node has not been touched since.
     fresh: bool,
 }
@@ -121,8 +156,18 @@ impl Report {
             has_output: node.has_output(),
             wants_attention: node.wants_attention(),
             has_frames: node.has_frames(),
+            connected: node.is_connected(),
             fresh: true,
         }
+    }
+
+    fn is_quiet(&self) -> bool {
+        matches!(self.result, Ok(NodeStatus::Running)) && !self.wants_attention
+    }
+
+    /// Nothing else need be known of the node before the next quantum begins.
+    fn is_usual(&self) -> bool {
+        self.is_quiet() && !self.has_frames && self.next_activity_ps == 0 && self.connected
     }
 }
 
@@ -155,7 +200,7 @@ impl Executor {
             network: Mutex::new(network),
             quantum: Apart::default(),
             end: Apart(End {
-                missing: AtomicUsize::new(0),
+                missing: AtomicU64::new(0),
                 stretch: Mutex::new(Stretch::default()),
             }),
             over: Apart::default(),
@@ -221,6 +266,11 @@ impl Executor {
         self.fresh_report(index).has_output
     }
 
+    /// Whether any node has a network interface that is up.
+    pub fn any_connected(&self) -> bool {
+        (0..self.len()).any(|index| self.fresh_report(index).connected)
+    }
+
     /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes through a
     /// stretch of quanta, of which the last is the first one after which a node wants attention or does not run on. It tells the
     /// virtual time that they have reached, and how each came out, the first error standing for all.
@@ -252,7 +302,8 @@ impl Executor {
         *self.stretch() = stretch;
         let (shared, over) = (&self.quantum.0, &self.over.0);
         let mut quantum = shared.number.load(Ordering::Relaxed) + 1;
-        self.begin(quantum, stretch.first_ps);
+        let waits = self.network().next_ps().is_some();
+        self.begin(quantum, stretch.first_ps, waits);
         loop {
             self.take_own(quantum, 0, threads);
             let next = |order| over.load(order) >= quantum || shared.number.load(order) != quantum;
@@ -277,20 +328,29 @@ impl Executor {
         stretch.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Let all threads run their nodes to a virtual time.
-    fn begin(&self, quantum: u64, target_ps: u64) {
-        self.end.0.missing.store(self.len(), Ordering::Relaxed);
+    /// Let all threads run their nodes to a virtual time; `waits`: frames wait in the network.
+    fn begin(&self, quantum: u64, target_ps: u64, waits: bool) {
+        let missing = self.len() as u64 + if waits { UNUSUAL } else { 0 };
+        self.end.0.missing.store(missing, Ordering::Relaxed);
         self.quantum.0.target_ps.store(target_ps, Ordering::Relaxed);
         // What was stored before is seen by who sees the number.
         self.quantum.0.number.store(quantum, Ordering::SeqCst);
         self.gate.open();
     }
 
-    /// All nodes are through with a quantum.
-    fn end(&self, quantum: u64) {
-        let waiting_ps = self.exchange();
-        match self.following(waiting_ps) {
-            Some(target_ps) => self.begin(quantum + 1, target_ps),
+    /// All nodes are through with a quantum; `usual`: and there is nothing else to be known. What others know is in their cores' caches,
+    /// and nearly always not worth the way there.
+    fn end(&self, quantum: u64, usual: bool) {
+        let (all, waits) = if usual {
+            (Meeting::USUAL, false)
+        } else {
+            let waiting_ps = self.exchange();
+            (self.meeting(waiting_ps), waiting_ps != u64::MAX)
+        };
+        let now_ps = self.quantum.0.target_ps.load(Ordering::Relaxed);
+        let following = self.stretch().following(now_ps, all);
+        match following {
+            Some(target_ps) => self.begin(quantum + 1, target_ps, waits),
             None => {
                 self.over.0.store(quantum, Ordering::SeqCst);
                 self.gate.open();
@@ -340,16 +400,15 @@ impl Executor {
         network.next_ps().unwrap_or(u64::MAX)
     }
 
-    /// The end of the next quantum, if the stretch goes on; `waiting_ps`: see [`Executor::exchange`].
-    fn following(&self, waiting_ps: u64) -> Option<u64> {
-        let quiet = |signal: &Apart<Signal>| signal.0.quiet.load(Ordering::Relaxed);
-        let activity = |signal: &Apart<Signal>| signal.0.next_activity_ps.load(Ordering::Relaxed);
-        let activity_ps = self.signals.iter().map(activity).min();
-        self.stretch().following(
-            self.quantum.0.target_ps.load(Ordering::Relaxed),
-            waiting_ps > 0 && self.signals.iter().all(quiet),
-            activity_ps.unwrap_or(u64::MAX).min(waiting_ps),
-        )
+    /// What is to be known of all nodes; `waiting_ps`: see [`Executor::exchange`].
+    fn meeting(&self, waiting_ps: u64) -> Meeting {
+        let signals = || self.signals.iter().map(|signal| &signal.0);
+        let activity_ps = signals().map(|s| s.next_activity_ps.load(Ordering::Relaxed));
+        Meeting {
+            quiet: waiting_ps > 0 && signals().all(|s| s.quiet.load(Ordering::Relaxed)),
+            activity_ps: activity_ps.min().unwrap_or(u64::MAX).min(waiting_ps),
+            connected: signals().any(|s| s.connected.load(Ordering::Relaxed)),
+        }
     }
 
     fn help(&self, thread: usize, threads: usize) {
@@ -399,16 +458,26 @@ impl Executor {
         let report = Report::of(&mut node, result);
         drop(node);
         let signal = &self.signals[index].0;
-        let quiet = matches!(report.result, Ok(NodeStatus::Running)) && !report.wants_attention;
-        signal.quiet.store(quiet, Ordering::Relaxed);
+        let usual = report.is_usual();
+        signal.quiet.store(report.is_quiet(), Ordering::Relaxed);
         signal.sends.store(report.has_frames, Ordering::Relaxed);
+        signal.connected.store(report.connected, Ordering::Relaxed);
         signal
             .next_activity_ps
             .store(report.next_activity_ps, Ordering::Relaxed);
         *self.report(index) = report;
         // The last one sees what the others have stored.
-        if self.end.0.missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end(quantum);
+        let through = if usual {
+            1
+        } else {
+            1_u64.wrapping_sub(UNUSUAL)
+        };
+        let missing = &self.end.0.missing;
+        let left = missing
+            .fetch_sub(through, Ordering::AcqRel)
+            .wrapping_sub(through);
+        if left % UNUSUAL == 0 {
+            self.end(quantum, left == 0);
         }
     }
 }
@@ -490,16 +559,19 @@ impl Gate {
 mod tests {
     use super::*;
 
-    fn ends(mut stretch: Stretch, activity_ps: impl Fn(u64) -> u64) -> Vec<u64> {
+    fn ends(mut stretch: Stretch, all: impl Fn(u64) -> Meeting) -> Vec<u64> {
         let mut ends = vec![stretch.first_ps];
-        while let Some(next) = stretch.following(
-            ends[ends.len() - 1],
-            true,
-            activity_ps(ends[ends.len() - 1]),
-        ) {
+        while let Some(next) = stretch.following(ends[ends.len() - 1], all(ends[ends.len() - 1])) {
             ends.push(next);
         }
         ends
+    }
+
+    fn active_at(activity_ps: u64) -> Meeting {
+        Meeting {
+            activity_ps,
+            ..Meeting::USUAL
+        }
     }
 
     #[test]
@@ -507,17 +579,18 @@ mod tests {
         let stretch = Stretch {
             first_ps: 10,
             lookahead_ps: 10,
+            apart_ps: 70,
             limit_ps: 1000,
             until_ps: 1000,
             most: 4,
         };
-        assert_eq!(ends(stretch, |_| 0), [10, 20, 30, 40]);
+        assert_eq!(ends(stretch, |_| Meeting::USUAL), [10, 20, 30, 40]);
         let due = Stretch {
             until_ps: 25,
             ..stretch
         };
         assert_eq!(
-            ends(due, |_| 0),
+            ends(due, |_| Meeting::USUAL),
             [10, 20, 30],
             "the first that ends at 25 or later is the last"
         );
@@ -526,13 +599,34 @@ mod tests {
             until_ps: 25,
             ..stretch
         };
-        assert_eq!(ends(short, |_| 0), [10, 20, 25], "none goes beyond a limit");
         assert_eq!(
-            ends(stretch, |now| if now == 20 { 500 } else { 0 }),
+            ends(short, |_| Meeting::USUAL),
+            [10, 20, 25],
+            "none goes beyond a limit"
+        );
+        assert_eq!(
+            ends(stretch, |now| active_at(if now == 20 { 500 } else { 0 })),
             [10, 20, 510, 520],
             "what all sleep through is passed over"
         );
-        assert_eq!(ends(stretch, |_| u64::MAX), [10], "nothing will happen");
-        assert_eq!({ stretch }.following(10, false, 0), None, "there is output");
+        assert_eq!(
+            ends(stretch, |_| active_at(u64::MAX)),
+            [10],
+            "nothing will happen"
+        );
+        let connected = |now| Meeting {
+            connected: now > 80,
+            ..Meeting::USUAL
+        };
+        assert_eq!(
+            ends(stretch, connected),
+            [10, 80, 150, 160],
+            "nodes that cannot hear of each other need not meet so often"
+        );
+        let loud = Meeting {
+            quiet: false,
+            ..Meeting::USUAL
+        };
+        assert_eq!({ stretch }.following(10, loud), None, "there is output");
     }
 }

@@ -24,7 +24,7 @@ use crate::executor::{Executor, Stretch};
 use crate::network::Network;
 use crate::results::{Results, ResultsError};
 
-/// Longest quantum, picoseconds: how often a lone node is looked at.
+/// Longest quantum, picoseconds: how often nodes are looked at that cannot hear of each other.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
 /// Node 0 is off: the others have this much virtual time to follow, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
@@ -302,7 +302,7 @@ impl Run<'_> {
             }
         }
         // Nothing happens before the first node has something to do; from then on nothing reaches another node for one
-        // lookahead.
+        // lookahead, and nothing at all before a driver has brought an interface up.
         let (waiting, lookahead) = {
             let network = executor.network();
             (network.next_ps(), network.lookahead())
@@ -321,11 +321,17 @@ impl Run<'_> {
                 },
             ));
         }
-        let lookahead = lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS);
+        let connected_ps = lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS);
+        let lookahead = if executor.any_connected() {
+            connected_ps
+        } else {
+            LONGEST_QUANTUM_PS
+        };
         let limit_ps = self.config.time_limit_ps;
         let (reached, statuses) = quanta(Stretch {
             first_ps: (activity.max(self.now_ps) + lookahead).min(limit_ps),
-            lookahead_ps: lookahead,
+            lookahead_ps: connected_ps,
+            apart_ps: LONGEST_QUANTUM_PS,
             limit_ps,
             until_ps: self.undisturbed_ps(),
             most: (LONGEST_STRETCH_PS / lookahead).clamp(1, MOST_QUANTA),

@@ -170,6 +170,7 @@ fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>)
             let (reached, statuses) = stretch(Stretch {
                 first_ps: now + QUANTUM * PS,
                 lookahead_ps: QUANTUM * PS,
+                apart_ps: QUANTUM * PS,
                 limit_ps: u64::MAX,
                 until_ps: u64::MAX,
                 most: 1000,

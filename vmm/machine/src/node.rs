@@ -258,6 +258,11 @@ impl Node {
         self.board.chipset.console_input(bytes);
     }
 
+    /// Whether a driver has brought the network interface up: frames that arrive before are lost.
+    pub fn is_connected(&mut self) -> bool {
+        self.board.network().is_some_and(|net| net.is_active())
+    }
+
     /// Whether there are frames to take.
     pub fn has_frames(&mut self) -> bool {
         self.board.network().is_some_and(|net| net.has_frames())

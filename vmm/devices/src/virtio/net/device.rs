@@ -67,6 +67,11 @@ impl Net {
         &self.config
     }
 
+    /// Whether a driver uses it: what arrives before is dropped.
+    pub fn is_active(&self) -> bool {
+        self.features != 0
+    }
+
     /// Frames that the guest has sent since the last call, in the order of sending. Times of different vCPUs may not be.
     pub fn take_frames(&mut self) -> Vec<Frame> {
         std::mem::take(&mut self.outgoing)
