@@ -26,10 +26,17 @@ pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
             privilege: cpu.privilege(),
         };
         let mut platform = cpu.platform.expect("called only below run()");
+        let mut memory = Borrowed {
+            cpu,
+            written: false,
+        };
         // SAFETY: as in `Cpu::platform`; `Borrowed` never calls the platform, so the reference is exclusive.
-        let answer = unsafe { platform.as_mut() }.hypercall(&call, &mut Borrowed(cpu));
+        let platform = unsafe { platform.as_mut() };
+        let answer = platform.hypercall(&call, &mut memory);
+        let written = memory.written;
         (a, b, c, d) = (answer.eax, answer.ebx, answer.ecx, answer.edx);
-        cpu.touched_platform = true;
+        // Most only say what the guest does, which changes nothing but the context that a model counts in.
+        cpu.touched_platform |= written || cpu.attached || platform.attention();
     } else {
         let mut e = cpu.cpuid.get(leaf, subleaf);
         // OSXSAVE mirrors CR4 (SDM vol. 2A, CPUID leaf 1 ECX bit 27).
@@ -46,7 +53,11 @@ pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 /// A linear-address view for hypercalls: RAM only, not reported to models.
-struct Borrowed<'a>(&'a mut Cpu);
+struct Borrowed<'a> {
+    cpu: &'a mut Cpu,
+    /// Something was stored, which may be code.
+    written: bool,
+}
 
 impl Borrowed<'_> {
     fn copy(
@@ -63,9 +74,9 @@ impl Borrowed<'_> {
             if !is_canonical(at) {
                 return Err(fault);
             }
-            let page = self.0.translate(at, intent).map_err(|Trap| {
-                self.0.exception = None;
-                self.0.stop = None;
+            let page = self.cpu.translate(at, intent).map_err(|Trap| {
+                self.cpu.exception = None;
+                self.cpu.stop = None;
                 fault
             })?;
             if page.host.is_null() {
@@ -74,7 +85,8 @@ impl Borrowed<'_> {
             let offset = (at & 0xfff) as usize;
             let n = (4096 - offset).min(len - done);
             if intent == Intent::Write {
-                let region = &self.0.ram.regions()[page.region as usize];
+                self.written = true;
+                let region = &self.cpu.ram.regions()[page.region as usize];
                 region
                     .code
                     .written((page.physical - region.start) as usize + offset, n);
