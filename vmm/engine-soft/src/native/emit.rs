@@ -268,7 +268,7 @@ impl Emitter {
             RAX,
             indexed_field(self.entries + tag, RCX),
         );
-        a.ri(Code::Cmp_rm64_imm32, RAX, (unit - memory.size) as i32);
+        a.ri(Code::Cmp_RAX_imm32, RAX, (unit - memory.size) as i32);
         a.jcc(cc::A, miss);
     }
 
