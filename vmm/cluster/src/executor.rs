@@ -7,23 +7,18 @@
 //! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked: the
 //! thread that is through last hands frames over and begins the next.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use nodescope_devices::virtio::net::Frame;
 use nodescope_fabric::SentFrame;
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 
+use crate::gate::Gate;
 use crate::network::Network;
+use crate::stretch::Meeting;
 
-/// Spins before a waiting thread offers its core to others: some 50 us, about what a quantum takes where every thread has a core.
-const SPINS: u32 = 4000;
-/// Offers before it goes to sleep: some ms on an idle host. Nodes take turns at what is slow (new code, large messages), so that
-/// a thread often waits for several times a quantum, and waking it up takes as long again.
-const YIELDS: u32 = 2000;
-/// Spins before a waiting thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
-/// is only a little late is waited for.
-const PATIENCE: u32 = 1000;
+pub use crate::stretch::Stretch;
 
 /// Keeps what different threads write apart: a line of the host's cache (and its neighbour, which is fetched with it) for each.
 ///
@@ -32,60 +27,6 @@ const PATIENCE: u32 = 1000;
 #[derive(Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
-
-/// Quanta to run one after the other.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stretch {
-    /// End of the first, picoseconds.
-    pub first_ps: u64,
-    /// Each of the others ends so long after it begins or, where all nodes sleep, after the first of them wakes up.
-    pub lookahead_ps: u64,
-    /// The same as long as no node has a network interface that is up.
-    pub apart_ps: u64,
-    /// No quantum goes on beyond this.
-    pub limit_ps: u64,
-    /// None begins at this time or later.
-    pub until_ps: u64,
-    /// Quanta at most, the first included.
-    pub most: u64,
-}
-
-impl Stretch {
-    /// The end of the quantum that follows the one which ended at `now_ps`, if one does; `all`: of all nodes.
-    fn following(&mut self, now_ps: u64, all: Meeting) -> Option<u64> {
-        self.most -= 1;
-        let ends = self.most == 0 || now_ps >= self.until_ps || all.activity_ps == u64::MAX;
-        if ends || !all.quiet {
-            return None;
-        }
-        let lookahead_ps = if all.connected {
-            self.lookahead_ps
-        } else {
-            self.apart_ps
-        };
-        Some((all.activity_ps.max(now_ps) + lookahead_ps).min(self.limit_ps))
-    }
-}
-
-/// What is known where all nodes meet.
-#[derive(Clone, Copy, Debug)]
-struct Meeting {
-    /// They run on, and nobody waits for what they say.
-    quiet: bool,
-    /// When the first of them, or the network, has something to do; it may lie in the past.
-    activity_ps: u64,
-    /// Any has a network interface that is up.
-    connected: bool,
-}
-
-impl Meeting {
-    /// What it is nearly always.
-    const USUAL: Self = Self {
-        quiet: true,
-        activity_ps: 0,
-        connected: true,
-    };
-}
 
 /// What all threads are to do.
 #[derive(Default)]
@@ -496,137 +437,5 @@ impl Drop for Dismissal<'_> {
             quantum.number.fetch_add(1, Ordering::SeqCst);
             self.executor.gate.open();
         }
-    }
-}
-
-/// Lets threads wait for a condition that others make true: spinning first, asleep where that takes long, so that a host
-/// with other work loses nothing.
-#[derive(Default)]
-struct Gate {
-    sleepers: AtomicUsize,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Gate {
-    /// Wait until `done`, which is asked with the ordering that it needs; `impatient` is called once, where that takes long.
-    fn wait(&self, mut done: impl FnMut(Ordering) -> bool, impatient: impl FnOnce()) {
-        let mut spin = |spins| {
-            for _ in 0..spins {
-                if done(Ordering::Acquire) {
-                    return true;
-                }
-                std::hint::spin_loop();
-            }
-            false
-        };
-        if spin(PATIENCE) {
-            return;
-        }
-        impatient();
-        if spin(SPINS) {
-            return;
-        }
-        for _ in 0..YIELDS {
-            if done(Ordering::Acquire) {
-                return;
-            }
-            std::thread::yield_now();
-        }
-        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Counted before the condition is looked at again: `open` either sees the sleeper or the sleeper sees the change
-        // (both sides use sequentially consistent operations).
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !done(Ordering::SeqCst) {
-            guard = self
-                .changed
-                .wait(guard)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    /// The condition may have become true.
-    fn open(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
-            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-            self.changed.notify_all();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn ends(mut stretch: Stretch, all: impl Fn(u64) -> Meeting) -> Vec<u64> {
-        let mut ends = vec![stretch.first_ps];
-        while let Some(next) = stretch.following(ends[ends.len() - 1], all(ends[ends.len() - 1])) {
-            ends.push(next);
-        }
-        ends
-    }
-
-    fn active_at(activity_ps: u64) -> Meeting {
-        Meeting {
-            activity_ps,
-            ..Meeting::USUAL
-        }
-    }
-
-    #[test]
-    fn quanta_follow_each_other_until_something_is_to_be_done() {
-        let stretch = Stretch {
-            first_ps: 10,
-            lookahead_ps: 10,
-            apart_ps: 70,
-            limit_ps: 1000,
-            until_ps: 1000,
-            most: 4,
-        };
-        assert_eq!(ends(stretch, |_| Meeting::USUAL), [10, 20, 30, 40]);
-        let due = Stretch {
-            until_ps: 25,
-            ..stretch
-        };
-        assert_eq!(
-            ends(due, |_| Meeting::USUAL),
-            [10, 20, 30],
-            "the first that ends at 25 or later is the last"
-        );
-        let short = Stretch {
-            limit_ps: 25,
-            until_ps: 25,
-            ..stretch
-        };
-        assert_eq!(
-            ends(short, |_| Meeting::USUAL),
-            [10, 20, 25],
-            "none goes beyond a limit"
-        );
-        assert_eq!(
-            ends(stretch, |now| active_at(if now == 20 { 500 } else { 0 })),
-            [10, 20, 510, 520],
-            "what all sleep through is passed over"
-        );
-        assert_eq!(
-            ends(stretch, |_| active_at(u64::MAX)),
-            [10],
-            "nothing will happen"
-        );
-        let connected = |now| Meeting {
-            connected: now > 80,
-            ..Meeting::USUAL
-        };
-        assert_eq!(
-            ends(stretch, connected),
-            [10, 80, 150, 160],
-            "nodes that cannot hear of each other need not meet so often"
-        );
-        let loud = Meeting {
-            quiet: false,
-            ..Meeting::USUAL
-        };
-        assert_eq!({ stretch }.following(10, loud), None, "there is output");
     }
 }

@@ -7,9 +7,11 @@
 pub mod build;
 pub mod config;
 pub mod executor;
+mod gate;
 pub mod network;
 pub mod results;
 pub mod run;
+mod stretch;
 
 pub use config::ClusterConfig;
 pub use results::Results;

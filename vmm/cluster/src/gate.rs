@@ -1,0 +1,69 @@
+//! Waiting for what other threads do.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+
+/// Spins before a waiting thread offers its core to others: some 50 us, about what a quantum takes where every thread has a core.
+const SPINS: u32 = 4000;
+/// Offers before it goes to sleep: some ms on an idle host. Nodes take turns at what is slow (new code, large messages), so that
+/// a thread often waits for several times a quantum, and waking it up takes as long again.
+const YIELDS: u32 = 2000;
+/// Spins before a waiting thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
+/// is only a little late is waited for.
+const PATIENCE: u32 = 1000;
+
+/// Lets threads wait for a condition that others make true: spinning first, asleep where that takes long, so that a host
+/// with other work loses nothing.
+#[derive(Default)]
+pub struct Gate {
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Gate {
+    /// Wait until `done`, which is asked with the ordering that it needs; `impatient` is called once, where that takes long.
+    pub fn wait(&self, mut done: impl FnMut(Ordering) -> bool, impatient: impl FnOnce()) {
+        let mut spin = |spins| {
+            for _ in 0..spins {
+                if done(Ordering::Acquire) {
+                    return true;
+                }
+                std::hint::spin_loop();
+            }
+            false
+        };
+        if spin(PATIENCE) {
+            return;
+        }
+        impatient();
+        if spin(SPINS) {
+            return;
+        }
+        for _ in 0..YIELDS {
+            if done(Ordering::Acquire) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        // Counted before the condition is looked at again: `open` either sees the sleeper or the sleeper sees the change
+        // (both sides use sequentially consistent operations).
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        while !done(Ordering::SeqCst) {
+            guard = self
+                .changed
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The condition may have become true.
+    pub fn open(&self) {
+        if self.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.changed.notify_all();
+        }
+    }
+}
