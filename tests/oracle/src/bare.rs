@@ -122,6 +122,11 @@ pub struct Bare {
     pub reads: u8,
 }
 
+impl Bare {
+    /// Operation of a hypercall that stores a byte, its second argument, at the address in its first.
+    pub const STORE: u32 = 1;
+}
+
 impl Platform for Bare {
     fn port_read(&mut self, _: u16, _: u64, _: u16, data: &mut [u8]) {
         self.reads += 1;
@@ -157,7 +162,11 @@ impl Platform for Bare {
     fn attention(&mut self) -> bool {
         false
     }
-    fn hypercall(&mut self, _: &Hypercall, _: &mut dyn GuestVirtual) -> HypercallAnswer {
+    fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
+        if call.operation == Self::STORE {
+            let stored = memory.write(call.args[0], &[call.args[1] as u8]);
+            stored.expect("tests store to memory that is there");
+        }
         HypercallAnswer::default()
     }
     fn context(&mut self, _: u16, _: u64) -> Context {

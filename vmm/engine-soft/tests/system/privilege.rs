@@ -1,0 +1,167 @@
+//! Changes of privilege: system calls, returns, and what user mode may not do.
+
+use iced_x86::code_asm::*;
+use nodescope_engine::{Exit, Limit, Vcpu};
+use nodescope_x86::state::seg;
+
+use crate::machine::*;
+use crate::*;
+
+#[test]
+fn privileged_instructions_fault_in_user_mode() {
+    type Code = fn(&mut CodeAssembler) -> Result<(), iced_x86::IcedError>;
+    let all: [Code; 7] = [
+        |a| a.hlt(),
+        |a| a.cli(),
+        |a| a.mov(cr3, rax),
+        |a| a.wrmsr(),
+        |a| a.invlpg(byte_ptr(rax)),
+        |a| a.out(0x80, al),
+        |a| a.lidt(ptr(rbx)),
+    ];
+    for code in all {
+        let mut s = System::new(|a| code(a).unwrap()).user().set(RBX, DATA);
+        assert_eq!(s.handled(), 13);
+        assert_eq!(s.frame(true).0, Some(0));
+    }
+}
+
+#[test]
+fn system_call_and_return() {
+    let mut s = System::new(|a| {
+        // Kernel at CODE, user at CODE + 0x100.
+        let mut entry = a.create_label();
+        a.jmp(entry).unwrap();
+        a.set_label(&mut entry).unwrap();
+        a.mov(rbx, rcx).unwrap();
+        a.mov(rdx, r11).unwrap();
+        a.sysretq().unwrap();
+    })
+    .user()
+    .flags(INTERRUPTS | 0x401);
+    assert!(s.m.ram.write(CODE + 0x100, &[0x0f, 0x05, 0x0f, 0x0b]));
+    s.m.state.general.rip = CODE + 0x100;
+    s.m.state.msrs.star = 0x1b << 48 | KERNEL_CS << 32;
+    s.m.state.msrs.lstar = CODE;
+    s.m.state.msrs.sfmask = INTERRUPTS | 0x400;
+    s.m.vcpu.restore(&s.m.state);
+    let limit = Limit::instructions(1);
+    s.m.vcpu.run(&mut s.m.ports, limit).unwrap();
+    let k = s.m.vcpu.save();
+    assert_eq!(k.general.rip, CODE);
+    assert_eq!(k.general.rflags & (INTERRUPTS | 0x401), 1);
+    assert_eq!(u64::from(k.segments.data[seg::CS].selector), KERNEL_CS);
+    assert_eq!(k.segments.data[seg::CS].dpl(), 0);
+    s.m.state = k;
+    // Back in user mode, UD2 traps from there.
+    assert_eq!(s.handled(), 6);
+    assert_eq!(s.m.reg(RBX), CODE + 0x102);
+    assert_eq!(s.m.reg(RDX), INTERRUPTS | 0x403);
+    let (_, frame) = s.frame(false);
+    assert_eq!(
+        (frame.rip, frame.cs, frame.ss),
+        (CODE + 0x102, USER_CS, USER_SS)
+    );
+    assert_eq!(frame.flags & !(1 << 16), INTERRUPTS | 0x403);
+}
+
+/// SYSRET may set TF, however often it has gone back without.
+#[test]
+fn a_return_from_a_system_call_may_begin_single_steps() {
+    let mut s = System::new(|a| {
+        a.xor(edi, edi).unwrap();
+        a.dec(rsi).unwrap();
+        a.cmove(rdi, rbp).unwrap();
+        a.or(r11, rdi).unwrap();
+        a.sysretq().unwrap();
+    })
+    .user()
+    .flags(INTERRUPTS)
+    .set(RBP, TRAP)
+    .set(RSI, 1000);
+    let mut user = CodeAssembler::new(64).unwrap();
+    let mut again = user.create_label();
+    user.set_label(&mut again).unwrap();
+    user.syscall().unwrap();
+    user.nop().unwrap();
+    user.jmp(again).unwrap();
+    s.begin_at_caller(user);
+    assert_eq!(s.handled(), 1);
+    assert_eq!(s.m.reg(RSI), 0);
+    // Behind the NOP.
+    assert_eq!(s.frame(false).1.rip, CODE + 0x103);
+}
+
+/// The interpreter remembers for the kernel what the kernel may read, however often translated code has gone there and back.
+#[test]
+fn system_calls_give_the_caller_no_right() {
+    let mut s = System::new(|a| {
+        // BT of memory by a register is the interpreter's.
+        a.bt(qword_ptr(DATA), rax).unwrap();
+        a.sysretq().unwrap();
+    })
+    .user()
+    .flags(INTERRUPTS)
+    .page(DATA, DATA | 3)
+    .set(RSI, 1000);
+    let mut user = CodeAssembler::new(64).unwrap();
+    let mut again = user.create_label();
+    user.set_label(&mut again).unwrap();
+    user.syscall().unwrap();
+    user.dec(rsi).unwrap();
+    user.jne(again).unwrap();
+    user.mov(rbx, qword_ptr(DATA)).unwrap();
+    s.begin_at_caller(user);
+    assert_eq!(s.handled(), 14);
+    assert_eq!(s.m.reg(RSI), 0);
+    let activity = s.m.vcpu.activity();
+    assert!(
+        activity.entries < 100,
+        "they leave translated code: {activity:?}"
+    );
+    let (error, frame) = s.frame(true);
+    // Present, by a user.
+    assert_eq!((error, frame.cs), (Some(5), USER_CS));
+}
+
+#[test]
+fn return_from_interrupt_to_user_mode() {
+    let mut s = System::new(|a| {
+        a.push(USER_SS as i32).unwrap();
+        a.push((DATA + 0x100) as i32).unwrap();
+        a.push((INTERRUPTS | 0x8d7) as i32).unwrap();
+        a.push(USER_CS as i32).unwrap();
+        a.push((CODE + 0x100) as i32).unwrap();
+        a.iretq().unwrap();
+    });
+    assert!(s.m.ram.write(CODE + 0x100, &[0x0f, 0x0b]));
+    assert_eq!(s.handled(), 6);
+    let (_, frame) = s.frame(false);
+    assert_eq!(
+        frame,
+        Frame {
+            rip: CODE + 0x100,
+            cs: USER_CS,
+            flags: INTERRUPTS | 0x8d7 | 1 << 16,
+            rsp: DATA + 0x100,
+            ss: USER_SS,
+        }
+    );
+}
+
+#[test]
+fn swapgs_and_the_gs_base_registers() {
+    let mut s = System::new(|a| {
+        a.swapgs().unwrap();
+        a.mov(rax, qword_ptr(0).gs()).unwrap();
+        a.mov(ecx, 0xc000_0102_u32).unwrap();
+        a.rdmsr().unwrap();
+        a.hlt().unwrap();
+    });
+    s.m.state.segments.data[seg::GS].base = 0x1234_5000;
+    s.m.state.msrs.kernel_gs_base = DATA;
+    s.put(DATA, 0x55);
+    assert_eq!(s.run(), Exit::Halted);
+    assert_eq!(s.m.reg(RAX), 0x1234_5000);
+    assert_eq!(s.m.state.segments.data[seg::GS].base, DATA);
+}
