@@ -111,8 +111,9 @@ impl Cpu {
             }
             let (id, now) = (self.id, self.time.cycles);
             let shadow = std::mem::take(&mut self.events.shadow);
+            let nmi = self.events.nmi_pending && !self.events.nmi_blocked;
             if shadow == InterruptShadow::None {
-                if self.events.nmi_pending && !self.events.nmi_blocked {
+                if nmi {
                     self.events.nmi_pending = false;
                     self.events.nmi_blocked = true;
                     self.events.mp = MpState::Running;
@@ -133,13 +134,13 @@ impl Cpu {
                 return Ok(Exit::Halted);
             }
             let mut until = limit.cycles;
-            let mut waits = false;
+            // STI lets one instruction pass before what waits, and the next one may be CLI.
+            let behind_sti = shadow == InterruptShadow::Sti;
+            let mut waits = behind_sti && nmi;
             if self.rflags & rflags::IF != 0 {
                 let next = self.platform().next_event(id);
                 until = until.min(next.max(now + 1));
-                // STI lets one instruction pass before an interrupt that waits, and the next one may be CLI.
-                waits = shadow == InterruptShadow::Sti
-                    && (next <= now || self.platform().interrupt_pending(id, now));
+                waits |= behind_sti && (next <= now || self.platform().interrupt_pending(id, now));
             }
             let trap_flag = self.rflags & rflags::TF != 0 && shadow != InterruptShadow::MovSs;
             let instructions = if trap_flag || waits || shadow == InterruptShadow::MovSs {

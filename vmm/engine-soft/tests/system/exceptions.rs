@@ -2,7 +2,8 @@
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
-use nodescope_x86::state::seg;
+use nodescope_x86::Vector;
+use nodescope_x86::state::{InterruptShadow, seg};
 
 use crate::machine::*;
 use crate::*;
@@ -84,6 +85,22 @@ fn interrupts_wait_for_the_instruction_after_sti() {
     assert_eq!(s.m.reg(RAX), 1);
     assert_eq!(frame.rip, CODE + 3);
     assert_eq!(frame.flags & INTERRUPTS, INTERRUPTS);
+}
+
+/// One that came between the two, while interrupts may even be disabled again by the next instruction but one.
+#[test]
+fn an_nmi_behind_sti_waits_for_one_instruction() {
+    let mut s = System::new(|a| {
+        a.inc(eax).unwrap();
+        a.cli().unwrap();
+        a.inc(eax).unwrap();
+        a.hlt().unwrap();
+    });
+    s.m.state.events.shadow = InterruptShadow::Sti;
+    s.m.state.events.nmi_pending = true;
+    assert_eq!(s.handled(), Vector::Nmi as u8);
+    let (_, frame) = s.frame(false);
+    assert_eq!((s.m.reg(RAX), frame.rip), (1, CODE + 2));
 }
 
 /// Where a run is cut, the block goes on as another one; RDTSC behind the cut does not see that.
