@@ -1,7 +1,8 @@
 //! Nodes on host threads, in quanta of virtual time.
 //!
 //! All nodes run to the same virtual time, then meet; a quantum is no longer than the fabric's lookahead, so nothing that
-//! one node does can reach another before the quantum's end. Which thread runs which node, and how many threads there
+//! one node does can reach another before the quantum's end. Before any network interface is up it is longer: a frame of the first
+//! that comes up arrives at the quantum's end at the earliest. Which thread runs which node, and how many threads there
 //! are, changes nothing.
 //!
 //! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked: the

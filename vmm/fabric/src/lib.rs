@@ -1,8 +1,8 @@
 //! The network between the nodes: a virtual switch in virtual time, frame counts, captures.
 //!
 //! The switch is called between quanta with all frames that the nodes sent in the last one. A quantum is no longer than
-//! [`Switch::lookahead`], so every delivery lies in a later quantum and the result does not depend on the order in which
-//! the host ran the nodes.
+//! [`Switch::lookahead`] where any node can send as it begins, so every delivery lies in a later quantum and the result does not depend
+//! on the order in which the host ran the nodes.
 
 mod capture;
 mod switch;

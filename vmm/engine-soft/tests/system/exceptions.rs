@@ -87,7 +87,7 @@ fn interrupts_wait_for_the_instruction_after_sti() {
     assert_eq!(frame.flags & INTERRUPTS, INTERRUPTS);
 }
 
-/// One that came between the two, while interrupts may even be disabled again by the next instruction but one.
+/// It came between STI and the next instruction, behind which CLI follows: an NMI does not wait for what a block does.
 #[test]
 fn an_nmi_behind_sti_waits_for_one_instruction() {
     let mut s = System::new(|a| {
