@@ -5,8 +5,8 @@
 //! that comes up arrives at the quantum's end at the earliest. Which thread runs which node, and how many threads there
 //! are, changes nothing.
 //!
-//! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked: the
-//! thread that is through last hands frames over and begins the next.
+//! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked. Where
+//! there is something to be decided, the first thread that finds all nodes through with a quantum does so: it hands frames over and begins the next.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -24,37 +24,53 @@ pub use crate::stretch::Stretch;
 /// Keeps what different threads write apart: a line of the host's cache (and its neighbour, which is fetched with it) for each.
 ///
 /// Where nodes are quick, a quantum takes a few microseconds, and what its threads tell each other moves between cores at some
-/// 100 ns a line: one for the quantum, and one for each report.
+/// 100 ns a line: one for each node that others wait for.
 #[derive(Default)]
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// What all threads are to do.
-#[derive(Default)]
+/// A quantum, and what is to follow it.
+#[derive(Clone, Copy, Debug, Default)]
 struct Quantum {
-    /// Its number; advances when it may begin.
-    number: AtomicU64,
+    /// Numbered from 1, over all stretches.
+    number: u64,
     /// Its end in picoseconds.
-    target_ps: AtomicU64,
+    target_ps: u64,
+    /// Frames wait in the network: what follows must be decided, whatever the nodes say.
+    waits: bool,
+    stretch: Stretch,
+}
+
+impl Quantum {
+    /// The one that follows where nobody has anything to say, if one does.
+    fn following(mut self) -> Option<Self> {
+        let target_ps = self.stretch.following(self.target_ps, Meeting::USUAL)?;
+        Some(Self {
+            number: self.number + 1,
+            target_ps,
+            ..self
+        })
+    }
+}
+
+/// The quantum that all threads were last told to begin: one that does not follow from the one before by itself.
+#[derive(Default)]
+struct Begun {
+    /// Its number, for those that wait.
+    number: AtomicU64,
     stop: AtomicBool,
+    quantum: Mutex<Quantum>,
 }
 
-/// What decides when all nodes are through with a quantum: a line of the host's cache.
-struct End {
-    /// Nodes that are not, and [`UNUSUAL`] for each other of which more must be known than that it is through, and for the network
-    /// if frames wait there.
-    missing: AtomicU64,
-    stretch: Mutex<Stretch>,
-}
-
-const _: () = assert!(size_of::<End>() <= 64);
-
-/// See [`End::missing`].
-const UNUSUAL: u64 = 1 << 32;
-
-/// What a node's thread says about it, which decides then.
+/// What a node's thread says about it.
 #[derive(Default)]
 struct Signal {
+    /// Twice the number of the quantum that it is through with, plus one where what follows must be decided.
+    through: AtomicU64,
+    /// The report is about the node as it is now.
+    fresh: AtomicBool,
+    /// The rest counts where something is to be decided.
+    ///
     /// See [`Report::next_activity_ps`].
     next_activity_ps: AtomicU64,
     /// The node runs on, and nobody waits for what it says.
@@ -76,8 +92,6 @@ struct Report {
     wants_attention: bool,
     has_frames: bool,
     connected: bool,
-    /// The node has not been touched since.
-    fresh: bool,
 }
 
 /// See [`Report::next_activity_ps`].
@@ -99,7 +113,6 @@ impl Report {
             wants_attention: node.wants_attention(),
             has_frames: node.has_frames(),
             connected: node.is_connected(),
-            fresh: true,
         }
     }
 
@@ -117,15 +130,16 @@ impl Report {
 pub struct Executor {
     nodes: Vec<Apart<Mutex<Node>>>,
     network: Mutex<Network>,
-    quantum: Apart<Quantum>,
-    end: Apart<End>,
-    /// The last quantum of a stretch that all nodes are through with.
+    begun: Apart<Begun>,
+    /// The last quantum of which somebody has set out to decide what follows.
+    decided: Apart<AtomicU64>,
+    /// The last quantum of a stretch that is over.
     over: Apart<AtomicU64>,
     /// The quantum that each node has begun last: who raises it runs the node.
-    begun: Vec<Apart<AtomicU64>>,
+    claims: Vec<Apart<AtomicU64>>,
     signals: Vec<Apart<Signal>>,
     reports: Vec<Apart<Mutex<Report>>>,
-    /// Threads that sleep until the quantum begins or is through.
+    /// Threads that sleep until something is through, or begins.
     gate: Gate,
 }
 
@@ -135,16 +149,13 @@ impl Executor {
         let mut nodes = nodes;
         let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
         Self {
-            begun: nodes.iter().map(|_| Apart::default()).collect(),
+            claims: nodes.iter().map(|_| Apart::default()).collect(),
             signals: nodes.iter().map(|_| Apart::default()).collect(),
             reports: nodes.iter_mut().map(report).collect(),
             nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
             network: Mutex::new(network),
-            quantum: Apart::default(),
-            end: Apart(End {
-                missing: AtomicU64::new(0),
-                stretch: Mutex::new(Stretch::default()),
-            }),
+            begun: Apart::default(),
+            decided: Apart::default(),
             over: Apart::default(),
             gate: Gate::default(),
         }
@@ -179,14 +190,14 @@ impl Executor {
 
     /// Look at a node between quanta.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
-        self.report(index).fresh = false;
+        self.signals[index].0.fresh.store(false, Ordering::Relaxed);
         f(&mut self.node(index))
     }
 
     /// The report about a node, as it is now.
     fn fresh_report(&self, index: usize) -> MutexGuard<'_, Report> {
         let mut report = self.report(index);
-        if !report.fresh {
+        if !self.signals[index].0.fresh.swap(true, Ordering::Relaxed) {
             let result = std::mem::replace(&mut report.result, Ok(NodeStatus::Running));
             *report = Report::of(&mut self.node(index), result);
         }
@@ -222,7 +233,7 @@ impl Executor {
         body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>)) -> R,
     ) -> R {
         let helpers = threads.clamp(1, self.len().max(1)) - 1;
-        self.quantum.0.stop.store(false, Ordering::Relaxed);
+        self.begun.0.stop.store(false, Ordering::Relaxed);
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
                 scope.spawn(move || self.help(thread, helpers + 1));
@@ -241,69 +252,122 @@ impl Executor {
         stretch: Stretch,
         threads: usize,
     ) -> (u64, Result<Vec<NodeStatus>, NodeError>) {
-        *self.stretch() = stretch;
-        let (shared, over) = (&self.quantum.0, &self.over.0);
-        let mut quantum = shared.number.load(Ordering::Relaxed) + 1;
-        let waits = self.network().next_ps().is_some();
-        self.begin(quantum, stretch.first_ps, waits);
-        loop {
-            self.take_own(quantum, 0, threads);
-            let next = |order| over.load(order) >= quantum || shared.number.load(order) != quantum;
-            self.gate.wait(next, || self.take_all(quantum));
-            if over.load(Ordering::Acquire) >= quantum {
-                break;
-            }
-            assert!(
-                !shared.stop.load(Ordering::Acquire),
-                "a thread that runs nodes has panicked"
-            );
-            quantum = shared.number.load(Ordering::Acquire);
-        }
+        let first = Quantum {
+            number: self.over.0.load(Ordering::Acquire) + 1,
+            target_ps: stretch.first_ps,
+            waits: self.network().next_ps().is_some(),
+            stretch,
+        };
+        self.begin(first);
+        let last = self.follow(first, 0, threads);
+        let last = last.expect("a thread that runs nodes has panicked");
+        self.over.0.store(last.number, Ordering::Release);
         let statuses = (0..self.len())
             .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
             .collect();
-        (shared.target_ps.load(Ordering::Relaxed), statuses)
+        (last.target_ps, statuses)
     }
 
-    fn stretch(&self) -> MutexGuard<'_, Stretch> {
-        let stretch = self.end.0.stretch.lock();
-        stretch.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Let all threads run their nodes to a virtual time; `waits`: frames wait in the network.
-    fn begin(&self, quantum: u64, target_ps: u64, waits: bool) {
-        let missing = self.len() as u64 + if waits { UNUSUAL } else { 0 };
-        self.end.0.missing.store(missing, Ordering::Relaxed);
-        self.quantum.0.target_ps.store(target_ps, Ordering::Relaxed);
-        // What was stored before is seen by who sees the number.
-        self.quantum.0.number.store(quantum, Ordering::SeqCst);
+    /// Tell all threads to begin a quantum.
+    fn begin(&self, quantum: Quantum) {
+        let begun = &self.begun.0;
+        *begun.quantum.lock().unwrap_or_else(PoisonError::into_inner) = quantum;
+        begun.number.store(quantum.number, Ordering::Release);
         self.gate.open();
     }
 
-    /// All nodes are through with a quantum; `usual`: and there is nothing else to be known. What others know is in their cores' caches,
-    /// and nearly always not worth the way there.
-    fn end(&self, quantum: u64, usual: bool) {
-        let (all, waits) = if usual {
-            (Meeting::USUAL, false)
-        } else {
-            let waiting_ps = self.exchange();
-            (self.meeting(waiting_ps), waiting_ps != u64::MAX)
-        };
-        let now_ps = self.quantum.0.target_ps.load(Ordering::Relaxed);
-        let following = self.stretch().following(now_ps, all);
-        match following {
-            Some(target_ps) => self.begin(quantum + 1, target_ps, waits),
+    /// The quantum that they were last told to begin.
+    fn latest(&self) -> Quantum {
+        let quantum = self.begun.0.quantum.lock();
+        *quantum.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether they were told to begin one after this.
+    fn is_past(&self, number: u64) -> bool {
+        self.begun.0.number.load(Ordering::Acquire) > number
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.begun.0.stop.load(Ordering::Acquire)
+    }
+
+    /// Run this thread's nodes from a quantum on to the end of the stretch, whose last quantum is the result; None if threads are sent home.
+    ///
+    /// What follows a quantum after which nobody has anything to say, every thread works out by itself, so that nobody waits for
+    /// more than the others' word that they are through with it.
+    fn follow(&self, from: Quantum, thread: usize, threads: usize) -> Option<Quantum> {
+        let mut quantum = from;
+        loop {
+            let number = quantum.number;
+            self.take_own(&quantum, thread, threads);
+            let mut late = 0;
+            let through = || {
+                // Who was through is not asked again.
+                while late < self.len() && self.through(late) >> 1 >= number {
+                    late += 1;
+                }
+                late == self.len() || self.is_stopped()
+            };
+            self.gate.wait(through, || self.take_all(&quantum));
+            if self.is_stopped() {
+                return None;
+            }
+            // Others may be further already. Then nothing was to be decided, or it has been, which is asked after this.
+            let to_decide = (0..self.len()).any(|node| self.through(node) == number << 1 | 1);
+            if self.is_past(number) {
+                quantum = self.latest();
+                continue;
+            }
+            if !quantum.waits && !to_decide {
+                match quantum.following() {
+                    Some(following) => quantum = following,
+                    None => return Some(quantum),
+                }
+                continue;
+            }
+            if self.decided.0.fetch_max(number, Ordering::AcqRel) < number {
+                self.decide(quantum);
+            }
+            let over = || self.over.0.load(Ordering::Acquire) >= number;
+            let decided = || self.is_past(number) || over() || self.is_stopped();
+            self.gate.wait(decided, || ());
+            if self.is_stopped() {
+                return None;
+            }
+            if !self.is_past(number) {
+                return Some(quantum);
+            }
+            quantum = self.latest();
+        }
+    }
+
+    /// See [`Signal::through`].
+    fn through(&self, node: usize) -> u64 {
+        self.signals[node].0.through.load(Ordering::Acquire)
+    }
+
+    /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
+    fn decide(&self, quantum: Quantum) {
+        let waiting_ps = self.exchange(quantum.target_ps);
+        let all = self.meeting(waiting_ps);
+        let mut stretch = quantum.stretch;
+        match stretch.following(quantum.target_ps, all) {
+            Some(target_ps) => self.begin(Quantum {
+                number: quantum.number + 1,
+                target_ps,
+                waits: waiting_ps != u64::MAX,
+                stretch,
+            }),
             None => {
-                self.over.0.store(quantum, Ordering::SeqCst);
+                self.over.0.store(quantum.number, Ordering::Release);
                 self.gate.open();
             }
         }
     }
 
-    /// Hand over the frames of the quantum that has just ended. When the first of those that still wait for a link will be sent; 0
+    /// Hand over the frames of the quantum that has just ended, at this time. When the first of those that still wait for a link will be sent; 0
     /// where somebody must look at the network.
-    fn exchange(&self) -> u64 {
-        let until_ps = self.quantum.0.target_ps.load(Ordering::Relaxed);
+    fn exchange(&self, until_ps: u64) -> u64 {
         let mut network = self.network();
         let mut frames = Vec::new();
         for (port, signal) in self.signals.iter().enumerate() {
@@ -344,13 +408,22 @@ impl Executor {
 
     /// What is to be known of all nodes; `waiting_ps`: see [`Executor::exchange`].
     fn meeting(&self, waiting_ps: u64) -> Meeting {
-        let signals = || self.signals.iter().map(|signal| &signal.0);
-        let activity_ps = signals().map(|s| s.next_activity_ps.load(Ordering::Relaxed));
-        Meeting {
-            quiet: waiting_ps > 0 && signals().all(|s| s.quiet.load(Ordering::Relaxed)),
-            activity_ps: activity_ps.min().unwrap_or(u64::MAX).min(waiting_ps),
-            connected: signals().any(|s| s.connected.load(Ordering::Relaxed)),
-        }
+        let nodes = self.signals.iter().map(|Apart(signal)| {
+            if signal.through.load(Ordering::Relaxed) & 1 == 0 {
+                return Meeting::USUAL;
+            }
+            Meeting {
+                quiet: signal.quiet.load(Ordering::Relaxed),
+                activity_ps: signal.next_activity_ps.load(Ordering::Relaxed),
+                connected: signal.connected.load(Ordering::Relaxed),
+            }
+        });
+        let network = Meeting {
+            quiet: waiting_ps > 0,
+            activity_ps: waiting_ps,
+            connected: false,
+        };
+        nodes.fold(network, Meeting::and)
     }
 
     fn help(&self, thread: usize, threads: usize) {
@@ -360,67 +433,62 @@ impl Executor {
         };
         let mut seen = 0;
         loop {
-            let begins = |order| self.quantum.0.number.load(order) != seen;
-            self.gate.wait(begins, || self.take_all(seen));
-            seen = self.quantum.0.number.load(Ordering::Acquire);
-            if self.quantum.0.stop.load(Ordering::Relaxed) {
+            let begins = || self.is_past(seen) || self.is_stopped();
+            self.gate.wait(begins, || ());
+            if self.is_stopped() {
                 return;
             }
-            self.take_own(seen, thread, threads);
+            match self.follow(self.latest(), thread, threads) {
+                Some(last) => seen = last.number,
+                None => return,
+            }
         }
     }
 
     /// Run this thread's own nodes.
-    fn take_own(&self, quantum: u64, thread: usize, threads: usize) {
+    fn take_own(&self, quantum: &Quantum, thread: usize, threads: usize) {
         for index in (thread..self.len()).step_by(threads) {
             self.take(index, quantum);
         }
     }
 
     /// Run the nodes of threads that are late.
-    fn take_all(&self, quantum: u64) {
+    fn take_all(&self, quantum: &Quantum) {
         for index in 0..self.len() {
             self.take(index, quantum);
         }
     }
 
     /// Run a node through a quantum, if no thread has begun to. A thread that wakes late finds that all have.
-    fn take(&self, index: usize, quantum: u64) {
-        let begun = &self.begun[index].0;
+    fn take(&self, index: usize, quantum: &Quantum) {
+        let (claim, number) = (&self.claims[index].0, quantum.number);
         // Looking first leaves the line to the node's own thread where that is through.
-        if begun.load(Ordering::Relaxed) >= quantum
-            || begun.fetch_max(quantum, Ordering::AcqRel) >= quantum
+        if claim.load(Ordering::Relaxed) >= number
+            || claim.fetch_max(number, Ordering::AcqRel) >= number
         {
             return;
         }
         let mut node = self.node(index);
-        let end = self.quantum.0.target_ps.load(Ordering::Relaxed);
-        let target = node.clock().cycles(end);
+        let target = node.clock().cycles(quantum.target_ps);
         let result = node.run_until(target);
         let report = Report::of(&mut node, result);
         drop(node);
         let signal = &self.signals[index].0;
         let usual = report.is_usual();
-        signal.quiet.store(report.is_quiet(), Ordering::Relaxed);
-        signal.sends.store(report.has_frames, Ordering::Relaxed);
-        signal.connected.store(report.connected, Ordering::Relaxed);
-        signal
-            .next_activity_ps
-            .store(report.next_activity_ps, Ordering::Relaxed);
-        *self.report(index) = report;
-        // The last one sees what the others have stored.
-        let through = if usual {
-            1
-        } else {
-            1_u64.wrapping_sub(UNUSUAL)
-        };
-        let missing = &self.end.0.missing;
-        let left = missing
-            .fetch_sub(through, Ordering::AcqRel)
-            .wrapping_sub(through);
-        if left % UNUSUAL == 0 {
-            self.end(quantum, left == 0);
+        signal.fresh.store(!usual, Ordering::Relaxed);
+        if !usual {
+            signal.quiet.store(report.is_quiet(), Ordering::Relaxed);
+            signal.sends.store(report.has_frames, Ordering::Relaxed);
+            signal.connected.store(report.connected, Ordering::Relaxed);
+            signal
+                .next_activity_ps
+                .store(report.next_activity_ps, Ordering::Relaxed);
+            *self.report(index) = report;
         }
+        // Who sees this sees what was stored before.
+        let through = number << 1 | u64::from(!usual);
+        signal.through.store(through, Ordering::Release);
+        self.gate.open();
     }
 }
 
@@ -433,9 +501,7 @@ struct Dismissal<'a> {
 impl Drop for Dismissal<'_> {
     fn drop(&mut self) {
         if !self.only_in_panic || std::thread::panicking() {
-            let quantum = &self.executor.quantum.0;
-            quantum.stop.store(true, Ordering::Release);
-            quantum.number.fetch_add(1, Ordering::SeqCst);
+            self.executor.begun.0.stop.store(true, Ordering::Release);
             self.executor.gate.open();
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Spins before a waiting thread offers its core to others: some 50 us, about what a quantum takes where every thread has a core.
 const SPINS: u32 = 4000;
@@ -11,6 +12,8 @@ const YIELDS: u32 = 2000;
 /// Spins before a waiting thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
 /// is only a little late is waited for.
 const PATIENCE: u32 = 1000;
+/// Longest sleep: [`Gate::open`] does not wait until what it tells of is seen, so that who goes to sleep at the same time may miss it.
+const NAP: Duration = Duration::from_millis(1);
 
 /// Lets threads wait for a condition that others make true: spinning first, asleep where that takes long, so that a host
 /// with other work loses nothing.
@@ -22,11 +25,11 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Wait until `done`, which is asked with the ordering that it needs; `impatient` is called once, where that takes long.
-    pub fn wait(&self, mut done: impl FnMut(Ordering) -> bool, impatient: impl FnOnce()) {
+    /// Wait until `done`; `impatient` is called once, where that takes long.
+    pub fn wait(&self, mut done: impl FnMut() -> bool, impatient: impl FnOnce()) {
         let mut spin = |spins| {
             for _ in 0..spins {
-                if done(Ordering::Acquire) {
+                if done() {
                     return true;
                 }
                 std::hint::spin_loop();
@@ -41,27 +44,24 @@ impl Gate {
             return;
         }
         for _ in 0..YIELDS {
-            if done(Ordering::Acquire) {
+            if done() {
                 return;
             }
             std::thread::yield_now();
         }
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
-        // Counted before the condition is looked at again: `open` either sees the sleeper or the sleeper sees the change
-        // (both sides use sequentially consistent operations).
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
-        while !done(Ordering::SeqCst) {
-            guard = self
-                .changed
-                .wait(guard)
-                .unwrap_or_else(PoisonError::into_inner);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
+        while !done() {
+            let woken = self.changed.wait_timeout(guard, NAP);
+            guard = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The condition may have become true.
+    /// The condition may have become true. Nothing waits until others see it, and a sleeper that comes at the same time may be missed: it
+    /// looks again by itself.
     pub fn open(&self) {
-        if self.sleepers.load(Ordering::SeqCst) > 0 {
+        if self.sleepers.load(Ordering::Relaxed) > 0 {
             let _guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.changed.notify_all();
         }

@@ -52,6 +52,15 @@ impl Meeting {
         activity_ps: 0,
         connected: true,
     };
+
+    /// What is known of both.
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            quiet: self.quiet && other.quiet,
+            activity_ps: self.activity_ps.min(other.activity_ps),
+            connected: self.connected || other.connected,
+        }
+    }
 }
 
 #[cfg(test)]

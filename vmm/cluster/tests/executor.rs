@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use nodescope_cluster::executor::{Executor, Stretch};
 use nodescope_cluster::network::Network;
+use nodescope_devices::virtio::Device;
+use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_fabric::Switch;
 use nodescope_hypercall::NodeIdentity;
-use nodescope_machine::acpi::PlatformDescription;
+use nodescope_machine::acpi::{PlatformDescription, Trigger, VirtioSlot};
 use nodescope_machine::node::{Node, NodeParts, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
@@ -24,6 +26,11 @@ const QUANTUM: u64 = 2_000;
 /// First port of the serial console, and the one that power is switched off at.
 const CONSOLE: u16 = 0x3f8;
 const SLEEP: u16 = 0x600;
+/// Registers of the network interface, its status, and its features of this number (virtio 1.2, section 4.2.2).
+const NETWORK: u64 = 0xd000_0000;
+const STATUS: u64 = NETWORK + 0x70;
+const FEATURES: u64 = NETWORK + 0x20;
+const FEATURES_FROM: u64 = NETWORK + 0x24;
 /// Soft-off: sleep type 5 and sleep enable (ACPI 6.5, section 4.8.3.7).
 const OFF: u8 = 5 << 2 | 1 << 5;
 
@@ -37,8 +44,23 @@ struct Idler {
     random: u64,
     /// When it says something on the console.
     speaks_at: Vec<u64>,
+    connects_at: u64,
     off_at: u64,
     panics_at: u64,
+}
+
+/// Bring the network interface up (virtio 1.2, section 3.1.1).
+fn connect(platform: &mut dyn Platform, now: u64) {
+    let mut write = |register, value: u32| {
+        platform.mmio_write(0, now, register, &value.to_le_bytes());
+    };
+    write(STATUS, 1);
+    write(STATUS, 3);
+    // VIRTIO_F_VERSION_1.
+    write(FEATURES_FROM, 1);
+    write(FEATURES, 1);
+    write(STATUS, 11);
+    write(STATUS, 15);
 }
 
 impl Vcpu for Idler {
@@ -74,6 +96,9 @@ impl Vcpu for Idler {
             .any(|at| (now..limit.cycles).contains(at))
         {
             platform.port_write(vcpu, limit.cycles, CONSOLE, b"!");
+        }
+        if (now..limit.cycles).contains(&self.connects_at) {
+            connect(platform, now);
         }
         if (now..limit.cycles).contains(&self.off_at) {
             // It keeps nobody else from going on.
@@ -111,11 +136,32 @@ impl Vcpu for Idler {
     fn flush_counters(&mut self, _: &mut dyn Platform) {}
 }
 
-/// Nodes that say something at these times, the last of which goes off at one; and one may panic in the middle.
-fn nodes(speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<Node> {
+/// What nodes do.
+#[derive(Clone, Copy)]
+struct Script<'a> {
+    /// When each says something.
+    speak_at: &'a [&'a [u64]],
+    /// When they bring their network interfaces up: from then on nothing is known of them but that they run.
+    connect_at: u64,
+    /// When the last one goes off.
+    off_at: u64,
+    /// Who panics in the middle.
+    panics: Option<usize>,
+}
+
+fn nodes(script: Script<'_>) -> Vec<Node> {
+    let Script {
+        speak_at, off_at, ..
+    } = script;
     let reached: Arc<Vec<AtomicU64>> =
         Arc::new(speak_at.iter().map(|_| AtomicU64::new(0)).collect());
     let last = speak_at.len() - 1;
+    let interface = NetConfig {
+        mac: [2, 0, 0, 0, 0, 1],
+        mtu: 1500,
+        offloads: Offloads::default(),
+        backlog: 8,
+    };
     let parts = speak_at.iter().enumerate().map(|(node, speaks_at)| {
         let mut topology = NodeTopology::uniform(1, 1, 1, 2 << 20);
         topology.tsc_hz = HZ;
@@ -123,7 +169,15 @@ fn nodes(speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<Node> {
             index: node as u32,
             ram: Ram::new(&topology.socket_memory).unwrap(),
             topology,
-            platform: PlatformDescription::default(),
+            platform: PlatformDescription {
+                virtio: vec![VirtioSlot {
+                    base: NETWORK,
+                    size: 0x200,
+                    gsi: 16,
+                    trigger: Trigger::Edge,
+                }],
+                ..PlatformDescription::default()
+            },
             vcpus: vec![Box::new(Idler {
                 node,
                 cycles: 0,
@@ -131,14 +185,15 @@ fn nodes(speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<Node> {
                 reached: reached.clone(),
                 random: node as u64,
                 speaks_at: speaks_at.to_vec(),
+                connects_at: script.connect_at,
                 off_at: if node == last { off_at } else { u64::MAX },
-                panics_at: match panics {
+                panics_at: match script.panics {
                     Some(panics) if panics == node => off_at / 2,
                     _ => u64::MAX,
                 },
             })],
             boot: VcpuState::reset(),
-            virtio: Vec::new(),
+            virtio: vec![Device::Net(Net::new(interface))],
             epoch: 0,
             identity: NodeIdentity {
                 node: node as u32,
@@ -159,10 +214,10 @@ fn nodes(speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<Node> {
 /// When a stretch ended, what the nodes were, and which had something to say.
 type End = (u64, Vec<NodeStatus>, Vec<bool>);
 
-/// The ends of all stretches until a node is off.
-fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>) -> Vec<End> {
+/// The ends of all stretches, of so many quanta at most, until a node is off.
+fn ends(threads: usize, script: Script<'_>, most: u64) -> Vec<End> {
     let network = Network::new(Switch::new(&[]).unwrap(), None);
-    let executor = Executor::new(nodes(speak_at, off_at, panics), network);
+    let executor = Executor::new(nodes(script), network);
     let mut ends: Vec<End> = Vec::new();
     executor.run(threads, |stretch| {
         loop {
@@ -173,7 +228,7 @@ fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>)
                 apart_ps: QUANTUM * PS,
                 limit_ps: u64::MAX,
                 until_ps: u64::MAX,
-                most: 1000,
+                most,
             });
             let said = (0..executor.len())
                 .map(|node| executor.with_node(node, |node| !node.take_console().is_empty()))
@@ -182,6 +237,8 @@ fn ends(threads: usize, speak_at: &[&[u64]], off_at: u64, panics: Option<usize>)
             let over = statuses.contains(&NodeStatus::Off);
             ends.push((reached, statuses, said));
             if over {
+                let connected = executor.any_connected();
+                assert_eq!(connected, script.connect_at < script.off_at);
                 return;
             }
         }
@@ -209,16 +266,30 @@ fn quanta_are_the_same_on_any_number_of_threads() {
     ]
     .map(|(end, who)| (end * PS, (0..5).map(|node| who.contains(&node)).collect()))
     .to_vec();
-    for threads in [1, 2, 3, 5, 8] {
-        let ends = ends(threads, &speak_at, off_at, None);
+    for (threads, connect_at, most) in [1, 2, 3, 5, 8].into_iter().flat_map(|threads| {
+        [(u64::MAX, 1000), (0, 1000), (20_000, 7)].map(|(c, m)| (threads, c, m))
+    }) {
+        let script = Script {
+            speak_at: &speak_at,
+            connect_at,
+            off_at,
+            panics: None,
+        };
+        let ends = ends(threads, script, most);
         let found: Vec<(u64, Vec<bool>)> = ends
             .iter()
             .map(|(end, _, said)| (*end, said.clone()))
+            .filter(|(end, said)| most == 1000 || said.contains(&true) || *end == expected[4].0)
             .collect();
         assert_eq!(found, expected, "{threads} threads");
         let (_, statuses, _) = ends.last().unwrap();
         assert_eq!(statuses[4], NodeStatus::Off);
         assert!(statuses[..4].iter().all(|s| *s == NodeStatus::Running));
+        let mut from = 0;
+        for (end, ..) in ends {
+            assert!(end - from <= most * QUANTUM * PS, "{threads} threads");
+            from = end;
+        }
     }
 }
 
@@ -227,7 +298,13 @@ fn quanta_are_the_same_on_any_number_of_threads() {
 fn a_panic_ends_all_threads() {
     for threads in [1, 2, 4] {
         for node in 0..3 {
-            let run = || ends(threads, &[&[], &[], &[]], 200_000, Some(node));
+            let script = Script {
+                speak_at: &[&[], &[], &[]],
+                connect_at: 0,
+                off_at: 200_000,
+                panics: Some(node),
+            };
+            let run = || ends(threads, script, 1000);
             assert!(std::panic::catch_unwind(run).is_err(), "{threads} threads");
         }
     }
