@@ -129,7 +129,7 @@ impl Report {
 /// The nodes of a cluster and the state that the host threads share.
 pub struct Executor {
     nodes: Vec<Apart<Mutex<Node>>>,
-    network: Mutex<Network>,
+    network: Apart<Mutex<Network>>,
     begun: Apart<Begun>,
     /// The last quantum of which somebody has set out to decide what follows.
     decided: Apart<AtomicU64>,
@@ -140,7 +140,7 @@ pub struct Executor {
     signals: Vec<Apart<Signal>>,
     reports: Vec<Apart<Mutex<Report>>>,
     /// Threads that sleep until something is through, or begins.
-    gate: Gate,
+    gate: Apart<Gate>,
 }
 
 impl Executor {
@@ -153,11 +153,11 @@ impl Executor {
             signals: nodes.iter().map(|_| Apart::default()).collect(),
             reports: nodes.iter_mut().map(report).collect(),
             nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
-            network: Mutex::new(network),
+            network: Apart(Mutex::new(network)),
             begun: Apart::default(),
             decided: Apart::default(),
             over: Apart::default(),
-            gate: Gate::default(),
+            gate: Apart::default(),
         }
     }
 
@@ -179,7 +179,7 @@ impl Executor {
 
     /// What connects the nodes; between stretches.
     pub fn network(&self) -> MutexGuard<'_, Network> {
-        let network = self.network.lock();
+        let network = self.network.0.lock();
         network.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -273,7 +273,7 @@ impl Executor {
         let begun = &self.begun.0;
         *begun.quantum.lock().unwrap_or_else(PoisonError::into_inner) = quantum;
         begun.number.store(quantum.number, Ordering::Release);
-        self.gate.open();
+        self.gate.0.open();
     }
 
     /// The quantum that they were last told to begin.
@@ -308,7 +308,7 @@ impl Executor {
                 }
                 late == self.len() || self.is_stopped()
             };
-            self.gate.wait(through, || self.take_all(&quantum));
+            self.gate.0.wait(through, || self.take_all(&quantum));
             if self.is_stopped() {
                 return None;
             }
@@ -330,7 +330,7 @@ impl Executor {
             }
             let over = || self.over.0.load(Ordering::Acquire) >= number;
             let decided = || self.is_past(number) || over() || self.is_stopped();
-            self.gate.wait(decided, || ());
+            self.gate.0.wait(decided, || ());
             if self.is_stopped() {
                 return None;
             }
@@ -360,7 +360,7 @@ impl Executor {
             }),
             None => {
                 self.over.0.store(quantum.number, Ordering::Release);
-                self.gate.open();
+                self.gate.0.open();
             }
         }
     }
@@ -434,7 +434,7 @@ impl Executor {
         let mut seen = 0;
         loop {
             let begins = || self.is_past(seen) || self.is_stopped();
-            self.gate.wait(begins, || ());
+            self.gate.0.wait(begins, || ());
             if self.is_stopped() {
                 return;
             }
@@ -488,7 +488,7 @@ impl Executor {
         // Who sees this sees what was stored before.
         let through = number << 1 | u64::from(!usual);
         signal.through.store(through, Ordering::Release);
-        self.gate.open();
+        self.gate.0.open();
     }
 }
 
@@ -502,7 +502,7 @@ impl Drop for Dismissal<'_> {
     fn drop(&mut self) {
         if !self.only_in_panic || std::thread::panicking() {
             self.executor.begun.0.stop.store(true, Ordering::Release);
-            self.executor.gate.open();
+            self.executor.gate.0.open();
         }
     }
 }
