@@ -69,16 +69,6 @@ struct Signal {
     through: AtomicU64,
     /// The report is about the node as it is now.
     fresh: AtomicBool,
-    /// The rest counts where something is to be decided.
-    ///
-    /// See [`Report::next_activity_ps`].
-    next_activity_ps: AtomicU64,
-    /// The node runs on, and nobody waits for what it says.
-    quiet: AtomicBool,
-    /// The node has sent frames.
-    sends: AtomicBool,
-    /// Its network interface is up.
-    connected: AtomicBool,
 }
 
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
@@ -120,10 +110,18 @@ impl Report {
         matches!(self.result, Ok(NodeStatus::Running)) && !self.wants_attention
     }
 
-    /// Nothing else need be known of the node before the next quantum begins.
-    fn is_usual(&self) -> bool {
-        self.is_quiet() && !self.has_frames && self.next_activity_ps == 0 && self.connected
+    fn meeting(&self) -> Meeting {
+        Meeting {
+            quiet: self.is_quiet(),
+            activity_ps: self.next_activity_ps,
+            connected: self.connected,
+        }
     }
+}
+
+/// Of a node that runs on, nothing else need be known before the next quantum begins.
+fn is_usual(node: &mut Node) -> bool {
+    !node.wants_attention() && !node.has_frames() && activity_ps(node) == 0 && node.is_connected()
 }
 
 /// The nodes of a cluster and the state that the host threads share.
@@ -346,6 +344,11 @@ impl Executor {
         self.signals[node].0.through.load(Ordering::Acquire)
     }
 
+    /// Whether a node had something to say when it was last through with a quantum: its report tells.
+    fn speaks(&self, node: usize) -> bool {
+        self.through(node) & 1 == 1
+    }
+
     /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
     fn decide(&self, quantum: Quantum) {
         let waiting_ps = self.exchange(quantum.target_ps);
@@ -370,8 +373,8 @@ impl Executor {
     fn exchange(&self, until_ps: u64) -> u64 {
         let mut network = self.network();
         let mut frames = Vec::new();
-        for (port, signal) in self.signals.iter().enumerate() {
-            if !signal.0.sends.swap(false, Ordering::Relaxed) {
+        for port in (0..self.len()).filter(|&node| self.speaks(node)) {
+            if !std::mem::take(&mut self.report(port).has_frames) {
                 continue;
             }
             let mut node = self.node(port);
@@ -382,7 +385,6 @@ impl Executor {
                 bytes: frame.bytes,
                 checksum_valid: frame.checksum_valid,
             }));
-            self.report(port).has_frames = false;
         }
         if frames.is_empty() && network.next_ps().is_none() {
             return u64::MAX;
@@ -397,8 +399,6 @@ impl Executor {
             });
             let next_ps = activity_ps(&mut node);
             self.report(delivery.port).next_activity_ps = next_ps;
-            let signal = &self.signals[delivery.port].0;
-            signal.next_activity_ps.store(next_ps, Ordering::Relaxed);
         }
         if network.has_failed() {
             return 0;
@@ -408,15 +408,9 @@ impl Executor {
 
     /// What is to be known of all nodes; `waiting_ps`: see [`Executor::exchange`].
     fn meeting(&self, waiting_ps: u64) -> Meeting {
-        let nodes = self.signals.iter().map(|Apart(signal)| {
-            if signal.through.load(Ordering::Relaxed) & 1 == 0 {
-                return Meeting::USUAL;
-            }
-            Meeting {
-                quiet: signal.quiet.load(Ordering::Relaxed),
-                activity_ps: signal.next_activity_ps.load(Ordering::Relaxed),
-                connected: signal.connected.load(Ordering::Relaxed),
-            }
+        let nodes = (0..self.len()).map(|node| match self.speaks(node) {
+            true => self.report(node).meeting(),
+            false => Meeting::USUAL,
         });
         let network = Meeting {
             quiet: waiting_ps > 0,
@@ -471,18 +465,12 @@ impl Executor {
         let mut node = self.node(index);
         let target = node.clock().cycles(quantum.target_ps);
         let result = node.run_until(target);
-        let report = Report::of(&mut node, result);
+        let usual = matches!(result, Ok(NodeStatus::Running)) && is_usual(&mut node);
+        let report = (!usual).then(|| Report::of(&mut node, result));
         drop(node);
         let signal = &self.signals[index].0;
-        let usual = report.is_usual();
         signal.fresh.store(!usual, Ordering::Relaxed);
-        if !usual {
-            signal.quiet.store(report.is_quiet(), Ordering::Relaxed);
-            signal.sends.store(report.has_frames, Ordering::Relaxed);
-            signal.connected.store(report.connected, Ordering::Relaxed);
-            signal
-                .next_activity_ps
-                .store(report.next_activity_ps, Ordering::Relaxed);
+        if let Some(report) = report {
             *self.report(index) = report;
         }
         // Who sees this sees what was stored before.
