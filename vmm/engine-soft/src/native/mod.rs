@@ -47,7 +47,7 @@ use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
 use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
-use crate::ops::integer::host::keeps_undefined_flags;
+use crate::ops::integer::host::{keeps_undefined_flags, scans_keep_flags};
 use crate::vcpu::Translate;
 
 use arena::Arena;
@@ -269,6 +269,8 @@ struct Host {
     avx512: bool,
     /// See [`keeps_undefined_flags`].
     keeps_flags: bool,
+    /// See [`scans_keep_flags`].
+    scans_keep_flags: bool,
 }
 
 impl Host {
@@ -287,6 +289,7 @@ impl Host {
                 && is_x86_feature_detected!("avx512bw")
                 && is_x86_feature_detected!("avx512dq"),
             keeps_flags: keeps_undefined_flags(),
+            scans_keep_flags: scans_keep_flags(),
         }
     }
 }

@@ -695,6 +695,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
             m,
             Mnemonic::Imul | Mnemonic::Mul | Mnemonic::Tzcnt | Mnemonic::Lzcnt
         );
+    let keeps = host.scans_keep_flags && matches!(m, Mnemonic::Bsf | Mnemonic::Bsr);
     let mut written = 0;
     for n in 0..i.op_count() {
         if writes(info.op_access(n)) {
@@ -708,7 +709,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         cl: by_cl,
         count,
         vector,
-        flags_in: read != 0 || flags_out && (modified != STATUS || by_cl),
+        flags_in: read != 0 || flags_out && (modified != STATUS || by_cl || keeps),
         flags_out,
         settle,
         written,
@@ -735,6 +736,7 @@ pub fn planned(
         bmi: true,
         avx512: false,
         keeps_flags: false,
+        scans_keep_flags: false,
     };
     let plans: Vec<_> = instructions
         .iter()

@@ -320,6 +320,19 @@ pub fn keeps_undefined_flags() -> bool {
     product(none) != product(all) || counts(none) != counts(all)
 }
 
+/// Whether the host leaves all flags but ZF as they were in BSF or BSR, which make them undefined: AMD's Zen 3 does, Zen 4 and 5 and
+/// Intel's do not.
+pub fn scans_keep_flags() -> bool {
+    let (none, all) = (0, rflags::STATUS);
+    let scans = |before| {
+        (
+            bsf_flags(8_u32, before) & rflags::STATUS,
+            bsr_flags(8_u32, before) & rflags::STATUS,
+        )
+    };
+    scans(none) != scans(all)
+}
+
 /// IMUL with two operands: the truncated product, and flags.
 #[inline(always)]
 pub fn imul<T: Width>(a: T, b: T) -> (T, u64) {
