@@ -12,6 +12,7 @@ use support::*;
 const FOREVER: Limit = Limit {
     cycles: u64::MAX,
     instructions: u64::MAX,
+    extends: false,
 };
 
 const RAX: usize = 0;

@@ -14,6 +14,7 @@ use support::*;
 const FOREVER: Limit = Limit {
     cycles: u64::MAX,
     instructions: u64::MAX,
+    extends: false,
 };
 
 /// CPI of the portable engine, in 1/65536: one cycle an instruction.

@@ -124,6 +124,8 @@ pub struct Cpu {
     pub retired: u64,
     /// Cycles an instruction takes, in 1/65536.
     pub cpi: crate::cpi::Cpi,
+    /// How far it may run.
+    pub turn: crate::turn::Turn,
     /// The access that was just made went to the platform: look at the machine again after this instruction.
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.

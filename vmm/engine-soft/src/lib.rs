@@ -20,6 +20,7 @@ mod native;
 mod op;
 mod ops;
 mod run;
+mod turn;
 pub mod vcpu;
 
 pub use code::SharedCode;

@@ -11,6 +11,7 @@ use crate::fetch::MAX_BLOCK;
 use crate::lookup::Entry;
 use crate::native::Budget;
 use crate::op::{Done, Flow, Op, RIP, Trap};
+use crate::turn::Turn;
 
 /// Cycles of an exception before which nothing retired since the last one; others are part of the nominal CPI. Time must pass, or
 /// a guest whose handlers fault at once would stop the study's clock. About what delivery costs a processor.
@@ -50,8 +51,20 @@ impl Cpu {
     }
 
     fn clock_at(&self, retired: u64) -> u64 {
-        let fixed = retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction);
-        self.time.cycles + self.stall + (fixed >> 16)
+        self.time.cycles + self.stall + (self.fixed(retired) >> 16)
+    }
+
+    /// Time of so many instructions since the clock was last synchronised, in 1/65536 of a cycle.
+    fn fixed(&self, retired: u64) -> u64 {
+        retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
+    }
+
+    /// What the run loop's budget is at the head of the running block, where blocks may be begun until the clock shows `until`, which
+    /// lies ahead.
+    pub fn budget_at_head(&self, until: u64) -> i64 {
+        let cycles = until - self.now_at_head();
+        let fraction = self.fixed(self.retired) & 0xffff;
+        ((cycles.min(1 << 40) << 16) - fraction) as i64
     }
 
     /// Instructions retired since power-on, at the head of the running block.
@@ -69,8 +82,7 @@ impl Cpu {
 
     /// Fold retired instructions and stalls into the clock.
     pub fn synchronise_clock(&mut self) {
-        let fixed =
-            self.retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction);
+        let fixed = self.fixed(self.retired);
         self.time.cycles += (fixed >> 16) + self.stall;
         self.time.cycle_fraction = (fixed & 0xffff) as u32;
         self.time.instructions += self.retired;
@@ -83,6 +95,7 @@ impl Cpu {
 
     /// Run until a limit or an event.
     pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
+        self.turn = Turn::new(limit);
         self.notice_code_changes();
         if self.attached {
             self.refresh_context();
@@ -100,7 +113,8 @@ impl Cpu {
                     return Ok(Exit::Attention);
                 }
             }
-            if self.time.cycles >= limit.cycles || self.time.instructions >= limit.instructions {
+            let spent = self.time.instructions >= limit.instructions;
+            if spent || self.is_turn_over(self.time.cycles) {
                 return Ok(Exit::Limit);
             }
             match self.events.mp {
@@ -133,7 +147,7 @@ impl Cpu {
                 self.events.shadow = shadow;
                 return Ok(Exit::Halted);
             }
-            let mut until = limit.cycles;
+            let mut until = self.turn.limit;
             // STI lets one instruction pass before what waits, and the next one may be CLI.
             let behind_sti = shadow == InterruptShadow::Sti;
             let mut waits = behind_sti && nmi;
@@ -149,6 +163,7 @@ impl Cpu {
                 limit.instructions - self.time.instructions
             };
             let before = self.retired;
+            self.turn.until = until;
             let end = self.run_blocks(until - now, instructions, true);
             let stepped = trap_flag && self.retired != before;
             match end {
@@ -197,6 +212,7 @@ impl Cpu {
         deliver: bool,
     ) -> End {
         let cpi = self.cpi;
+        self.turn.put_off = 0;
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
         let mut instructions = instructions.min(1 << 40) as i64;
@@ -248,6 +264,7 @@ impl Cpu {
             };
             let delta = self.retired.wrapping_sub(retired) as i64;
             budget -= delta * cpi.divisor() + (((self.stall - stall) as i64) << 16);
+            budget += std::mem::take(&mut self.turn.put_off);
             instructions -= delta;
             match done {
                 Ok(Flow::Next | Flow::Branch) if !self.touched_platform => {}
@@ -376,6 +393,7 @@ impl Cpu {
         instructions: u64,
     ) -> Result<crate::vcpu::StepOutcome, EngineError> {
         self.notice_code_changes();
+        self.turn = Turn::default();
         let end = self.run_blocks(1 << 40, instructions, false);
         self.synchronise_clock();
         Ok(match end {

@@ -33,6 +33,8 @@ pub struct Limit {
     pub cycles: u64,
     /// Instructions retired since power-on.
     pub instructions: u64,
+    /// The bound in cycles may be extended: see [`Platform::extend`].
+    pub extends: bool,
 }
 
 impl Limit {
@@ -41,6 +43,7 @@ impl Limit {
         Self {
             cycles,
             instructions: u64::MAX,
+            extends: false,
         }
     }
     /// Run until `instructions` have been retired since power-on.
@@ -48,6 +51,7 @@ impl Limit {
         Self {
             cycles: u64::MAX,
             instructions,
+            extends: false,
         }
     }
 }

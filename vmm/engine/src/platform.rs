@@ -82,6 +82,13 @@ pub trait Platform {
     /// Clock at which something may become pending for this vCPU without its own doing (its timer); `u64::MAX` if never.
     /// Asked again after every access to the platform.
     fn next_event(&mut self, vcpu: u16) -> u64;
+    /// The vCPU's clock has reached its limit ([`crate::Limit::cycles`]): a later one, where the machine has nothing to do with the vCPU
+    /// before it would let it run on. Asked only where [`crate::Limit::extends`] says so, and not again after `None`; the limit
+    /// that was told last is the one that the vCPU comes back at.
+    fn extend(&mut self, vcpu: u16) -> Option<u64> {
+        let _ = vcpu;
+        None
+    }
     /// Whether the machine wants the running vCPU to return (power-off, reset, INIT of another vCPU, a window trigger).
     /// Asked after every access to the platform.
     fn attention(&mut self) -> bool;

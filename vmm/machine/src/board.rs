@@ -13,6 +13,8 @@ use nodescope_plugin_api::{
     Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
 
+use crate::node::SLICE;
+
 /// A decoded hypercall with the state in which it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeEvent {
@@ -43,6 +45,15 @@ pub struct Activity {
 /// Counters by vCPU, address space and privilege.
 pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
 
+/// A vCPU's turn.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Turn {
+    /// Where it begins, in cycles.
+    pub(crate) start: u64,
+    /// Where it ends.
+    pub(crate) end: u64,
+}
+
 /// The node around its vCPUs.
 pub struct Board {
     pub(crate) chipset: Chipset,
@@ -66,6 +77,9 @@ pub struct Board {
     pub(crate) identity: NodeIdentity,
     /// Hypercalls that could not be decoded, for the user: the first few texts and their number.
     pub(crate) bad_hypercalls: Vec<String>,
+    /// Where the node is to run to, in cycles.
+    pub(crate) target: u64,
+    pub(crate) turn: Turn,
 }
 
 impl Board {
@@ -89,7 +103,14 @@ impl Board {
             heeded: false,
             identity,
             bad_hypercalls: Vec::new(),
+            target: 0,
+            turn: Turn::default(),
         }
+    }
+
+    /// Where a turn ends at the latest that begins now.
+    pub(crate) fn last_end(&self, now: u64) -> u64 {
+        self.target.min(now + SLICE)
     }
 
     /// The node's network device.
@@ -242,6 +263,30 @@ impl Platform for Board {
 
     fn next_event(&mut self, vcpu: u16) -> u64 {
         self.chipset.interrupts.next_event(vcpu)
+    }
+
+    /// As [`crate::node::Node::run_until`] would give this vCPU the next turn.
+    fn extend(&mut self, vcpu: u16) -> Option<u64> {
+        let now = self.turn.end;
+        let device = self.chipset.next_event();
+        if now >= self.target || device <= now || !self.updates[usize::from(vcpu)].is_empty() {
+            return None;
+        }
+        let vcpus = self.updates.len() as u16;
+        let others = || (0..vcpus).filter(|other| *other != vcpu);
+        let interrupts = &mut self.chipset.interrupts;
+        for other in others() {
+            // Its timer first: asked whether it is due, it expires, though the vCPU may still have its own turn before.
+            if interrupts.next_event(other) <= now || interrupts.pending(other, now).is_some() {
+                return None;
+            }
+        }
+        let end = self.last_end(now).min(device);
+        if others().any(|other| self.chipset.interrupts.next_event(other) < end) {
+            return None;
+        }
+        self.turn = Turn { start: now, end };
+        Some(end)
     }
 
     fn attention(&mut self) -> bool {

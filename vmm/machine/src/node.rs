@@ -1,5 +1,7 @@
 //! One node: its vCPUs take turns on one host thread, in slices of virtual time.
 
+use std::cmp::Ordering;
+
 use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
 use nodescope_devices::lapic::{CpuAction, TimerClock};
 use nodescope_devices::power::PowerRequest;
@@ -14,7 +16,7 @@ use nodescope_x86::{MpState, VcpuState};
 use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
-use crate::board::{Activity, Board, NodeEvent};
+use crate::board::{Activity, Board, NodeEvent, Turn};
 use crate::clock::NodeClock;
 use crate::topology::NodeTopology;
 
@@ -343,42 +345,65 @@ impl Node {
 
     /// Run until the node's clock shows `target` cycles, or it stops.
     pub fn run_until(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
+        self.board.target = target;
         while self.now < target && self.status == NodeStatus::Running {
             let mut device = self.board.chipset.next_event();
             if device <= self.now {
                 self.board.chipset.advance(self.now);
                 device = self.board.chipset.next_event();
             }
-            let mut end = target.min(device.max(self.now + 1));
+            let until = device.max(self.now + 1);
             let activity = self.next_activity_after(device);
             if activity > self.now {
                 // Everybody sleeps: nothing happens before the next timer or device.
-                end = end.min(activity);
+                let end = target.min(until).min(activity);
                 for v in 0..self.vcpus.len() {
                     self.vcpus[v].advance_to(end);
                 }
                 self.now = end;
                 continue;
             }
-            end = end.min(self.now + SLICE);
+            self.board.turn = Turn {
+                start: self.now,
+                end: self.board.last_end(self.now).min(until),
+            };
             for v in 0..self.vcpus.len() {
-                self.run_vcpu(v, end)?;
+                self.run_vcpu(v)?;
                 if self.status != NodeStatus::Running {
                     return Ok(self.status);
                 }
             }
-            self.now = end;
+            self.now = self.board.turn.end;
         }
         Ok(self.status)
     }
 
-    fn run_vcpu(&mut self, v: usize, end: u64) -> Result<(), NodeError> {
+    /// Give a vCPU its turn. Where all others sleep, more may follow at once, whose last is the turn then that the others have, too.
+    fn run_vcpu(&mut self, v: usize) -> Result<(), NodeError> {
+        let first = self.board.turn.end;
+        let result = self.run_turns(v);
+        let Turn { start, end, .. } = self.board.turn;
+        if end > first {
+            // They would have slept through the turns before, and those who come before this one through the last.
+            for (other, vcpu) in self.vcpus.iter_mut().enumerate() {
+                match other.cmp(&v) {
+                    Ordering::Less => vcpu.advance_to(end),
+                    Ordering::Equal => {}
+                    Ordering::Greater => vcpu.advance_to(start),
+                }
+            }
+        }
+        result
+    }
+
+    fn run_turns(&mut self, v: usize) -> Result<(), NodeError> {
         let id = v as u16;
         loop {
             if !self.board.updates[v].is_empty() {
                 let updates = std::mem::take(&mut self.board.updates[v]);
                 self.vcpus[v].update_filter(&updates);
             }
+            let end = self.board.turn.end;
             if self.halted[v] {
                 let now = self.vcpus[v].cycles();
                 if self.board.chipset.interrupts.pending(id, now).is_none() {
@@ -390,8 +415,14 @@ impl Node {
                 }
                 self.halted[v] = false;
             }
+            let mut awake = (0..self.vcpus.len()).filter(|other| !self.halted[*other]);
+            let alone = awake.all(|other| other == v);
+            let limit = Limit {
+                extends: alone && end < self.board.target,
+                ..Limit::cycles(end)
+            };
             let exit = self.vcpus[v]
-                .run(&mut self.board, Limit::cycles(end))
+                .run(&mut self.board, limit)
                 .map_err(|source| NodeError::Engine {
                     node: self.index,
                     source,
@@ -403,7 +434,7 @@ impl Node {
                     let now = self.vcpus[v].cycles();
                     if self.board.chipset.interrupts.pending(id, now).is_some() {
                         // HLT with interrupts disabled: only NMI and INIT wake it.
-                        self.vcpus[v].advance_to(end);
+                        self.vcpus[v].advance_to(self.board.turn.end);
                         return Ok(());
                     }
                 }

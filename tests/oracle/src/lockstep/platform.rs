@@ -27,6 +27,8 @@ pub enum Event {
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
     Device(&'static str, u64, u64, Vec<u8>),
+    /// A turn was over: where the one ends that followed at once.
+    Extended(Option<u64>),
     /// An interrupt was taken.
     Interrupt(u64, u8),
     /// Attention was asked for, and given or not.
@@ -44,6 +46,8 @@ pub struct Machine {
     timer: Random,
     due: u64,
     period: u64,
+    /// Where the running vCPU's turn ends.
+    limit: u64,
     lines: [u64; 16],
     line_shift: u8,
     /// Modified lines that a miss without an answer has told of.
@@ -150,6 +154,7 @@ impl Machine {
             timer,
             due,
             period,
+            limit: 0,
             lines: [0; 16],
             line_shift: 6,
             told: Vec::new(),
@@ -175,6 +180,11 @@ impl Machine {
                 exclusive: HashSet::new(),
             };
         }
+    }
+
+    /// A vCPU runs until then, at first.
+    pub fn begin_turn(&mut self, limit: u64) {
+        self.limit = limit;
     }
 
     /// Time of the next interrupt.
@@ -277,6 +287,13 @@ impl Platform for Machine {
     }
     fn next_event(&mut self, _: u16) -> u64 {
         self.due
+    }
+    fn extend(&mut self, _: u16) -> Option<u64> {
+        let more = self.timer.below(4) * 50;
+        self.limit = self.limit.saturating_add(more);
+        let extended = (more > 0).then_some(self.limit);
+        self.log.push(Event::Extended(extended));
+        extended
     }
     fn attention(&mut self) -> bool {
         let wanted = self.devices.chance(200);

@@ -518,6 +518,7 @@ impl Pair {
                 // As nodes run: until the clock has reached a limit, at the head of a block.
                 limit.instructions = u64::MAX;
             }
+            limit.extends = r.chance(500);
             let stop = cut.filter(|c| c.slice == slice);
             if let Some(cut) = stop {
                 limit.instructions = limit.instructions.min(cut.instructions);
@@ -527,6 +528,7 @@ impl Pair {
                 if let Some(real) = &mut side.machine.real {
                     side.vcpus[turn].update_filter(&real.take_updates(turn));
                 }
+                side.machine.begin_turn(limit.cycles);
                 side.vcpus[turn].run(&mut side.machine, limit)
             });
             if let Some(what) = self.difference(&outcomes) {

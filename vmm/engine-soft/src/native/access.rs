@@ -18,15 +18,8 @@ use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
     let start = a.here();
-    // By the calling convention a function keeps RBX, RBP and R12 to R15.
-    let changed: Vec<(usize, Register)> = HOST
-        .iter()
-        .enumerate()
-        .filter_map(|(n, host)| host.map(|host| (n, host)))
-        .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
-        .collect();
-    for (n, host) in &changed {
-        a.store(gpr(*n), *host);
+    for (n, host) in changed_registers() {
+        a.store(gpr(n), host);
     }
     a.store(field!(left), LEFT);
     a.ri(Code::Sub_rm64_imm8, RSP, 8);
@@ -54,16 +47,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_wide)), 0);
         a.jcc(cc::NE, wide);
         let with_vectors = |a: &mut Assembler, wide: bool| {
-            for n in 0..16 {
-                if wide {
-                    a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
-                } else {
-                    a.mr(Code::Movups_xmmm128_xmm, vector(n), xmm(n));
-                }
-            }
-            if wide {
-                a.plain(Code::VEX_Vzeroupper);
-            }
+            store_vectors(a, wide);
             let short_enough = a.label();
             if bmi {
                 call(a, self::short_access as *const ());
@@ -74,13 +58,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
             call(a, long);
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
             a.bind(short_enough);
-            for n in 0..16 {
-                if wide {
-                    a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
-                } else {
-                    a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
-                }
-            }
+            take_vectors(a, wide);
             a.jmp(done);
         };
         with_vectors(a, false);
@@ -97,11 +75,44 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     a.bind(done);
     a.ri(Code::Add_rm64_imm8, RSP, 8);
     a.load(LEFT, field!(left));
-    for (n, host) in &changed {
-        a.load(*host, gpr(*n));
+    for (n, host) in changed_registers() {
+        a.load(host, gpr(n));
     }
     a.plain(Code::Retnq);
     start
+}
+
+/// Registers of the guest, by number and the host's, that a function may change: by the calling convention it keeps RBX, RBP and R12 to R15.
+pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
+    HOST.iter()
+        .enumerate()
+        .filter_map(|(n, host)| host.map(|host| (n, host)))
+        .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
+}
+
+/// Put the guest's vector registers away; `wide`: some upper half of them may not be zero.
+pub fn store_vectors(a: &mut Assembler, wide: bool) {
+    for n in 0..16 {
+        if wide {
+            a.mr(Code::VEX_Vmovups_ymmm256_ymm, vector(n), ymm(n));
+        } else {
+            a.mr(Code::Movups_xmmm128_xmm, vector(n), xmm(n));
+        }
+    }
+    if wide {
+        a.plain(Code::VEX_Vzeroupper);
+    }
+}
+
+/// Take them back.
+pub fn take_vectors(a: &mut Assembler, wide: bool) {
+    for n in 0..16 {
+        if wide {
+            a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
+        } else {
+            a.rm(Code::Movups_xmm_xmmm128, xmm(n), vector(n));
+        }
+    }
 }
 
 /// An access in one word, for [`access`]: size, read, write, operations of its block.

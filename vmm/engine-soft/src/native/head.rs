@@ -20,6 +20,8 @@ use Register::{RAX, RCX};
 
 /// What a head leaves to be emitted out of line.
 pub struct Head {
+    /// Its address.
+    start: u64,
     budget: Label,
     fetch: Label,
     fetched: Label,
@@ -43,6 +45,7 @@ impl Cpu {
     pub fn head(&self, e: &mut Emitter, block: Own<'_>) -> Head {
         let translation = block.translation;
         let mut head = Head {
+            start: e.a.here(),
             budget: e.a.label(),
             fetch: e.a.label(),
             fetched: e.a.label(),
@@ -103,7 +106,8 @@ impl Cpu {
             field_of_cpu(field!(exit)),
             leaving as i32,
         );
-        e.a.jmp_to(block.routines.leave);
+        e.a.constant(RAX, head.start);
+        e.a.jmp_to(block.routines.spent);
         for &(line, other, next) in &head.lines_missed {
             e.a.bind(other);
             let sets = &self.fetch_filter.sets;

@@ -3,7 +3,7 @@
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
-//! (entering, leaving and calling out), `access`, `second_level` and `tables` (look-ups that miss), `arena` and `assembler`.
+//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `second_level` and `tables` (look-ups that miss), `arena` and `assembler`.
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
@@ -37,6 +37,7 @@ mod system;
 mod tables;
 mod transfer;
 mod translate;
+mod turn;
 
 use nodescope_plugin_api::FLOP_CLASSES;
 

@@ -51,6 +51,8 @@ pub struct Routines {
     pub access: u64,
     /// Call [`fetch`] with RAX = translation.
     pub fetch: u64,
+    /// See [`super::turn::routine`].
+    pub spent: u64,
     /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
     /// with ZF set then.
     pub load_vectors: u64,
@@ -272,6 +274,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
     let access = super::access::routine(&mut a, host);
+    let spent = super::turn::routine(&mut a, host, leave);
     let second_level = super::second_level::routines(&mut a, host);
     let strings = super::string::routines(&mut a);
     let routines = Routines {
@@ -283,6 +286,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         leave_across,
         interpret,
         fetch,
+        spent,
         load_vectors,
         strings,
         second_level,
@@ -541,10 +545,8 @@ impl Cpu {
     /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
     fn heed_interrupts(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
-        let cpi = u64::from(self.cpi.value());
-        let fixed = retired * cpi + u64::from(self.time.cycle_fraction);
-        let now = self.time.cycles + self.stall + (fixed >> 16);
-        let id = self.id;
+        self.retired = retired;
+        let (id, now) = (self.id, self.now_at_head());
         let next = self.platform().next_event(id);
         if next <= now || self.platform().interrupt_pending(id, now) {
             return false;
@@ -552,10 +554,10 @@ impl Cpu {
         let old = self.native.budget;
         let executed = retired.wrapping_sub(old.retired) as i64;
         let stalled = (self.stall - old.stall) as i64;
-        let left = old.cycles - executed * cpi as i64 - (stalled << 16);
-        let quiet = ((next - now).min(1 << 40) << 16) as i64 - (fixed & 0xffff) as i64;
+        let cpi = i64::from(self.cpi.value());
+        let left = old.cycles - executed * cpi - (stalled << 16);
         self.native.budget = Budget {
-            cycles: left.min(quiet),
+            cycles: left.min(self.budget_at_head(next)),
             instructions: old.instructions - executed,
             retired,
             stall: self.stall,
