@@ -1,0 +1,188 @@
+//! A vCPU that goes on from turn to turn by itself leaves the node no other than one that comes back after each.
+
+use std::sync::{Arc, Mutex};
+
+use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_hypercall::NodeIdentity;
+use nodescope_machine::acpi::PlatformDescription;
+use nodescope_machine::node::{Node, NodeParts, NodeStatus, SLICE};
+use nodescope_machine::topology::NodeTopology;
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_x86::VcpuState;
+
+/// MSRs of the local APIC (SDM vol. 3A §11.12.1), and the timer's vector and mode (TSC deadline, §11.5.4.1).
+const APIC_BASE: u32 = 0x1b;
+const X2APIC: u64 = 1 << 10;
+const SPURIOUS: u32 = 0x80f;
+const TIMER: u32 = 0x832;
+const DEADLINE: u32 = 0x6e0;
+const TIMER_VECTOR: u64 = 0x41;
+
+/// A vCPU's turn, from when to when, and the interrupt that it began with.
+type Turn = (u16, u64, u64, Option<u8>);
+
+/// The first vCPU runs to the end of each turn, the others only take their timer's interrupt.
+struct Script {
+    id: u16,
+    cycles: u64,
+    state: VcpuState,
+    /// Turns follow each other at once where they may.
+    extends: bool,
+    /// When the timers of the others expire.
+    deadlines: Vec<u64>,
+    turns: Arc<Mutex<Vec<Turn>>>,
+    extended: Arc<Mutex<u64>>,
+}
+
+impl Script {
+    fn set_timers(&self, platform: &mut dyn Platform) {
+        for (other, deadline) in (1..).zip(&self.deadlines) {
+            let mut write = |msr, value| platform.msr_write(other, 0, msr, value).unwrap();
+            write(SPURIOUS, 0x1ff);
+            write(TIMER, 2 << 17 | TIMER_VECTOR);
+            write(DEADLINE, *deadline);
+        }
+    }
+
+    fn take_turn(&mut self, platform: &mut dyn Platform, until: u64) {
+        let (id, from) = (self.id, self.cycles);
+        let taken = platform
+            .interrupt_pending(id, from)
+            .then(|| platform.acknowledge(id, from))
+            .flatten();
+        if id == 0 {
+            self.cycles = until;
+        }
+        let turn = (id, from, self.cycles, taken);
+        self.turns.lock().unwrap().push(turn);
+    }
+}
+
+impl Vcpu for Script {
+    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
+        if self.id > 0 {
+            self.take_turn(platform, limit.cycles);
+            return Ok(Exit::Halted);
+        }
+        if self.cycles == 0 {
+            for id in 1..=self.deadlines.len() as u16 {
+                let base = platform.msr_read(id, 0, APIC_BASE).unwrap();
+                platform.msr_write(id, 0, APIC_BASE, base | X2APIC).unwrap();
+            }
+            self.set_timers(platform);
+        }
+        let mut until = limit.cycles;
+        loop {
+            self.take_turn(platform, until);
+            let more = (self.extends && limit.extends).then(|| platform.extend(0));
+            match more.flatten() {
+                Some(later) => until = later,
+                None => return Ok(Exit::Limit),
+            }
+            *self.extended.lock().unwrap() += 1;
+        }
+    }
+
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn advance_to(&mut self, cycles: u64) {
+        self.cycles = self.cycles.max(cycles);
+    }
+
+    fn instructions(&self) -> u64 {
+        self.cycles
+    }
+
+    fn save(&self) -> VcpuState {
+        self.state.clone()
+    }
+
+    fn restore(&mut self, state: &VcpuState) {
+        self.state = state.clone();
+    }
+
+    fn attach(&mut self, _: Option<FilterGeometry>) {}
+
+    fn update_filter(&mut self, _: &[FilterUpdate]) {}
+
+    fn flush_counters(&mut self, _: &mut dyn Platform) {}
+}
+
+/// All turns up to these times, and how many followed another at once.
+fn turns(extends: bool, deadlines: &[u64], targets: &[u64]) -> (Vec<Turn>, u64) {
+    let (log, extended) = (Arc::default(), Arc::default());
+    let count = deadlines.len() as u32 + 1;
+    let topology = NodeTopology::uniform(1, count, 1, 2 << 20);
+    let vcpu = |id| -> Box<dyn Vcpu> {
+        Box::new(Script {
+            id,
+            cycles: 0,
+            state: VcpuState::reset(),
+            extends,
+            deadlines: deadlines.to_vec(),
+            turns: Arc::clone(&log),
+            extended: Arc::clone(&extended),
+        })
+    };
+    let parts = NodeParts {
+        index: 0,
+        ram: Ram::new(&topology.socket_memory).unwrap(),
+        topology,
+        platform: PlatformDescription::default(),
+        vcpus: (0..count as u16).map(vcpu).collect(),
+        boot: VcpuState::reset(),
+        virtio: Vec::new(),
+        epoch: 0,
+        identity: NodeIdentity {
+            node: 0,
+            nodes: 1,
+            vcpus: count,
+            seed: 0,
+            ipv4: [10, 0, 0, 1],
+            prefix: 16,
+            mac: [2, 0, 0, 0, 0, 1],
+            name: String::new(),
+            text: String::new(),
+        },
+    };
+    let mut node = Node::new(parts).unwrap();
+    for target in targets {
+        assert_eq!(node.run_until(*target).unwrap(), NodeStatus::Running);
+        assert_eq!(node.now(), *target);
+    }
+    drop(node);
+    let turns = Arc::try_unwrap(log).unwrap().into_inner().unwrap();
+    (turns, *extended.lock().unwrap())
+}
+
+#[test]
+fn turns_are_the_same_where_they_follow_at_once() {
+    let targets = [12 * SLICE, 12 * SLICE + 17, 30 * SLICE];
+    // In the middle of a turn, at the end of one, in the first and in the last.
+    for deadlines in [
+        vec![],
+        vec![7_300],
+        vec![3 * SLICE],
+        vec![100, 29 * SLICE + 1],
+        vec![7_300, 7_400, 8 * SLICE],
+    ] {
+        let (apart, none) = turns(false, &deadlines, &targets);
+        let (at_once, extended) = turns(true, &deadlines, &targets);
+        assert_eq!(apart, at_once, "{deadlines:?}");
+        assert_eq!(none, 0);
+        // Of 31 turns, but for the first in each call and those around a timer.
+        let others = 3 + 2 * deadlines.len() as u64;
+        assert!(extended >= 31 - others, "{deadlines:?}: {extended}");
+        for (id, deadline) in (1..).zip(&deadlines) {
+            let wakes: Vec<_> = at_once.iter().filter(|turn| turn.0 == id).collect();
+            assert_eq!(
+                wakes,
+                [&(id, *deadline, *deadline, Some(TIMER_VECTOR as u8))],
+                "it wakes up when its timer expires"
+            );
+        }
+    }
+}
