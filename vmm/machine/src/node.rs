@@ -382,7 +382,7 @@ impl Node {
     fn run_vcpu(&mut self, v: usize) -> Result<(), NodeError> {
         let first = self.board.turn.end;
         let result = self.run_turns(v);
-        let Turn { start, end, .. } = self.board.turn;
+        let Turn { start, end } = self.board.turn;
         if end > first {
             // They would have slept through the turns before, and those who come before this one through the last.
             for (other, vcpu) in self.vcpus.iter_mut().enumerate() {

@@ -320,8 +320,8 @@ pub fn keeps_undefined_flags() -> bool {
     product(none) != product(all) || counts(none) != counts(all)
 }
 
-/// Whether the host leaves all flags but ZF as they were in BSF or BSR, which make them undefined: AMD's Zen 3 does, Zen 4 and 5 and
-/// Intel's do not.
+/// Whether the host leaves all flags but ZF as they were in BSF or BSR, which make them undefined: AMD's Zen 3 does; Zen 4,
+/// Zen 5 and Intel's Cascade Lake do not.
 pub fn scans_keep_flags() -> bool {
     let (none, all) = (0, rflags::STATUS);
     let scans = |before| {
