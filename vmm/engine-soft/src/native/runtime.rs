@@ -74,6 +74,10 @@ pub fn vector(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n)
 }
 
+pub fn upper_half(n: usize) -> MemoryOperand {
+    field_of_cpu(VECTOR + 32 * n + 16)
+}
+
 /// Put the guest's MXCSR away, and leave the host's control in its place. Changes flags.
 pub fn save_mxcsr(a: &mut Assembler) {
     a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
@@ -129,16 +133,15 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
         // Where all upper halves are zero, leave them in their initial state: legacy SSE instructions wait for
         // registers that they would otherwise overwrite while any upper half is in use.
-        let upper = |n: usize| field_of_cpu(VECTOR + 32 * n + 16);
-        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, upper(0));
-        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper(1));
+        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, upper_half(0));
+        a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper_half(1));
         for n in 2..16 {
             let accumulator = xmm(n % 2);
             a.rrm(
                 Code::VEX_Vpor_xmm_xmm_xmmm128,
                 accumulator,
                 accumulator,
-                upper(n),
+                upper_half(n),
             );
         }
         a.put(&iced_x86::Instruction::with3(

@@ -9,12 +9,12 @@ use std::mem::offset_of;
 
 use super::access::{changed_registers, store_vectors, take_vectors};
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
-use super::runtime::{MXCSR, field, gpr, save_mxcsr};
+use super::runtime::{MXCSR, field, gpr, save_mxcsr, upper_half};
 use super::{Budget, Host, LONGEST};
 use crate::cpu::Cpu;
 use crate::turn::Turn;
 
-use Register::{EAX, RAX, RDI};
+use Register::{EAX, RAX, RDI, XMM0};
 
 const EXTENDS: usize = offset_of!(Cpu, turn) + offset_of!(Turn, extends);
 
@@ -24,7 +24,7 @@ const EXTENDS: usize = offset_of!(Cpu, turn) + offset_of!(Turn, extends);
 /// It is not called, since the host foretells where functions return to by the calls that there were, and leaving would be one too many.
 pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
     let start = a.here();
-    let [refused, scalar, wide, done] = [(); 4].map(|()| a.label());
+    let [refused, scalar, narrow, wide, done] = [(); 5].map(|()| a.label());
     a.mi(Code::Cmp_rm8_imm8, field_of_cpu(EXTENDS), 0);
     a.jcc_to(cc::E, leave);
     a.store(field!(next), RAX);
@@ -37,7 +37,6 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
         a.constant(RAX, self::run_on as *const () as u64);
         a.r(Code::Call_rm64, RAX);
         a.rr(Code::Test_rm32_r32, EAX, EAX);
-        a.jcc(cc::E, refused);
     };
     let load_registers = |a: &mut Assembler| {
         a.load(LEFT, field!(left));
@@ -57,6 +56,7 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
             store_vectors(a, is_wide);
             save_mxcsr(a);
             call(a);
+            a.jcc(cc::E, if is_wide { refused } else { narrow });
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
             take_vectors(a, is_wide);
             a.jmp(done);
@@ -64,9 +64,18 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
     }
     a.bind(scalar);
     call(a);
+    a.jcc(cc::E, refused);
     a.bind(done);
     load_registers(a);
     a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
+    if host.avx {
+        // The upper halves are zero by now, whatever they were when they were last put away.
+        a.bind(narrow);
+        a.rr(Code::Xorps_xmm_xmmm128, XMM0, XMM0);
+        for n in 0..16 {
+            a.mr(Code::Movups_xmmm128_xmm, upper_half(n), XMM0);
+        }
+    }
     a.bind(refused);
     load_registers(a);
     // They are put away already.
