@@ -8,68 +8,18 @@
 //! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked. Where
 //! there is something to be decided, the first thread that finds all nodes through with a quantum does so: it hands frames over and begins the next.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodescope_devices::virtio::net::Frame;
 use nodescope_fabric::SentFrame;
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 
-use crate::gate::Gate;
+use crate::meetings::{After, Apart, Meetings, NodePace, Quantum};
 use crate::network::Network;
 use crate::stretch::Meeting;
 
 pub use crate::stretch::Stretch;
-
-/// Keeps what different threads write apart: a line of the host's cache (and its neighbour, which is fetched with it) for each.
-///
-/// Where nodes are quick, a quantum takes a few microseconds, and what its threads tell each other moves between cores at some
-/// 100 ns a line: one for each node that others wait for.
-#[derive(Default)]
-#[repr(align(128))]
-struct Apart<T>(T);
-
-/// A quantum, and what is to follow it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Quantum {
-    /// Numbered from 1, over all stretches.
-    number: u64,
-    /// Its end in picoseconds.
-    target_ps: u64,
-    /// Frames wait in the network: what follows must be decided, whatever the nodes say.
-    waits: bool,
-    stretch: Stretch,
-}
-
-impl Quantum {
-    /// The one that follows where nobody has anything to say, if one does.
-    fn following(mut self) -> Option<Self> {
-        let target_ps = self.stretch.following(self.target_ps, Meeting::USUAL)?;
-        Some(Self {
-            number: self.number + 1,
-            target_ps,
-            ..self
-        })
-    }
-}
-
-/// The quantum that all threads were last told to begin: one that does not follow from the one before by itself.
-#[derive(Default)]
-struct Begun {
-    /// Its number, for those that wait.
-    number: AtomicU64,
-    stop: AtomicBool,
-    quantum: Mutex<Quantum>,
-}
-
-/// What a node's thread says about it.
-#[derive(Default)]
-struct Signal {
-    /// Twice the number of the quantum that it is through with, plus one where what follows must be decided.
-    through: AtomicU64,
-    /// The report is about the node as it is now.
-    fresh: AtomicBool,
-}
 
 /// How a node came out of a quantum, so that nobody has to look at the node itself, whose state is in another core's caches.
 struct Report {
@@ -124,54 +74,57 @@ fn is_usual(node: &mut Node) -> bool {
     !node.wants_attention() && !node.has_frames() && activity_ps(node) == 0 && node.is_connected()
 }
 
+/// A node, and what is known of it.
+struct Slot {
+    node: Apart<Mutex<Node>>,
+    report: Apart<Mutex<Report>>,
+    /// The report is about the node as it is now.
+    fresh: Apart<AtomicBool>,
+}
+
 /// The nodes of a cluster and the state that the host threads share.
 pub struct Executor {
-    nodes: Vec<Apart<Mutex<Node>>>,
+    slots: Vec<Slot>,
     network: Apart<Mutex<Network>>,
-    begun: Apart<Begun>,
-    /// The last quantum of which somebody has set out to decide what follows.
-    decided: Apart<AtomicU64>,
-    /// The last quantum of a stretch that is over.
-    over: Apart<AtomicU64>,
-    /// The quantum that each node has begun last: who raises it runs the node.
-    claims: Vec<Apart<AtomicU64>>,
-    signals: Vec<Apart<Signal>>,
-    reports: Vec<Apart<Mutex<Report>>>,
-    /// Threads that sleep until something is through, or begins.
-    gate: Apart<Gate>,
+    meetings: Arc<Meetings>,
 }
 
 impl Executor {
     /// Take the nodes, and what connects them.
     pub fn new(nodes: Vec<Node>, network: Network) -> Self {
-        let mut nodes = nodes;
-        let report = |node| Apart(Mutex::new(Report::of(node, Ok(NodeStatus::Running))));
+        let meetings = Arc::new(Meetings::new(nodes.len()));
+        let slot = |(index, mut node): (usize, Node)| {
+            node.set_pace(Box::new(NodePace {
+                meetings: Arc::clone(&meetings),
+                node: index,
+                clock: node.clock(),
+            }));
+            Slot {
+                report: Apart(Mutex::new(Report::of(&mut node, Ok(NodeStatus::Running)))),
+                node: Apart(Mutex::new(node)),
+                fresh: Apart::default(),
+            }
+        };
         Self {
-            claims: nodes.iter().map(|_| Apart::default()).collect(),
-            signals: nodes.iter().map(|_| Apart::default()).collect(),
-            reports: nodes.iter_mut().map(report).collect(),
-            nodes: nodes.into_iter().map(|n| Apart(Mutex::new(n))).collect(),
+            slots: nodes.into_iter().enumerate().map(slot).collect(),
             network: Apart(Mutex::new(network)),
-            begun: Apart::default(),
-            decided: Apart::default(),
-            over: Apart::default(),
-            gate: Apart::default(),
+            meetings,
         }
     }
 
     /// Number of nodes.
     pub fn len(&self) -> usize {
-        self.nodes.len()
+        self.slots.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
+        self.slots.is_empty()
     }
 
     fn node(&self, index: usize) -> MutexGuard<'_, Node> {
         // A panic of a worker ends the run through the scope; the data is never used after it.
-        let node = self.nodes[index].0.lock();
+        let node = self.slots[index].node.0.lock();
         node.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -182,20 +135,20 @@ impl Executor {
     }
 
     fn report(&self, index: usize) -> MutexGuard<'_, Report> {
-        let report = self.reports[index].0.lock();
+        let report = self.slots[index].report.0.lock();
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Look at a node between quanta.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
-        self.signals[index].0.fresh.store(false, Ordering::Relaxed);
+        self.slots[index].fresh.0.store(false, Ordering::Relaxed);
         f(&mut self.node(index))
     }
 
     /// The report about a node, as it is now.
     fn fresh_report(&self, index: usize) -> MutexGuard<'_, Report> {
         let mut report = self.report(index);
-        if !self.signals[index].0.fresh.swap(true, Ordering::Relaxed) {
+        if !self.slots[index].fresh.0.swap(true, Ordering::Relaxed) {
             let result = std::mem::replace(&mut report.result, Ok(NodeStatus::Running));
             *report = Report::of(&mut self.node(index), result);
         }
@@ -231,7 +184,7 @@ impl Executor {
         body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>)) -> R,
     ) -> R {
         let helpers = threads.clamp(1, self.len().max(1)) - 1;
-        self.begun.0.stop.store(false, Ordering::Relaxed);
+        self.meetings.stop(false);
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
                 scope.spawn(move || self.help(thread, helpers + 1));
@@ -251,102 +204,56 @@ impl Executor {
         threads: usize,
     ) -> (u64, Result<Vec<NodeStatus>, NodeError>) {
         let first = Quantum {
-            number: self.over.0.load(Ordering::Acquire) + 1,
+            number: self.meetings.over() + 1,
             target_ps: stretch.first_ps,
             waits: self.network().next_ps().is_some(),
             stretch,
         };
-        self.begin(first);
+        self.meetings.begin(first);
         let last = self.follow(first, 0, threads);
         let last = last.expect("a thread that runs nodes has panicked");
-        self.over.0.store(last.number, Ordering::Release);
+        self.meetings.end(last.number);
         let statuses = (0..self.len())
             .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
             .collect();
         (last.target_ps, statuses)
     }
 
-    /// Tell all threads to begin a quantum.
-    fn begin(&self, quantum: Quantum) {
-        let begun = &self.begun.0;
-        *begun.quantum.lock().unwrap_or_else(PoisonError::into_inner) = quantum;
-        begun.number.store(quantum.number, Ordering::Release);
-        self.gate.0.open();
-    }
-
-    /// The quantum that they were last told to begin.
-    fn latest(&self) -> Quantum {
-        let quantum = self.begun.0.quantum.lock();
-        *quantum.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether they were told to begin one after this.
-    fn is_past(&self, number: u64) -> bool {
-        self.begun.0.number.load(Ordering::Acquire) > number
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.begun.0.stop.load(Ordering::Acquire)
-    }
-
     /// Run this thread's nodes from a quantum on to the end of the stretch, whose last quantum is the result; None if threads are sent home.
-    ///
-    /// What follows a quantum after which nobody has anything to say, every thread works out by itself, so that nobody waits for
-    /// more than the others' word that they are through with it.
     fn follow(&self, from: Quantum, thread: usize, threads: usize) -> Option<Quantum> {
+        let (meetings, gate) = (&self.meetings, &self.meetings.gate.0);
         let mut quantum = from;
         loop {
+            quantum = self.take_own(quantum, thread, threads);
             let number = quantum.number;
-            self.take_own(&quantum, thread, threads);
-            let mut late = 0;
-            let through = || {
-                // Who was through is not asked again.
-                while late < self.len() && self.through(late) >> 1 >= number {
-                    late += 1;
-                }
-                late == self.len() || self.is_stopped()
-            };
-            self.gate.0.wait(through, || self.take_all(&quantum));
-            if self.is_stopped() {
+            let mut all_through = meetings.all_through(number);
+            let through = || all_through() || meetings.is_stopped();
+            gate.wait(through, || self.take_all(quantum));
+            if meetings.is_stopped() {
                 return None;
             }
-            // Others may be further already. Then nothing was to be decided, or it has been, which is asked after this.
-            let to_decide = (0..self.len()).any(|node| self.through(node) == number << 1 | 1);
-            if self.is_past(number) {
-                quantum = self.latest();
-                continue;
-            }
-            if !quantum.waits && !to_decide {
-                match quantum.following() {
-                    Some(following) => quantum = following,
-                    None => return Some(quantum),
+            match meetings.after(quantum) {
+                After::Quantum(next) => quantum = next,
+                After::Over => return Some(quantum),
+                After::Undecided => {
+                    if meetings.claim_decision(number) {
+                        self.decide(quantum);
+                    }
+                    let past = || meetings.is_past(number);
+                    gate.wait(
+                        || past() || meetings.over() >= number || meetings.is_stopped(),
+                        || (),
+                    );
+                    if meetings.is_stopped() {
+                        return None;
+                    }
+                    if !past() {
+                        return Some(quantum);
+                    }
+                    quantum = meetings.latest();
                 }
-                continue;
             }
-            if self.decided.0.fetch_max(number, Ordering::AcqRel) < number {
-                self.decide(quantum);
-            }
-            let over = || self.over.0.load(Ordering::Acquire) >= number;
-            let decided = || self.is_past(number) || over() || self.is_stopped();
-            self.gate.0.wait(decided, || ());
-            if self.is_stopped() {
-                return None;
-            }
-            if !self.is_past(number) {
-                return Some(quantum);
-            }
-            quantum = self.latest();
         }
-    }
-
-    /// See [`Signal::through`].
-    fn through(&self, node: usize) -> u64 {
-        self.signals[node].0.through.load(Ordering::Acquire)
-    }
-
-    /// Whether a node had something to say when it was last through with a quantum: its report tells.
-    fn speaks(&self, node: usize) -> bool {
-        self.through(node) & 1 == 1
     }
 
     /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
@@ -355,16 +262,13 @@ impl Executor {
         let all = self.meeting(waiting_ps);
         let mut stretch = quantum.stretch;
         match stretch.following(quantum.target_ps, all) {
-            Some(target_ps) => self.begin(Quantum {
+            Some(target_ps) => self.meetings.begin(Quantum {
                 number: quantum.number + 1,
                 target_ps,
                 waits: waiting_ps != u64::MAX,
                 stretch,
             }),
-            None => {
-                self.over.0.store(quantum.number, Ordering::Release);
-                self.gate.0.open();
-            }
+            None => self.meetings.end(quantum.number),
         }
     }
 
@@ -373,7 +277,7 @@ impl Executor {
     fn exchange(&self, until_ps: u64) -> u64 {
         let mut network = self.network();
         let mut frames = Vec::new();
-        for port in (0..self.len()).filter(|&node| self.speaks(node)) {
+        for port in (0..self.len()).filter(|&node| self.meetings.speaks(node)) {
             if !std::mem::take(&mut self.report(port).has_frames) {
                 continue;
             }
@@ -408,7 +312,7 @@ impl Executor {
 
     /// What is to be known of all nodes; `waiting_ps`: see [`Executor::exchange`].
     fn meeting(&self, waiting_ps: u64) -> Meeting {
-        let nodes = (0..self.len()).map(|node| match self.speaks(node) {
+        let nodes = (0..self.len()).map(|node| match self.meetings.speaks(node) {
             true => self.report(node).meeting(),
             false => Meeting::USUAL,
         });
@@ -427,56 +331,65 @@ impl Executor {
         };
         let mut seen = 0;
         loop {
-            let begins = || self.is_past(seen) || self.is_stopped();
-            self.gate.0.wait(begins, || ());
-            if self.is_stopped() {
+            let meetings = &self.meetings;
+            let begins = || meetings.is_past(seen) || meetings.is_stopped();
+            meetings.gate.0.wait(begins, || ());
+            if meetings.is_stopped() {
                 return;
             }
-            match self.follow(self.latest(), thread, threads) {
+            match self.follow(meetings.latest(), thread, threads) {
                 Some(last) => seen = last.number,
                 None => return,
             }
         }
     }
 
-    /// Run this thread's own nodes.
-    fn take_own(&self, quantum: &Quantum, thread: usize, threads: usize) {
-        for index in (thread..self.len()).step_by(threads) {
-            self.take(index, quantum);
-        }
+    /// Run this thread's own nodes through a quantum; a single one goes on as long as it can. The quantum that they have come to.
+    fn take_own(&self, quantum: Quantum, thread: usize, threads: usize) -> Quantum {
+        let own = (thread..self.len()).step_by(threads);
+        let goes_on = own.len() == 1;
+        own.fold(quantum, |_, index| self.take(index, quantum, goes_on))
     }
 
     /// Run the nodes of threads that are late.
-    fn take_all(&self, quantum: &Quantum) {
+    fn take_all(&self, quantum: Quantum) {
         for index in 0..self.len() {
-            self.take(index, quantum);
+            self.take(index, quantum, false);
         }
     }
 
-    /// Run a node through a quantum, if no thread has begun to. A thread that wakes late finds that all have.
-    fn take(&self, index: usize, quantum: &Quantum) {
-        let (claim, number) = (&self.claims[index].0, quantum.number);
-        // Looking first leaves the line to the node's own thread where that is through.
-        if claim.load(Ordering::Relaxed) >= number
-            || claim.fetch_max(number, Ordering::AcqRel) >= number
-        {
-            return;
+    /// Run a node through a quantum, and through those that follow if it `goes_on`, if no thread has begun to. A thread that wakes late
+    /// finds that all have. The last quantum that the node was run through.
+    fn take(&self, index: usize, quantum: Quantum, goes_on: bool) -> Quantum {
+        let meetings = &self.meetings;
+        if !meetings.claim(index, quantum.number) {
+            return quantum;
         }
         let mut node = self.node(index);
         let target = node.clock().cycles(quantum.target_ps);
-        let result = node.run_until(target);
+        let fresh = &self.slots[index].fresh.0;
+        fresh.store(false, Ordering::Relaxed);
+        let (result, quantum) = if goes_on {
+            *meetings.paced(index) = Some(quantum);
+            let result = node.run_from(target);
+            (result, meetings.paced(index).take().unwrap_or(quantum))
+        } else {
+            (node.run_until(target), quantum)
+        };
+        if meetings.last(index) == quantum.number {
+            // It has said so itself, and its last turn ended there.
+            debug_assert!(matches!(result, Ok(NodeStatus::Running)));
+            return quantum;
+        }
         let usual = matches!(result, Ok(NodeStatus::Running)) && is_usual(&mut node);
         let report = (!usual).then(|| Report::of(&mut node, result));
         drop(node);
-        let signal = &self.signals[index].0;
-        signal.fresh.store(!usual, Ordering::Relaxed);
         if let Some(report) = report {
             *self.report(index) = report;
+            fresh.store(true, Ordering::Relaxed);
         }
-        // Who sees this sees what was stored before.
-        let through = number << 1 | u64::from(!usual);
-        signal.through.store(through, Ordering::Release);
-        self.gate.0.open();
+        meetings.is_through(index, quantum.number, usual);
+        quantum
     }
 }
 
@@ -489,8 +402,7 @@ struct Dismissal<'a> {
 impl Drop for Dismissal<'_> {
     fn drop(&mut self) {
         if !self.only_in_panic || std::thread::panicking() {
-            self.executor.begun.0.stop.store(true, Ordering::Release);
-            self.executor.gate.0.open();
+            self.executor.meetings.stop(true);
         }
     }
 }

@@ -11,7 +11,7 @@ const SPINS: u32 = 4000;
 const YIELDS: u32 = 2000;
 /// Spins before a waiting thread takes nodes that are another's: a core has those nodes' state in its caches, so that a thread which
 /// is only a little late is waited for.
-const PATIENCE: u32 = 1000;
+pub const PATIENCE: u32 = 1000;
 /// Longest sleep: [`Gate::open`] does not wait until what it tells of is seen, so that who goes to sleep at the same time may miss it.
 const NAP: Duration = Duration::from_millis(1);
 

@@ -8,6 +8,7 @@ pub mod build;
 pub mod config;
 pub mod executor;
 mod gate;
+mod meetings;
 pub mod network;
 pub mod results;
 pub mod run;

@@ -47,6 +47,8 @@ struct Idler {
     connects_at: u64,
     off_at: u64,
     panics_at: u64,
+    /// Turns of all vCPUs that followed another at once.
+    extended: Arc<AtomicU64>,
 }
 
 /// Bring the network interface up (virtio 1.2, section 3.1.1).
@@ -63,8 +65,9 @@ fn connect(platform: &mut dyn Platform, now: u64) {
     write(STATUS, 15);
 }
 
-impl Vcpu for Idler {
-    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
+impl Idler {
+    /// A turn.
+    fn take_turn(&mut self, platform: &mut dyn Platform, limit: Limit) -> Exit {
         for (other, reached) in self.reached.iter().enumerate() {
             let reached = reached.load(Ordering::SeqCst);
             assert!(
@@ -104,9 +107,27 @@ impl Vcpu for Idler {
             // It keeps nobody else from going on.
             self.reached[self.node].store(u64::MAX / 2, Ordering::SeqCst);
             platform.port_write(vcpu, limit.cycles, SLEEP, &[OFF]);
-            return Ok(Exit::Attention);
+            return Exit::Attention;
         }
-        Ok(Exit::Limit)
+        Exit::Limit
+    }
+}
+
+impl Vcpu for Idler {
+    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
+        let mut limit = limit;
+        loop {
+            let exit = self.take_turn(platform, limit);
+            let more = match exit {
+                Exit::Limit if limit.extends => platform.extend(0),
+                _ => None,
+            };
+            match more {
+                Some(cycles) => limit.cycles = cycles,
+                None => return Ok(exit),
+            }
+            self.extended.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn cycles(&self) -> u64 {
@@ -149,7 +170,7 @@ struct Script<'a> {
     panics: Option<usize>,
 }
 
-fn nodes(script: Script<'_>) -> Vec<Node> {
+fn nodes(script: Script<'_>, extended: &Arc<AtomicU64>) -> Vec<Node> {
     let Script {
         speak_at, off_at, ..
     } = script;
@@ -191,6 +212,7 @@ fn nodes(script: Script<'_>) -> Vec<Node> {
                     Some(panics) if panics == node => off_at / 2,
                     _ => u64::MAX,
                 },
+                extended: extended.clone(),
             })],
             boot: VcpuState::reset(),
             virtio: vec![Device::Net(Net::new(interface))],
@@ -214,10 +236,11 @@ fn nodes(script: Script<'_>) -> Vec<Node> {
 /// When a stretch ended, what the nodes were, and which had something to say.
 type End = (u64, Vec<NodeStatus>, Vec<bool>);
 
-/// The ends of all stretches, of so many quanta at most, until a node is off.
-fn ends(threads: usize, script: Script<'_>, most: u64) -> Vec<End> {
+/// The ends of all stretches, of so many quanta at most, until a node is off, and how many turns followed others at once.
+fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
     let network = Network::new(Switch::new(&[]).unwrap(), None);
-    let executor = Executor::new(nodes(script), network);
+    let extended = Arc::default();
+    let executor = Executor::new(nodes(script, &extended), network);
     let mut ends: Vec<End> = Vec::new();
     executor.run(threads, |stretch| {
         loop {
@@ -243,7 +266,7 @@ fn ends(threads: usize, script: Script<'_>, most: u64) -> Vec<End> {
             }
         }
     });
-    ends
+    (ends, extended.load(Ordering::Relaxed))
 }
 
 /// As many threads as nodes, fewer, more than the host has cores.
@@ -274,7 +297,10 @@ fn quanta_are_the_same_on_any_number_of_threads() {
                 off_at,
                 panics: None,
             };
-            let ends = ends(threads, script, most);
+            let (ends, extended) = ends(threads, script, most);
+            // With three threads, the third one has a single node.
+            let may_go_on = threads >= 3 && connect_at < off_at;
+            assert!(may_go_on || extended == 0, "{threads} threads: {extended}");
             let found: Vec<(u64, Vec<bool>)> = ends
                 .iter()
                 .map(|(end, _, said)| (*end, said.clone()))
@@ -290,6 +316,26 @@ fn quanta_are_the_same_on_any_number_of_threads() {
                 from = end;
             }
         }
+    }
+}
+
+/// A node that has its thread for itself goes on where it has nothing to say, its network interface is up, and no stretch ends.
+#[test]
+fn a_node_alone_goes_on_at_once() {
+    let script = Script {
+        speak_at: &[&[31_000, 701_000]],
+        connect_at: 4_000,
+        off_at: 1_001_999,
+        panics: None,
+    };
+    for most in [1000, 10] {
+        let (ends, extended) = ends(1, script, most);
+        let times: Vec<u64> = ends.iter().map(|(end, ..)| *end / PS).collect();
+        if most == 1000 {
+            assert_eq!(times, [32_000, 702_000, 1_002_000]);
+        }
+        // Of 501 turns, the first of each stretch, and two before the interface is up.
+        assert_eq!(extended, 501 - times.len() as u64 - 2, "{times:?}");
     }
 }
 

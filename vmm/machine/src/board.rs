@@ -45,6 +45,13 @@ pub struct Activity {
 /// Counters by vCPU, address space and privilege.
 pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
 
+/// Who says how far a node runs.
+pub trait Pace: Send {
+    /// The node has run as far as it was told to, a vCPU of it runs on, and nobody waits for anything that it says: where to run to now, in
+    /// cycles, if the node may go on at once.
+    fn next(&mut self) -> Option<u64>;
+}
+
 /// A vCPU's turn.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Turn {
@@ -79,6 +86,9 @@ pub struct Board {
     pub(crate) bad_hypercalls: Vec<String>,
     /// Where the node is to run to, in cycles.
     pub(crate) target: u64,
+    /// Tells the next target, if anybody does, and is to be asked for it.
+    pub(crate) pace: Option<Box<dyn Pace>>,
+    pub(crate) paced: bool,
     pub(crate) turn: Turn,
 }
 
@@ -104,8 +114,21 @@ impl Board {
             identity,
             bad_hypercalls: Vec::new(),
             target: 0,
+            pace: None,
+            paced: false,
             turn: Turn::default(),
         }
+    }
+
+    /// Somebody may wait for what the node has to say: for anything but MPI calls that were not asked for.
+    pub(crate) fn wants_attention(&mut self) -> bool {
+        self.chipset.serial.has_output() || self.heeded || !self.bad_hypercalls.is_empty()
+    }
+
+    /// Where the next target would be asked for, nothing else is to be known about the node.
+    pub(crate) fn is_usual(&mut self) -> bool {
+        let connected = |net: &mut Net| net.is_active() && !net.has_frames();
+        !self.wants_attention() && self.network().is_some_and(connected)
     }
 
     /// Where a turn ends at the latest that begins now.
@@ -269,7 +292,7 @@ impl Platform for Board {
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
         let now = self.turn.end;
         let device = self.chipset.next_event();
-        if now >= self.target || device <= now || !self.updates[usize::from(vcpu)].is_empty() {
+        if device <= now || !self.updates[usize::from(vcpu)].is_empty() {
             return None;
         }
         let vcpus = self.updates.len() as u16;
@@ -280,6 +303,12 @@ impl Platform for Board {
             if interrupts.next_event(other) <= now || interrupts.pending(other, now).is_some() {
                 return None;
             }
+        }
+        if now >= self.target {
+            if !self.paced || !self.is_usual() {
+                return None;
+            }
+            self.target = self.pace.as_mut()?.next()?;
         }
         let end = self.last_end(now).min(device);
         if others().any(|other| self.chipset.interrupts.next_event(other) < end) {

@@ -16,7 +16,7 @@ use nodescope_x86::{MpState, VcpuState};
 use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
-use crate::board::{Activity, Board, NodeEvent, Turn};
+use crate::board::{Activity, Board, NodeEvent, Pace, Turn};
 use crate::clock::NodeClock;
 use crate::topology::NodeTopology;
 
@@ -279,9 +279,7 @@ impl Node {
 
     /// Whether somebody may wait for that: for anything but MPI calls that were not asked for ([`Node::heed`]).
     pub fn wants_attention(&mut self) -> bool {
-        self.board.chipset.serial.has_output()
-            || self.board.heeded
-            || !self.board.bad_hypercalls.is_empty()
+        self.board.wants_attention()
     }
 
     /// MPI calls of these functions want attention when they have ended.
@@ -343,10 +341,26 @@ impl Node {
         next.max(self.now)
     }
 
+    /// Who is asked how far it runs on after what [`Node::run_from`] was told.
+    pub fn set_pace(&mut self, pace: Box<dyn Pace>) {
+        self.board.pace = Some(pace);
+    }
+
     /// Run until the node's clock shows `target` cycles, or it stops.
     pub fn run_until(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
+        self.board.paced = false;
+        self.run(target)
+    }
+
+    /// The same, and on until the time that its pace has told last.
+    pub fn run_from(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
+        self.board.paced = self.board.pace.is_some();
+        self.run(target)
+    }
+
+    fn run(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.board.target = target;
-        while self.now < target && self.status == NodeStatus::Running {
+        while self.now < self.board.target && self.status == NodeStatus::Running {
             let mut device = self.board.chipset.next_event();
             if device <= self.now {
                 self.board.chipset.advance(self.now);
@@ -356,7 +370,7 @@ impl Node {
             let activity = self.next_activity_after(device);
             if activity > self.now {
                 // Everybody sleeps: nothing happens before the next timer or device.
-                let end = target.min(until).min(activity);
+                let end = self.board.target.min(until).min(activity);
                 for v in 0..self.vcpus.len() {
                     self.vcpus[v].advance_to(end);
                 }
@@ -418,7 +432,7 @@ impl Node {
             let mut awake = (0..self.vcpus.len()).filter(|other| !self.halted[*other]);
             let alone = awake.all(|other| other == v);
             let limit = Limit {
-                extends: alone && end < self.board.target,
+                extends: alone && (end < self.board.target || self.board.paced),
                 ..Limit::cycles(end)
             };
             let exit = self.vcpus[v]
