@@ -44,6 +44,7 @@ pub struct Machine {
     model: Random,
     devices: Random,
     timer: Random,
+    turns: Random,
     due: u64,
     period: u64,
     /// Where the running vCPU's turn ends.
@@ -152,6 +153,7 @@ impl Machine {
             model: Random::new(seed ^ 1),
             devices: Random::new(seed ^ 2),
             timer,
+            turns: Random::new(seed ^ 4),
             due,
             period,
             limit: 0,
@@ -289,7 +291,7 @@ impl Platform for Machine {
         self.due
     }
     fn extend(&mut self, _: u16) -> Option<u64> {
-        let more = self.timer.below(4) * 50;
+        let more = self.turns.below(4) * 50;
         self.limit = self.limit.saturating_add(more);
         let extended = (more > 0).then_some(self.limit);
         self.log.push(Event::Extended(extended));

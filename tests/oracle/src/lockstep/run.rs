@@ -269,6 +269,8 @@ struct Pair {
     time_passes: bool,
     /// See [`Writer::strings`].
     strings: bool,
+    /// Which turns others may follow at once. Apart, as is how long those are, so that all other seeds mean what they meant before there were any.
+    turns: Option<Random>,
 }
 
 impl Pair {
@@ -328,6 +330,7 @@ impl Pair {
             walks: false,
             time_passes: cpi >= 1 << 15,
             strings: seed.is_multiple_of(5),
+            turns: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             turn: 0,
             configuration: format!(
                 "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, without AVX-512 {older_host}"
@@ -518,7 +521,7 @@ impl Pair {
                 // As nodes run: until the clock has reached a limit, at the head of a block.
                 limit.instructions = u64::MAX;
             }
-            limit.extends = r.chance(500);
+            limit.extends = self.turns.as_mut().is_some_and(|r| r.chance(800));
             let stop = cut.filter(|c| c.slice == slice);
             if let Some(cut) = stop {
                 limit.instructions = limit.instructions.min(cut.instructions);
