@@ -33,6 +33,8 @@ pub struct Writer {
     pub changes_mode: bool,
     /// Programs copy and fill by string instructions often.
     pub strings: bool,
+    /// Programs use whole vector registers, and clear their upper halves, often.
+    pub widths: bool,
 }
 
 impl Default for Writer {
@@ -46,6 +48,7 @@ impl Default for Writer {
             info: InstructionInfoFactory::new(),
             changes_mode: false,
             strings: false,
+            widths: false,
         }
     }
 }
@@ -286,6 +289,27 @@ fn turn(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     code.extend((back as i32).to_le_bytes());
 }
 
+/// The upper half of a vector register comes into use, and may be cleared; a loop uses the lower one.
+fn widths(code: &mut Vec<u8>, r: &mut Random) {
+    let n = r.below(8) as u8;
+    // VPCMPEQD YMM, with itself.
+    code.extend([0xc5, 0x85 | (!n & 15) << 3, 0x76, 0xc0 | n << 3 | n]);
+    if r.chance(500) {
+        // FNOP, which the interpreter carries out.
+        code.extend([0xd9, 0xd0]);
+    }
+    if r.chance(500) {
+        // VZEROUPPER
+        code.extend([0xc5, 0xf8, 0x77]);
+    }
+    let count = r.pick(&[1, 3, 5, 6, 7]);
+    load(code, count.into(), 1 + r.below(60));
+    let top = code.len();
+    // PADDD
+    code.extend([0x66, 0x0f, 0xfe, 0xc0 | n << 3 | r.below(8) as u8]);
+    turn(code, top, count, r);
+}
+
 /// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever.
 pub fn walk(r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
@@ -437,6 +461,10 @@ impl Writer {
             }
             if self.strings && r.chance(250) {
                 string(&mut code, r);
+                continue;
+            }
+            if self.widths && r.chance(200) {
+                widths(&mut code, r);
                 continue;
             }
             match r.below(40) {

@@ -269,7 +269,7 @@ struct Pair {
     time_passes: bool,
     /// See [`Writer::strings`].
     strings: bool,
-    /// Which turns others may follow at once. Apart, as is how long those are, so that all other seeds mean what they meant before there were any.
+    /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Apart, as is how long those are, so that all other seeds mean what they meant before there were any.
     turns: Option<Random>,
 }
 
@@ -361,6 +361,7 @@ impl Pair {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
             writer.strings = self.strings;
+            writer.widths = self.turns.is_some() && Group::Avx.missing().is_empty();
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
             let code = match self.kind {
