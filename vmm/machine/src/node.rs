@@ -410,6 +410,8 @@ impl Node {
         result
     }
 
+    /// Run a vCPU to the end of its turn, and of those that follow at once ([`Platform::extend`]), through interrupts that end its sleep and what
+    /// the machine has to do for it.
     fn run_turns(&mut self, v: usize) -> Result<(), NodeError> {
         let id = v as u16;
         loop {
