@@ -69,11 +69,6 @@ impl Report {
     }
 }
 
-/// Of a node that runs on, nothing else need be known before the next quantum begins.
-fn is_usual(node: &mut Node) -> bool {
-    !node.wants_attention() && !node.has_frames() && activity_ps(node) == 0 && node.is_connected()
-}
-
 /// A node, and what is known of it.
 struct Slot {
     node: Apart<Mutex<Node>>,
@@ -381,7 +376,7 @@ impl Executor {
             debug_assert!(matches!(result, Ok(NodeStatus::Running)));
             return quantum;
         }
-        let usual = matches!(result, Ok(NodeStatus::Running)) && is_usual(&mut node);
+        let usual = matches!(result, Ok(NodeStatus::Running)) && node.is_usual();
         let report = (!usual).then(|| Report::of(&mut node, result));
         drop(node);
         if let Some(report) = report {

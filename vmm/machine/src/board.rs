@@ -125,7 +125,7 @@ impl Board {
         self.chipset.serial.has_output() || self.heeded || !self.bad_hypercalls.is_empty()
     }
 
-    /// Where the next target would be asked for, nothing else is to be known about the node.
+    /// The network interface is up, and nobody need know anything else about a node of which a vCPU runs.
     pub(crate) fn is_usual(&mut self) -> bool {
         let connected = |net: &mut Net| net.is_active() && !net.has_frames();
         !self.wants_attention() && self.network().is_some_and(connected)

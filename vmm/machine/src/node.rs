@@ -282,6 +282,11 @@ impl Node {
         self.board.wants_attention()
     }
 
+    /// The node runs on, its network interface is up, and nobody need know anything else about it before it goes on.
+    pub fn is_usual(&mut self) -> bool {
+        self.board.is_usual() && self.next_activity() <= self.now
+    }
+
     /// MPI calls of these functions want attention when they have ended.
     pub fn heed(&mut self, functions: Vec<Function>) {
         self.board.heeds = functions;

@@ -269,7 +269,8 @@ struct Pair {
     time_passes: bool,
     /// See [`Writer::strings`].
     strings: bool,
-    /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Apart, as is how long those are, so that all other seeds mean what they meant before there were any.
+    /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
+    /// long those are, so that all other seeds mean what they meant before there were any.
     turns: Option<Random>,
 }
 
