@@ -69,6 +69,11 @@ impl Report {
     }
 }
 
+/// What the node was given when it was taken in.
+fn pace(node: &mut Node) -> &mut NodePace {
+    node.pace().expect("every node of a cluster has one")
+}
+
 /// A node, and what is known of it.
 struct Slot {
     node: Apart<Mutex<Node>>,
@@ -93,6 +98,7 @@ impl Executor {
                 meetings: Arc::clone(&meetings),
                 node: index,
                 clock: node.clock(),
+                quantum: Quantum::default(),
             }));
             Slot {
                 report: Apart(Mutex::new(Report::of(&mut node, Ok(NodeStatus::Running)))),
@@ -365,9 +371,12 @@ impl Executor {
         let fresh = &self.slots[index].fresh.0;
         fresh.store(false, Ordering::Relaxed);
         let (result, quantum) = if goes_on {
-            *meetings.paced(index) = Some(quantum);
+            meetings.hold(index);
+            pace(&mut node).quantum = quantum;
             let result = node.run_from(target);
-            (result, meetings.paced(index).take().unwrap_or(quantum))
+            let last = pace(&mut node).quantum;
+            meetings.let_go(index, last.number);
+            (result, last)
         } else {
             (node.run_until(target), quantum)
         };

@@ -5,7 +5,7 @@
 //! that runs its vCPU ([`NodePace`]).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use nodescope_machine::board::Pace;
 use nodescope_machine::clock::NodeClock;
@@ -67,13 +67,14 @@ struct Begun {
 /// What threads tell each other about one node.
 #[derive(Default)]
 struct Place {
-    /// The quantum that it has begun last: who raises it runs the node.
+    /// The quantum that it has begun last, or [`HELD`]: who raises it runs the node.
     claim: Apart<AtomicU64>,
     /// Twice the number of the quantum that it is through with, plus one where what follows must be decided.
     through: Apart<AtomicU64>,
-    /// The quantum that it is in, while its thread lets it go on by itself.
-    paced: Apart<Mutex<Option<Quantum>>>,
 }
+
+/// Who runs a node goes on with it by itself, and no other thread may run it through any quantum.
+const HELD: u64 = u64::MAX;
 
 /// What all threads know.
 pub struct Meetings {
@@ -151,6 +152,16 @@ impl Meetings {
         claim.load(Ordering::Relaxed) < number && claim.fetch_max(number, Ordering::AcqRel) < number
     }
 
+    /// A node whose quantum this thread has claimed goes on by itself until it is let go of.
+    pub fn hold(&self, node: usize) {
+        self.places[node].claim.0.store(HELD, Ordering::Relaxed);
+    }
+
+    /// It has gone on up to this quantum, which it has begun, and any thread may run it through the next.
+    pub fn let_go(&self, node: usize, number: u64) {
+        self.places[node].claim.0.store(number, Ordering::Release);
+    }
+
     /// A node is through with a quantum; `usual`: nothing need be known about it to go on. Who sees this sees what was stored before.
     pub fn is_through(&self, node: usize, number: u64, usual: bool) {
         let through = number << 1 | u64::from(!usual);
@@ -199,28 +210,25 @@ impl Meetings {
         }
         quantum.following().map_or(After::Over, After::Quantum)
     }
-
-    /// The quantum that a node is in which goes on by itself.
-    pub fn paced(&self, node: usize) -> MutexGuard<'_, Option<Quantum>> {
-        let paced = self.places[node].paced.0.lock();
-        paced.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Lets a node go on from one quantum to the next as long as nothing is to be decided and the others keep up.
+///
+/// Between what a thread tells the others and what it does next there is no locked instruction, which would wait until the others'
+/// caches have heard of it: some 100 to 400 cycles.
 pub struct NodePace {
     pub meetings: Arc<Meetings>,
     pub node: usize,
     pub clock: NodeClock,
+    /// The one that the node is in.
+    pub quantum: Quantum,
 }
 
 impl Pace for NodePace {
     fn next(&mut self) -> Option<u64> {
         let meetings = &self.meetings;
-        let mut paced = meetings.paced(self.node);
-        let quantum = (*paced)?;
-        meetings.is_through(self.node, quantum.number, true);
-        let mut all_through = meetings.all_through(quantum.number);
+        meetings.is_through(self.node, self.quantum.number, true);
+        let mut all_through = meetings.all_through(self.quantum.number);
         // Where it takes longer, the executor waits.
         let mut spins = 0;
         while !all_through() {
@@ -230,11 +238,9 @@ impl Pace for NodePace {
             spins += 1;
             std::hint::spin_loop();
         }
-        match meetings.after(quantum) {
-            After::Quantum(next)
-                if !meetings.is_stopped() && meetings.claim(self.node, next.number) =>
-            {
-                *paced = Some(next);
+        match meetings.after(self.quantum) {
+            After::Quantum(next) if !meetings.is_stopped() => {
+                self.quantum = next;
                 Some(self.clock.cycles(next.target_ps))
             }
             _ => None,

@@ -1,5 +1,6 @@
 //! Everything in a node but its vCPUs: address decode, devices, interrupts, the attached model, hypercalls.
 
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 
@@ -46,7 +47,7 @@ pub struct Activity {
 pub type Accounts = BTreeMap<(u16, Context, Privilege), Counters>;
 
 /// Who says how far a node runs.
-pub trait Pace: Send {
+pub trait Pace: Any + Send {
     /// The node has run as far as it was told to, a vCPU of it runs on, and nobody waits for anything that it says: where to run to now, in
     /// cycles, if the node may go on at once.
     fn next(&mut self) -> Option<u64>;

@@ -1,5 +1,6 @@
 //! One node: its vCPUs take turns on one host thread, in slices of virtual time.
 
+use std::any::Any;
 use std::cmp::Ordering;
 
 use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
@@ -349,6 +350,12 @@ impl Node {
     /// Who is asked how far it runs on after what [`Node::run_from`] was told.
     pub fn set_pace(&mut self, pace: Box<dyn Pace>) {
         self.board.pace = Some(pace);
+    }
+
+    /// The same again, if it is of this kind.
+    pub fn pace<P: Pace>(&mut self) -> Option<&mut P> {
+        let pace: &mut dyn Any = self.board.pace.as_deref_mut()?;
+        pace.downcast_mut()
     }
 
     /// Run until the node's clock shows `target` cycles, or it stops.
