@@ -2,7 +2,7 @@
 //!
 //! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
 //! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
-//! files, windows open and close. Nothing here reads the host's clock.
+//! files, windows open and close (`windows`); [`outcome`] is what users hear of it. Nothing here reads the host's clock.
 
 pub mod build;
 pub mod config;
@@ -10,10 +10,14 @@ pub mod executor;
 mod gate;
 mod meetings;
 pub mod network;
+pub mod outcome;
 pub mod results;
 pub mod run;
 mod stretch;
+mod watch;
+mod windows;
 
 pub use config::ClusterConfig;
+pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError};
 pub use results::Results;
-pub use run::{Ending, Observer, Outcome, Phase, Progress, RunError, run};
+pub use run::run;

@@ -3,155 +3,32 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nodescope_fabric::{Capture, CaptureError, PortCounts};
+use nodescope_fabric::Capture;
 use nodescope_hypercall::Request;
-use nodescope_machine::clock::NodeClock;
 use nodescope_machine::node::{NodeError, NodeStatus};
-use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{
-    Assembler, Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader,
-    TraceWriter, WriteError, merge,
+    Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader, TraceWriter,
+    merge,
 };
-use nodescope_window::{
-    HomeRange, ModelError, NodeRecord, Owners, RecordError, SpecFault, WindowAction, WindowDriver,
-    WindowRecord, WindowsFile, build_model,
-};
-use thiserror::Error;
+use nodescope_window::WindowsFile;
 
-use crate::build::{BuildError, build};
+use crate::build::build;
 use crate::config::ClusterConfig;
 use crate::executor::{Executor, Stretch};
 use crate::network::Network;
-use crate::results::{Results, ResultsError};
+use crate::outcome::{Ending, Observer, Outcome, Progress, RunError};
+use crate::results::Results;
+use crate::watch::Watch;
+use crate::windows::Windows;
 
 /// Longest quantum, picoseconds: how often nodes are looked at that cannot hear of each other.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
 /// Node 0 is off: the others have this much virtual time to follow, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
-/// Longest line of a console that is searched for a panic.
-const LONGEST_LINE: usize = 4096;
 /// File name of the trace among the results.
 pub const TRACE_FILE: &str = "trace.nst";
 /// File name of the packet capture among the results.
 pub const CAPTURE_FILE: &str = "fabric.pcap";
-
-/// What a cluster is doing, as users think of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Kernel and user land start.
-    Boot,
-    /// The job runs.
-    Job,
-    /// A window warms up.
-    WarmUp,
-    /// A window measures.
-    Window,
-    /// The job is over, nodes power off.
-    PowerOff,
-}
-
-/// Where a run stands.
-#[derive(Clone, Debug)]
-pub struct Progress {
-    /// Virtual time, picoseconds.
-    pub virtual_ps: u64,
-    /// Instructions retired by each node.
-    pub instructions: Vec<u64>,
-    /// What each node is doing.
-    pub phases: Vec<Phase>,
-    /// Name of the open window.
-    pub window: Option<String>,
-}
-
-/// Who watches a run. All calls come from the thread that called [`run`].
-pub trait Observer {
-    /// After every quantum.
-    fn progress(&mut self, progress: &dyn Fn() -> Progress);
-    /// A text for the user from a node.
-    fn message(&mut self, node: u32, text: &str);
-    /// Console output of a node.
-    fn console(&mut self, node: u32, bytes: &[u8]);
-    /// Bytes typed at a node's console since the last call.
-    fn typed(&mut self, _node: u32) -> Vec<u8> {
-        Vec::new()
-    }
-}
-
-/// How a run came to its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// All nodes powered off.
-    PoweredOff,
-    /// The user interrupted it.
-    Interrupted,
-    /// The study's time limit.
-    TimeLimit,
-    /// A guest kernel panicked: its last words.
-    GuestPanic {
-        /// Node.
-        node: u32,
-        /// The line that says so.
-        line: String,
-    },
-    /// A guest reset itself.
-    Reset {
-        /// Node.
-        node: u32,
-    },
-    /// Every vCPU of every node sleeps and nothing will wake one.
-    Hung,
-    /// Ranks of the MPI program wait for each other.
-    Deadlock {
-        /// Those that can never go on.
-        ranks: Vec<u32>,
-    },
-    /// Node 0 is off, but another node did not follow.
-    Stragglers {
-        /// The nodes that still ran.
-        nodes: Vec<u32>,
-    },
-}
-
-/// What a run left behind.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// How it ended.
-    pub ending: Ending,
-    /// Exit status of the job, where it ended.
-    pub job_status: Option<i32>,
-    /// Virtual time at the end, picoseconds.
-    pub virtual_ps: u64,
-    /// Instructions retired by each node.
-    pub instructions: Vec<u64>,
-    /// Network counts by node.
-    pub network: Vec<PortCounts>,
-    /// Windows and what became of them.
-    pub windows: WindowsFile,
-    /// Things the user should know: hypercalls that made no sense, windows of unknown names.
-    pub warnings: Vec<String>,
-}
-
-/// Why a run could not go on. What was recorded before is among the results.
-#[derive(Debug, Error)]
-#[allow(missing_docs)]
-pub enum RunError {
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    #[error(transparent)]
-    Results(#[from] ResultsError),
-    #[error(transparent)]
-    Trace(#[from] WriteError),
-    #[error(transparent)]
-    Capture(#[from] CaptureError),
-    #[error(transparent)]
-    Window(#[from] SpecFault),
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    #[error(transparent)]
-    Records(#[from] RecordError),
-}
 
 /// Run a study. `interrupted` is looked at every few milliseconds of the host's time.
 pub fn run(
@@ -182,20 +59,18 @@ pub fn run(
         config,
         results,
         trace,
-        driver: WindowDriver::new(config.windows.clone())?,
+        windows: Windows::new(config)?,
         watches: (0..count).map(|n| Watch::new(n as u32)).collect(),
-        records: Vec::new(),
         job_status: None,
         off_since: None,
         now_ps: 0,
         active_ps: 0,
         judged: false,
         warnings: Vec::new(),
-        measuring: false,
     };
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
-        executor.with_node(node, |n| n.heed(run.driver.functions()));
+        executor.with_node(node, |n| n.heed(run.windows.driver().functions()));
     }
     let result = executor.run(config.host_threads, |quanta| {
         loop {
@@ -214,59 +89,12 @@ pub fn run(
     }
 }
 
-/// What is followed of each node between quanta.
-struct Watch {
-    assembler: Assembler,
-    owners: Owners,
-    clock: Option<NodeClock>,
-    line: Vec<u8>,
-    panic: Option<String>,
-    status: NodeStatus,
-    phase: Phase,
-}
-
-impl Watch {
-    fn new(node: u32) -> Self {
-        Self {
-            assembler: Assembler::new(node),
-            owners: Owners::default(),
-            clock: None,
-            line: Vec::new(),
-            panic: None,
-            status: NodeStatus::Running,
-            phase: Phase::Boot,
-        }
-    }
-
-    /// Look for a panic and for the start and end of the job in console output.
-    fn read_console(&mut self, bytes: &[u8]) {
-        for &b in bytes {
-            if b != b'\n' {
-                if self.line.len() < LONGEST_LINE {
-                    self.line.push(b);
-                }
-                continue;
-            }
-            let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
-            self.line.clear();
-            if self.panic.is_none() && line.contains("Kernel panic - not syncing") {
-                self.panic = Some(line);
-            } else if line.starts_with("nodescope: job starts") {
-                self.phase = Phase::Job;
-            } else if line.starts_with("nodescope: job ends") {
-                self.phase = Phase::PowerOff;
-            }
-        }
-    }
-}
-
 struct Run<'a> {
     config: &'a ClusterConfig,
     results: Results,
     trace: TraceWriter,
-    driver: WindowDriver,
+    windows: Windows<'a>,
     watches: Vec<Watch>,
-    records: Vec<WindowRecord>,
     job_status: Option<i32>,
     off_since: Option<u64>,
     now_ps: u64,
@@ -275,7 +103,6 @@ struct Run<'a> {
     /// Since then it has been found that this is no deadlock.
     judged: bool,
     warnings: Vec<String>,
-    measuring: bool,
 }
 
 type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>) + 'a;
@@ -294,7 +121,8 @@ impl Run<'_> {
         interrupted: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Ending>, RunError> {
-        self.windows(executor)?;
+        let said = self.windows.step(executor, &self.watches, self.now_ps)?;
+        self.note(said)?;
         for node in 0..executor.len() {
             let typed = observer.typed(node as u32);
             if !typed.is_empty() {
@@ -348,8 +176,7 @@ impl Run<'_> {
         for (watch, status) in self.watches.iter_mut().zip(statuses?) {
             watch.status = status;
         }
-        let open = self.driver.open().map(|w| self.driver.spec(w).name.clone());
-        observer.progress(&|| self.progress(executor, open.clone()));
+        observer.progress(&|| self.progress(executor));
         Ok(match self.ending(interrupted) {
             Some(ending) => Some(ending),
             None => self.deadlock()?,
@@ -366,7 +193,7 @@ impl Run<'_> {
             Some(patience) if !self.judged => self.active_ps + patience,
             _ => u64::MAX,
         };
-        let until = self.driver.next_ps().min(deadlock);
+        let until = self.windows.driver().next_ps().min(deadlock);
         until.min(self.config.time_limit_ps)
     }
 
@@ -416,19 +243,16 @@ impl Run<'_> {
         Ok(builder.finish())
     }
 
-    fn progress(&self, executor: &Executor, window: Option<String>) -> Progress {
-        let phase = |w: &Watch| match (&window, self.measuring) {
-            (Some(_), false) => Phase::WarmUp,
-            (Some(_), true) => Phase::Window,
-            (None, _) => w.phase,
-        };
+    fn progress(&self, executor: &Executor) -> Progress {
+        let open = self.windows.open();
+        let phase = |w: &Watch| open.map_or(w.phase, |(_, phase)| phase);
         Progress {
             virtual_ps: self.now_ps,
             instructions: (0..executor.len())
                 .map(|n| executor.with_node(n, |n| n.instructions()))
                 .collect(),
             phases: self.watches.iter().map(phase).collect(),
-            window,
+            window: open.map(|(spec, _)| spec.name.clone()),
         }
     }
 
@@ -494,7 +318,6 @@ impl Run<'_> {
                 )
             });
             let watch = &mut self.watches[index];
-            watch.clock = Some(clock);
             if !console.is_empty() {
                 watch.read_console(&console);
                 observer.console(index as u32, &console);
@@ -533,118 +356,34 @@ impl Run<'_> {
         }
         if !streams.is_empty() {
             for event in merge(streams) {
-                self.driver.observe(&event);
+                self.windows.observe(&event);
                 self.trace.write(&event)?;
             }
         }
         Ok(())
     }
 
-    /// Open and close windows that are due.
-    fn windows(&mut self, executor: &Executor) -> Result<(), RunError> {
-        if self.driver.is_empty() || self.driver.is_done() {
-            return Ok(());
-        }
-        let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
-        for action in self.driver.step(self.now_ps, instructions) {
-            match action {
-                WindowAction::Attach(window) => {
-                    let name = self.driver.spec(window).name.clone();
-                    self.note(Body::WindowOpen(name))?;
-                    self.attach(executor, window)?;
-                }
-                WindowAction::StartMeasuring(_) => {
-                    for n in 0..executor.len() {
-                        executor.with_node(n, |n| n.start_measuring());
-                    }
-                    self.measuring = true;
-                }
-                WindowAction::Detach(window) => self.detach(executor, window)?,
-            }
-        }
-        Ok(())
-    }
-
-    /// A host event into the trace.
-    fn note(&mut self, body: Body) -> Result<(), RunError> {
-        let stamp = Stamp {
-            time: self.now_ps,
-            instructions: 0,
-            vcpu: 0,
-        };
+    /// Events of the host into the trace.
+    fn note(&mut self, said: impl IntoIterator<Item = Body>) -> Result<(), RunError> {
+        let stamp = self.stamp();
         let mut events = Vec::new();
-        self.watches[0].assembler.host(body, stamp, &mut events);
+        for body in said {
+            let assembler = &mut self.watches[0].assembler;
+            assembler.host(body, stamp, &mut events);
+        }
         for event in events {
             self.trace.write(&event)?;
         }
         Ok(())
     }
 
-    fn places(&self) -> Vec<VcpuPlace> {
-        let topology = &self.config.topology;
-        let place = |p: nodescope_machine::topology::VcpuPlace| VcpuPlace {
-            core: (p.socket * topology.cores_per_socket + p.core) as u16,
-            socket: p.socket as u16,
-        };
-        topology.places().map(place).collect()
-    }
-
-    fn attach(&mut self, executor: &Executor, window: usize) -> Result<(), RunError> {
-        let places = self.places();
-        for n in 0..executor.len() {
-            let ranges: Vec<HomeRange> = executor.with_node(n, |n| {
-                let range = |r: &nodescope_memory::NumaRange| HomeRange {
-                    start: r.start,
-                    length: r.len,
-                    socket: r.node as u16,
-                };
-                n.ram().numa().iter().map(range).collect()
-            });
-            let model = build_model(&self.driver.spec(window).models, &places, &ranges)?;
-            executor.with_node(n, |n| n.attach(model));
+    /// Of what no vCPU has done.
+    fn stamp(&self) -> Stamp {
+        Stamp {
+            time: self.now_ps,
+            instructions: 0,
+            vcpu: 0,
         }
-        self.measuring = false;
-        Ok(())
-    }
-
-    fn detach(&mut self, executor: &Executor, window: usize) -> Result<(), RunError> {
-        let places = self.places();
-        let nodes = (0..executor.len())
-            .map(|index| {
-                let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
-                let owners = &self.watches[index].owners;
-                NodeRecord {
-                    node: index as u32,
-                    name: format!("node{index}"),
-                    frequency_hz: clock.hz,
-                    nominal_cpi_65536: self.config.nominal_cpi,
-                    vcpus: places.clone(),
-                    cycles: measurement.cycles,
-                    counters: measurement.counters,
-                    statistics: measurement.statistics,
-                    owners: measurement
-                        .activities
-                        .iter()
-                        .map(|a| owners.owner(a.cr3, a.function))
-                        .collect(),
-                }
-            })
-            .collect();
-        self.measuring = false;
-        let times = self.driver.times(window);
-        let spec = self.driver.spec(window).clone();
-        self.note(Body::WindowClose(spec.name.clone()))?;
-        self.records.push(WindowRecord {
-            name: spec.name.clone(),
-            spec,
-            triggered_ps: times.triggered_ps.unwrap_or(self.now_ps),
-            opened_ps: times.opened_ps.unwrap_or(self.now_ps),
-            measured_from_ps: times.measured_from_ps,
-            closed_ps: times.closed_ps.unwrap_or(self.now_ps),
-            complete: self.driver.is_complete(window),
-            nodes,
-        });
-        Ok(())
     }
 
     /// Close what is open and write what is known.
@@ -652,16 +391,11 @@ impl Run<'_> {
         let instructions: Vec<u64> = (0..executor.len())
             .map(|n| executor.with_node(n, |n| n.instructions()))
             .collect();
-        if let Some(WindowAction::Detach(window)) =
-            self.driver.stop(self.now_ps, instructions.iter().sum())
-        {
-            self.detach(executor, window)?;
-        }
-        let stamp = Stamp {
-            time: self.now_ps,
-            instructions: 0,
-            vcpu: 0,
-        };
+        let total = instructions.iter().sum();
+        let (windows, watches) = (&mut self.windows, &self.watches);
+        let said = windows.stop(executor, watches, self.now_ps, total);
+        self.note(said)?;
+        let stamp = self.stamp();
         let streams: Vec<Vec<Event>> = self
             .watches
             .iter_mut()
@@ -675,19 +409,13 @@ impl Run<'_> {
             self.trace.write(&event)?;
         }
         self.trace.finish()?;
-        let windows = WindowsFile {
-            version: WindowsFile::VERSION,
-            study: self.config.name.clone(),
-            study_id: self.config.study_id.clone(),
-            windows: self.records,
-            outcomes: self.driver.finish(),
-        };
-        windows.write(self.results.path(WindowsFile::NAME))?;
-        let unknown = self.driver.unknown_names().iter();
+        let unknown = self.windows.driver().unknown_names().iter();
         self.warnings
             .extend(unknown.map(|n| {
                 format!("the guest opened a window \"{n}\" that the study does not have")
             }));
+        let windows = self.windows.finish();
+        windows.write(self.results.path(WindowsFile::NAME))?;
         Ok(Outcome {
             ending: ending.cloned().unwrap_or(Ending::Interrupted),
             job_status: self.job_status,

@@ -1,0 +1,128 @@
+//! What users hear of a run, while it goes on and at its end.
+
+use nodescope_fabric::{CaptureError, PortCounts};
+use nodescope_machine::node::NodeError;
+use nodescope_trace::WriteError;
+use nodescope_window::{ModelError, RecordError, SpecFault, WindowsFile};
+use thiserror::Error;
+
+use crate::build::BuildError;
+use crate::results::ResultsError;
+
+/// What a cluster is doing, as users think of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Kernel and user land start.
+    Boot,
+    /// The job runs.
+    Job,
+    /// A window warms up.
+    WarmUp,
+    /// A window measures.
+    Window,
+    /// The job is over, nodes power off.
+    PowerOff,
+}
+
+/// Where a run stands.
+#[derive(Clone, Debug)]
+pub struct Progress {
+    /// Virtual time, picoseconds.
+    pub virtual_ps: u64,
+    /// Instructions retired by each node.
+    pub instructions: Vec<u64>,
+    /// What each node is doing.
+    pub phases: Vec<Phase>,
+    /// Name of the open window.
+    pub window: Option<String>,
+}
+
+/// Who watches a run. All calls come from the thread that called [`run`](crate::run()).
+pub trait Observer {
+    /// After every quantum.
+    fn progress(&mut self, progress: &dyn Fn() -> Progress);
+    /// A text for the user from a node.
+    fn message(&mut self, node: u32, text: &str);
+    /// Console output of a node.
+    fn console(&mut self, node: u32, bytes: &[u8]);
+    /// Bytes typed at a node's console since the last call.
+    fn typed(&mut self, _node: u32) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+/// How a run came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// All nodes powered off.
+    PoweredOff,
+    /// The user interrupted it.
+    Interrupted,
+    /// The study's time limit.
+    TimeLimit,
+    /// A guest kernel panicked: its last words.
+    GuestPanic {
+        /// Node.
+        node: u32,
+        /// The line that says so.
+        line: String,
+    },
+    /// A guest reset itself.
+    Reset {
+        /// Node.
+        node: u32,
+    },
+    /// Every vCPU of every node sleeps and nothing will wake one.
+    Hung,
+    /// Ranks of the MPI program wait for each other.
+    Deadlock {
+        /// Those that can never go on.
+        ranks: Vec<u32>,
+    },
+    /// Node 0 is off, but another node did not follow.
+    Stragglers {
+        /// The nodes that still ran.
+        nodes: Vec<u32>,
+    },
+}
+
+/// What a run left behind.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// How it ended.
+    pub ending: Ending,
+    /// Exit status of the job, where it ended.
+    pub job_status: Option<i32>,
+    /// Virtual time at the end, picoseconds.
+    pub virtual_ps: u64,
+    /// Instructions retired by each node.
+    pub instructions: Vec<u64>,
+    /// Network counts by node.
+    pub network: Vec<PortCounts>,
+    /// Windows and what became of them.
+    pub windows: WindowsFile,
+    /// Things the user should know: hypercalls that made no sense, windows of unknown names.
+    pub warnings: Vec<String>,
+}
+
+/// Why a run could not go on. What was recorded before is among the results.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum RunError {
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    #[error(transparent)]
+    Results(#[from] ResultsError),
+    #[error(transparent)]
+    Trace(#[from] WriteError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(transparent)]
+    Window(#[from] SpecFault),
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    #[error(transparent)]
+    Records(#[from] RecordError),
+}

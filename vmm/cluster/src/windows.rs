@@ -1,0 +1,182 @@
+//! Windows open and close between stretches of quanta: models are attached to all nodes, and what they counted is recorded.
+
+use nodescope_plugin_api::VcpuPlace;
+use nodescope_trace::{Body, Event};
+use nodescope_window::{
+    HomeRange, NodeRecord, Owners, WindowAction, WindowDriver, WindowRecord, WindowSpec,
+    WindowsFile, build_model,
+};
+
+use crate::config::ClusterConfig;
+use crate::executor::Executor;
+use crate::outcome::{Phase, RunError};
+use crate::watch::Watch;
+
+/// The windows of a run, and what those that have closed have measured.
+pub struct Windows<'a> {
+    config: &'a ClusterConfig,
+    driver: WindowDriver,
+    records: Vec<WindowRecord>,
+    measuring: bool,
+}
+
+impl<'a> Windows<'a> {
+    /// Those of the study; none is open.
+    pub fn new(config: &'a ClusterConfig) -> Result<Self, RunError> {
+        Ok(Self {
+            config,
+            driver: WindowDriver::new(config.windows.clone())?,
+            records: Vec::new(),
+            measuring: false,
+        })
+    }
+
+    /// What tells them when to open and to close.
+    pub fn driver(&self) -> &WindowDriver {
+        &self.driver
+    }
+
+    /// An event has been recorded.
+    pub fn observe(&mut self, event: &Event) {
+        self.driver.observe(event);
+    }
+
+    /// The open window, and what the nodes are doing in it.
+    pub fn open(&self) -> Option<(&WindowSpec, Phase)> {
+        let phase = match self.measuring {
+            true => Phase::Window,
+            false => Phase::WarmUp,
+        };
+        Some((self.driver.spec(self.driver.open()?), phase))
+    }
+
+    /// Open and close those that are due: what the trace is to say of it.
+    pub fn step(
+        &mut self,
+        executor: &Executor,
+        watches: &[Watch],
+        now_ps: u64,
+    ) -> Result<Vec<Body>, RunError> {
+        let mut said = Vec::new();
+        if self.driver.is_empty() || self.driver.is_done() {
+            return Ok(said);
+        }
+        let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
+        for action in self.driver.step(now_ps, instructions) {
+            match action {
+                WindowAction::Attach(window) => {
+                    self.attach(executor, window)?;
+                    said.push(Body::WindowOpen(self.driver.spec(window).name.clone()));
+                }
+                WindowAction::StartMeasuring(_) => {
+                    for n in 0..executor.len() {
+                        executor.with_node(n, |n| n.start_measuring());
+                    }
+                    self.measuring = true;
+                }
+                WindowAction::Detach(window) => {
+                    said.push(self.detach(executor, watches, window, now_ps));
+                }
+            }
+        }
+        Ok(said)
+    }
+
+    /// Close what is open at the end of the run: what the trace is to say of it.
+    pub fn stop(
+        &mut self,
+        executor: &Executor,
+        watches: &[Watch],
+        now_ps: u64,
+        instructions: u64,
+    ) -> Option<Body> {
+        match self.driver.stop(now_ps, instructions) {
+            Some(WindowAction::Detach(window)) => {
+                Some(self.detach(executor, watches, window, now_ps))
+            }
+            _ => None,
+        }
+    }
+
+    /// What all of them have measured, and what became of them.
+    pub fn finish(self) -> WindowsFile {
+        WindowsFile {
+            version: WindowsFile::VERSION,
+            study: self.config.name.clone(),
+            study_id: self.config.study_id.clone(),
+            windows: self.records,
+            outcomes: self.driver.finish(),
+        }
+    }
+
+    fn places(&self) -> Vec<VcpuPlace> {
+        let topology = &self.config.topology;
+        let place = |p: nodescope_machine::topology::VcpuPlace| VcpuPlace {
+            core: (p.socket * topology.cores_per_socket + p.core) as u16,
+            socket: p.socket as u16,
+        };
+        topology.places().map(place).collect()
+    }
+
+    fn attach(&mut self, executor: &Executor, window: usize) -> Result<(), RunError> {
+        let places = self.places();
+        for n in 0..executor.len() {
+            let ranges: Vec<HomeRange> = executor.with_node(n, |n| {
+                let range = |r: &nodescope_memory::NumaRange| HomeRange {
+                    start: r.start,
+                    length: r.len,
+                    socket: r.node as u16,
+                };
+                n.ram().numa().iter().map(range).collect()
+            });
+            let model = build_model(&self.driver.spec(window).models, &places, &ranges)?;
+            executor.with_node(n, |n| n.attach(model));
+        }
+        self.measuring = false;
+        Ok(())
+    }
+
+    fn detach(
+        &mut self,
+        executor: &Executor,
+        watches: &[Watch],
+        window: usize,
+        now_ps: u64,
+    ) -> Body {
+        let places = self.places();
+        let record = |(index, watch): (usize, &Watch)| {
+            let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
+            let owners: &Owners = &watch.owners;
+            let activities = measurement.activities.iter();
+            NodeRecord {
+                node: index as u32,
+                name: format!("node{index}"),
+                frequency_hz: clock.hz,
+                nominal_cpi_65536: self.config.nominal_cpi,
+                vcpus: places.clone(),
+                cycles: measurement.cycles,
+                counters: measurement.counters,
+                statistics: measurement.statistics,
+                owners: activities
+                    .map(|a| owners.owner(a.cr3, a.function))
+                    .collect(),
+            }
+        };
+        let nodes = watches.iter().enumerate().map(record).collect();
+        self.measuring = false;
+        let times = self.driver.times(window);
+        let spec = self.driver.spec(window).clone();
+        let name = spec.name.clone();
+        self.records.push(WindowRecord {
+            name: name.clone(),
+            spec,
+            triggered_ps: times.triggered_ps.unwrap_or(now_ps),
+            opened_ps: times.opened_ps.unwrap_or(now_ps),
+            measured_from_ps: times.measured_from_ps,
+            closed_ps: times.closed_ps.unwrap_or(now_ps),
+            complete: self.driver.is_complete(window),
+            nodes,
+        });
+        Body::WindowClose(name)
+    }
+}
