@@ -69,7 +69,7 @@ impl Report {
     }
 }
 
-/// What the node was given when it was taken in.
+/// What [`Executor::new`] gave the node.
 fn pace(node: &mut Node) -> &mut NodePace {
     node.pace().expect("every node of a cluster has one")
 }

@@ -39,7 +39,7 @@ pub struct Progress {
 
 /// Who watches a run. All calls come from the thread that called [`run`](crate::run()).
 pub trait Observer {
-    /// After every quantum.
+    /// After every stretch of quanta.
     fn progress(&mut self, progress: &dyn Fn() -> Progress);
     /// A text for the user from a node.
     fn message(&mut self, node: u32, text: &str);

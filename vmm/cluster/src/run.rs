@@ -121,8 +121,11 @@ impl Run<'_> {
         interrupted: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Ending>, RunError> {
-        let said = self.windows.step(executor, &self.watches, self.now_ps)?;
+        let mut said = Vec::new();
+        let (windows, watches) = (&mut self.windows, &self.watches);
+        let stepped = windows.step(executor, watches, self.now_ps, &mut said);
         self.note(said)?;
+        stepped?;
         for node in 0..executor.len() {
             let typed = observer.typed(node as u32);
             if !typed.is_empty() {

@@ -3,8 +3,8 @@
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
-    HomeRange, NodeRecord, Owners, WindowAction, WindowDriver, WindowRecord, WindowSpec,
-    WindowsFile, build_model,
+    HomeRange, NodeRecord, WindowAction, WindowDriver, WindowRecord, WindowSpec, WindowsFile,
+    build_model,
 };
 
 use crate::config::ClusterConfig;
@@ -17,7 +17,6 @@ pub struct Windows<'a> {
     config: &'a ClusterConfig,
     driver: WindowDriver,
     records: Vec<WindowRecord>,
-    measuring: bool,
 }
 
 impl<'a> Windows<'a> {
@@ -27,7 +26,6 @@ impl<'a> Windows<'a> {
             config,
             driver: WindowDriver::new(config.windows.clone())?,
             records: Vec::new(),
-            measuring: false,
         })
     }
 
@@ -43,43 +41,43 @@ impl<'a> Windows<'a> {
 
     /// The open window, and what the nodes are doing in it.
     pub fn open(&self) -> Option<(&WindowSpec, Phase)> {
-        let phase = match self.measuring {
-            true => Phase::Window,
-            false => Phase::WarmUp,
+        let window = self.driver.open()?;
+        let phase = match self.driver.times(window).measured_from_ps {
+            Some(_) => Phase::Window,
+            None => Phase::WarmUp,
         };
-        Some((self.driver.spec(self.driver.open()?), phase))
+        Some((self.driver.spec(window), phase))
     }
 
-    /// Open and close those that are due: what the trace is to say of it.
+    /// Open and close those that are due. What the trace is to say of it is added to `said`, also where a model then cannot be built.
     pub fn step(
         &mut self,
         executor: &Executor,
         watches: &[Watch],
         now_ps: u64,
-    ) -> Result<Vec<Body>, RunError> {
-        let mut said = Vec::new();
+        said: &mut Vec<Body>,
+    ) -> Result<(), RunError> {
         if self.driver.is_empty() || self.driver.is_done() {
-            return Ok(said);
+            return Ok(());
         }
         let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
         for action in self.driver.step(now_ps, instructions) {
             match action {
                 WindowAction::Attach(window) => {
-                    self.attach(executor, window)?;
                     said.push(Body::WindowOpen(self.driver.spec(window).name.clone()));
+                    self.attach(executor, window)?;
                 }
                 WindowAction::StartMeasuring(_) => {
                     for n in 0..executor.len() {
                         executor.with_node(n, |n| n.start_measuring());
                     }
-                    self.measuring = true;
                 }
                 WindowAction::Detach(window) => {
                     said.push(self.detach(executor, watches, window, now_ps));
                 }
             }
         }
-        Ok(said)
+        Ok(())
     }
 
     /// Close what is open at the end of the run: what the trace is to say of it.
@@ -118,7 +116,7 @@ impl<'a> Windows<'a> {
         topology.places().map(place).collect()
     }
 
-    fn attach(&mut self, executor: &Executor, window: usize) -> Result<(), RunError> {
+    fn attach(&self, executor: &Executor, window: usize) -> Result<(), RunError> {
         let places = self.places();
         for n in 0..executor.len() {
             let ranges: Vec<HomeRange> = executor.with_node(n, |n| {
@@ -132,7 +130,6 @@ impl<'a> Windows<'a> {
             let model = build_model(&self.driver.spec(window).models, &places, &ranges)?;
             executor.with_node(n, |n| n.attach(model));
         }
-        self.measuring = false;
         Ok(())
     }
 
@@ -146,7 +143,6 @@ impl<'a> Windows<'a> {
         let places = self.places();
         let record = |(index, watch): (usize, &Watch)| {
             let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
-            let owners: &Owners = &watch.owners;
             let activities = measurement.activities.iter();
             NodeRecord {
                 node: index as u32,
@@ -158,12 +154,11 @@ impl<'a> Windows<'a> {
                 counters: measurement.counters,
                 statistics: measurement.statistics,
                 owners: activities
-                    .map(|a| owners.owner(a.cr3, a.function))
+                    .map(|a| watch.owners.owner(a.cr3, a.function))
                     .collect(),
             }
         };
         let nodes = watches.iter().enumerate().map(record).collect();
-        self.measuring = false;
         let times = self.driver.times(window);
         let spec = self.driver.spec(window).clone();
         let name = spec.name.clone();

@@ -352,7 +352,7 @@ impl Node {
         self.board.pace = Some(pace);
     }
 
-    /// The same again, if it is of this kind.
+    /// Who was given to [`Node::set_pace`], if it is of this kind.
     pub fn pace<P: Pace>(&mut self) -> Option<&mut P> {
         let pace: &mut dyn Any = self.board.pace.as_deref_mut()?;
         pace.downcast_mut()
