@@ -21,6 +21,8 @@ pub mod page {
     pub const A: u64 = 0x20;
     /// Dirty.
     pub const D: u64 = 0x40;
+    /// A large page, in an entry of the table above the last (SDM vol. 3A §4.5.4).
+    pub const PS: u64 = 0x80;
     /// Global.
     pub const G: u64 = 0x100;
     /// No execute.
@@ -53,8 +55,24 @@ impl PageTables {
 
     /// Map a page in `memory`, which starts at physical address zero; the physical address of its table entry.
     pub fn map(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
+        self.enter(memory, linear, entry, &[39, 30, 21], 12)
+    }
+
+    /// The same for a page of 2 MiB.
+    pub fn map_large(&mut self, memory: &mut [u8], linear: u64, entry: u64) -> u64 {
+        self.enter(memory, linear, entry | page::PS, &[39, 30], 21)
+    }
+
+    fn enter(
+        &mut self,
+        memory: &mut [u8],
+        linear: u64,
+        entry: u64,
+        upper: &[u32],
+        last: u32,
+    ) -> u64 {
         let mut table = self.root;
-        for shift in [39, 30, 21] {
+        for shift in upper {
             let at = (table + (linear >> shift & 511) * 8) as usize;
             let mut word = [0; 8];
             word.copy_from_slice(&memory[at..at + 8]);
@@ -65,7 +83,7 @@ impl PageTables {
             }
             table = u64::from_le_bytes(word) & page::ADDRESS;
         }
-        let at = table + (linear >> 12 & 511) * 8;
+        let at = table + (linear >> last & 511) * 8;
         memory[at as usize..][..8].copy_from_slice(&entry.to_le_bytes());
         at
     }

@@ -10,7 +10,7 @@ use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
-use crate::filter::{Baseline, Isa, Position};
+use crate::filter::{Baseline, Isa, Mapped, Position};
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 
@@ -97,14 +97,17 @@ impl Cpu {
             // SAFETY: as in `load_slow`.
             return Ok(unsafe { host.cast::<T>().read_unaligned() });
         }
+        if len <= self.filter.room(linear) && self.known_for_both(linear, len).is_some() {
+            return self.load(linear);
+        }
         self.probe_write(linear, len)?;
-        if let Some(page) = self.cached_page(linear, Intent::Write).copied()
+        if let Some(page) = self.cached_page(linear, Intent::Write)
             && !page.host.is_null()
         {
             // The load must not take the page for one that cannot be written, and must go where the store will: the guest may have
             // changed the translation without saying so, which the check for writing has seen and what is known for reading has not.
             let place = self.place(&page, linear, len);
-            self.enter_page(&place, page.global());
+            self.enter_page(&place, &page);
             if self.attached {
                 self.filter.expect(linear, place.host as u64);
             }
@@ -112,10 +115,27 @@ impl Cpu {
         self.load(linear)
     }
 
-    fn enter_page(&mut self, place: &Place, global: bool) {
-        let host = place.host as u64;
-        self.filter
-            .enter_page(place.linear, place.physical, host, place.writable, global);
+    /// Let the filter know a page, and the large one that it is a part of.
+    fn enter_page(&mut self, place: &Place, page: &Page) {
+        let at = Mapped {
+            linear: place.linear,
+            physical: place.physical,
+            host: place.host as u64,
+            writable: place.writable,
+        };
+        if page.large() {
+            let region = &self.ram.regions()[page.region as usize];
+            let offset = (place.physical - region.start) as usize;
+            let mut large = at;
+            large.writable &= !region.code.large_page_has_code(offset);
+            self.filter.enter_large(&large, page.global());
+            if self.attached && large.writable == at.writable {
+                // While entries stand for lines, it is asked where the page's is not there.
+                self.filter.drop_part(place.linear);
+                return;
+            }
+        }
+        self.filter.enter_page(&at, page.global());
     }
 
     /// Where an access within a page of RAM goes.
@@ -269,7 +289,10 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     fn write_span_slow(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
-        self.probe_write(linear, len)?;
+        // As in translated code, the page tables are not asked where the filter knows the page to be writable.
+        if len > self.filter.room(linear) || self.known_page(linear, len, true).is_none() {
+            self.probe_write(linear, len)?;
+        }
         Ok(self.scratch.0.as_mut_ptr())
     }
 
@@ -371,7 +394,9 @@ impl Cpu {
     ) -> Result<Target, Trap> {
         let write = access == Access::Write;
         if let Some(place) = self.known_page(linear, len, write) {
-            self.touch_line(&place, access, extra);
+            if self.attached {
+                self.touch_line(&place, access, extra);
+            }
             return Ok(Target::Host(place.host));
         }
         let page =
@@ -388,7 +413,7 @@ impl Cpu {
                 self.notice_rewrites();
             }
         }
-        self.touch(&place, page.global(), access, extra);
+        self.touch(&place, &page, access, extra);
         Ok(Target::Host(place.host))
     }
 
@@ -406,18 +431,39 @@ impl Cpu {
         if len > self.filter.room(linear) {
             return None;
         }
-        if read != write
-            && let Some(place) = self.known_page(linear, len, write)
-        {
+        let known = if read && write {
+            self.known_for_both(linear, len)
+        } else {
+            self.known_page(linear, len, write)
+        };
+        if let Some(place) = known {
+            if !self.attached {
+                return Some(place.host);
+            }
             // The guest's data comes nearer while the model is asked.
             // SAFETY: a prefetch has no effect that a program could see.
             unsafe { _mm_prefetch::<_MM_HINT_T0>(place.host.cast()) };
-            // Translated code has asked all of the filter for the line.
-            let access = if write { Access::Write } else { Access::Read };
-            self.refer(isa, &place, access);
+            match (read, write) {
+                (true, true) => {
+                    self.touch_line(&place, Access::Read, false);
+                    self.touch_line(&place, Access::Write, false);
+                }
+                // Translated code has asked all of the filter for the line.
+                (_, false) => self.refer(isa, &place, Access::Read),
+                (_, true) => self.refer(isa, &place, Access::Write),
+            }
             return Some(place.host);
         }
         self.access_of_unknown_page(linear, len, read, write)
+    }
+
+    /// [`Cpu::quick_access`] where no model is attached and the filter knows the large page of an operand; None, and nothing done, elsewhere.
+    #[inline(always)]
+    pub fn place_in_large_page(&mut self, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
+        if len > self.filter.room(linear) {
+            return None;
+        }
+        self.known_page(linear, len, write).map(|place| place.host)
     }
 
     #[inline(never)]
@@ -429,7 +475,7 @@ impl Cpu {
         write: bool,
     ) -> Option<*mut u8> {
         let intent = if write { Intent::Write } else { Intent::Read };
-        let page = *self.cached_page(linear, intent)?;
+        let page = self.cached_page(linear, intent)?;
         if page.host.is_null() {
             return None;
         }
@@ -438,42 +484,52 @@ impl Cpu {
             // There is code.
             return None;
         }
-        let global = page.global();
         if self.attached && read && write {
             // As in `load_rmw_slow`.
             self.filter.expect(linear, place.host as u64);
         }
         if read {
-            self.touch(&place, global, Access::Read, false);
+            self.touch(&place, &page, Access::Read, false);
         }
         if write {
-            self.touch(&place, global, Access::Write, false);
+            self.touch(&place, &page, Access::Write, false);
         }
         Some(place.host)
     }
 
-    /// Where an access within one page and line goes, if the filter knows the page; while a model is attached, since else the
-    /// page itself is what is asked first.
+    /// Where an access within one page and line goes, if the filter knows the page or the large one that it is a part of. Without a model
+    /// the page itself was asked before, and is entered.
     #[inline(always)]
-    fn known_page(&self, linear: u64, len: usize, write: bool) -> Option<Place> {
-        if !self.attached {
-            return None;
-        }
-        let page = self.filter.page(linear, write)?;
-        let offset = linear & 0xfff;
+    fn known_page(&mut self, linear: u64, len: usize, write: bool) -> Option<Place> {
+        let page = if self.attached {
+            self.filter.page(linear, write)
+        } else {
+            self.filter.page_of_large(linear, write)
+        }?;
         Some(Place {
             linear,
-            physical: page.physical + offset,
-            host: (page.host + offset) as *mut u8,
+            physical: page.physical,
+            host: page.host as *mut u8,
             len,
-            writable: page.write == page.read,
+            writable: page.writable,
         })
+    }
+
+    /// The same for an operand that is read and then written, unless a line of the page is known elsewhere on the host: then the guest has
+    /// changed the translation without saying so, and the page is forgotten.
+    fn known_for_both(&mut self, linear: u64, len: usize) -> Option<Place> {
+        let place = self.known_page(linear, len, true)?;
+        if self.attached {
+            self.filter.expect(linear, place.host as u64);
+            self.filter.page(linear, true)?;
+        }
+        Some(place)
     }
 
     /// Take notice of a page, and of an access within one line of it.
     #[inline]
-    fn touch(&mut self, place: &Place, global: bool, access: Access, extra: bool) {
-        self.enter_page(place, global);
+    fn touch(&mut self, place: &Place, page: &Page, access: Access, extra: bool) {
+        self.enter_page(place, page);
         if self.attached {
             self.touch_line(place, access, extra);
         }

@@ -26,9 +26,8 @@ impl Cpu {
         // A set is less than a page: which one does not wait for the page's address.
         let oldest = self.filter.second.sets.oldest(isa, linear)?;
         let page = self.filter.page(linear, write)?;
-        let offset = linear & 0xfff;
-        let place = (page.host + offset) as *mut u8;
-        let (physical, writable) = (page.physical + offset, page.write == page.read);
+        let place = page.host as *mut u8;
+        let (physical, writable) = (page.physical, page.writable);
         // The guest's data comes nearer while the model is asked.
         // SAFETY: a prefetch has no effect that a program could see.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };

@@ -41,6 +41,8 @@ pub struct Page {
     global: bool,
     /// The dirty bit is known to be set.
     dirty: bool,
+    /// It is a part of a large page, of which 2 MiB lie in one piece on the host: regions of RAM consist of such pieces.
+    large: bool,
     /// [`PageTlb::epoch`] when it was walked; a page that is not global is valid only under the same.
     epoch: u32,
 }
@@ -55,15 +57,21 @@ const EMPTY: Page = Page {
     executable: false,
     global: false,
     dirty: false,
+    large: false,
     epoch: 0,
 };
 
-/// Entries of the page TLB.
+/// Entries of the page TLB, and of that for large pages.
 const SLOTS: usize = 8192;
+const LARGE_SLOTS: usize = 512;
+/// log2 of the bytes of what is kept there of large pages.
+const LARGE_SHIFT: u32 = 21;
 
 /// Direct-mapped cache of page walks.
 pub struct PageTlb {
     pages: Box<[Page]>,
+    /// Parts of 2 MiB of large pages, by their first addresses. None of them is in `pages`.
+    large_pages: Box<[Page]>,
     /// Advances when pages that are not global are dropped.
     epoch: u32,
     /// Large pages of which some 4 KiB may be cached anywhere: log2 of the size, and the linear address in such units. One
@@ -83,6 +91,7 @@ impl Default for PageTlb {
     fn default() -> Self {
         Self {
             pages: vec![EMPTY; SLOTS].into(),
+            large_pages: vec![EMPTY; LARGE_SLOTS].into(),
             epoch: 0,
             large: HashSet::new(),
             last_large: (0, 0),
@@ -94,6 +103,7 @@ impl PageTlb {
     /// Drop everything.
     pub fn flush_all(&mut self) {
         self.pages.fill(EMPTY);
+        self.large_pages.fill(EMPTY);
         self.large.clear();
         self.last_large = (0, 0);
     }
@@ -120,11 +130,52 @@ impl PageTlb {
         }
     }
 
-    /// Drop the translation of one page.
+    /// Drop the translation of one page, which is not in a large one.
     pub fn flush_page(&mut self, linear: u64) {
         let slot = &mut self.pages[(linear >> 12) as usize % SLOTS];
         if slot.tag == linear >> 12 {
             slot.tag = u64::MAX;
+        }
+    }
+
+    /// The page of an address, if it is there.
+    #[inline]
+    fn find(&self, linear: u64) -> Option<Page> {
+        let page = &self.pages[(linear >> 12) as usize % SLOTS];
+        if page.tag == linear >> 12 && self.is_current(page) {
+            return Some(*page);
+        }
+        let large = &self.large_pages[(linear >> LARGE_SHIFT) as usize % LARGE_SLOTS];
+        if large.tag == linear >> LARGE_SHIFT && self.is_current(large) {
+            let offset = linear & ((1 << LARGE_SHIFT) - 1) & !0xfff;
+            return Some(Page {
+                tag: linear >> 12,
+                physical: large.physical + offset,
+                host: large.host.wrapping_add(offset as usize),
+                ..*large
+            });
+        }
+        None
+    }
+
+    #[inline]
+    fn is_current(&self, page: &Page) -> bool {
+        page.global || page.epoch == self.epoch
+    }
+
+    fn enter(&mut self, linear: u64, page: Page) {
+        if page.large {
+            // It may have been a page by itself, of which the guest has not said that it is no more.
+            self.flush_page(linear);
+            let offset = linear & ((1 << LARGE_SHIFT) - 1) & !0xfff;
+            self.large_pages[(linear >> LARGE_SHIFT) as usize % LARGE_SLOTS] = Page {
+                tag: linear >> LARGE_SHIFT,
+                physical: page.physical - offset,
+                host: page.host.wrapping_sub(offset as usize),
+                ..page
+            };
+        } else {
+            self.pages[(linear >> 12) as usize % SLOTS] = page;
         }
     }
 }
@@ -148,13 +199,15 @@ impl Cpu {
     /// The translation of an address that is cached and permits an access at the current privilege; None where a walk would
     /// be needed or a fault raised. Changes nothing.
     #[inline]
-    pub fn cached_page(&self, linear: u64, intent: Intent) -> Option<&Page> {
-        let page = &self.tlb.pages[(linear >> 12) as usize % SLOTS];
-        (page.tag == linear >> 12
-            && (page.global || page.epoch == self.tlb.epoch)
-            && allowed(self, page, intent, self.cpl == 3)
-            && (intent != Intent::Write || page.dirty))
-            .then_some(page)
+    pub fn cached_page(&self, linear: u64, intent: Intent) -> Option<Page> {
+        self.cached(linear, intent, self.cpl == 3)
+    }
+
+    #[inline]
+    fn cached(&self, linear: u64, intent: Intent, user: bool) -> Option<Page> {
+        self.tlb.find(linear).filter(|page| {
+            allowed(self, page, intent, user) && (intent != Intent::Write || page.dirty)
+        })
     }
 
     /// Translate at a given privilege: descriptor tables and TSS are read as supervisor at any CPL.
@@ -165,17 +218,11 @@ impl Cpu {
         privilege: Privilege,
     ) -> Result<Page, Trap> {
         let user = privilege == Privilege::User;
-        let slot = (linear >> 12) as usize % SLOTS;
-        let page = self.tlb.pages[slot];
-        if page.tag == linear >> 12
-            && (page.global || page.epoch == self.tlb.epoch)
-            && allowed(self, &page, intent, user)
-            && (intent != Intent::Write || page.dirty)
-        {
+        if let Some(page) = self.cached(linear, intent, user) {
             return Ok(page);
         }
         let page = self.walk(linear, intent, user)?;
-        self.tlb.pages[slot] = page;
+        self.tlb.enter(linear, page);
         Ok(page)
     }
 
@@ -276,6 +323,7 @@ impl Cpu {
             }
             let offset = linear & ((1 << shift) - 1) & !0xfff;
             page.physical = (entry & pte::ADDRESS & !((1 << shift) - 1)) | offset;
+            page.large = level > 0;
             return Ok(self.page(page));
         }
     }
@@ -289,8 +337,11 @@ impl Cpu {
                 page.region = i as u32;
                 // SAFETY: `offset` lies within the region's mapping.
                 page.host = unsafe { r.host.add(offset as usize) };
+                return page;
             }
         }
+        // A device's.
+        page.large = false;
         page
     }
 
@@ -344,8 +395,14 @@ impl Page {
     pub fn write_ready(&self, cpu: &Cpu, privilege: Privilege) -> bool {
         self.dirty && allowed(cpu, self, Intent::Write, privilege == Privilege::User)
     }
+
     /// Whether it survives a CR3 write.
     pub fn global(&self) -> bool {
         self.global
+    }
+
+    /// Whether it is a part of a large page, which lies in one piece on the host.
+    pub fn large(&self) -> bool {
+        self.large
     }
 }

@@ -13,6 +13,9 @@ use vm_memory::bitmap::{Bitmap, BitmapSlice, NewBitmap, WithBitmapSlice};
 /// log2 of the granule in bytes.
 pub const GRANULE_SHIFT: u32 = 6;
 
+/// log2 of the bytes of a large page.
+const LARGE_SHIFT: u32 = 21;
+
 /// Rewritten pages that are remembered.
 const RECENT: usize = 32;
 
@@ -33,6 +36,8 @@ pub struct CodeMap(Arc<Region>);
 #[derive(Debug, Default)]
 struct Region {
     pages: Box<[Page]>,
+    /// Pages that hold code, in each 2 MiB.
+    with_code: Box<[AtomicU32]>,
     /// Times that a page went from holding no code to holding some.
     marks: AtomicU64,
     /// Times that code was written to.
@@ -62,6 +67,12 @@ impl CodeMap {
         self.0.pages[offset >> 12].mask.load(Ordering::Relaxed) != 0
     }
 
+    /// Whether any code was decoded from the 2 MiB, from a multiple of it on, that this offset lies in.
+    #[inline]
+    pub fn large_page_has_code(&self, offset: usize) -> bool {
+        self.0.with_code[offset >> LARGE_SHIFT].load(Ordering::Relaxed) != 0
+    }
+
     /// Record that code was decoded from `offset..offset + len` (within one page). Returns true if it is the page's
     /// first: whoever caches write permission for the page must drop it.
     pub fn mark(&self, offset: usize, len: usize) -> bool {
@@ -72,6 +83,7 @@ impl CodeMap {
             == 0;
         if first {
             self.0.marks.fetch_add(1, Ordering::Relaxed);
+            self.0.with_code[offset >> LARGE_SHIFT].fetch_add(1, Ordering::Relaxed);
         }
         first
     }
@@ -112,6 +124,7 @@ impl CodeMap {
                 page.generation.fetch_add(1, Ordering::Relaxed);
                 // All blocks of the page die with the generation, so all its marks go too; decoding sets them again.
                 page.mask.store(0, Ordering::Relaxed);
+                self.0.with_code[at >> LARGE_SHIFT].fetch_sub(1, Ordering::Relaxed);
                 let n = self.0.rewrites.fetch_add(1, Ordering::Relaxed);
                 self.0.recent[n as usize % RECENT].store((at >> 12) as u32, Ordering::Relaxed);
                 hit = true;
@@ -188,6 +201,9 @@ impl NewBitmap for CodeMap {
             .collect();
         Self(Arc::new(Region {
             pages,
+            with_code: (0..len.div_ceil(1 << LARGE_SHIFT))
+                .map(|_| AtomicU32::new(0))
+                .collect(),
             ..Region::default()
         }))
     }
@@ -208,6 +224,24 @@ mod tests {
         assert_eq!(map.generation(4096), 1);
         assert_eq!(map.generation(0), 0);
         assert!(!map.has_code(4096));
+    }
+
+    #[test]
+    fn a_large_page_has_code_until_all_its_pages_have_lost_theirs() {
+        let map = CodeMap::with_len(4 << 20);
+        assert!(!map.large_page_has_code(0));
+        for offset in [0x3000, 0x3040, 0x1f_5000] {
+            map.mark(offset, 16);
+        }
+        assert!(map.large_page_has_code(0x10_0000) && !map.large_page_has_code(2 << 20));
+        map.written(0x3080, 8);
+        map.written(0x3008, 8);
+        map.written(0x3048, 8);
+        assert!(map.large_page_has_code(0), "the other page's");
+        map.written(0x1f_5000, 1);
+        assert!(!map.large_page_has_code(0));
+        map.mark(0x3000, 1);
+        assert!(map.large_page_has_code(0x1f_ffff));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use nodescope_plugin_api::{
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Numa, NumaConfig};
 
-use super::guest::{USED, VCPUS};
+use super::guest::{LARGE, RAM, USED, VCPUS, WINDOW_PHYSICAL};
 use crate::random::Random;
 
 /// A model, and what it has changed in filters of vCPUs that do not run.
@@ -20,6 +20,8 @@ pub struct Caches {
     model: CacheModel,
     /// The filter may answer nothing.
     asks_always: bool,
+    /// See [`Description`].
+    intruded: u64,
     updates: [Vec<FilterUpdate>; VCPUS as usize],
 }
 
@@ -30,11 +32,13 @@ pub struct Description {
     places: Vec<VcpuPlace>,
     /// None: all of it is as far.
     memory: Option<NumaConfig>,
+    /// The first byte of what others refer to.
+    intruded: u64,
 }
 
 impl Description {
-    /// At random. Beside the guest's vCPUs there is one more, which only makes references ([`Caches::intrude`]).
-    pub fn random(r: &mut Random) -> Description {
+    /// At random, for a guest with or without large pages. Beside the guest's vCPUs there is one more, which only makes references ([`Caches::intrude`]).
+    pub fn random(r: &mut Random, large: bool) -> Description {
         let mut level = |sets: &[u64], ways: &[u32]| {
             let ways = r.pick(ways);
             LevelConfig::new(64 * r.pick(sets) * u64::from(ways), ways)
@@ -80,13 +84,16 @@ impl Description {
         };
         // Homes change within the guest's memory.
         let sockets = places.iter().map(|place| place.socket).max().unwrap_or(0) + 1;
-        let bytes = USED as u64 / u64::from(sockets) / 4096 * 4096;
+        let all = if large { RAM } else { USED as u64 };
+        let bytes = all / u64::from(sockets) / 4096 * 4096;
         Description {
             config,
             places,
             memory: r
                 .chance(800)
                 .then(|| NumaConfig::contiguous(sockets, bytes)),
+            // As much of it is data as where that lies below.
+            intruded: if large { LARGE - WINDOW_PHYSICAL } else { 0 },
         }
     }
 }
@@ -101,6 +108,7 @@ impl Caches {
             config,
             places,
             memory,
+            intruded,
         } = description;
         let memory: Box<dyn MemoryTimingModel> = match memory {
             Some(memory) => Box::new(Numa::new(memory).expect("a valid memory")),
@@ -109,6 +117,7 @@ impl Caches {
         Caches {
             model: CacheModel::new(config, places, memory).expect("a valid hierarchy"),
             asks_always,
+            intruded: *intruded,
             updates: Default::default(),
         }
     }
@@ -149,7 +158,7 @@ impl Caches {
                 privilege: Privilege::User,
                 access: r.pick(&[Access::Read, Access::Read, Access::Write, Access::Fetch]),
                 context: Context(0),
-                physical: r.below(USED as u64) & !7,
+                physical: self.intruded + (r.below(USED as u64) & !7),
                 linear: 0,
                 size: 8,
                 now: 0,

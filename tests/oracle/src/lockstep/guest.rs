@@ -1,8 +1,8 @@
 //! The guest's memory and its kernel.
 //!
 //! User pages lie where [`crate::layout`] has them, so that the cases of [`crate::generate`] aim at them. All RAM is mapped
-//! for the kernel once more in the upper half. Exceptions go on at the next multiple of [`STRIDE`] behind the failing
-//! instruction, where [`super::program`] has put code.
+//! for the kernel once more in the upper half. Some guests have both in pages of 2 MiB, and code in those of 4 KiB.
+//! Exceptions go on at the next multiple of [`STRIDE`] behind the failing instruction, where [`super::program`] has put code.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -15,13 +15,20 @@ use crate::bare::{self, PageTables};
 use crate::layout::{CODE, GS_BASE, PAGE, WINDOW, WINDOW_LEN, WRITABLE_LEN};
 
 /// Bytes of RAM.
-pub const RAM: u64 = 2 << 20;
+pub const RAM: u64 = 4 << 20;
 /// Bytes of RAM that the guest uses.
 pub const USED: usize = 0x2_8000;
+/// Where the data lies in guests that have large pages: that page has no code.
+pub const LARGE: u64 = 2 << 20;
+/// What programs reach of it most, and of what lies half a page further: see [`WINDOW_ALIAS`].
+pub const LARGE_USED: [(u64, usize); 2] = [(LARGE, 0x8000), (LARGE + 0x10_0000, 0x8000)];
 /// Code: four pages.
 pub const CODE_LEN: usize = 4 * PAGE as usize;
 /// The same memory as [`CODE`] at another address.
 pub const ALIAS: u64 = CODE + 0x10_0000;
+/// The same memory again as data, in a large page, in guests that have these.
+pub const CODE_AS_DATA: u64 = LARGE_AS_DATA + CODE_PHYSICAL;
+const LARGE_AS_DATA: u64 = 0x3800_0000;
 /// A page that is a device's.
 pub const DEVICE: u64 = 0x5000_0000;
 /// Distance of the places where programs go on after an exception.
@@ -40,8 +47,9 @@ const KERNEL_DATA: u64 = 0x1_3000;
 const KERNEL_STACK: u64 = 0x1_6000;
 /// Where [`CODE`] lies.
 pub const CODE_PHYSICAL: u64 = 0x1_8000;
-const WINDOW_PHYSICAL: u64 = 0x2_0000;
-/// The data pages again, as they are at first.
+/// Where [`WINDOW`] does.
+pub const WINDOW_PHYSICAL: u64 = 0x2_0000;
+/// The data pages again, as they are at first; in guests that have large pages, other memory.
 pub const WINDOW_ALIAS: u64 = WINDOW + 0x10_0000;
 const DEVICE_PHYSICAL: u64 = 0xd000_0000;
 /// Other memory for a page of code or data lies behind the four pages.
@@ -80,33 +88,41 @@ pub enum Start {
 pub struct Image {
     /// [`USED`] bytes.
     pub bytes: Vec<u8>,
+    /// What lies at [`LARGE`].
+    pub large: Vec<u8>,
     /// Physical addresses of the table entries that the kernel changes.
     pub entries: [u64; 8],
 }
 
 impl Image {
-    /// Tables and kernel; `window` are the contents of the data pages.
+    /// Tables and kernel; `window` are the contents of the data pages. `large`: these and the kernel's are pages of 2 MiB.
     ///
     /// # Errors
     /// The assembler's.
-    pub fn new(window: &[u8]) -> Result<Self, IcedError> {
+    pub fn new(window: &[u8], large: bool) -> Result<Self, IcedError> {
         let mut image = Self {
             bytes: vec![0; USED],
+            large: if large { window.to_vec() } else { Vec::new() },
             entries: [0; 8],
         };
         let mut tables = PageTables::new(TABLES);
         let memory = &mut image.bytes;
+        let mut entries = [KERNEL_DATA + NO_ENTRY; 8];
+        if large {
+            tables.map_large(memory, KERNEL, P | W | A | D | G);
+            tables.map_large(memory, LARGE_AS_DATA, P | W | U | NX);
+            entries[5] = tables.map_large(memory, WINDOW, LARGE | P | W | U | NX);
+        }
         let mut map = |linear, entry| tables.map(memory, linear, entry);
-        for at in (0..USED as u64).step_by(PAGE as usize) {
+        for at in (0..if large { 0 } else { USED as u64 }).step_by(PAGE as usize) {
             map(KERNEL + at, at | P | W | A | D | G);
         }
-        let mut entries = [0; 8];
         for k in 0..CODE_LEN as u64 / PAGE {
             let physical = CODE_PHYSICAL + k * PAGE;
             entries[k as usize] = map(CODE + k * PAGE, physical | P | W | U | A | D);
             map(ALIAS + k * PAGE, physical | P | U | A | D);
         }
-        for k in 0..WINDOW_LEN as u64 / PAGE {
+        for k in 0..if large { 0 } else { WINDOW_LEN as u64 / PAGE } {
             let write = if k < WRITABLE_LEN as u64 / PAGE { W } else { 0 };
             let bits = P | U | NX | write | if k == 1 { 0 } else { A | D };
             entries[4 + k as usize] = map(WINDOW + k * PAGE, (WINDOW_PHYSICAL + k * PAGE) | bits);
@@ -213,6 +229,10 @@ pub fn cpuid() -> CpuidTable {
 /// Offsets in the kernel's data: counts of exceptions by vector come first.
 const DEFAULT_MXCSR: u64 = 0x900;
 const SYSTEM_CALL: u64 = 0x908;
+/// What the kernel changes in place of the entry of a page that is not there.
+const NO_ENTRY: u64 = 0x910;
+/// Memory of the kernel that it does not use itself.
+pub const KERNEL_SPARE: u64 = KERNEL + KERNEL_DATA + 0xa00;
 
 /// The kernel's code, the addresses of its 256 handlers and that of its system call; `entries` are the table entries of
 /// the pages of code and of data.

@@ -2,7 +2,10 @@
 
 use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
-use super::guest::{ALIAS, CODE_LEN, COMPATIBLE_CS, DEVICE, STRIDE, USER_CS, WINDOW_ALIAS};
+use super::guest::{
+    ALIAS, CODE_AS_DATA, CODE_LEN, COMPATIBLE_CS, DEVICE, KERNEL_SPARE, STRIDE, USER_CS,
+    WINDOW_ALIAS,
+};
 use crate::catalogue::Group;
 use crate::generate::Generator;
 use crate::layout::{CODE, PAGE, WINDOW, WRITABLE_LEN};
@@ -35,6 +38,8 @@ pub struct Writer {
     pub strings: bool,
     /// Programs use whole vector registers, and clear their upper halves, often.
     pub widths: bool,
+    /// The guest has large pages.
+    pub large: bool,
 }
 
 impl Default for Writer {
@@ -49,6 +54,7 @@ impl Default for Writer {
             changes_mode: false,
             strings: false,
             widths: false,
+            large: false,
         }
     }
 }
@@ -66,13 +72,17 @@ fn absolute(code: &mut Vec<u8>, reg: u8, address: u64) {
 }
 
 /// Operands at one base, or base and index, as a structure's fields are; with accidents in between.
-fn fields(code: &mut Vec<u8>, starts: &[u64], r: &mut Random) {
+fn fields(code: &mut Vec<u8>, starts: &[u64], large: bool, r: &mut Random) {
     let (base, index) = (r.below(16) as u8, r.below(16) as u8);
     let index = (index & 15 != 4 && r.chance(300)).then_some(index);
     let near = r.pick(&[0, 8, 64, 0x800, 0xf40, 0xfe0]) + r.below(64);
     let to = match r.below(16) {
         0 => DEVICE + near,
-        1 => r.pick(starts),
+        1 => match r.pick(starts) {
+            at if large && r.chance(600) => at - CODE + CODE_AS_DATA,
+            at => at,
+        },
+        2 if large && r.chance(600) => KERNEL_SPARE,
         2 => r.next(),
         page => WINDOW + (page % 6) * PAGE + near,
     };
@@ -553,7 +563,7 @@ impl Writer {
                 }
                 11 | 12 => {
                     for _ in 0..1 + r.below(3) {
-                        fields(&mut code, starts, r);
+                        fields(&mut code, starts, self.large, r);
                     }
                 }
                 13 | 14 => stride(&mut code, r),

@@ -109,9 +109,14 @@ struct Side {
 
 impl Side {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the first region starts at address zero and is larger; it is written only while the vCPU runs or by
+        self.memory(0, guest::USED)
+    }
+
+    fn memory(&self, from: u64, len: usize) -> &[u8] {
+        assert!(from + len as u64 <= guest::RAM);
+        // SAFETY: the first region starts at address zero and is as large as RAM; it is written only while the vCPU runs or by
         // `Ram::write`, neither of which happens while `self` is borrowed.
-        unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host, guest::USED) }
+        unsafe { std::slice::from_raw_parts(self.ram.regions()[0].host.add(from as usize), len) }
     }
 
     /// The table entries that the kernel changes, without the bits that processors set.
@@ -124,7 +129,8 @@ impl Side {
     }
 
     /// Make memory what it is in `image`.
-    fn reset(&self, image: &[u8]) {
+    fn reset(&self, image: &[u8], large: &[u8]) {
+        assert!(self.ram.write(guest::LARGE, large));
         for (k, page) in image.chunks(4096).enumerate() {
             if self.bytes()[k * 4096..][..page.len()] != *page {
                 assert!(self.ram.write(k as u64 * 4096, page));
@@ -148,7 +154,8 @@ pub fn run(
     let mut tally = Tally::default();
     let mut writer = Writer::default();
     let window = window();
-    let base = Image::new(&window).map_err(|e| Box::new(e.into()))?;
+    let image = |large| Image::new(&window, large).map_err(|e| Box::new(Failure::from(e)));
+    let bases = [image(false)?, image(true)?];
     for seed in from..from.saturating_add(count) {
         if time.is_some_and(|t| start.elapsed() >= t) {
             break;
@@ -157,10 +164,11 @@ pub fn run(
         tally.seeds += 1;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
         let mut pair = Pair::new(kind, seed).map_err(|e| Box::new(e.into()))?;
-        let Err(place) = pair.run(&mut writer, &base, &mut tally, None) else {
+        let base = &bases[usize::from(pair.large)];
+        let Err(place) = pair.run(&mut writer, base, &mut tally, None) else {
             continue;
         };
-        let what = narrow(kind, seed, &mut writer, &base, &place);
+        let what = narrow(kind, seed, &mut writer, base, &place);
         return Err(Box::new(Failure::Differ {
             kind,
             seed,
@@ -269,6 +277,8 @@ struct Pair {
     time_passes: bool,
     /// See [`Writer::strings`].
     strings: bool,
+    /// The guest has large pages. Other seeds mean what they meant before there were any.
+    large: bool,
     /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
     /// long those are, so that all other seeds mean what they meant before there were any.
     turns: Option<Random>,
@@ -331,6 +341,7 @@ impl Pair {
             walks: false,
             time_passes: cpi >= 1 << 15,
             strings: seed.is_multiple_of(5),
+            large: seed % 4 == 3,
             turns: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             turn: 0,
             configuration: format!(
@@ -362,6 +373,7 @@ impl Pair {
             let r = &mut self.random;
             writer.changes_mode = self.kind == Kind::Node;
             writer.strings = self.strings;
+            writer.large = self.large;
             writer.widths = self.turns.is_some() && Group::Avx.missing().is_empty();
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
@@ -385,7 +397,7 @@ impl Pair {
             let states: Vec<_> = (0..self.vcpus()).map(|n| self.start(n, base)).collect();
             self.attach();
             for side in &mut self.sides {
-                side.reset(&image);
+                side.reset(&image, &base.large);
                 side.machine.log.clear();
                 for (vcpu, state) in side.vcpus.iter_mut().zip(&states) {
                     let mut state = state.clone();
@@ -460,8 +472,8 @@ impl Pair {
                 instruction_ways: r.pick(&[1, 2, 8, 16]),
             }
         });
-        let real =
-            (geometry.is_some() && self.kind == Kind::Caches).then(|| Description::random(r));
+        let real = (geometry.is_some() && self.kind == Kind::Caches)
+            .then(|| Description::random(r, self.large));
         // Other programs change where a page lies without saying so, and who has a filter may notice later.
         let mut asks_always = real.is_some() && self.walks && r.chance(500);
         for side in &mut self.sides {
@@ -699,15 +711,20 @@ impl Pair {
                 event(y)
             );
         }
-        if a.bytes() != b.bytes() {
-            let at = a.bytes().iter().zip(b.bytes()).position(|(x, y)| x != y);
-            let at = at.unwrap_or_default();
-            let _ = writeln!(
-                text,
-                "\n  memory at {at:#x}: interpreted {:02x?}, translated {:02x?}",
-                &a.bytes()[at..(at + 16).min(guest::USED)],
-                &b.bytes()[at..(at + 16).min(guest::USED)]
-            );
+        let large: &[_] = if self.large { &guest::LARGE_USED } else { &[] };
+        for &(from, len) in [(0, guest::USED)].iter().chain(large) {
+            let (x, y) = (a.memory(from, len), b.memory(from, len));
+            if x != y {
+                let at = x.iter().zip(y).position(|(x, y)| x != y);
+                let at = at.unwrap_or_default();
+                let _ = writeln!(
+                    text,
+                    "\n  memory at {:#x}: interpreted {:02x?}, translated {:02x?}",
+                    from + at as u64,
+                    &x[at..(at + 16).min(len)],
+                    &y[at..(at + 16).min(len)]
+                );
+            }
         }
         (!text.is_empty()).then_some(text)
     }

@@ -11,10 +11,15 @@ const PAGES: usize = 2048;
 /// Slots for lines, for each privilege. Those of user and kernel for one set are neighbours, in one line of the host, but for
 /// lines of the model that are as small as an entry.
 const LINES: usize = 128;
-/// First slots of lines: those of pages come before.
-const FIRST_LINE: usize = 2 * PAGES;
+/// Slots for large pages, for each privilege: as much memory as a program may want to go through at random.
+const LARGE_PAGES: usize = 512;
+/// First slots of large pages, and of lines: those of pages come before.
+const FIRST_LARGE: usize = 2 * PAGES;
+const FIRST_LINE: usize = FIRST_LARGE + 2 * LARGE_PAGES;
 /// Words of a bit for each page's slot.
 const WORDS: usize = FIRST_LINE / 64;
+/// Words of a bit for each of these.
+const GROUPS: usize = WORDS.div_ceil(64);
 /// All slots.
 const SLOTS: usize = FIRST_LINE + 2 * LINES;
 
@@ -40,6 +45,17 @@ const EMPTY: Entry = Entry {
     physical: 0,
 };
 
+/// An address of a page that loads and stores may touch.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapped {
+    pub linear: u64,
+    pub physical: u64,
+    /// Where it is on the host.
+    pub host: u64,
+    /// Writes need no other look.
+    pub writable: bool,
+}
+
 /// What loads and stores ask first: pages or, while a model is attached, lines. Pages are kept then, too: where a line is
 /// missing, its page usually is not.
 #[repr(C)]
@@ -63,7 +79,7 @@ pub struct DataFilter {
     /// Pages that were entered, one bit for each: those that do not survive a change of address space, and global ones.
     entered: [[u64; WORDS]; 2],
     /// Words of these that have any, a bit for each.
-    any_entered: [[u64; WORDS / 64]; 2],
+    any_entered: [[u64; GROUPS]; 2],
     /// The model allows one entry only.
     single: bool,
     /// All lines of each set.
@@ -102,8 +118,9 @@ fn bits(mut word: u64) -> impl Iterator<Item = usize> {
 const LOCAL: usize = 0;
 const GLOBAL: usize = 1;
 
-/// log2 of the size of a page.
+/// log2 of the size of a page, and of a large one.
 const PAGE_SHIFT: u32 = 12;
+const LARGE_SHIFT: u32 = 21;
 
 impl Default for DataFilter {
     fn default() -> Self {
@@ -117,7 +134,7 @@ impl Default for DataFilter {
             privilege: 1,
             entries: [EMPTY; SLOTS],
             entered: [[0; WORDS]; 2],
-            any_entered: [[0; WORDS / 64]; 2],
+            any_entered: [[0; GROUPS]; 2],
             single: false,
             second: SecondLevel::default(),
         };
@@ -140,6 +157,18 @@ impl DataFilter {
         PAGE_SHIFT - ENTRY_SHIFT,
         ((PAGES - 1) << ENTRY_SHIFT) as u32,
     );
+    /// The same of large pages: their offset is from the entries of pages of that privilege, after this is added.
+    pub const LARGE_INDEX: (u32, u32) = (
+        LARGE_SHIFT - ENTRY_SHIFT,
+        ((LARGE_PAGES - 1) << ENTRY_SHIFT) as u32,
+    );
+    /// Offsets of user's and the kernel's large pages from the first entry, in bytes.
+    pub const LARGE_PAGES: [usize; 2] = [
+        FIRST_LARGE << ENTRY_SHIFT,
+        (FIRST_LARGE + LARGE_PAGES) << ENTRY_SHIFT,
+    ];
+    /// Bytes of a page, and of a large one.
+    pub const PAGE_SIZES: [u64; 2] = [1 << PAGE_SHIFT, 1 << LARGE_SHIFT];
 
     /// What [`DataFilter::set_privilege`] sets where entries stand for pages: offsets of fields, and their values.
     pub const fn of_privilege_without_model(kernel: bool) -> [(usize, i32); 2] {
@@ -208,11 +237,20 @@ impl DataFilter {
         (linear >> PAGE_SHIFT) as usize % PAGES + (self.privilege & 1) * PAGES
     }
 
+    /// The same of its large page.
+    #[inline(always)]
+    fn large_slot(&self, linear: u64) -> usize {
+        let slot = (linear >> LARGE_SHIFT) as usize % LARGE_PAGES;
+        FIRST_LARGE + slot + (self.privilege & 1) * LARGE_PAGES
+    }
+
     /// The base address of an empty slot: it is not canonical, and it belongs to another slot, so that no address, not even
     /// one that is not canonical, hits.
     fn nowhere(&self, slot: usize) -> u64 {
-        let (slot, shift) = if slot < FIRST_LINE {
+        let (slot, shift) = if slot < FIRST_LARGE {
             (slot, PAGE_SHIFT)
+        } else if slot < FIRST_LINE {
+            (slot - FIRST_LARGE, LARGE_SHIFT)
         } else {
             (slot >> u32::from(self.pairs()), self.shift)
         };
@@ -264,7 +302,7 @@ impl DataFilter {
     }
 
     fn flush_pages(&mut self, kind: usize) {
-        for group in 0..WORDS / 64 {
+        for group in 0..GROUPS {
             for word in bits(std::mem::take(&mut self.any_entered[kind][group])) {
                 let word = 64 * group + word;
                 for slot in bits(std::mem::take(&mut self.entered[kind][word])) {
@@ -293,7 +331,8 @@ impl DataFilter {
     /// Drop what belongs to one page.
     pub fn flush_page(&mut self, linear: u64) {
         let slot = (linear >> PAGE_SHIFT) as usize % PAGES;
-        for slot in [slot, slot + PAGES] {
+        let large = FIRST_LARGE + (linear >> LARGE_SHIFT) as usize % LARGE_PAGES;
+        for slot in [slot, slot + PAGES, large, large + LARGE_PAGES] {
             self.entries[slot] = self.empty(slot);
         }
         if self.of_lines {
@@ -388,22 +427,40 @@ impl DataFilter {
     }
 
     /// Enter the page of an address.
-    pub fn enter_page(
-        &mut self,
-        linear: u64,
-        physical: u64,
-        host: u64,
-        writable: bool,
-        global: bool,
-    ) {
+    pub fn enter_page(&mut self, at: &Mapped, global: bool) {
+        self.enter_unit(self.page_slot(at.linear), PAGE_SHIFT, at, global);
+    }
+
+    /// Enter the large page of an address, all of which lies in one piece on the host; `at.writable` is said of all of it. While entries
+    /// stand for lines, parts of a large page that may be written are not known beside it, so that all who ask find the same.
+    pub fn enter_large(&mut self, at: &Mapped, global: bool) {
+        let slot = self.large_slot(at.linear);
+        let first = at.linear >> LARGE_SHIFT << LARGE_SHIFT;
+        if self.of_lines && at.writable && self.entries[slot].write != first {
+            for part in (first..=first | ((1 << LARGE_SHIFT) - 1)).step_by(1 << PAGE_SHIFT) {
+                self.drop_part(part);
+            }
+        }
+        self.enter_unit(slot, LARGE_SHIFT, at, global);
+    }
+
+    /// Forget a page of the current privilege that is a part of a large one.
+    pub fn drop_part(&mut self, linear: u64) {
         let slot = self.page_slot(linear);
-        let offset = linear & ((1 << PAGE_SHIFT) - 1);
-        let tag = linear - offset;
+        if self.entries[slot].read == linear >> PAGE_SHIFT << PAGE_SHIFT {
+            self.entries[slot] = self.empty(slot);
+        }
+    }
+
+    #[inline(always)]
+    fn enter_unit(&mut self, slot: usize, shift: u32, at: &Mapped, global: bool) {
+        let offset = at.linear & ((1 << shift) - 1);
+        let tag = at.linear - offset;
         self.entries[slot] = Entry {
             read: tag,
-            write: if writable { tag } else { self.nowhere(slot) },
-            host: host - offset,
-            physical: physical - offset,
+            write: if at.writable { tag } else { self.nowhere(slot) },
+            host: at.host - offset,
+            physical: at.physical - offset,
         };
         let bit = 1 << (slot % 64);
         let (kind, other) = if global {
@@ -416,12 +473,34 @@ impl DataFilter {
         self.entered[other][slot / 64] &= !bit;
     }
 
-    /// The page of an address, if it was entered and permits the access.
+    /// The page of an address, or the large one, if it was entered and permits the access.
     #[inline(always)]
-    pub fn page(&self, linear: u64, write: bool) -> Option<&Entry> {
-        let entry = &self.entries[self.page_slot(linear)];
-        let tag = linear >> PAGE_SHIFT << PAGE_SHIFT;
-        (tag == if write { entry.write } else { entry.read }).then_some(entry)
+    pub fn page(&self, linear: u64, write: bool) -> Option<Mapped> {
+        self.mapped(self.page_slot(linear), PAGE_SHIFT, linear, write)
+            .or_else(|| self.mapped(self.large_slot(linear), LARGE_SHIFT, linear, write))
+    }
+
+    /// The same where entries of pages are what is asked first, and the page's did not permit the access: it is entered.
+    #[inline(always)]
+    pub fn page_of_large(&mut self, linear: u64, write: bool) -> Option<Mapped> {
+        let slot = self.large_slot(linear);
+        let at = self.mapped(slot, LARGE_SHIFT, linear, write)?;
+        let global = self.entered[GLOBAL][slot / 64] & 1 << (slot % 64) != 0;
+        self.enter_page(&at, global);
+        Some(at)
+    }
+
+    #[inline(always)]
+    fn mapped(&self, slot: usize, shift: u32, linear: u64, write: bool) -> Option<Mapped> {
+        let entry = &self.entries[slot];
+        let offset = linear & ((1 << shift) - 1);
+        let tag = if write { entry.write } else { entry.read };
+        (tag == linear - offset).then(|| Mapped {
+            linear,
+            physical: entry.physical + offset,
+            host: entry.host + offset,
+            writable: entry.write == entry.read,
+        })
     }
 
     /// A model has answered a reference: enter the line of an address, with what the model permits. `writable`: the page

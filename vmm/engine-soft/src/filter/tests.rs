@@ -1,6 +1,6 @@
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege, Side};
 
-use super::{Baseline, DataFilter};
+use super::{Baseline, DataFilter, Mapped};
 
 /// A page that is known must not answer for a line that the model has not seen, whatever the line's size.
 #[test]
@@ -15,7 +15,13 @@ fn pages_do_not_answer_for_lines_as_large_as_pages() {
             instruction_ways: 1,
         }));
         let linear = 0x5000;
-        filter.enter_page(linear, 0x9000, 0x10_0000, true, false);
+        let at = Mapped {
+            linear,
+            physical: 0x9000,
+            host: 0x10_0000,
+            writable: true,
+        };
+        filter.enter_page(&at, false);
         assert!(filter.page(linear, true).is_some());
         let entry = *filter.entry(linear);
         assert_eq!(filter.hit(entry.read, linear, 8), None, "{line_shift}");
@@ -228,4 +234,78 @@ fn another_shape_knows_nothing() {
             }
         }
     }
+}
+
+/// What is known of a large page answers for all of it, until it is dropped as pages are.
+#[test]
+fn large_pages_answer_for_their_parts() {
+    let part = Mapped {
+        linear: 0x40_5008,
+        physical: 0x80_5008,
+        host: 0x7000_0040_5008,
+        writable: true,
+    };
+    let other = 0x5f_f123;
+    for global in [false, true] {
+        let mut filter = DataFilter::default();
+        filter.enter_large(&part, global);
+        let found = filter.page(other, true).expect("a part of it");
+        assert_eq!((found.linear, found.physical), (other, 0x9f_f123));
+        assert_eq!((found.host, found.writable), (0x7000_005f_f123, true));
+        // Before it, behind it, and where 512 large pages later the same slot is asked.
+        for elsewhere in [0x3f_ffff, 0x60_0000, other + (512 << 21)] {
+            assert!(filter.page(elsewhere, false).is_none(), "{elsewhere:#x}");
+        }
+        filter.set_privilege(Privilege::User);
+        assert!(filter.page(other, false).is_none());
+        filter.set_privilege(Privilege::Kernel);
+
+        // Without a model the part becomes a page that is asked first, and is dropped as the large one is.
+        let hits = |filter: &DataFilter, base: u64| filter.hit(base, other, 1).is_some();
+        assert!(!hits(&filter, filter.entry(other).write));
+        assert!(filter.page_of_large(other, true).is_some());
+        assert!(hits(&filter, filter.entry(other).write));
+        filter.drop_writes();
+        assert!(!hits(&filter, filter.entry(other).write));
+        assert!(filter.page_of_large(other, true).is_none());
+        assert!(!filter.page_of_large(other, false).expect("reads").writable);
+        filter.flush_local();
+        assert_eq!(hits(&filter, filter.entry(other).read), global);
+        assert_eq!(filter.page(other - 0x1000, false).is_some(), global);
+        filter.flush();
+        assert!(filter.page(other, false).is_none());
+
+        filter.enter_large(&part, global);
+        filter.flush_page(other);
+        assert!(filter.page(part.linear, false).is_none());
+    }
+}
+
+/// While entries stand for lines, nobody finds a page that could not be written where its large page may be.
+#[test]
+fn parts_are_forgotten_when_a_large_page_may_be_written() {
+    let mut filter = of_pairs_in(6);
+    let part = Mapped {
+        linear: 0x40_5008,
+        physical: 0x80_5008,
+        host: 0x7000_0040_5008,
+        writable: false,
+    };
+    let beside = Mapped {
+        linear: 0x60_0008,
+        ..part
+    };
+    filter.enter_large(&part, false);
+    filter.enter_page(&part, false);
+    filter.enter_page(&beside, false);
+    assert!(!filter.page(part.linear, false).expect("read-only").writable);
+    let writable = Mapped {
+        linear: part.linear + 0x3000,
+        physical: part.physical + 0x3000,
+        host: part.host + 0x3000,
+        writable: true,
+    };
+    filter.enter_large(&writable, false);
+    assert!(filter.page(part.linear, false).expect("a part").writable);
+    assert!(!filter.page(beside.linear, false).expect("another").writable);
 }

@@ -163,11 +163,16 @@ unsafe extern "sysv64" fn short_access(cpu: *mut Cpu, what: u32) -> *mut u8 {
     if read == write {
         return std::ptr::null_mut();
     }
+    let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
+    if !cpu.attached {
+        let place = cpu.place_in_large_page(linear, len, write);
+        cpu.native.activity.misses += u64::from(place.is_some());
+        return place.unwrap_or(std::ptr::null_mut());
+    }
     let count = cpu.arrive_at_head(what);
     let stall = cpu.stall;
     // SAFETY: the caller's promise.
     let isa = unsafe { Avx2::assume() };
-    let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
     let Some(place) = cpu.short_access(isa, linear, len, write) else {
         return std::ptr::null_mut();
     };

@@ -134,6 +134,10 @@ pub struct Native {
     spill: u64,
     /// The address of an access whose look-up missed.
     linear: u64,
+    /// While a miss is served by the model's tables: the host address of the line, and the offset of the entry of its page among those of the
+    /// privilege.
+    line_host: u64,
+    page: u64,
     /// Host addresses of spans (`share.rs`), 0 where operands are looked up by themselves.
     kept: [u64; share::KEPT],
     /// Ways of misses in machine code, or zero.
@@ -325,6 +329,8 @@ impl Native {
             vectors_wide: 0,
             spill: 0,
             linear: 0,
+            line_host: 0,
+            page: 0,
             kept: [0; share::KEPT],
             ways: tables::Ways::default(),
             tables: None,

@@ -148,21 +148,10 @@ impl Way<'_> {
         let half = |kernel: bool| ENTRIES + DataFilter::LINES[usize::from(kernel)];
         let (own, other) = (half(self.kernel), half(!self.kernel));
         let (host, page, tag, writes) = (RBX, R11, R10, RDX);
-        self.page(a, page);
-        // The address is in RAX.
-        a.copy(tag, RAX);
+        a.load(page, field!(page));
+        a.load(tag, field!(linear));
         a.ri(Code::And_rm64_imm8, tag, -(SecondLevel::LINE as i32));
-        a.ri(
-            Code::And_rm32_imm32,
-            EAX,
-            0xfff & -(SecondLevel::LINE as i32),
-        );
-        a.rm(
-            Code::Mov_r64_rm64,
-            host,
-            self.of_page(page, offset_of!(Entry, host)),
-        );
-        a.rr(Code::Add_r64_rm64, host, RAX);
+        a.load(host, field!(line_host));
         // As `Writes::of`.
         if self.writes() {
             a.rr(Code::Xor_r32_rm32, sized(writes, 4), sized(writes, 4));

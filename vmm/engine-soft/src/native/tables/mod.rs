@@ -48,6 +48,8 @@ const LANE: Register = R8;
 /// Physical address of the line that it has now, and where the first level's word of that is.
 const OLDEST: Register = R9;
 const PLACE: Register = RBP;
+/// Offset of the entry of its page, or large page.
+const PAGE: Register = R10;
 /// The line's set in the second level.
 const SECOND: Register = R10;
 /// Its set in the third.
@@ -99,6 +101,8 @@ struct Begun {
     known: Label,
     modified: Label,
     told: Label,
+    large: Label,
+    mapped: Label,
 }
 
 /// The same of [`Way::place`].
@@ -302,11 +306,7 @@ impl Way<'_> {
 
     /// What every miss needs: the tables, the line, the lane, and the line that is there. Lines that were modified before are told.
     fn begin(&self, a: &mut Assembler) -> Begun {
-        let tag = if self.writes() {
-            offset_of!(Entry, write)
-        } else {
-            offset_of!(Entry, read)
-        };
+        let tag = self.tag();
         a.load(TABLES, field!(tables));
         // The set's first lane, from the entry's offset: a pair of entries for a set.
         a.copy(FIRST_LANE, ENTRY);
@@ -315,7 +315,7 @@ impl Way<'_> {
             a.ri(Code::Shl_rm64_imm8, FIRST_LANE, by as i32);
         }
         // Which line goes.
-        let [again, known, modified, told] = [(); 4].map(|()| a.label());
+        let [again, known, modified, told, large, mapped] = [(); 6].map(|()| a.label());
         a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
         a.rm(Code::Mov_r64_rm64, RAX, indexed_field(LEAST, R11));
@@ -328,26 +328,27 @@ impl Way<'_> {
         a.ri(Code::Cmp_rm64_imm8, OLDEST, NONE as i64 as i32);
         a.jcc(cc::E, self.slow);
         // Where the wanted line is.
-        self.page(a, R10);
+        self.page(a, DataFilter::PAGE_INDEX);
         a.copy(R11, RAX);
-        a.ri(Code::And_rm64_imm32, R11, -4096);
-        a.rm(Code::Cmp_r64_rm64, R11, self.of_page(R10, tag));
-        a.jcc(cc::NE, self.slow);
-        let physical = self.of_page(R10, offset_of!(Entry, physical));
-        a.ri(Code::And_rm32_imm32, EAX, 0xfff & -(1 << LINE_SHIFT));
-        // The guest's data comes nearer meanwhile.
-        a.rm(
-            Code::Mov_r64_rm64,
-            R11,
-            self.of_page(R10, offset_of!(Entry, host)),
-        );
-        let data = MemoryOperand::new(R11, RAX, 1, 0, 0, false, Register::None);
+        a.rm(Code::Sub_r64_rm64, R11, self.of_page(PAGE, tag));
+        a.ri(Code::Cmp_rm64_imm32, R11, DataFilter::PAGE_SIZES[0] as i32);
+        a.jcc(cc::AE, large);
+        a.bind(mapped);
+        // The line's offset in it. The guest's data comes nearer meanwhile.
+        a.ri(Code::And_rm32_imm8, R11D, -(1 << LINE_SHIFT));
+        let host = self.of_page(PAGE, offset_of!(Entry, host));
+        a.rm(Code::Mov_r64_rm64, RAX, host);
+        a.rr(Code::Add_r64_rm64, RAX, R11);
         let prefetch = match self.access {
             DataAccess::Read => Code::Prefetcht0_m8,
             _ => Code::Prefetchw_m8,
         };
-        a.m(prefetch, data);
-        a.rm(Code::Add_r64_rm64, RAX, physical);
+        a.m(prefetch, at(RAX));
+        a.store(field!(line_host), RAX);
+        a.store(field!(page), PAGE);
+        let physical = self.of_page(PAGE, offset_of!(Entry, physical));
+        a.rm(Code::Mov_r64_rm64, RAX, physical);
+        a.rr(Code::Add_r64_rm64, RAX, R11);
         a.copy(LINE, RAX);
         a.ri(Code::Shr_rm64_imm8, LINE, LINE_SHIFT);
         self.check_absent(a);
@@ -369,6 +370,8 @@ impl Way<'_> {
             known,
             modified,
             told,
+            large,
+            mapped,
         }
     }
 
@@ -412,15 +415,33 @@ impl Way<'_> {
         a.jmp(begun.known);
         a.bind(begun.modified);
         self.tell(a, begun.told);
+        a.bind(begun.large);
+        self.page(a, DataFilter::LARGE_INDEX);
+        let privilege = usize::from(self.kernel);
+        let first = DataFilter::LARGE_PAGES[privilege] - DataFilter::PAGES[privilege];
+        a.ri(Code::Add_rm32_imm32, sized(PAGE, 4), first as i32);
+        a.copy(R11, RAX);
+        a.rm(Code::Sub_r64_rm64, R11, self.of_page(PAGE, self.tag()));
+        a.ri(Code::Cmp_rm64_imm32, R11, DataFilter::PAGE_SIZES[1] as i32);
+        a.jcc(cc::B, begun.mapped);
+        a.jmp(self.slow);
     }
 
-    /// `to` becomes the offset of the page's entry among those of a privilege, RAX the address.
-    fn page(&self, a: &mut Assembler, to: Register) {
-        let (shift, mask) = DataFilter::PAGE_INDEX;
+    /// [`PAGE`] becomes the offset of an entry among those of pages or large pages of a privilege, RAX the address.
+    fn page(&self, a: &mut Assembler, (shift, mask): (u32, u32)) {
         a.load(RAX, field!(linear));
-        a.copy(to, RAX);
-        a.ri(Code::Shr_rm64_imm8, to, shift as i32);
-        a.ri(Code::And_rm32_imm32, sized(to, 4), mask as i32);
+        a.copy(PAGE, RAX);
+        a.ri(Code::Shr_rm64_imm8, PAGE, shift as i32);
+        a.ri(Code::And_rm32_imm32, sized(PAGE, 4), mask as i32);
+    }
+
+    /// The field of an entry that must be the address for this access.
+    fn tag(&self) -> usize {
+        if self.writes() {
+            offset_of!(Entry, write)
+        } else {
+            offset_of!(Entry, read)
+        }
     }
 
     /// A field of the page's entry.

@@ -1,0 +1,132 @@
+//! Large pages that data and code share: what is known of a page of 2 MiB must not hide writes to code in it.
+
+mod machine;
+
+use iced_x86::code_asm::*;
+use machine::*;
+use nodescope_engine::{Exit, Limit, Vcpu};
+
+/// A large page, which the machine maps to itself.
+const LARGE: u64 = 4 << 20;
+/// `mov eax, 1; ret` in it.
+const FUNCTION: u64 = LARGE + 0x3000;
+const RETURNS_ONE: [u8; 6] = [0xb8, 1, 0, 0, 0, 0xc3];
+
+/// What the function returns before and after its constant was changed, around which there are other writes to its large page.
+fn results(program: impl FnOnce(&mut CodeAssembler)) -> (u64, u64) {
+    let mut m = Machine::new(program).poke(FUNCTION, &RETURNS_ONE);
+    m.vcpu.restore(&m.state);
+    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
+    assert_eq!(exit, Exit::Halted);
+    let gpr = m.vcpu.save().general.gpr;
+    (gpr[RSI], gpr[RDI])
+}
+
+fn call(a: &mut CodeAssembler) {
+    a.mov(rbx, FUNCTION).unwrap();
+    a.call(rbx).unwrap();
+}
+
+fn change_and_call_again(a: &mut CodeAssembler) {
+    a.mov(esi, eax).unwrap();
+    a.mov(byte_ptr(rbx + 1), 2).unwrap();
+    call(a);
+    a.mov(edi, eax).unwrap();
+    a.hlt().unwrap();
+}
+
+#[test]
+fn a_write_to_code_is_seen_where_the_large_page_was_written_before_it_had_code() {
+    let found = results(|a| {
+        // Its other pages may be written without another look from here on.
+        a.mov(qword_ptr((LARGE + 0x5000) as u32), 7).unwrap();
+        a.mov(qword_ptr((LARGE + 0x6000) as u32), 7).unwrap();
+        call(a);
+        change_and_call_again(a);
+    });
+    assert_eq!(found, (1, 2));
+}
+
+#[test]
+fn a_write_to_code_is_seen_where_the_large_page_was_written_after_it_had_code() {
+    let found = results(|a| {
+        call(a);
+        a.mov(qword_ptr((LARGE + 0x5000) as u32), 7).unwrap();
+        a.mov(qword_ptr((LARGE + 0x6000) as u32), 7).unwrap();
+        change_and_call_again(a);
+    });
+    assert_eq!(found, (1, 2));
+}
+
+/// Its code is forgotten by a write; then it is data like any other, until it is run again.
+#[test]
+fn a_write_to_code_is_seen_after_the_large_page_has_lost_its_code_and_got_it_back() {
+    let found = results(|a| {
+        call(a);
+        a.mov(byte_ptr(rbx + 1), 3).unwrap();
+        a.mov(qword_ptr((LARGE + 0x5000) as u32), 7).unwrap();
+        call(a);
+        change_and_call_again(a);
+    });
+    assert_eq!(found, (3, 2));
+}
+
+/// Addresses at the same distance from large pages that lie a whole table of them apart.
+#[test]
+fn large_pages_that_share_a_place_are_told_apart() {
+    let m = Machine::new(|a| {
+        for _ in 0..2 {
+            a.add(rsi, qword_ptr(rbx)).unwrap();
+            a.add(rdi, qword_ptr(rcx)).unwrap();
+        }
+        a.hlt().unwrap();
+    })
+    .set(RBX, LARGE + 0x8000)
+    // The table's entry of the second gigabyte leads to the same large pages.
+    .set(RCX, (1 << 30) + (2 << 20) + 0x8000)
+    .poke(0x2008, &(0x3000_u64 | 7).to_le_bytes())
+    .poke(LARGE + 0x8000, &1_u64.to_le_bytes())
+    .poke((2 << 20) + 0x8000, &10_u64.to_le_bytes());
+    let mut m = m;
+    m.vcpu.restore(&m.state);
+    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
+    assert_eq!(exit, Exit::Halted);
+    let gpr = m.vcpu.save().general.gpr;
+    assert_eq!((gpr[RSI], gpr[RDI]), (2, 20));
+}
+
+/// Of a large page several parts are known when it comes to mean other memory.
+#[test]
+fn loading_cr3_renews_all_parts_of_a_large_page() {
+    let other = 2 * LARGE;
+    let parts = [0x5000, 0x8000, 0x1f_f000];
+    let read = |a: &mut CodeAssembler| {
+        for part in parts {
+            a.add(rdi, qword_ptr((LARGE + part) as u32)).unwrap();
+        }
+    };
+    let mut m = Machine::new(|a| {
+        read(a);
+        a.mov(rsi, rdi).unwrap();
+        a.mov(
+            qword_ptr((0x3000 + (LARGE >> 21) * 8) as u32),
+            (other | 0x87) as i32,
+        )
+        .unwrap();
+        a.mov(rax, cr3).unwrap();
+        a.mov(cr3, rax).unwrap();
+        a.xor(edi, edi).unwrap();
+        read(a);
+        a.hlt().unwrap();
+    });
+    for (part, n) in parts.into_iter().zip(1_u64..) {
+        m = m
+            .poke(LARGE + part, &n.to_le_bytes())
+            .poke(other + part, &(10 * n).to_le_bytes());
+    }
+    m.vcpu.restore(&m.state);
+    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
+    assert_eq!(exit, Exit::Halted);
+    let gpr = m.vcpu.save().general.gpr;
+    assert_eq!((gpr[RSI], gpr[RDI]), (6, 60));
+}
