@@ -16,6 +16,7 @@ mod model;
 mod near;
 mod protocol;
 mod route;
+mod spare;
 mod tags;
 mod word;
 

@@ -1,6 +1,5 @@
 //! The lines of all caches, each set kept in LRU order.
 
-use std::alloc::{Layout, handle_alloc_error};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::ptr::NonNull;
@@ -9,6 +8,7 @@ use memmap2::{Advice, MmapMut};
 use serde::{Deserialize, Serialize};
 
 use crate::geometry::{Geometry, Shape, Spot};
+use crate::spare::spare;
 use crate::word::{Isa, Word};
 
 /// State of a line in one cache, after MESIF.
@@ -86,14 +86,22 @@ pub(crate) struct Place(usize);
 ///
 /// A set is given by the [`Spot`] of a line in the cache's [`Geometry`], an entry by its index.
 pub(crate) struct Tags<W> {
-    /// First of the entries, in `_memory`.
+    /// First of the entries, in `memory`.
     first: NonNull<W>,
     length: usize,
-    /// Owns them.
-    _memory: MmapMut,
+    /// Owns them; None when it has been given away.
+    memory: Option<MmapMut>,
 }
 
-// SAFETY: `first` points into `_memory`, which the value owns and which may be used from any thread.
+impl<W> Drop for Tags<W> {
+    fn drop(&mut self) {
+        if let Some(memory) = self.memory.take() {
+            spare().give(memory);
+        }
+    }
+}
+
+// SAFETY: `first` points into `memory`, which the value owns and which may be used from any thread.
 unsafe impl<W: Send> Send for Tags<W> {}
 
 /// A huge page of the host.
@@ -109,16 +117,11 @@ impl<W: Word> Tags<W> {
         } else {
             (bytes.max(1), 64)
         };
-        let mut memory = match (
-            MmapMut::map_anon(mapped),
-            Layout::from_size_align(mapped, 64),
-        ) {
-            (Ok(memory), _) => memory,
-            (Err(_), Ok(layout)) => handle_alloc_error(layout),
-            (Err(error), Err(_)) => panic!("cannot allocate the tags of the caches: {error}"),
-        };
+        let (mut memory, used_before) = spare().take(mapped);
         let from = memory.as_ptr().align_offset(align);
-        if align == HUGE {
+        if used_before {
+            memory[from..from + bytes].fill(0);
+        } else if align == HUGE {
             // Only a hint: without huge pages the result is the same.
             let _ = memory.advise_range(Advice::HugePage, from, mapped - HUGE);
         }
@@ -126,7 +129,7 @@ impl<W: Word> Tags<W> {
         Tags {
             first: NonNull::from(used).cast(),
             length,
-            _memory: memory,
+            memory: Some(memory),
         }
     }
 
@@ -137,7 +140,7 @@ impl<W: Word> Tags<W> {
 
     #[inline(always)]
     fn entries(&self) -> &[W] {
-        // SAFETY: `first` is the aligned start of `length` words of `_memory`, which lives as long as `self` and is
+        // SAFETY: `first` is the aligned start of `length` words of `memory`, which lives as long as `self` and is
         // written through `entries_mut` alone; any bit pattern is a valid word.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.length) }
     }
