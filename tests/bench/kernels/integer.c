@@ -21,29 +21,52 @@ SCALAR void integer(long n)
 	sink = (double)s;
 }
 
-/* Dependent loads over 4 MiB in random order, a line each. */
-#define CHASE 65536
-SCALAR void chase(long n)
+/* A line each. */
+struct node { struct node *next; char pad[56]; };
+
+/* A ring of nodes in random order. */
+static struct node *ring(uint32_t count)
 {
-	static struct node { struct node *next; char pad[56]; } *nodes;
-	if (!nodes) {
-		nodes = aligned_alloc(64, CHASE * sizeof *nodes);
-		static uint32_t order[CHASE];
-		uint32_t x = 1;
-		for (uint32_t i = 0; i < CHASE; i++)
-			order[i] = i;
-		for (uint32_t i = CHASE - 1; i > 0; i--) {
-			x = x * 1664525 + 1013904223;
-			uint32_t j = (uint32_t)(((uint64_t)x * (i + 1)) >> 32), t = order[i];
-			order[i] = order[j];
-			order[j] = t;
-		}
-		for (uint32_t i = 0; i < CHASE; i++)
-			nodes[order[i]].next = &nodes[order[(i + 1) % CHASE]];
+	struct node *nodes = aligned_alloc(64, count * sizeof *nodes);
+	uint32_t *order = malloc(count * sizeof *order), x = 1;
+	for (uint32_t i = 0; i < count; i++)
+		order[i] = i;
+	for (uint32_t i = count - 1; i > 0; i--) {
+		x = x * 1664525 + 1013904223;
+		uint32_t j = (uint32_t)(((uint64_t)x * (i + 1)) >> 32), t = order[i];
+		order[i] = order[j];
+		order[j] = t;
 	}
-	struct node *at = nodes;
-	for (long i = 0; i < n * 200000; i++)
+	for (uint32_t i = 0; i < count; i++)
+		nodes[order[i]].next = &nodes[order[(i + 1) % count]];
+	free(order);
+	return nodes;
+}
+
+SCALAR static struct node *follow(struct node *at, long steps)
+{
+	for (long i = 0; i < steps; i++)
 		at = at->next;
+	return at;
+}
+
+/* Dependent loads over 64 MiB: each waits for memory. */
+void chase(long n)
+{
+	static struct node *at;
+	if (!at)
+		at = ring(1 << 20);
+	at = follow(at, n * 200000);
+	sink = (double)(uintptr_t)at;
+}
+
+/* The same over 4 MiB, which hosts have in their third level. */
+void chase_l3(long n)
+{
+	static struct node *at;
+	if (!at)
+		at = ring(1 << 16);
+	at = follow(at, n * 200000);
 	sink = (double)(uintptr_t)at;
 }
 

@@ -11,6 +11,7 @@ extern volatile double sink;
 /* integer.c; the argument counts repeats of some million instructions. */
 void integer(long n);
 void chase(long n);
+void chase_l3(long n);
 void quicksort(long n);
 void traced(long n);
 

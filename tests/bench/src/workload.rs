@@ -31,7 +31,7 @@ pub struct Row {
 }
 
 /// Kernels with repeats that take 30 to 400 ms natively.
-const KERNELS: [(&str, Group, u32); 12] = [
+const KERNELS: [(&str, Group, u32); 13] = [
     ("integer", Group::Seven, 40),
     ("chase", Group::Seven, 20),
     ("daxpy_memory_sse2", Group::Seven, 20),
@@ -43,6 +43,8 @@ const KERNELS: [(&str, Group, u32); 12] = [
     ("daxpy_l1_avx2", Group::Avx2, 60),
     ("dgemm_scalar_avx2", Group::Avx2, 32),
     ("dgemm_vector_avx2", Group::Avx2, 40),
+    // The chase where the host's third level has it all, and a model takes longer than a step.
+    ("chase_l3", Group::Apart, 20),
     // A hypercall for every few thousand instructions, as a program that calls MPI without pause makes them under the tracer.
     ("traced", Group::Apart, 16),
 ];
