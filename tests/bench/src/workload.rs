@@ -30,7 +30,7 @@ pub struct Row {
     pub group: Group,
 }
 
-/// Kernels with repeats that take 30 to 400 ms natively.
+/// Kernels with repeats that take 10 to 700 ms natively.
 const KERNELS: [(&str, Group, u32); 13] = [
     ("integer", Group::Seven, 40),
     ("chase", Group::Seven, 20),
