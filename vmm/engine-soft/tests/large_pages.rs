@@ -14,7 +14,11 @@ const RETURNS_ONE: [u8; 6] = [0xb8, 1, 0, 0, 0, 0xc3];
 
 /// What the function returns before and after its constant was changed, around which there are other writes to its large page.
 fn results(program: impl FnOnce(&mut CodeAssembler)) -> (u64, u64) {
-    let mut m = Machine::new(program).poke(FUNCTION, &RETURNS_ONE);
+    run(Machine::new(program).poke(FUNCTION, &RETURNS_ONE))
+}
+
+/// RSI and RDI at the end.
+fn run(mut m: Machine) -> (u64, u64) {
     m.vcpu.restore(&m.state);
     let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
     assert_eq!(exit, Exit::Halted);
@@ -87,12 +91,7 @@ fn large_pages_that_share_a_place_are_told_apart() {
     .poke(0x2008, &(0x3000_u64 | 7).to_le_bytes())
     .poke(LARGE + 0x8000, &1_u64.to_le_bytes())
     .poke((2 << 20) + 0x8000, &10_u64.to_le_bytes());
-    let mut m = m;
-    m.vcpu.restore(&m.state);
-    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
-    assert_eq!(exit, Exit::Halted);
-    let gpr = m.vcpu.save().general.gpr;
-    assert_eq!((gpr[RSI], gpr[RDI]), (2, 20));
+    assert_eq!(run(m), (2, 20));
 }
 
 /// Of a large page several parts are known when it comes to mean other memory.
@@ -124,9 +123,5 @@ fn loading_cr3_renews_all_parts_of_a_large_page() {
             .poke(LARGE + part, &n.to_le_bytes())
             .poke(other + part, &(10 * n).to_le_bytes());
     }
-    m.vcpu.restore(&m.state);
-    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
-    assert_eq!(exit, Exit::Halted);
-    let gpr = m.vcpu.save().general.gpr;
-    assert_eq!((gpr[RSI], gpr[RDI]), (6, 60));
+    assert_eq!(run(m), (6, 60));
 }
