@@ -8,6 +8,7 @@ mod comparison;
 mod engine;
 mod guest;
 mod host;
+mod meeting;
 mod predict;
 mod programs;
 mod session;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::comparison::{Column, Comparison};
 use crate::engine::{self, Attached};
 use crate::guest::Marks;
-use crate::workload::Workload;
+use crate::workload::{Length, Workload};
 use crate::{Failure, Options, host, tcg};
 
 /// Native runs of each round: they are short.
@@ -14,14 +14,14 @@ const NATIVE_RUNS: u32 = 3;
 /// With nothing attached, beside QEMU's TCG.
 pub fn functional(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
-    let workload = Workload::kernels(folder.path(), &options.kernels, 1)?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;
     compare(options, "functional", &workload, "", Attached::Nothing)
 }
 
 /// With models attached, beside cachegrind; a quarter of the repeats in all of them.
 pub fn window(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
-    let workload = Workload::kernels(folder.path(), &options.kernels, 4)?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, Length::OneIn(4))?;
     compare(options, "window", &workload, "", Attached::CachesAndNuma)
 }
 

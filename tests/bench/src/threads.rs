@@ -1,7 +1,9 @@
 //! Two nodes on two host threads, beside one.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use nodescope_cluster::{Observer, Progress};
 use serde_json::{Map, Value, json};
@@ -11,8 +13,8 @@ use crate::engine::{self, Console, Engine};
 use crate::guest::{Guest, Marks};
 use crate::session::{Mark, Run, What};
 use crate::time::{Point, median};
-use crate::workload::Workload;
-use crate::{Failure, Options};
+use crate::workload::{Length, Workload};
+use crate::{Failure, Options, meeting};
 
 /// Kernels that both nodes run; none that waits for the host's memory, which the nodes share.
 const KERNELS: [&str; 4] = [
@@ -26,35 +28,33 @@ const KERNELS: [&str; 4] = [
 /// the one that counts, and Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// Two nodes run the kernels, each its own, from the same virtual time on, as behind a barrier; the time counts while both do. Two
-/// clusters at once that have nothing to do with each other, on a host thread each, tell what the host's two cores give at most:
-/// those of one processor share caches, power and memory, and where they are threads of one core, nearly all of it.
+/// How long the control, [`meeting::throughput`], does each thread's work.
+const MEETING: Duration = Duration::from_secs(2);
+
+/// Two nodes run the kernels, each its own, from the same virtual time on, as behind a barrier; the time counts while both do.
+///
+/// Two figures tell what the host's two cores have to give: two clusters at once that have nothing to do with each other, on a
+/// host thread each (cores of one processor share caches, power and memory, and may be threads of one core), and two threads that
+/// do nothing but meet as often as the nodes (one waits whenever the other's core stands still). Ratios are made within a round, so that hours
+/// in which the host is slower do not count.
 pub fn threads(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
-    let kernels = match options.kernels.as_slice() {
-        [] => KERNELS.map(String::from).into(),
-        chosen => chosen.to_vec(),
-    };
-    let mut workload = Workload::kernels(folder.path(), &kernels, 1)?;
-    workload.arguments.insert(0, "together".into());
-    let launcher = "mpirun -np 2 --map-by node";
-    let guest = workload.guest(&options.image()?, launcher, Marks::Console)?;
+    let image = options.image()?;
     let mut line = Map::new();
     line.insert("name".into(), "threads".into());
     let rounds = options.rounds.max(1);
     let mut by_engine = Map::new();
     for engine in options.engines() {
-        let mut by_link = [(); LINKS.len()].map(|()| (Vec::new(), Vec::new(), Vec::new()));
+        let guest = guest(options, folder.path(), &image, engine)?;
+        let mut by_link = [const { Vec::new() }; LINKS.len()];
         for round in 1..=rounds {
             options.say(&format!("round {round} of {rounds}"));
-            for ((_, latency), (one, two, apart)) in LINKS.iter().zip(&mut by_link) {
-                one.push(run(&guest, engine, *latency, 1)?);
-                two.push(run(&guest, engine, *latency, 2)?);
-                apart.push(clusters_at_once(&guest, engine, *latency)?);
+            for ((_, latency), of_link) in LINKS.iter().zip(&mut by_link) {
+                of_link.push(Round::run(&guest, engine, *latency, round % 2 == 0)?);
             }
         }
         options.say(&format!(
-            "\nthreads, {}: medians\n{:<10}{:>14}{:>10}{:>10}{:>10}{:>14}{:>8}{:>12}{:>12}{:>12}",
+            "\nthreads, {}: medians\n{:<8}{:>13}{:>9}{:>9}{:>9}{:>13}{:>7}{:>12}{:>15}{:>7}{:>8}{:>9}",
             engine.name(),
             "link",
             "host threads",
@@ -64,22 +64,33 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
             "M/s of wall",
             "cores",
             "throughput",
+            "(of rounds)",
             "work",
-            "at most"
+            "apart",
+            "meeting"
         ));
         let mut links = Map::new();
-        for ((link, _), (one, two, apart)) in LINKS.iter().zip(&by_link) {
-            let (one, two) = (Medians::of(one), Medians::of(two));
-            let most = median(apart.iter().copied()) / one.wall_speed;
-            let throughput = two.wall_speed / one.wall_speed;
-            let work = two.cpu_speed / one.cpu_speed;
+        for ((link, _), of_link) in LINKS.iter().zip(&by_link) {
+            let one = Medians::of(of_link, |r| &r.one);
+            let two = Medians::of(of_link, |r| &r.two);
+            let throughput = Spread::of(of_link, |r| wall_speed(&r.two) / wall_speed(&r.one));
+            let work = Spread::of(of_link, |r| r.two.speed() / r.one.speed());
+            let apart = Spread::of(of_link, |r| r.apart / wall_speed(&r.one));
+            let meeting = Spread::of(of_link, |r| r.meeting);
             for (threads, m) in [(1, &one), (2, &two)] {
-                let (throughput, work, most) = match threads {
-                    1 => (String::new(), String::new(), String::new()),
-                    _ => (cell(throughput, 2), cell(work, 2), cell(most, 2)),
+                let ratios = match threads {
+                    1 => String::new(),
+                    _ => format!(
+                        "{:>12}{:>15}{:>7}{:>8}{:>9}",
+                        cell(throughput.median, 2),
+                        format!("{:.2} to {:.2}", throughput.least, throughput.most),
+                        cell(work.median, 2),
+                        cell(apart.median, 2),
+                        cell(meeting.median, 2),
+                    ),
                 };
                 options.say(&format!(
-                    "{link:<10}{threads:>14}{:>10}{:>10}{:>10}{:>14}{:>8}{throughput:>12}{work:>12}{most:>12}",
+                    "{link:<8}{threads:>13}{:>9}{:>9}{:>9}{:>13}{:>7}{ratios}",
                     cell(m.instructions, 1),
                     cell(m.wall, 3),
                     cell(m.cpu, 3),
@@ -93,14 +104,17 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "two_threads_million_instructions_per_wall_second": number(two.wall_speed),
                 "one_thread_cores": number(one.cores),
                 "two_threads_cores": number(two.cores),
-                "throughput_ratio": number(throughput),
-                "work_ratio": number(work),
-                "unrelated_clusters_throughput_ratio": number(most),
+                "throughput_ratio": number(throughput.median),
+                "least_throughput_ratio": number(throughput.least),
+                "most_throughput_ratio": number(throughput.most),
+                "work_ratio": number(work.median),
+                "unrelated_clusters_throughput_ratio": number(apart.median),
+                "meeting_alone_throughput_ratio": number(meeting.median),
             });
             // The first link's figure stands for all, and that of the last engine, the default.
             if *link == LINKS[0].0 {
                 line.insert("engine".into(), engine.name().into());
-                line.insert("throughput_ratio".into(), number(throughput));
+                line.insert("throughput_ratio".into(), number(throughput.median));
             }
             links.insert((*link).into(), value);
         }
@@ -109,6 +123,65 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
     line.insert("engines".into(), by_engine.into());
     line.insert("rounds".into(), rounds.into());
     Ok(line.into())
+}
+
+/// The guest of both nodes. Its kernels run for some seconds in either engine: a host's core that is slow is so for milliseconds
+/// to tenths of a second.
+fn guest(options: &Options, folder: &Path, image: &Path, engine: Engine) -> Result<Guest, Failure> {
+    let kernels = match options.kernels.as_slice() {
+        [] => KERNELS.map(String::from).into(),
+        chosen => chosen.to_vec(),
+    };
+    let length = match engine {
+        Engine::Interpreter => Length::Times(1),
+        Engine::Translator => Length::Times(10),
+    };
+    let mut workload = Workload::kernels(folder, &kernels, length)?;
+    workload.arguments.insert(0, "together".into());
+    workload.guest(image, "mpirun -np 2 --map-by node", Marks::Console)
+}
+
+/// What was measured within the same minute.
+struct Round {
+    /// On one host thread.
+    one: Run,
+    /// On two.
+    two: Run,
+    /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
+    apart: f64,
+    /// See [`meeting::throughput`].
+    meeting: f64,
+}
+
+impl Round {
+    /// Two threads come first in every other round.
+    fn run(
+        guest: &Guest,
+        engine: Engine,
+        latency_ps: u64,
+        two_first: bool,
+    ) -> Result<Self, Failure> {
+        let on = |threads| run(guest, engine, latency_ps, threads);
+        let ((one, virtual_ps), (two, _)) = if two_first {
+            let two = on(2)?;
+            (on(1)?, two)
+        } else {
+            (on(1)?, on(2)?)
+        };
+        let quanta = virtual_ps as f64 / latency_ps as f64;
+        let piece = Duration::from_secs_f64(one.spent.wall / quanta / 2.0);
+        Ok(Self {
+            one,
+            two,
+            apart: clusters_at_once(guest, engine, latency_ps)?,
+            meeting: meeting::throughput(piece, MEETING),
+        })
+    }
+}
+
+/// Million instructions a second of wall time.
+fn wall_speed(run: &Run) -> f64 {
+    run.instructions as f64 / run.spent.wall / 1e6
 }
 
 /// Medians of runs that did the same.
@@ -121,32 +194,44 @@ struct Medians {
     cpu: f64,
     /// Million instructions a second of wall time.
     wall_speed: f64,
-    /// Million instructions a second of processor time.
-    cpu_speed: f64,
     /// Processor time for each second of wall time: what the host gave.
     cores: f64,
 }
 
 impl Medians {
-    fn of(runs: &[Run]) -> Self {
-        let of = |f: fn(&Run) -> f64| median(runs.iter().map(f));
+    fn of(rounds: &[Round], run: fn(&Round) -> &Run) -> Self {
+        let of = |f: fn(&Run) -> f64| median(rounds.iter().map(|r| f(run(r))));
         Self {
             instructions: of(|r| r.instructions as f64 / 1e6),
             wall: of(|r| r.spent.wall),
             cpu: of(|r| r.spent.cpu),
-            wall_speed: of(|r| r.instructions as f64 / r.spent.wall / 1e6),
-            cpu_speed: of(Run::speed),
+            wall_speed: of(wall_speed),
             cores: of(|r| r.spent.cpu / r.spent.wall),
+        }
+    }
+}
+
+/// A ratio's median over all rounds, and its least and most of one.
+struct Spread {
+    median: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Spread {
+    fn of(rounds: &[Round], ratio: fn(&Round) -> f64) -> Self {
+        let ratios = || rounds.iter().map(ratio);
+        Self {
+            median: median(ratios()),
+            least: ratios().fold(f64::INFINITY, f64::min),
+            most: ratios().fold(f64::NEG_INFINITY, f64::max),
         }
     }
 }
 
 /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
 fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f64, Failure> {
-    let speed = || -> Result<f64, Failure> {
-        let run = run(guest, engine, latency_ps, 1)?;
-        Ok(run.instructions as f64 / run.spent.wall / 1e6)
-    };
+    let speed = || run(guest, engine, latency_ps, 1).map(|(run, _)| wall_speed(&run));
     std::thread::scope(|scope| {
         let other = scope.spawn(speed);
         let own = speed();
@@ -157,13 +242,13 @@ fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f6
     })
 }
 
-/// From when both nodes have begun to when the first has ended.
+/// From when both nodes have begun to when the first has ended, and how long that took in virtual time, in picoseconds.
 fn run(
     guest: &Guest,
     engine: Engine,
     latency_ps: u64,
     host_threads: usize,
-) -> Result<Run, Failure> {
+) -> Result<(Run, u64), Failure> {
     let mut config = engine::config(guest, engine, 2, 1);
     config.link.latency_ps = latency_ps;
     config.host_threads = host_threads;
@@ -198,8 +283,10 @@ struct Watch {
     begun: u32,
     /// Whether a rank has ended the last.
     ended: bool,
-    open: Option<(Point, u64)>,
-    run: Option<Run>,
+    /// When both had begun: host time, instructions and virtual time.
+    open: Option<(Point, u64, u64)>,
+    /// See [`run`].
+    run: Option<(Run, u64)>,
     console: Console,
     /// Set when all is known: the cluster stops.
     enough: Arc<AtomicBool>,
@@ -210,15 +297,17 @@ impl Observer for Watch {
         if self.run.is_some() || self.begun < 2 || (self.open.is_some() && !self.ended) {
             return;
         }
-        let instructions = progress().instructions.iter().sum();
+        let progress = progress();
+        let instructions = progress.instructions.iter().sum();
         let now = Point::now();
         match self.open {
-            None => self.open = Some((now, instructions)),
-            Some((began, before)) => {
-                self.run = Some(Run {
+            None => self.open = Some((now, instructions, progress.virtual_ps)),
+            Some((began, before, since_ps)) => {
+                let run = Run {
                     instructions: instructions - before,
                     spent: began.to(now),
-                });
+                };
+                self.run = Some((run, progress.virtual_ps - since_ps));
                 self.enough.store(true, Ordering::Relaxed);
             }
         }

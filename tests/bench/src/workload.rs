@@ -21,6 +21,24 @@ pub enum Group {
     Apart,
 }
 
+/// How long kernels run, by their repeats.
+#[derive(Clone, Copy, Debug)]
+pub enum Length {
+    /// So many times as long.
+    Times(u32),
+    /// One of so many repeats, and at least one.
+    OneIn(u32),
+}
+
+impl Length {
+    fn of(self, repeats: u32) -> u32 {
+        match self {
+            Length::Times(factor) => repeats * factor,
+            Length::OneIn(divisor) => (repeats / divisor).max(1),
+        }
+    }
+}
+
 /// A part that is measured.
 #[derive(Clone, Debug)]
 pub struct Row {
@@ -72,9 +90,8 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// The kernels whose names are in `only` (all if there are none), with `1 / divisor` of their repeats; compiled into
-    /// `folder`.
-    pub fn kernels(folder: &Path, only: &[String], divisor: u32) -> Result<Self, Failure> {
+    /// The kernels whose names are in `only` (all if there are none), compiled into `folder`.
+    pub fn kernels(folder: &Path, only: &[String], length: Length) -> Result<Self, Failure> {
         if let Some(unknown) = only.iter().find(|o| KERNELS.iter().all(|k| k.0 != *o)) {
             let names: Vec<_> = KERNELS.iter().map(|k| k.0).collect();
             return Err(Failure::Kernel(unknown.clone(), names.join(", ")));
@@ -94,7 +111,7 @@ impl Workload {
             guest_program: "./kernels",
             arguments: chosen
                 .iter()
-                .map(|(n, _, repeats)| format!("run:{n}:{}", (repeats / divisor).max(1)))
+                .map(|(n, _, repeats)| format!("run:{n}:{}", length.of(*repeats)))
                 .collect(),
             environment: Vec::new(),
             folder: folder.into(),
@@ -222,7 +239,7 @@ mod tests {
     #[test]
     fn every_kernel_runs_on_the_host_and_says_so() {
         let folder = tempfile::tempdir().unwrap();
-        let workload = Workload::kernels(folder.path(), &[], u32::MAX).unwrap();
+        let workload = Workload::kernels(folder.path(), &[], Length::OneIn(u32::MAX)).unwrap();
         let output = Command::new(&workload.host_program)
             .args(&workload.arguments)
             .output()
@@ -242,7 +259,7 @@ mod tests {
     #[test]
     fn a_kernel_that_does_not_exist_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let refused = Workload::kernels(folder.path(), &["chess".into()], 1);
+        let refused = Workload::kernels(folder.path(), &["chess".into()], Length::Times(1));
         assert!(matches!(refused, Err(Failure::Kernel(name, _)) if name == "chess"));
     }
 

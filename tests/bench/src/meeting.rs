@@ -1,0 +1,104 @@
+//! What two host threads that meet as often as two nodes can give at most, whatever they do in between.
+
+use std::hint::{black_box, spin_loop};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long steps are counted before pieces are made of them.
+const CALIBRATION: Duration = Duration::from_millis(50);
+/// Looks at what the other thread has done before the core is offered to somebody else.
+const PATIENCE: u32 = 100_000;
+
+/// Throughput of two threads, over that of one which does the work of both. Each does pieces of work that take a core `piece` each, `whole`
+/// together, and waits after each piece until the other is as far. The work is arithmetic in registers: the threads share no
+/// memory but two counters, need none of the host's caches, and their pieces are equal. What is lost is lost to meeting as such,
+/// and to a core that stands still, or is slower than the other, while the other must wait.
+pub fn throughput(piece: Duration, whole: Duration) -> f64 {
+    let steps = steps_in(piece);
+    let pieces = (whole.as_secs_f64() / piece.as_secs_f64()).ceil().max(1.0) as u64;
+    let began = Instant::now();
+    for _ in 0..2 * pieces {
+        work(steps);
+    }
+    let one = began.elapsed();
+    let counters = [Counter::default(), Counter::default()];
+    let began = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| meet(&counters[1], &counters[0], pieces, steps));
+        meet(&counters[0], &counters[1], pieces, steps);
+    });
+    one.as_secs_f64() / began.elapsed().as_secs_f64()
+}
+
+/// Pieces that a thread has done, on lines of the host's caches that hold nothing else (two, since they may be fetched in pairs).
+#[derive(Default)]
+#[repr(align(128))]
+struct Counter(AtomicU64);
+
+/// Do all pieces, and wait after each for the other thread.
+fn meet(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
+    for done in 1..=pieces {
+        work(steps);
+        own.0.store(done, Ordering::Release);
+        let mut looks = 0;
+        while other.0.load(Ordering::Acquire) < done {
+            looks += 1;
+            if looks < PATIENCE {
+                spin_loop();
+            } else {
+                thread::yield_now();
+            }
+        }
+    }
+}
+
+/// Steps that a core does in `piece`, at least one.
+fn steps_in(piece: Duration) -> u64 {
+    const STEPS: u64 = 10_000;
+    let began = Instant::now();
+    let mut done = 0;
+    while began.elapsed() < CALIBRATION {
+        work(STEPS);
+        done += STEPS;
+    }
+    let rate = done as f64 / began.elapsed().as_secs_f64();
+    ((rate * piece.as_secs_f64()) as u64).max(1)
+}
+
+/// Steps of which each needs the one before (xorshift).
+fn work(steps: u64) {
+    let mut x = black_box(0x9e37_79b9_7f4a_7c15_u64);
+    for _ in 0..steps {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+    }
+    black_box(x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_thread_is_ahead_of_the_other_by_more_than_a_piece() {
+        let counters = [Counter::default(), Counter::default()];
+        thread::scope(|scope| {
+            scope.spawn(|| meet(&counters[1], &counters[0], 1000, 10));
+            for done in 1..=1000 {
+                // It has done this one, or will, and cannot do the one after the next before it is told that this thread has.
+                assert!(counters[1].0.load(Ordering::Acquire) <= done);
+                counters[0].0.store(done, Ordering::Release);
+            }
+        });
+        assert_eq!(counters[1].0.load(Ordering::Acquire), 1000);
+    }
+
+    #[test]
+    fn a_piece_is_at_least_a_step_and_the_ratio_one_of_two_times() {
+        assert_eq!(steps_in(Duration::ZERO), 1);
+        let ratio = throughput(Duration::from_micros(20), Duration::from_millis(2));
+        assert!(ratio.is_finite() && ratio > 0.0, "{ratio}");
+    }
+}
