@@ -48,9 +48,16 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
         let guest = guest(options, folder.path(), &image, engine)?;
         let mut by_link = [const { Vec::new() }; LINKS.len()];
         for round in 1..=rounds {
-            options.say(&format!("round {round} of {rounds}"));
-            for ((_, latency), of_link) in LINKS.iter().zip(&mut by_link) {
-                of_link.push(Round::run(&guest, engine, *latency, round % 2 == 0)?);
+            for ((link, latency), of_link) in LINKS.iter().zip(&mut by_link) {
+                let of_round = Round::run(&guest, engine, *latency, round % 2 == 0)?;
+                options.say(&format!(
+                    "round {round} of {rounds}, {link}: one thread {:.3} s, two {:.3} s, ratio {:.2}; meeting {:.2}",
+                    of_round.one.spent.wall,
+                    of_round.two.spent.wall,
+                    of_round.throughput(),
+                    of_round.meeting
+                ));
+                of_link.push(of_round);
             }
         }
         options.say(&format!(
@@ -73,7 +80,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
         for ((link, _), of_link) in LINKS.iter().zip(&by_link) {
             let one = Medians::of(of_link, |r| &r.one);
             let two = Medians::of(of_link, |r| &r.two);
-            let throughput = Spread::of(of_link, |r| wall_speed(&r.two) / wall_speed(&r.one));
+            let throughput = Spread::of(of_link, Round::throughput);
             let work = Spread::of(of_link, |r| r.two.speed() / r.one.speed());
             let apart = Spread::of(of_link, |r| r.apart / wall_speed(&r.one));
             let meeting = Spread::of(of_link, |r| r.meeting);
@@ -176,6 +183,10 @@ impl Round {
             apart: clusters_at_once(guest, engine, latency_ps)?,
             meeting: meeting::throughput(piece, MEETING),
         })
+    }
+
+    fn throughput(&self) -> f64 {
+        wall_speed(&self.two) / wall_speed(&self.one)
     }
 }
 
