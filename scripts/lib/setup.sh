@@ -50,4 +50,4 @@ fi
 # Packages that the tests compare with, or whose tools they run.
 TEST_PACKAGES=(valgrind acpica-tools openmpi-bin mpich gfortran iproute2 otf2-tools libsimgrid-dev)
 # Packages that the benchmarks compare with.
-BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev)
+BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf)

@@ -99,6 +99,16 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
 
 /// Run a guest to its end.
 pub fn run(guest: &Guest, engine: Engine, attached: Attached) -> Result<Session, Failure> {
+    run_watched(guest, engine, attached, &mut |_, _| {})
+}
+
+/// The same; `watch` is called with the name of each wanted part when it has begun and when it has ended.
+pub fn run_watched(
+    guest: &Guest,
+    engine: Engine,
+    attached: Attached,
+    watch: &mut dyn FnMut(Edge, &str),
+) -> Result<Session, Failure> {
     let start = Point::now();
     let config = config(guest, engine, 1, attached.sockets());
     let (_, mut nodes) =
@@ -106,7 +116,15 @@ pub fn run(guest: &Guest, engine: Engine, attached: Attached) -> Result<Session,
     let mut node = nodes.remove(0);
     let mut console = Console::default();
     let recorder = Recorder::new(&guest.wanted, start);
-    drive(&mut node, guest.marks, attached, recorder, &mut console).map_err(|problem| {
+    let driven = drive(
+        &mut node,
+        guest.marks,
+        attached,
+        recorder,
+        &mut console,
+        watch,
+    );
+    driven.map_err(|problem| {
         Failure::Guest(format!(
             "{problem}; the guest's console:\n{}",
             console.text()
@@ -120,6 +138,7 @@ fn drive(
     attached: Attached,
     mut recorder: Recorder<'_>,
     console: &mut Console,
+    watch: &mut dyn FnMut(Edge, &str),
 ) -> Result<Session, String> {
     let mut target = 0;
     loop {
@@ -145,6 +164,9 @@ fn drive(
             let edge = recorder.edge(&mark);
             if attached == Attached::CachesAndNuma && edge == Some(Edge::Begun) {
                 node.attach(model(attached.sockets())?);
+            }
+            if let Some(edge) = edge {
+                watch(edge, &mark.name);
             }
             recorder.record(mark, Point::now(), node.instructions());
             if node.attached() && edge == Some(Edge::Ended) {

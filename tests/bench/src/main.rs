@@ -10,6 +10,7 @@ mod guest;
 mod host;
 mod meeting;
 mod predict;
+mod profile;
 mod programs;
 mod session;
 mod tcg;
@@ -70,6 +71,8 @@ enum What {
     Boot(Options),
     /// Two nodes on two host threads, beside one.
     Threads(Options),
+    /// Where the kernels' time goes in either way, by perf.
+    Profile(Options),
     /// The interpreter of predictions beside SimGrid's replay, and on a hundred thousand ranks.
     Predict(Options),
 }
@@ -153,6 +156,7 @@ fn main() -> ExitCode {
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
         What::Threads(options) => threads::threads(&options),
+        What::Profile(options) => profile::profile(&options),
         What::Predict(options) => predict::predict(&options),
     };
     match result {

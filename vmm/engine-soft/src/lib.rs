@@ -24,5 +24,5 @@ mod turn;
 pub mod vcpu;
 
 pub use code::SharedCode;
-pub use native::Activity;
+pub use native::{Activity, write_code_map};
 pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};

@@ -3,6 +3,8 @@
 
 use iced_x86::{Code, Encoder, IcedError, Instruction, MemoryOperand, Register};
 
+use super::code_map::{Part, Piece};
+
 /// A place in the code, bound or not yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Label(usize);
@@ -41,6 +43,8 @@ pub struct Assembler {
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label)>,
     failed: Option<IcedError>,
+    /// Where another part begins than before.
+    parts: Vec<(usize, Part)>,
 }
 
 impl Assembler {
@@ -55,7 +59,33 @@ impl Assembler {
             labels: Vec::new(),
             fixups: Vec::new(),
             failed: None,
+            parts: vec![(0, Part::default())],
         }
+    }
+
+    /// What follows is for this. What was before.
+    pub fn part(&mut self, part: Part) -> Part {
+        let (from, before) = *self.parts.last().expect("there is always one");
+        if from == self.position {
+            self.parts.pop();
+        }
+        if self.parts.last().is_none_or(|(_, last)| *last != part) {
+            self.parts.push((self.position, part));
+        }
+        before
+    }
+
+    /// The code so far, by what it is for.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> {
+        let cold = self.cold_from.unwrap_or(self.position);
+        let ends = self.parts[1..].iter().map(|(from, _)| *from);
+        let parts = self.parts.iter().zip(ends.chain([self.position]));
+        parts
+            .flat_map(move |(&(from, part), to)| {
+                [(from, to.min(cold), part), (from.max(cold), to, part)]
+            })
+            .filter(|(from, to, _)| from < to)
+            .map(|(from, to, part)| (self.address(from), to - from, part))
     }
 
     /// Address of the next instruction.

@@ -3,6 +3,7 @@
 use iced_x86::{Code, MemoryOperand, Register};
 
 use super::assembler::{Label, cc, indexed_field};
+use super::code_map::Part;
 use super::emit::{Emitter, READ, WRITE};
 use super::flags::Recipe;
 use super::plan::Memory;
@@ -62,9 +63,11 @@ impl Emitter {
     }
 
     fn call_interpreter(&mut self, operation: usize) {
-        self.a.constant(RAX, self.translation);
-        self.a.constant(RCX, operation as u64);
-        self.a.call_to(self.routines.interpret);
+        self.within(Part::Call, |e| {
+            e.a.constant(RAX, e.translation);
+            e.a.constant(RCX, operation as u64);
+            e.a.call_to(e.routines.interpret);
+        });
     }
 
     /// What is so here.
@@ -126,6 +129,7 @@ impl Emitter {
         self.finish_runs();
         self.finish_shares();
         self.finish_pairs();
+        self.a.part(Part::Missed);
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;
             self.a.bind(missed.entry);
@@ -191,6 +195,7 @@ impl Emitter {
             self.a.jcc(cc::E, missed.interpret);
             self.a.jmp(missed.resume);
         }
+        self.a.part(Part::Call);
         for cold in std::mem::take(&mut self.cold) {
             self.a.bind(cold.entry);
             if let Some(recipe) = &cold.recipe {

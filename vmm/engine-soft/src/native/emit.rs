@@ -3,6 +3,7 @@
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
+use super::code_map::Part;
 use super::cold::{Cold, Missed};
 use super::flags::Recipe;
 use super::pair::Pair;
@@ -100,6 +101,14 @@ impl Emitter {
             recipe: None,
             needed,
         }
+    }
+
+    /// Emit something that is for this.
+    pub fn within<R>(&mut self, part: Part, emit: impl FnOnce(&mut Self) -> R) -> R {
+        let outer = self.a.part(part);
+        let result = emit(self);
+        self.a.part(outer);
+        result
     }
 
     /// The host register of a guest register, loaded into `scratch` where it is kept in memory.
@@ -221,6 +230,7 @@ impl Emitter {
 
     /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
     pub fn look_up(&mut self, memory: Memory, operation: usize, address: Option<MemoryOperand>) {
+        let outer = self.a.part(Part::LookUp);
         let interpret = self.miss(operation);
         let miss = if memory.conditional {
             interpret
@@ -246,6 +256,7 @@ impl Emitter {
                 apart: None,
             });
         }
+        self.a.part(outer);
     }
 
     /// Ask the entry of the linear address in RAX: goes on with the offset in RAX and the entry in RCX, or at `miss`.
@@ -258,6 +269,7 @@ impl Emitter {
             ..
         } = self.layout;
         let a = &mut self.a;
+        let outer = a.part(Part::LookUp);
         a.rr(Code::Mov_r32_rm32, ECX, EAX);
         if index_shift != 0 {
             a.ri(Code::Shr_rm32_imm8, ECX, index_shift as i32);
@@ -270,20 +282,23 @@ impl Emitter {
         );
         a.ri(Code::Cmp_RAX_imm32, RAX, (unit - memory.size) as i32);
         a.jcc(cc::A, miss);
+        a.part(outer);
     }
 
     /// From the offset in RAX to the host address.
     pub fn add_host_address(&mut self) {
         let host = indexed_field(self.entries + HOST_ADDRESS, RCX);
-        self.a.rm(Code::Add_r64_rm64, RAX, host);
+        self.within(Part::LookUp, |e| e.a.rm(Code::Add_r64_rm64, RAX, host));
     }
 
     /// The host address of an instruction's memory operand, in RAX.
     pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
         self.lose_flags();
-        self.address(i);
-        let address = self.plain_address(i);
-        self.look_up(memory, operation, address);
+        self.within(Part::LookUp, |e| {
+            e.address(i);
+            let address = e.plain_address(i);
+            e.look_up(memory, operation, address);
+        });
     }
 
     /// Store a constant to the place in RAX. Uses RCX.

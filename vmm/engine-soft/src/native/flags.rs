@@ -6,6 +6,7 @@
 use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 
 use super::assembler::field_of_cpu;
+use super::code_map::Part;
 use super::emit::Emitter;
 use super::plan::{Itself, Plan};
 use super::runtime::field;
@@ -136,21 +137,22 @@ impl Emitter {
 
     /// Store the host's. Uses RAX.
     pub fn store_flags(&mut self) {
-        self.a.plain(Code::Lahf);
-        self.a.r(Code::Seto_rm8, Register::AL);
-        self.a.mr(
-            Code::Mov_rm16_r16,
-            field_of_cpu(field!(flags)),
-            Register::AX,
-        );
+        self.within(Part::Flags, |e| {
+            e.a.plain(Code::Lahf);
+            e.a.r(Code::Seto_rm8, Register::AL);
+            let flags = field_of_cpu(field!(flags));
+            e.a.mr(Code::Mov_rm16_r16, flags, Register::AX);
+        });
     }
 
     /// Make them again in the host's.
     pub fn make_flags(&mut self, recipe: &Recipe) {
-        if let Some(undo) = &recipe.undo {
-            self.a.put(undo);
-        }
-        self.a.put(&recipe.again);
+        self.within(Part::Flags, |e| {
+            if let Some(undo) = &recipe.undo {
+                e.a.put(undo);
+            }
+            e.a.put(&recipe.again);
+        });
     }
 
     /// Whether what an instruction writes matters to the flags.
@@ -195,11 +197,12 @@ impl Emitter {
 
     /// The reverse of [`Emitter::store_flags`].
     pub fn restore_flags(&mut self) {
-        self.a
-            .rm(Code::Movzx_r32_rm16, EAX, field_of_cpu(field!(flags)));
-        // Overflows where AL is 1.
-        self.a.ri(Code::Add_rm8_imm8, Register::AL, 0x7f);
-        self.a.plain(Code::Sahf);
+        self.within(Part::Flags, |e| {
+            e.a.rm(Code::Movzx_r32_rm16, EAX, field_of_cpu(field!(flags)));
+            // Overflows where AL is 1.
+            e.a.ri(Code::Add_rm8_imm8, Register::AL, 0x7f);
+            e.a.plain(Code::Sahf);
+        });
     }
 
     /// Something is about to destroy the host's flags.

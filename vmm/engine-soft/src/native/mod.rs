@@ -3,7 +3,8 @@
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
-//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `second_level` and `tables` (look-ups that miss), `arena` and `assembler`.
+//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `second_level` and `tables` (look-ups that miss),
+//! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
@@ -20,6 +21,7 @@
 mod access;
 mod arena;
 mod assembler;
+mod code_map;
 mod cold;
 mod emit;
 mod flags;
@@ -50,6 +52,8 @@ use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::{keeps_undefined_flags, scans_keep_flags};
 use crate::vcpu::Translate;
+
+pub use code_map::write_code_map;
 
 use arena::Arena;
 use jumps::Jumps;

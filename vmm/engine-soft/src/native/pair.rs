@@ -7,6 +7,7 @@
 use iced_x86::{Instruction, OpKind, Register};
 
 use super::assembler::{Label, cc};
+use super::code_map::Part;
 use super::cold::{Missed, Point};
 use super::emit::Emitter;
 use super::plan::{Itself, Memory, Plan};
@@ -113,15 +114,17 @@ impl Emitter {
         let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
         self.lose_flags();
         let point = self.point();
-        self.address(&load);
         let address = self.plain_address(&load);
-        self.compare(both, miss);
-        if both.aligned {
-            self.a
-                .ri(iced_x86::Code::Test_rm8_imm8, AL, both.size as i32 - 1);
-            self.a.jcc(cc::NE, entry);
-        }
-        self.add_host_address();
+        self.within(Part::LookUp, |e| {
+            e.address(&load);
+            e.compare(both, miss);
+            if both.aligned {
+                let mask = both.size as i32 - 1;
+                e.a.ri(iced_x86::Code::Test_rm8_imm8, AL, mask);
+                e.a.jcc(cc::NE, entry);
+            }
+            e.add_host_address();
+        });
         self.a.bind(found);
         self.missed.push(Missed {
             entry: miss,
@@ -158,6 +161,7 @@ impl Emitter {
 
     /// Append the out-of-line code of pairs.
     pub fn finish_pairs(&mut self) {
+        self.a.part(Part::Operation);
         for pair in std::mem::take(&mut self.pairs) {
             self.a.bind(pair.entry);
             self.begin_at(pair.point);

@@ -8,6 +8,7 @@ use nodescope_x86::bits::rflags;
 use nodescope_x86::state::InterruptShadow;
 
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
+use super::code_map::{self, Part};
 use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::string::StringRoutines;
@@ -95,6 +96,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         DL, EAX, ECX, EDX, R12, R13, R14, R15, RAX, RBP, RBX, RCX, RDI, RSI, RSP, XMM0, XMM1,
     };
     let mut a = Assembler::new(base, base);
+    a.part(Part::Call);
     let saved = [RBX, RBP, R12, R13, R14, R15];
 
     let load_registers = |a: &mut Assembler| {
@@ -190,6 +192,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     // Leave: EAX tells why.
     let leave_common = a.label();
     let leave_stored = a.label();
+    a.part(Part::Branch);
     let leave_indirect = [0, 1].map(|table| {
         let at = a.here();
         jumps::look_in_far_table(&mut a, table);
@@ -205,6 +208,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.jmp(leave_common);
         at
     });
+    a.part(Part::Call);
     let leave_to_interpret = a.here();
     a.ri(Code::Mov_r32_imm32, EAX, Exit::Interpret as i32);
     a.jmp(leave_common);
@@ -276,10 +280,15 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
+    a.part(Part::Missed);
     let access = super::access::routine(&mut a, host);
+    a.part(Part::Head);
     let spent = super::turn::routine(&mut a, host, leave);
+    a.part(Part::Missed);
     let second_level = super::second_level::routines(&mut a, host);
+    a.part(Part::Operation);
     let strings = super::string::routines(&mut a);
+    code_map::note(a.pieces());
     let routines = Routines {
         access,
         enter,

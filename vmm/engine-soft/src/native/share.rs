@@ -9,6 +9,7 @@
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Label, at_offset, cc, field_of_cpu};
+use super::code_map::Part;
 use super::cold::Missed;
 use super::emit::{Emitter, number};
 use super::plan::{Memory, Plan};
@@ -185,6 +186,7 @@ impl Emitter {
         let interpret = self.miss(operation);
         let (entry, resume) = (self.a.label(), self.a.label());
         let offset = (i.memory_displacement64() as i64).wrapping_sub(span.lowest) as i32;
+        let outer = self.a.part(Part::LookUp);
         if first {
             let mut lowest = *i;
             lowest.set_memory_displacement64(span.lowest as u64);
@@ -224,11 +226,13 @@ impl Emitter {
             offset,
             unkept: first.then_some(span.kept),
         });
+        self.a.part(outer);
         offset
     }
 
     /// Append the out-of-line code of spans.
     pub fn finish_shares(&mut self) {
+        self.a.part(Part::LookUp);
         for apart in std::mem::take(&mut self.apart) {
             self.a.bind(apart.entry);
             if let Some(kept) = apart.unkept {

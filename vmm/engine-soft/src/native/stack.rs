@@ -4,6 +4,7 @@
 use iced_x86::{Code, Instruction, OpKind, Register};
 
 use super::assembler::{Label, at, at_offset};
+use super::code_map::Part;
 use super::cold::Point;
 use super::emit::{Emitter, number};
 use super::plan::{Branch, Memory, Plan};
@@ -54,11 +55,13 @@ impl Emitter {
     /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
     pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
         self.lose_flags();
-        if offset == 0 {
-            self.a.copy(RAX, base);
-        } else {
-            self.a.rm(Code::Lea_r64_m, RAX, at_offset(base, offset));
-        }
+        self.within(Part::LookUp, |e| {
+            if offset == 0 {
+                e.a.copy(RAX, base);
+            } else {
+                e.a.rm(Code::Lea_r64_m, RAX, at_offset(base, offset));
+            }
+        });
         let memory = Memory {
             read: !write,
             write,
@@ -124,6 +127,7 @@ impl Emitter {
 
     /// Append the out-of-line code of runs.
     pub fn finish_runs(&mut self) {
+        self.a.part(Part::Operation);
         for run in std::mem::take(&mut self.runs) {
             self.a.bind(run.entry);
             self.begin_at(run.point);

@@ -3,6 +3,7 @@
 use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
+use super::code_map::{self, Part};
 use super::cold::Point;
 use super::emit::Emitter;
 use super::head::Own;
@@ -196,6 +197,7 @@ impl Cpu {
             again: None,
             table: field!(jumps) + Jumps::near_table(usize::from(!kernel)),
         };
+        e.a.part(Part::Head);
         let load_vectors = e.a.label();
         let vectors_loaded = e.a.label();
         if vectors {
@@ -215,15 +217,19 @@ impl Cpu {
             pairs: &pairs,
         };
         let mut heads = vec![self.head(&mut e, own)];
+        e.a.part(Part::Operation);
         self.operations(&mut e, &mut exits, &body, &mut factory)?;
         if let Some((again, point)) = exits.again {
+            e.a.part(Part::Head);
             e.a.bind(again);
             e.begin_at(point);
             heads.push(self.head(&mut e, own));
+            e.a.part(Part::Operation);
             self.operations(&mut e, &mut exits, &body, &mut factory)?;
         }
         e.a.begin_cold();
         e.finish_cold();
+        e.a.part(Part::Head);
         let leaving = self.code().translations.exits.len() as u32;
         self.code().translations.exits.push(Leaving { ip, cell: 0 });
         for head in &heads {
@@ -242,6 +248,7 @@ impl Cpu {
         } else {
             e.a.bind(vectors_loaded);
         }
+        e.a.part(Part::Branch);
         for pending in exits.pending {
             e.a.bind(pending.stub);
             let translations = &mut self.code().translations;
@@ -263,6 +270,7 @@ impl Cpu {
                 routines.leave
             });
         }
+        code_map::note(e.a.pieces());
         let (hot, cold) = match e.a.finish() {
             Ok(code) => code,
             Err(error) => {
@@ -369,12 +377,14 @@ impl Cpu {
                 }
                 Plan::Branch(b) => {
                     ended = true;
+                    e.a.part(Part::Branch);
                     self.branch(e, exits, i, *b, k)?;
                 }
             }
             e.behind(written, flags);
         }
         if !ended {
+            e.a.part(Part::Branch);
             e.save_flags();
             let next = instructions.last()?.next_ip();
             self.leave_to(e, exits, next)?;

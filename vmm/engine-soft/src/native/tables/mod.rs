@@ -25,6 +25,7 @@ use nodescope_plugin_api::Tally;
 use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
 
 use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of};
+use super::code_map::{self, Part};
 use super::registers::sized;
 use super::runtime::{field, xmm, ymm};
 use super::second_level::DataAccess;
@@ -172,7 +173,9 @@ impl Cpu {
                     access,
                     slow,
                 };
+                a.part(Part::Model);
                 way.all(&mut a);
+                code_map::note(a.pieces());
                 let (code, cold) = match a.finish() {
                     Ok(code) => code,
                     Err(error) => {

@@ -1,0 +1,271 @@
+//! Where the time of kernels goes, by samples of `perf`, to which the translator tells what its code is for.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Map, Value, json};
+
+use crate::comparison::{cell, number};
+use crate::engine::{self, Attached, Engine};
+use crate::guest::Marks;
+use crate::host;
+use crate::session::Edge;
+use crate::workload::{Length, Workload};
+use crate::{Failure, Options};
+
+/// Times that kernels are longer than elsewhere: a second or so.
+const LENGTH: Length = Length::Times(10);
+/// Samples a second, not a divisor of anything.
+const FREQUENCY: &str = "3989";
+
+/// What samples are told apart by: a heading, and what a symbol or its object has in it, the first that fits.
+const PARTS: [(&str, &[&str]); 11] = [
+    ("operations", &["translated::operations"]),
+    ("look-ups", &["translated::look_ups"]),
+    (
+        "missed",
+        &[
+            "translated::missed_look_ups",
+            "nodescope_engine_soft6native6access",
+            "nodescope_engine_soft::native::access",
+        ],
+    ),
+    ("model", &["translated::model", "nodescope_plugin_"]),
+    ("flags", &["translated::flags"]),
+    ("heads", &["translated::heads"]),
+    ("branches", &["translated::branches"]),
+    ("calls", &["translated::calls"]),
+    ("engine", &["nodescope_engine_soft"]),
+    ("kernel", &["kernel.kallsyms", "[kernel"]),
+    ("other", &[""]),
+];
+
+/// Shares of the kernels' time, with nothing attached and in windows.
+pub fn profile(options: &Options) -> Result<Value, Failure> {
+    let perf = host::version_of("perf", "linux-perf").map_err(Failure::Host)?;
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, LENGTH)?;
+    let guest = workload.guest(&options.image()?, "", Marks::Hypercall)?;
+    let map = folder.path().join("code.map");
+    nodescope_engine_soft::write_code_map(&map).map_err(Failure::Files)?;
+    let mut line = Map::new();
+    line.insert("name".into(), "profile".into());
+    line.insert("perf".into(), perf.into());
+    for (name, attached) in [
+        ("functional", Attached::Nothing),
+        ("window", Attached::CachesAndNuma),
+    ] {
+        let mut samplers: BTreeMap<String, Sampler> = BTreeMap::new();
+        let mut failed = None;
+        engine::run_watched(&guest, Engine::Translator, attached, &mut |edge, kernel| {
+            let done = match edge {
+                Edge::Begun => Sampler::begin(folder.path(), &format!("{name}-{kernel}"))
+                    .map(|sampler| _ = samplers.insert(kernel.into(), sampler)),
+                Edge::Ended => match samplers.get_mut(kernel) {
+                    Some(sampler) => sampler.end(),
+                    None => Ok(()),
+                },
+            };
+            if let Err(error) = done {
+                failed.get_or_insert(error);
+            }
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let map = CodeMap::read(&std::fs::read_to_string(&map).map_err(Failure::Files)?);
+        options.say(&format!("\n{name}, translator: percent of samples"));
+        options.say(
+            &PARTS
+                .iter()
+                .fold(format!("{:<20}{:>9}", "", "samples"), |line, (part, _)| {
+                    format!("{line}{part:>12}")
+                }),
+        );
+        let mut of_kernels = Map::new();
+        for row in &workload.rows {
+            let Some(sampler) = samplers.get(&row.name) else {
+                continue;
+            };
+            let counts = sampler.counts(&map)?;
+            let all: u64 = counts.iter().sum();
+            let shares = counts.map(|count| 100.0 * count as f64 / all as f64);
+            options.say(
+                &shares
+                    .iter()
+                    .fold(format!("{:<20}{all:>9}", row.name), |line, share| {
+                        format!("{line}{:>12}", cell(*share, 1))
+                    }),
+            );
+            let shares = PARTS.iter().zip(shares);
+            let mut value: Map<String, Value> = shares
+                .map(|((part, _), share)| ((*part).to_owned(), number(share)))
+                .collect();
+            value.insert("samples".into(), json!(all));
+            of_kernels.insert(row.name.clone(), value.into());
+        }
+        line.insert(name.into(), of_kernels.into());
+    }
+    Ok(line.into())
+}
+
+/// A `perf record` of this process.
+struct Sampler {
+    perf: Child,
+    data: PathBuf,
+}
+
+impl Sampler {
+    /// Sample from now on.
+    fn begin(folder: &Path, name: &str) -> Result<Self, Failure> {
+        let data = folder.join(format!("{name}.perf"));
+        let pid = std::process::id().to_string();
+        // It is told what to do by its standard input, and says when it has.
+        let perf = Command::new("perf")
+            .args(["record", "--quiet", "--event", "cpu-clock"])
+            .args(["--freq", FREQUENCY, "--delay", "-1", "--control", "fd:0,1"])
+            .args(["--pid", &pid, "--output"])
+            .arg(&data)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Failure::Files)?;
+        let mut sampler = Self { perf, data };
+        sampler.tell("enable")?;
+        Ok(sampler)
+    }
+
+    fn tell(&mut self, command: &str) -> Result<(), Failure> {
+        let told = (|| {
+            let input = self.perf.stdin.as_mut();
+            writeln!(input.expect("it was piped"), "{command}")?;
+            let output = self.perf.stdout.as_mut();
+            let mut answer = Vec::new();
+            BufReader::with_capacity(1, output.expect("it was piped"))
+                .read_until(b'\n', &mut answer)?;
+            Ok(answer)
+        })();
+        match told {
+            Ok(answer) if answer.ends_with(b"ack\n") => Ok(()),
+            Ok(_) => Err(Failure::Host(format!(
+                "perf did not {command} samples of this process; what it said is above"
+            ))),
+            Err(error) => Err(Failure::Files(error)),
+        }
+    }
+
+    fn end(&mut self) -> Result<(), Failure> {
+        // Told to disable them first, perf 6.1 forgets all samples.
+        self.tell("stop")?;
+        self.perf.wait().map_err(Failure::Files)?;
+        Ok(())
+    }
+
+    /// Samples of each of [`PARTS`].
+    fn counts(&self, map: &CodeMap) -> Result<[u64; PARTS.len()], Failure> {
+        let output = Command::new("perf")
+            .args(["script", "--fields", "ip,sym,dso", "--input"])
+            .arg(&self.data)
+            .output()
+            .map_err(Failure::Files)?;
+        if !output.status.success() {
+            return Err(Failure::Host(format!(
+                "perf cannot read what it wrote: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )));
+        }
+        let counts = count(&String::from_utf8_lossy(&output.stdout), map);
+        if counts.iter().all(|count| *count == 0) {
+            return Err(Failure::Host("perf took no samples of this process".into()));
+        }
+        Ok(counts)
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        // Where it has ended by itself, this does nothing.
+        let _ = self.perf.kill();
+        let _ = self.perf.wait();
+    }
+}
+
+/// Samples, a line each of address, symbol and object, by part.
+fn count(samples: &str, map: &CodeMap) -> [u64; PARTS.len()] {
+    let mut counts = [0; PARTS.len()];
+    for sample in samples.lines().filter(|line| !line.trim().is_empty()) {
+        let address = sample.split_whitespace().next();
+        let address = address.and_then(|a| u64::from_str_radix(a, 16).ok());
+        let what = address.and_then(|a| map.symbol(a)).unwrap_or(sample);
+        let part = PARTS
+            .iter()
+            .position(|(_, marks)| marks.iter().any(|mark| what.contains(mark)))
+            .expect("the last part has everything");
+        counts[part] += 1;
+    }
+    counts
+}
+
+/// What [`nodescope_engine_soft::write_code_map`] has written.
+#[derive(Default)]
+struct CodeMap {
+    /// By its first address, a piece of code: the address behind it, and its symbol.
+    pieces: BTreeMap<u64, (u64, String)>,
+}
+
+impl CodeMap {
+    fn read(text: &str) -> Self {
+        let piece = |line: &str| {
+            let mut words = line.split_whitespace();
+            let mut number = || u64::from_str_radix(words.next()?, 16).ok();
+            let (from, bytes) = (number()?, number()?);
+            Some((from, (from + bytes, words.next()?.to_owned())))
+        };
+        Self {
+            pieces: text.lines().filter_map(piece).collect(),
+        }
+    }
+
+    fn symbol(&self, address: u64) -> Option<&str> {
+        let (_, (end, symbol)) = self.pieces.range(..=address).next_back()?;
+        (address < *end).then_some(symbol.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_told_apart_by_symbol_and_object() {
+        let map = CodeMap::read(
+            "1000 10 translated::look_ups\n\
+             1010 8 translated::missed_look_ups\n",
+        );
+        let counts = count(
+            "  1000 [unknown] (/memfd:nodescope-code (deleted))\n\
+             \n\
+             100f [unknown] (/memfd:nodescope-code (deleted))\n\
+             1010 [unknown] (/memfd:nodescope-code (deleted))\n\
+             1018 [unknown] (/memfd:nodescope-code (deleted))\n\
+             55550000 <nodescope_plugin_cache::model::CacheModel>::far (/x/nodescope-bench)\n\
+             55550010 nodescope_engine_soft::native::access::short_access (/x/nodescope-bench)\n\
+             55550020 nodescope_engine_soft::run::<impl Cpu>::run (/x/nodescope-bench)\n\
+             ffffffff81000000 clear_page_erms ([kernel.kallsyms])\n",
+            &map,
+        );
+        let of = |name: &str| {
+            let part = PARTS.iter().position(|(part, _)| *part == name);
+            counts[part.unwrap()]
+        };
+        assert_eq!(
+            [
+                "look-ups", "missed", "model", "engine", "kernel", "other", "flags"
+            ]
+            .map(of),
+            [2, 2, 1, 1, 1, 1, 0]
+        );
+    }
+}
