@@ -406,3 +406,33 @@ impl Page {
         self.large
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As after a guest has put a large page in the place of small ones without saying so, and another part of it was met.
+    #[test]
+    fn a_large_page_takes_the_place_of_a_small_one_of_the_same_address() {
+        let mut tlb = PageTlb::default();
+        let (linear, other) = (0x40_5000_u64, 0x40_6000_u64);
+        let page = |linear: u64, physical, large| Page {
+            tag: linear >> 12,
+            physical,
+            large,
+            ..EMPTY
+        };
+        tlb.enter(linear, page(linear, 0x1000, false));
+        tlb.enter(other, page(other, 0x2000, false));
+        tlb.enter(linear, page(linear, 0x80_5000, true));
+        let found = tlb.find(linear).unwrap();
+        assert_eq!((found.tag, found.physical), (linear >> 12, 0x80_5000));
+        let part = tlb.find(0x40_7000).unwrap();
+        assert_eq!((part.tag, part.physical), (0x407, 0x80_7000));
+        assert_eq!(
+            tlb.find(other).unwrap().physical,
+            0x2000,
+            "what was walked as a small page stays one until the guest says otherwise"
+        );
+    }
+}

@@ -39,7 +39,7 @@ pub enum Translate {
 }
 
 impl Default for Translate {
-    /// Translating costs as much as interpreting a block about a hundred times (tests/bench/README.md).
+    /// Translating costs as much as interpreting a block about a hundred times (tests/bench/HISTORY.md).
     fn default() -> Self {
         Translate::After(100)
     }

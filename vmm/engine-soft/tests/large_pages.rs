@@ -5,6 +5,9 @@ mod machine;
 use iced_x86::code_asm::*;
 use machine::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
+use nodescope_engine_soft::Translate;
+use nodescope_oracle::bare;
+use nodescope_x86::bits::cr4;
 
 /// A large page, which the machine maps to itself.
 const LARGE: u64 = 4 << 20;
@@ -124,4 +127,64 @@ fn loading_cr3_renews_all_parts_of_a_large_page() {
             .poke(other + part, &(10 * n).to_le_bytes());
     }
     assert_eq!(run(m), (6, 60));
+}
+
+/// The guest takes a large page out of its tables and does not say so: until it does, a processor may go on writing there (SDM vol. 3A
+/// §4.10.3). Both ways to execute do the same, though only the filter still knows the page.
+#[test]
+fn what_the_filter_knows_of_a_large_page_is_written_to_without_asking_the_tables() {
+    let entry = 0x3000 + (LARGE >> 21) * 8;
+    let code: u64 = LARGE + (2 << 20);
+    // Fetched from, the second takes the large page's place among the known translations, but not in the data filter, which forgets what
+    // may be written only where there is code for the first time.
+    let gigabyte = 1 << 30;
+    let (first, second) = (gigabyte + code, gigabyte + LARGE);
+    type Write = fn(&mut CodeAssembler);
+    let writes: [Write; 3] = [
+        |a| a.add(qword_ptr(rsi), 5).unwrap(),
+        |a| a.movups(xmmword_ptr(rsi), xmm0).unwrap(),
+        |a| {
+            a.fild(qword_ptr(DATA as u32)).unwrap();
+            a.fistp(qword_ptr(rsi)).unwrap();
+        },
+    ];
+    for write in writes {
+        for translate in [Translate::After(0), Translate::Never] {
+            let mut m = Machine::new(|a| {
+                a.mov(eax, 5).unwrap();
+                a.movd(xmm0, eax).unwrap();
+                a.fninit().unwrap();
+                a.mov(rbx, first).unwrap();
+                let mut again = a.create_label();
+                a.set_label(&mut again).unwrap();
+                a.mov(qword_ptr((LARGE + 0x5000) as u32), 7).unwrap();
+                a.call(rbx).unwrap();
+                a.mov(qword_ptr(entry as u32), rcx).unwrap();
+                write(a);
+                a.add(rsi, 0x1000).unwrap();
+                a.mov(rbx, second).unwrap();
+                a.xor(ecx, ecx).unwrap();
+                a.dec(edx).unwrap();
+                a.jnz(again).unwrap();
+                a.hlt().unwrap();
+            })
+            // Present, writable, user, accessed, dirty, large; then it is taken away.
+            .set(RCX, LARGE | 0xe7)
+            .set(RDX, 2)
+            .set(RSI, LARGE + 0x6000)
+            .poke(0x2008, &(0x5000_u64 | 7).to_le_bytes())
+            .poke(0x5000 + (LARGE >> 21) * 8, &(code | 0x87).to_le_bytes())
+            .poke(0x5000 + (code >> 21) * 8, &(code | 0x87).to_le_bytes())
+            .poke(code, &RETURNS_ONE)
+            .poke(DATA, &5_u64.to_le_bytes());
+            m.state.control.cr4 |= cr4::OSFXSR;
+            m.vcpu = bare::vcpu(&m.ram, translate);
+            m.vcpu.restore(&m.state);
+            let exit = m.vcpu.run(&mut m.ports, Limit::instructions(1000)).unwrap();
+            assert_eq!(exit, Exit::Halted, "{translate:?}");
+            for at in [LARGE + 0x6000, LARGE + 0x7000] {
+                assert_eq!(u64::from_le_bytes(m.peek(at)), 5, "{translate:?} {at:#x}");
+            }
+        }
+    }
 }
