@@ -18,7 +18,7 @@ use crate::executor::{Executor, Stretch};
 use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError};
 use crate::results::Results;
-use crate::watch::Watch;
+use crate::watch::{Watch, phases};
 use crate::windows::Windows;
 
 /// Longest quantum, picoseconds: how often nodes are looked at that cannot hear of each other.
@@ -248,13 +248,12 @@ impl Run<'_> {
 
     fn progress(&self, executor: &Executor) -> Progress {
         let open = self.windows.open();
-        let phase = |w: &Watch| open.map_or(w.phase, |(_, phase)| phase);
         Progress {
             virtual_ps: self.now_ps,
             instructions: (0..executor.len())
                 .map(|n| executor.with_node(n, |n| n.instructions()))
                 .collect(),
-            phases: self.watches.iter().map(phase).collect(),
+            phases: phases(&self.watches, open.map(|(_, phase)| phase)),
             window: open.map(|(spec, _)| spec.name.clone()),
         }
     }

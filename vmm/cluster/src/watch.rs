@@ -59,3 +59,34 @@ impl Watch {
         }
     }
 }
+
+/// What each node is doing; `window`: what all do as long as a window is open. The first node begins and ends the job of all, of which the
+/// others' consoles say nothing.
+pub fn phases(watches: &[Watch], window: Option<Phase>) -> Vec<Phase> {
+    let job = watches.first().map(|first| first.phase);
+    let job = job.filter(|phase| *phase != Phase::Boot);
+    let phase = |w: &Watch| window.or(job).unwrap_or(w.phase);
+    watches.iter().map(phase).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_job_of_the_first_node_is_that_of_all() {
+        let mut watches = [Watch::new(0), Watch::new(1)];
+        let of_all = |watches: &[Watch], phase| phases(watches, None) == [phase; 2];
+        assert!(of_all(&watches, Phase::Boot));
+        watches[1].read_console(b"nodescope: node1 ready\r\n");
+        assert!(of_all(&watches, Phase::Boot));
+        watches[0].read_console(b"nodescope: job starts\r\n");
+        assert!(of_all(&watches, Phase::Job));
+        assert_eq!(
+            phases(&watches, Some(Phase::Window)),
+            [Phase::Window, Phase::Window]
+        );
+        watches[0].read_console(b"nodescope: job ends with status 0\r\n");
+        assert!(of_all(&watches, Phase::PowerOff));
+    }
+}
