@@ -138,7 +138,7 @@ impl Sampler {
     }
 
     fn tell(&mut self, command: &str) -> Result<(), Failure> {
-        let told = (|| {
+        let told: std::io::Result<Vec<u8>> = (|| {
             let input = self.perf.stdin.as_mut();
             writeln!(input.expect("it was piped"), "{command}")?;
             let output = self.perf.stdout.as_mut();
@@ -149,10 +149,9 @@ impl Sampler {
         })();
         match told {
             Ok(answer) if answer.ends_with(b"ack\n") => Ok(()),
-            Ok(_) => Err(Failure::Host(format!(
-                "perf did not {command} samples of this process; what it said is above"
+            Ok(_) | Err(_) => Err(Failure::Host(format!(
+                "perf did not {command} sampling this process; it has said why above, or try `perf record --event cpu-clock true`"
             ))),
-            Err(error) => Err(Failure::Files(error)),
         }
     }
 
