@@ -1,6 +1,6 @@
 //! From hypercalls to events: the host's stamps at the beginning and at the end of a call meet the guest's record.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{EntryRecord, MpiEnter, MpiRecord, Peer, Request, ThreadId};
@@ -143,7 +143,9 @@ impl Assembler {
             record,
         };
         let mut calls = Vec::new();
+        let mut polling = BTreeSet::new();
         for open in self.runs.values() {
+            polling.insert((open.enter.thread, open.enter.function as u16));
             let mut record = open.shown.decode(&open.enter);
             if let Some(record) = &mut record {
                 record.flags = Flags(record.flags.0 | Flags::POLL_RUN.0);
@@ -154,10 +156,7 @@ impl Assembler {
         for begun in self.begun.values() {
             let enter = &begun.enter;
             // A poll under way is the next of its run, which is there.
-            let of_run = |open: &OpenRun| {
-                (open.enter.thread, open.enter.function) == (enter.thread, enter.function)
-            };
-            if !self.runs.values().any(of_run) {
+            if !polling.contains(&(enter.thread, enter.function as u16)) {
                 calls.push(call(enter, begun.moment.stamp, begun.shown.decode(enter)));
             }
         }
@@ -496,5 +495,30 @@ mod tests {
         let tag = nodescope_hypercall::Tag::Value;
         assert_eq!(told, [(1, 10, tag(3), 3), (2, 20, tag(4), 1)]);
         assert_eq!(assembler.shown, 0);
+    }
+
+    #[test]
+    fn as_many_calls_and_runs_as_a_node_may_have_are_told_at_once() {
+        let (mut assembler, mut events) = (Assembler::new(0), Vec::new());
+        for number in 0..MOST as u32 {
+            let thread = ThreadId {
+                pid: 1,
+                tid: number,
+            };
+            let enter = |function, sequence| MpiEnter {
+                function,
+                thread,
+                sequence,
+            };
+            let begin = |enter| Request::MpiEnter(enter, EntryRecord::default());
+            let poll = enter(Function::Test, 0);
+            assembler.request(begin(poll), at(1, 1), &mut events);
+            assembler.request(Request::MpiPollFailed(poll), at(2, 2), &mut events);
+            // Every other one polls on.
+            let next = [Function::Test, Function::Recv][number as usize & 1];
+            assembler.request(begin(enter(next, 1)), at(3, 3), &mut events);
+        }
+        // Going through all runs for each call, as far as it goes, would take minutes.
+        assert_eq!(assembler.unfinished().len(), MOST + MOST / 2);
     }
 }

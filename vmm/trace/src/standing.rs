@@ -310,12 +310,16 @@ impl Standing {
             _ => format!("job {number}, "),
         };
         let mut told: BTreeSet<(usize, u32)> = BTreeSet::new();
+        let mut of_rank: BTreeMap<(usize, u32), Vec<&StandingCall>> = BTreeMap::new();
+        for call in &self.calls {
+            if let Some(rank) = call.rank {
+                of_rank.entry((call.job, rank)).or_default().push(call);
+            }
+        }
+        let calls_of = |job, rank| of_rank.get(&(job, rank)).into_iter().flatten();
         for deadlock in &self.deadlocks {
-            let stuck = |call: &&StandingCall| {
-                let rank = call.rank.is_some_and(|rank| deadlock.ranks.contains(&rank));
-                call.job == deadlock.job && rank
-            };
-            let calls = self.calls.iter().filter(stuck);
+            let ranks = deadlock.ranks.iter();
+            let calls = ranks.flat_map(|&rank| calls_of(deadlock.job, rank));
             let since = calls.map(|call| call.entry_ps).max().unwrap_or(0) as f64 * 1e-12;
             let who = match deadlock.ranks.as_slice() {
                 [one] => format!("rank {one}"),
@@ -328,10 +332,11 @@ impl Standing {
             if !deadlock.cycle.is_empty() {
                 lines.push("  in a cycle:".into());
             }
+            let cycle: BTreeSet<u32> = deadlock.cycle.iter().copied().collect();
             let others = deadlock.ranks.iter();
             let others: Vec<u32> = others
                 .copied()
-                .filter(|rank| !deadlock.cycle.contains(rank))
+                .filter(|rank| !cycle.contains(rank))
                 .collect();
             for (title, ranks) in [("", &deadlock.cycle), ("besides", &others)] {
                 if title == "besides" && !ranks.is_empty() && !deadlock.cycle.is_empty() {
@@ -340,8 +345,7 @@ impl Standing {
                 for &rank in ranks {
                     told.insert((deadlock.job, rank));
                     let next = deadlock.next.get(&rank).copied();
-                    let calls = self.calls.iter();
-                    for call in calls.filter(|c| (c.job, c.rank) == (deadlock.job, Some(rank))) {
+                    for call in calls_of(deadlock.job, rank) {
                         lines.push(format!("    {}", call.sentence(next)));
                     }
                 }

@@ -348,3 +348,38 @@ proptest::proptest! {
         proptest::prop_assert!(standing.lines().len() >= standing.calls.len());
     }
 }
+
+#[test]
+fn a_world_that_cannot_be_is_not_gone_through() {
+    let mut trace = Trace::new(0);
+    for rank in 0..2 {
+        trace.push(nodescope_trace::Body::Process(nodescope_hypercall::Hello {
+            kind: nodescope_hypercall::ProcessKind::MpiRank,
+            rank: Peer::Rank(rank),
+            world_size: u32::MAX,
+            pid: 100 + rank,
+            flavour: nodescope_hypercall::Flavour::OpenMpi,
+            host: "n0".into(),
+            program: "p".into(),
+        }));
+    }
+    trace.stands(record(0, Function::Barrier, 1));
+    trace.stands(record(1, Function::Finalize, 1));
+    // Four billion members would take minutes and more memory than there is.
+    assert_eq!((trace.needs(0), trace.needs(1)), (None, None));
+    assert_eq!(trace.deadlock(), None);
+}
+
+#[test]
+fn calls_beyond_any_real_number_are_told_and_not_all_judged() {
+    const RANKS: u32 = 20_000;
+    let mut trace = Trace::new(RANKS);
+    for rank in 0..RANKS {
+        trace.stands(record(rank, Function::Barrier, 1));
+    }
+    trace.stands(receive(0, Peer::Any, Tag::Any));
+    let standing = trace.standing();
+    assert_eq!(standing.calls.len(), RANKS as usize + 1);
+    assert_eq!(standing.deadlocks, []);
+    assert_eq!(standing.lines().len(), RANKS as usize + 2);
+}

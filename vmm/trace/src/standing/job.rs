@@ -87,7 +87,8 @@ impl Job {
         same.then_some(members)
     }
 
-    fn member_count(&self, key: u64) -> Option<usize> {
+    /// How many [`Job::members`] would tell.
+    pub fn member_count(&self, key: u64) -> Option<usize> {
         match self.objects.communicator(key).unwrap_or(key) {
             communicator::WORLD if self.world > 0 => Some(self.world as usize),
             communicator => self.members.get(&communicator).map(Vec::len),

@@ -1,5 +1,6 @@
 //! Who waits for whom: what each unfinished call needs, and which ranks can never go on.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_hypercall::record::Flags;
@@ -11,6 +12,10 @@ use super::job::{Job, STANDING, truncation};
 use super::operation::{self, Incoming, Kind, Need, Needs, Operation, Outgoing};
 use super::{Deadlock, Place, Standing, StandingCall, Waits, text};
 use crate::event::Unfinished;
+
+/// Ranks, receives and requests that are looked at for all calls together: a second or two of the host's time. A guest can make up any
+/// number of calls; those that come after that are not judged. Some 4000 ranks that all wait for all others are.
+const MOST_EFFORT: u64 = 1 << 25;
 
 /// A call that has not ended, with what it says.
 struct Stand<'a> {
@@ -45,7 +50,11 @@ pub fn stand(
             _ => None,
         })
         .collect();
-    let needs = Finder { job, posted };
+    let needs = Finder {
+        job,
+        posted,
+        effort: Cell::new(MOST_EFFORT),
+    };
     let mut blocked: BTreeMap<u32, Vec<Waits>> = BTreeMap::new();
     for ((node, call), stand) in calls.iter().zip(&stands) {
         let waits = match stand {
@@ -85,7 +94,7 @@ pub fn stand(
     blocked.retain(|rank, waits| job.ranks[rank].threads.len() <= waits.len());
     let ended = |rank: u32| job.ranks.get(&rank).is_some_and(|state| state.ended);
     if let Some((ranks, next)) = stuck(&blocked, &ended) {
-        let cycle = ranks.iter().find_map(|&start| cycle(&next, start));
+        let cycle = cycle(&next, &ranks);
         standing.deadlocks.push(Deadlock {
             job: number,
             ranks,
@@ -130,9 +139,40 @@ struct Finder<'a> {
     job: &'a Job,
     /// Receives that stand in blocking calls.
     posted: Vec<(u32, Incoming)>,
+    /// What may still be spent.
+    effort: Cell<u64>,
 }
 
 impl Finder<'_> {
+    /// Spend so much; none where there is not enough left, and from then on.
+    fn spend(&self, effort: usize) -> Option<()> {
+        let left = self.effort.get().checked_sub(effort as u64);
+        self.effort.set(left.unwrap_or(0));
+        left.map(drop)
+    }
+
+    /// What must be looked at to tell what an operation needs.
+    fn effort(&self, operation: &Operation) -> usize {
+        let ranks = self.job.ranks.len();
+        let send = |send: &Outgoing| {
+            let receiver = self.job.ranks.get(&send.to);
+            self.posted.len() + receiver.map_or(0, |state| state.requests.len())
+        };
+        let receive = |receive: &Incoming| {
+            let members = self.job.member_count(receive.communicator);
+            members.unwrap_or(ranks)
+        };
+        1 + match &operation.kind {
+            Kind::Send(one) => send(one),
+            Kind::Receive(one) => receive(one),
+            Kind::Both(one, other) => {
+                one.as_ref().map_or(0, send) + other.as_ref().map_or(0, receive)
+            }
+            Kind::Collective(turn, _) => 2 * self.job.member_count(turn.key).unwrap_or(ranks),
+            Kind::Other => 0,
+        }
+    }
+
     fn of(&self, stand: &Stand<'_>, modules: &BTreeMap<u64, String>) -> Waits {
         let (rank, record) = (stand.rank, stand.record);
         if record.flags.contains(Flags::POLL_RUN) || record.function.polls() {
@@ -144,10 +184,13 @@ impl Finder<'_> {
             _ if self.job.inexact => (None, Vec::new()),
             Function::Wait | Function::Waitall => self.all_of(rank, record, modules),
             Function::Waitany | Function::Waitsome => self.any_of(rank, record, modules),
-            Function::Finalize => (Some(self.finalize()), Vec::new()),
+            Function::Finalize => (self.finalize(), Vec::new()),
             Function::Probe | Function::Mprobe => {
                 let probe = operation::probe(record);
-                (probe.map(|probe| self.receive(rank, &probe)), Vec::new())
+                let probe =
+                    probe.map(|probe| Operation::new(Place::of(record), Kind::Receive(probe)));
+                let need = probe.and_then(|probe| self.operation(rank, &probe, STANDING));
+                (need, Vec::new())
             }
             // One that only starts something is about to end.
             function if operation::returns_at_once(function) => (None, Vec::new()),
@@ -172,6 +215,7 @@ impl Finder<'_> {
 
     /// What a call in an epoch needs; none if it is not on a window.
     fn window(&self, rank: u32, record: &MpiRecord) -> Option<Need> {
+        self.spend(1 + self.job.member_count(record.object).unwrap_or(0))?;
         let need = self.job.windows.need(rank, record)?;
         // Where the members are not sure, neither is whose window it is.
         self.job.members(record.object).map(|_| need)
@@ -179,6 +223,7 @@ impl Finder<'_> {
 
     /// None for what is not followed.
     fn operation(&self, rank: u32, operation: &Operation, serial: u64) -> Option<Need> {
+        self.spend(self.effort(operation))?;
         Some(match &operation.kind {
             _ if operation.cancelled => Need::Nothing,
             Kind::Send(send) => self.send(rank, send, serial),
@@ -267,14 +312,15 @@ impl Finder<'_> {
         })
     }
 
-    fn finalize(&self) -> Need {
+    fn finalize(&self) -> Option<Need> {
+        self.spend(self.job.world as usize)?;
         let ranks = &self.job.ranks;
         let late = |rank: &u32| !ranks.get(rank).is_some_and(|state| state.finalizing);
         let late: Vec<u32> = (0..self.job.world).filter(late).collect();
-        match late.is_empty() {
+        Some(match late.is_empty() {
             true => Need::Nothing,
             false => Need::All(late),
-        }
+        })
     }
 
     /// The operations that a call waits for, with what each needs; none for those that are not followed.
