@@ -1,10 +1,16 @@
 //! However a run ends, the outcome says how: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
 
+use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{Ending, RunError};
-use nodescope_guest_tests::{Finished, SECOND_PS, cluster, image, run, script, small_node};
+use nodescope_guest_tests::{
+    Finished, SECOND_PS, cluster, image, run, run_well, script, small_node,
+};
 use nodescope_hypercall::Function;
 use nodescope_machine::node::NodeError;
-use nodescope_window::{Ending as WindowEnding, Measure, ModelSpec, Trigger, WindowSpec};
+use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
+use nodescope_window::{
+    Ending as WindowEnding, Measure, ModelSpec, Trigger, WindowRecord, WindowSpec,
+};
 
 fn window(name: &str, open: Trigger) -> WindowSpec {
     WindowSpec {
@@ -134,4 +140,45 @@ fn a_guest_that_resets_itself() {
         "{error}"
     );
     assert!(error.to_string().contains("console log"), "{error}");
+}
+
+/// A node that sleeps through a window has counted nothing but idle time, and that is its own: there is a report.
+#[test]
+fn a_window_over_an_idle_node() {
+    let Some(image) = image() else { return };
+    let job = script("#!/bin/sh\nsleep 0.3\n");
+    let mut config = cluster(image, 2, small_node(128), &job);
+    // Node 0 waits until the clock shows two seconds before it starts the job; node 1 has nothing to do from its boot on.
+    let windows = (0..4).map(|n| WindowSpec {
+        measure: Measure::Time { ps: 200_000_000 },
+        ..window(
+            &format!("window{n}"),
+            Trigger::Time {
+                ps: SECOND_PS + n * 400_000_000_000,
+            },
+        )
+    });
+    config.windows = windows.collect();
+    let dir = tempfile::tempdir().unwrap();
+    let finished = run_well(&config, dir.path());
+    let windows = &finished.outcome.windows;
+    let slept = |record: &WindowRecord| {
+        let counted = record.nodes[1].counters.iter();
+        counted
+            .map(|(.., counters)| counters.instructions)
+            .sum::<u64>()
+            == 0
+    };
+    assert!(windows.windows.iter().any(slept), "{windows:?}");
+    let report = nodescope_report::build(&ReportInput {
+        windows: windows.clone(),
+        trace: Some(finished.dir.join(TRACE_FILE)),
+        study: StudyInfo::default(),
+        core: CoreCpi::Nominal {
+            source: "stated in the test".into(),
+        },
+        network: Vec::new(),
+        notes: Vec::new(),
+    });
+    assert_eq!(report.unwrap().windows.len(), 4);
 }

@@ -138,6 +138,10 @@ pub struct Bare {
     pub written: Vec<(u16, Vec<u8>)>,
     /// Port reads so far.
     pub reads: u8,
+    /// Address spaces that were asked for: CR3 of each context, by its index.
+    pub spaces: Vec<u64>,
+    /// Counters that were handed over.
+    pub accounts: Vec<(Context, Privilege, Counters)>,
 }
 
 impl Bare {
@@ -187,8 +191,13 @@ impl Platform for Bare {
         }
         HypercallAnswer::default()
     }
-    fn context(&mut self, _: u16, _: u64) -> Context {
-        Context::default()
+    fn context(&mut self, _: u16, cr3: u64) -> Context {
+        let known = self.spaces.iter().position(|space| *space == cr3);
+        let index = known.unwrap_or_else(|| {
+            self.spaces.push(cr3);
+            self.spaces.len() - 1
+        });
+        Context(index as u32)
     }
     fn reference(&mut self, _: Hits<'_>, reference: &MemRef, _: &mut Vec<FilterUpdate>) -> Outcome {
         Outcome::new(
@@ -207,5 +216,7 @@ impl Platform for Bare {
     fn modified(&mut self, _: u16, _: &[u64]) {
         unreachable!("the filter keeps one line of a set")
     }
-    fn account(&mut self, _: u16, _: Context, _: Privilege, _: &Counters) {}
+    fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
+        self.accounts.push((context, privilege, *counters));
+    }
 }

@@ -108,8 +108,10 @@ pub struct Cpu {
     pub platform: Option<NonNull<dyn Platform>>,
     /// Model attached: references are reported and events counted.
     pub attached: bool,
-    /// Address space of the running code, valid while attached.
+    /// Address space of the running code, valid while attached and known.
     pub context: Context,
+    /// The platform has been asked for the address space since the model was attached.
+    pub context_known: bool,
     /// Counts since the last flush: user, kernel.
     pub counters: [Counters; 2],
     /// Scratch for a model's answer.

@@ -477,7 +477,11 @@ impl Cpu {
     pub fn refresh_context(&mut self) {
         let (id, cr3) = (self.id, self.control.cr3);
         let context = self.platform().context(id, cr3);
-        if context != self.context {
+        if !self.context_known {
+            // What the vCPU has slept since the model was attached belongs to this address space, too.
+            self.context = context;
+            self.context_known = true;
+        } else if context != self.context {
             self.hand_over_counters();
             self.context = context;
         }
@@ -486,6 +490,11 @@ impl Cpu {
     /// Hand counters to the platform.
     pub fn hand_over_counters(&mut self) {
         use nodescope_plugin_api::Privilege;
+        let counted = self.counters.iter().any(|counters| !counters.is_empty());
+        if counted && !self.context_known {
+            // The vCPU has slept ever since the model was attached: it never ran, and never asked.
+            self.refresh_context();
+        }
         for (i, privilege) in [(0, Privilege::User), (1, Privilege::Kernel)] {
             let counters = std::mem::take(&mut self.counters[i]);
             if !counters.is_empty() {

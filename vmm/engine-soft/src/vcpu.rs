@@ -105,6 +105,7 @@ impl SoftVcpu {
             platform: None,
             attached: false,
             context: Context::default(),
+            context_known: false,
             counters: [Counters::default(); 2],
             updates: Vec::new(),
             stall: 0,
@@ -252,6 +253,7 @@ impl Vcpu for SoftVcpu {
 
     fn attach(&mut self, filter: Option<FilterGeometry>) {
         self.cpu.attached = filter.is_some();
+        self.cpu.context_known = false;
         self.cpu.filter.shape(filter);
         self.cpu.fetch_filter.shape(filter);
         self.cpu.counters = [Counters::default(); 2];
