@@ -203,8 +203,8 @@ struct nodescope_mpi_record {
     int32_t receive_tag;
     int32_t root;
     uint32_t reduction;
-    uint64_t send_bytes;
-    uint64_t receive_bytes; /* room asked for by receives; what came is in the completions */
+    uint64_t send_bytes;    /* none go to MPI_PROC_NULL */
+    uint64_t receive_bytes; /* room asked for by receives, none of MPI_PROC_NULL; what came is in the completions */
     uint64_t request;       /* serial of the operation started, or by MPI_*_init prepared; 0 none */
     uint64_t calls;         /* 1, or the length of a poll run */
     uint64_t new_communicator;

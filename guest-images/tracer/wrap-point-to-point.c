@@ -2,8 +2,10 @@
 /* Point-to-point communication: sends in all modes, receives, probes, matched probes, persistent and partitioned operations. */
 #include "mpi-wrap.h"
 
+/* Nothing goes to MPI_PROC_NULL, and nothing comes from there. */
 static void sends(struct call *call, MPI_Count count, MPI_Datatype type, int destination, int tag) {
-    call->record.send_bytes = type_bytes(call, count, type);
+    uint64_t bytes = type_bytes(call, count, type);
+    call->record.send_bytes = destination == MPI_PROC_NULL ? 0 : bytes;
     call->record.destination = world_rank_of(call->communicator, destination);
     call->record.send_tag = tag >= 0 ? tag : NODESCOPE_NONE;
 }
@@ -14,7 +16,8 @@ static void asks(struct call *call, int source, int tag) {
 }
 
 static void receives(struct call *call, MPI_Count count, MPI_Datatype type, int source, int tag) {
-    call->record.receive_bytes = type_bytes(call, count, type);
+    uint64_t bytes = type_bytes(call, count, type);
+    call->record.receive_bytes = source == MPI_PROC_NULL ? 0 : bytes;
     asks(call, source, tag);
 }
 
@@ -37,6 +40,7 @@ static void matched(struct call *call, MPI_Message message, const MPI_Status *st
 static void takes(struct call *call, MPI_Count count, MPI_Datatype type, MPI_Message message) {
     call->record.receive_bytes = type_bytes(call, count, type);
     if (message == MPI_MESSAGE_NO_PROC) {
+        call->record.receive_bytes = 0;
         call->record.source = NODESCOPE_PROC_NULL;
         return;
     }

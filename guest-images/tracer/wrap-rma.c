@@ -58,17 +58,23 @@ POLL(Win_test, (MPI_Win window, int *flag), (window, flag), on_window(call, wind
 
 /* ---- transfers ---- */
 
+/* Nothing is transferred to or from MPI_PROC_NULL. */
+static uint64_t transfers(struct call *call, MPI_Count count, MPI_Datatype type, int rank) {
+    uint64_t bytes = type_bytes(call, count, type);
+    return rank == MPI_PROC_NULL ? 0 : bytes;
+}
+
 static void puts_to(struct call *call, MPI_Count count, MPI_Datatype type, int rank, MPI_Aint place, MPI_Win window) {
     towards(call, window, rank);
     call->record.offset = place;
-    call->record.send_bytes = type_bytes(call, count, type);
+    call->record.send_bytes = transfers(call, count, type, rank);
 }
 
 static void gets_from(struct call *call, MPI_Count count, MPI_Datatype type, int rank, MPI_Aint place, MPI_Win window) {
     on_window(call, window);
     call->record.offset = place;
     call->record.source = world_rank_of(call->communicator, rank);
-    call->record.receive_bytes = type_bytes(call, count, type);
+    call->record.receive_bytes = transfers(call, count, type, rank);
 }
 
 /* With MPI_NO_OP nothing is sent: the call only gets. */
@@ -78,7 +84,7 @@ static void exchanges(struct call *call, MPI_Count out_count, MPI_Datatype out_t
     gets_from(call, in_count, in_type, rank, place, window);
     call->record.destination = call->record.source;
     if (op != MPI_NO_OP)
-        call->record.send_bytes = type_bytes(call, out_count, out_type);
+        call->record.send_bytes = transfers(call, out_count, out_type, rank);
 }
 
 WRAP(Fetch_and_op,

@@ -3,7 +3,7 @@
 //! Records say *which* requests a call completed, other formats want to know *what* they were. And a receive from any source says
 //! only when it completes whose message it took; [`Resolver`] keeps the calls of a process back until that is known.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use nodescope_hypercall::{Class, Completion, Function, MpiRecord, Peer, Tag};
@@ -128,6 +128,9 @@ const TWIN: u64 = 1 << 63;
 pub struct Tracker {
     pending: HashMap<u64, Operation>,
     prepared: HashMap<u64, Operation>,
+    /// Requests, and preparations of requests, that transfer no message and are no collective: to and from `MPI_PROC_NULL`, to other
+    /// worlds, of files and windows.
+    silent: HashSet<u64>,
     /// Messages matched by `MPI_Mprobe` and not yet received, with their communicators.
     matched: VecDeque<(u64, Completion)>,
     /// Requests completed whose beginning is not in the trace.
@@ -198,7 +201,12 @@ impl Tracker {
                 for (&serial, prepared) in record.requests.iter().zip(&record.prepared) {
                     let operation = match self.prepared.get(prepared) {
                         Some(operation) if serial != 0 => operation.clone(),
-                        _ => continue,
+                        _ => {
+                            if self.silent.contains(prepared) {
+                                self.silent.insert(serial);
+                            }
+                            continue;
+                        }
                     };
                     let operation = match operation {
                         Operation::Send(send) => {
@@ -231,6 +239,7 @@ impl Tracker {
             }
             RequestFree => {
                 for serial in &record.requests {
+                    self.silent.remove(serial);
                     if let Some(operation) = self.pending.remove(serial) {
                         steps.push(Step::Complete {
                             request: *serial,
@@ -241,6 +250,12 @@ impl Tracker {
                 }
             }
             function => self.by_class(function.class(), call, &mut steps),
+        }
+        let request = record.request;
+        let followed =
+            |request| self.pending.contains_key(&request) || self.prepared.contains_key(&request);
+        if request != 0 && !followed(request) && !followed(request | TWIN) {
+            self.silent.insert(request);
         }
         steps
     }
@@ -281,7 +296,8 @@ impl Tracker {
                 ending: Ending::Done,
             }));
             let Some(mut operation) = self.pending.remove(&done.request) else {
-                self.unknown += u64::from(sent.is_none());
+                let known = sent.is_some() || self.silent.remove(&done.request);
+                self.unknown += u64::from(!known);
                 continue;
             };
             if let (Operation::Receive(receive), false) = (&mut operation, done.cancelled) {
@@ -313,6 +329,9 @@ impl Tracker {
 
     /// The receive of a message that a probe has matched. Records of this version do not say which, so it is the oldest one that fits.
     fn matched(&mut self, record: &MpiRecord, call: &MpiCall) -> Option<Step> {
+        if record.source == Peer::Null {
+            return None;
+        }
         let fits = |(_, done): &(u64, Completion)| done.bytes <= record.receive_bytes;
         let at = self.matched.iter().position(fits)?;
         let (communicator, done) = self.matched.remove(at)?;
@@ -482,5 +501,67 @@ impl Resolver {
     /// Requests completed whose beginning is not in the trace.
     pub fn unknown(&self) -> u64 {
         self.tracker.unknown
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nodescope_hypercall::ThreadId;
+    use nodescope_trace::Stamp;
+
+    use super::*;
+
+    fn call(function: Function, change: impl FnOnce(&mut MpiRecord)) -> MpiCall {
+        let mut record = MpiRecord::new(function, ThreadId::default(), Peer::Rank(0), 0);
+        change(&mut record);
+        MpiCall {
+            record,
+            entry: Stamp::default(),
+            exit: Stamp::default(),
+            time_inside: 0,
+            instructions_inside: 0,
+            entry_seen: true,
+        }
+    }
+
+    fn completed(request: u64) -> MpiCall {
+        call(Function::Wait, |record| {
+            record.requests = vec![request];
+            record.completions = vec![Completion {
+                request,
+                ..Completion::default()
+            }];
+        })
+    }
+
+    #[test]
+    fn requests_of_no_message_are_known_and_make_no_step() {
+        let mut tracker = Tracker::default();
+        let silent = [
+            call(Function::Isend, |record| {
+                (record.request, record.destination) = (1, Peer::Null);
+            }),
+            call(Function::Irecv, |record| {
+                (record.request, record.source) = (2, Peer::Null);
+            }),
+            call(Function::SendInit, |record| {
+                (record.request, record.destination) = (3, Peer::Null);
+            }),
+            call(Function::Start, |record| {
+                (record.requests, record.prepared) = (vec![4], vec![3]);
+            }),
+            call(Function::Rput, |record| record.request = 5),
+            completed(1),
+            completed(2),
+            completed(4),
+            completed(5),
+        ];
+        for call in &silent {
+            assert_eq!(tracker.steps(call), [], "{}", call.record.function);
+        }
+        assert_eq!(tracker.unknown, 0);
+        // What the trace has no beginning of is counted.
+        assert_eq!(tracker.steps(&completed(9)), []);
+        assert_eq!(tracker.unknown, 1);
     }
 }

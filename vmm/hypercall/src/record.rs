@@ -300,9 +300,9 @@ pub struct MpiRecord {
     pub root: Peer,
     /// Operation of a reduction.
     pub reduction: Reduction,
-    /// Bytes that the caller passes in.
+    /// Bytes that the caller passes in; none to `MPI_PROC_NULL`.
     pub send_bytes: u64,
-    /// Bytes that the caller has room for.
+    /// Bytes that the caller has room for; none from `MPI_PROC_NULL`.
     pub receive_bytes: u64,
     /// Serial of the operation started, or by `MPI_*_init` of the preparation; 0 for none. Serials count from 1 in each process.
     pub request: u64,

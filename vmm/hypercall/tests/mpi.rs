@@ -305,6 +305,14 @@ fn check_sends(rank: usize, records: &[MpiRecord]) {
             .iter()
             .any(|record| record.destination == Peer::Null)
     );
+    // Nothing goes to nobody: the program passes a count all the same.
+    for record in of(records, Function::Send) {
+        assert_eq!(
+            record.send_bytes == 0,
+            record.destination == Peer::Null,
+            "{record:?}"
+        );
+    }
     let init = only(records, Function::Init);
     assert_eq!((init.sequence, init.communicator_size), (0, 4));
     assert!(
