@@ -11,7 +11,6 @@
 
 #include "mpi-log.h"
 
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -55,11 +54,6 @@ static __thread struct {
     int open_runs;
 } thread __attribute__((tls_model("initial-exec")));
 
-static void give_up(const char *why, const char *what) {
-    fprintf(stderr, "nodescope: the MPI tracer stops this program: %s%s\n", why, what);
-    _exit(127);
-}
-
 static void *grow(void *memory, size_t *room, size_t needed, size_t element) {
     if (needed <= *room)
         return memory;
@@ -68,18 +62,6 @@ static void *grow(void *memory, size_t *room, size_t needed, size_t element) {
     if (!memory)
         give_up("out of memory", "");
     return memory;
-}
-
-void *real_function(const char *name) {
-    void *function = dlsym(RTLD_NEXT, name);
-    if (!function) {
-        /* A program that opens its MPI with dlopen has it outside the global scope. */
-        void *library = dlopen(FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "libmpi.so.40" : "libmpich.so.12", RTLD_LAZY | RTLD_NOLOAD);
-        function = library ? dlsym(library, name) : NULL;
-    }
-    if (!function)
-        give_up("no MPI library provides ", name);
-    return function;
 }
 
 /* ---- activation ---- */
@@ -93,12 +75,7 @@ void tracer_decide(void) {
     static int decided;
     if (decided)
         return;
-    /* Handles of the two MPIs differ in size, so the wrong library could not even forward the calls. */
-    int open_mpi = dlsym(RTLD_DEFAULT, "ompi_mpi_comm_world") != NULL;
-    int mpich = !open_mpi && dlsym(RTLD_DEFAULT, "MPI_Comm_rank") != NULL;
-    if (FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? mpich : open_mpi)
-        give_up("it was built for ", FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "Open MPI, the program uses another MPI: preload libnodescope-mpi-mpich.so"
-                                                                             : "MPICH, the program uses Open MPI: preload libnodescope-mpi-openmpi.so");
+    library_check();
     decided = 1;
     struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
     direct = nodescope_answered(answer) && answer.transport == NODESCOPE_TRANSPORT_DIRECT;
@@ -113,7 +90,7 @@ void tracer_decide(void) {
 
 /* Shells and launchers are none of the tracer's business; a program that opens its MPI later decides in MPI_Init. */
 __attribute__((constructor)) static void start(void) {
-    if (dlsym(RTLD_DEFAULT, "MPI_Comm_rank"))
+    if (program_has_mpi())
         tracer_decide();
 }
 

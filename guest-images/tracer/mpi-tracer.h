@@ -5,6 +5,7 @@
  *     mpi-wrap.h            what a wrapper is
  *     wrap-*.c, wrap-*.h    one wrapper for each MPI function that communicates, synchronises or does I/O; a .h has the functions that
  *                           take counts and is included once for int counts and once for the large ones of MPI 4 (MPI_X_c)
+ *     mpi-library.c         the program's MPI library, and what is looked up in it
  *     mpi-calls.c           activation, the record of a call on its way to the host, poll runs
  *     mpi-log.c, mpi-log.h  the log that takes the host's place on real hardware
  *     mpi-sites.c           where calls are made
@@ -13,8 +14,8 @@
  *     mpi-objects.c         windows, files and matched messages
  *     mpi-requests.c        serial numbers of requests
  *
- * All are compiled once for each MPI, against its mpi.h; nothing is linked to an MPI library, whose functions are looked up with
- * dlsym, so that the tracer can be preloaded into shells and launchers too.
+ * All are compiled once for each MPI, against its mpi.h; nothing is linked to an MPI library, whose names are looked up by
+ * mpi-library.c, so that the tracer can be preloaded into shells and launchers too.
  */
 #ifndef NODESCOPE_MPI_TRACER_H
 #define NODESCOPE_MPI_TRACER_H
@@ -26,31 +27,21 @@
 
 #if defined(OPEN_MPI)
 #define FLAVOUR NODESCOPE_FLAVOUR_OPEN_MPI
-/* Its predefined handles are addresses of variables, which programs without MPI lack. */
-#pragma weak ompi_mpi_byte
-#pragma weak ompi_mpi_comm_null
-#pragma weak ompi_mpi_comm_self
-#pragma weak ompi_mpi_comm_world
-#pragma weak ompi_mpi_datatype_null
-#pragma weak ompi_mpi_op_band
-#pragma weak ompi_mpi_op_bor
-#pragma weak ompi_mpi_op_bxor
-#pragma weak ompi_mpi_op_land
-#pragma weak ompi_mpi_op_lor
-#pragma weak ompi_mpi_op_lxor
-#pragma weak ompi_mpi_op_max
-#pragma weak ompi_mpi_op_maxloc
-#pragma weak ompi_mpi_op_min
-#pragma weak ompi_mpi_op_minloc
-#pragma weak ompi_mpi_op_no_op
-#pragma weak ompi_mpi_op_prod
-#pragma weak ompi_mpi_op_replace
-#pragma weak ompi_mpi_op_sum
-#pragma weak ompi_request_null
-#pragma weak ompi_message_no_proc
-#pragma weak ompi_message_null
-#pragma weak ompi_mpi_file_null
-#pragma weak ompi_mpi_win_null
+/* Its predefined handles are addresses of variables, which are there when the program's MPI library is: mpi-library.c finds them. */
+#define PREDEFINED(X)                                                                                                          \
+    X(ompi_mpi_byte) X(ompi_mpi_comm_null) X(ompi_mpi_comm_self) X(ompi_mpi_comm_world) X(ompi_mpi_datatype_null)              \
+    X(ompi_mpi_op_band) X(ompi_mpi_op_bor) X(ompi_mpi_op_bxor) X(ompi_mpi_op_land) X(ompi_mpi_op_lor)                          \
+    X(ompi_mpi_op_lxor) X(ompi_mpi_op_max) X(ompi_mpi_op_maxloc) X(ompi_mpi_op_min) X(ompi_mpi_op_minloc)                      \
+    X(ompi_mpi_op_no_op) X(ompi_mpi_op_prod) X(ompi_mpi_op_replace) X(ompi_mpi_op_sum) X(ompi_request_null)                    \
+    X(ompi_message_no_proc) X(ompi_message_null) X(ompi_mpi_file_null) X(ompi_mpi_win_null)
+struct predefined {
+#define PREDEFINED_FIELD(symbol) void *symbol;
+    PREDEFINED(PREDEFINED_FIELD)
+#undef PREDEFINED_FIELD
+};
+extern struct predefined predefined;
+#undef OMPI_PREDEFINED_GLOBAL
+#define OMPI_PREDEFINED_GLOBAL(type, symbol) ((type)predefined.symbol)
 #include <mpi-ext.h>
 #elif defined(MPICH_VERSION)
 #define FLAVOUR NODESCOPE_FLAVOUR_MPICH
@@ -165,8 +156,16 @@ enum state { INERT, BEFORE_INIT, RUNNING };
 extern enum state tracer_state;
 extern __thread int depth __attribute__((tls_model("initial-exec")));
 
+/* What the program's MPI library calls by this name; null if it has none, or no library is there yet. */
+void *mpi_symbol(const char *name);
 /* The function behind a wrapper. Never null: a missing one ends the process with a message. */
 void *real_function(const char *name);
+/* The program is linked with an MPI library. */
+int program_has_mpi(void);
+/* Finds what the tracer needs of the library; ends the process if it is another MPI than the tracer's. */
+void library_check(void);
+/* Ends the process with a message: a reason, and what it is about. */
+_Noreturn void give_up(const char *why, const char *what);
 
 void call_begin(struct call *, uint16_t function, uint16_t flags, void *call_site);
 void call_enter(struct call *);

@@ -16,6 +16,8 @@ static ONE_JOB: Mutex<()> = Mutex::new(());
 pub struct Job {
     pub folder: tempfile::TempDir,
     flavour: &'static str,
+    /// Runs in place of the program that was compiled.
+    command: Option<PathBuf>,
     _alone: MutexGuard<'static, ()>,
 }
 
@@ -65,8 +67,28 @@ impl Job {
         program: &str,
         options: &[&str],
     ) -> Option<Job> {
+        let compiler = format!("{compiler}.{flavour}");
+        Job::compiled(flavour, &compiler, program, options)
+    }
+
+    /// A program that is not linked with MPI.
+    pub fn without_mpi(flavour: &'static str, program: &str, options: &[&str]) -> Option<Job> {
+        Job::compiled(flavour, "gcc", program, options)
+    }
+
+    /// A job of a command that is there already.
+    pub fn of_command(flavour: &'static str, command: &str) -> Option<Job> {
+        Job::has_tools(flavour, &format!("mpicc.{flavour}")).then(|| Job {
+            folder: tempfile::tempdir().expect("temporary folder"),
+            flavour,
+            command: Some(command.into()),
+            _alone: ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+
+    fn has_tools(flavour: &str, compiler: &str) -> bool {
         for tool in [
-            &format!("{compiler}.{flavour}"),
+            compiler,
             "mpicc.openmpi",
             "mpicc.mpich",
             &format!("mpirun.{flavour}"),
@@ -75,23 +97,35 @@ impl Job {
                 eprintln!(
                     "skipped: {tool} is not installed (Debian packages libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran)"
                 );
-                return None;
+                return false;
             }
+        }
+        true
+    }
+
+    fn compiled(
+        flavour: &'static str,
+        compiler: &str,
+        program: &str,
+        options: &[&str],
+    ) -> Option<Job> {
+        if !Job::has_tools(flavour, compiler) {
+            return None;
         }
         let alone = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("temporary folder");
-        let compiler = format!("{compiler}.{flavour}");
         succeed(
             Command::new(compiler)
                 .args(["-O1", "-w"])
-                .args(options)
                 .arg("-o")
                 .arg(folder.path().join("program"))
-                .arg(source(program)),
+                .arg(source(program))
+                .args(options),
         );
         Some(Job {
             folder,
             flavour,
+            command: None,
             _alone: alone,
         })
     }
@@ -118,7 +152,11 @@ impl Job {
         }
         command
             .args(["-n", &ranks.to_string()])
-            .arg(folder.join("program"))
+            .arg(
+                self.command
+                    .clone()
+                    .unwrap_or_else(|| folder.join("program")),
+            )
             .args(arguments);
         command.env(
             "LD_PRELOAD",

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT OR Apache-2.0 */
+/*
+ * The program's MPI library, and the names looked up in it. A program may be linked with its MPI, or open it at run time: a module of
+ * Python opens it outside the global scope, where RTLD_NEXT and RTLD_DEFAULT do not look.
+ *
+ * dlsym is interposed, because a program that asks an open library for MPI_X would get the library's own function and pass the tracer
+ * by. Such a program gets the tracer's wrapper. Every other look-up goes on to the system's dlsym by a jump that leaves arguments and
+ * return address in place, because what RTLD_NEXT means depends on the return address.
+ */
+#define _GNU_SOURCE
+#include "mpi-tracer.h"
+
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#if defined(OPEN_MPI)
+struct predefined predefined;
+#define SONAME "libmpi.so.40"
+#else
+#define SONAME "libmpich.so.12"
+#endif
+
+typedef void *look_up(void *handle, const char *name);
+
+static look_up *system_dlsym;
+
+void give_up(const char *why, const char *what) {
+    char text[512];
+    int length = snprintf(text, sizeof text, "the MPI tracer stops this program: %s%s", why, what);
+    fprintf(stderr, "nodescope: %s\n", text);
+    /* A launcher may swallow what its ranks print; the host keeps it. */
+    struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
+    if (nodescope_answered(answer) && answer.transport == NODESCOPE_TRANSPORT_DIRECT)
+        nodescope_call(NODESCOPE_OP_MESSAGE, text, length < (int)sizeof text ? length : (int)sizeof text - 1, 0, NULL, 0);
+    _exit(127);
+}
+
+/* Every glibc for x86-64 has this version of dlsym; dlvsym is not interposed. */
+static look_up *find_dlsym(void) {
+    if (!system_dlsym && !(system_dlsym = (look_up *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5")))
+        give_up("the system's dlsym cannot be found", "");
+    return system_dlsym;
+}
+
+/* Names of all loaded objects. */
+struct names {
+    size_t count, room;
+    char **all;
+};
+
+static int note_name(struct dl_phdr_info *info, size_t size, void *data) {
+    struct names *names = data;
+    (void)size;
+    if (!info->dlpi_name || !*info->dlpi_name)
+        return 0; /* the program, whose handle would stand for all that is global */
+    if (names->count == names->room) {
+        size_t room = names->room ? 2 * names->room : 64;
+        char **more = realloc(names->all, room * sizeof *more);
+        if (!more)
+            return 1;
+        names->all = more;
+        names->room = room;
+    }
+    char *name = strdup(info->dlpi_name);
+    if (name)
+        names->all[names->count++] = name;
+    return 0;
+}
+
+/* What any loaded object but the tracer has by this name. Objects are opened after the walk over them, which holds a lock that dlopen
+ * takes too. They stay open: what is found must not be unloaded. */
+static void *search(const char *name) {
+    struct names names = {0};
+    void *found = NULL;
+    Dl_info own;
+    if (!dladdr((void *)search, &own))
+        return NULL;
+    dl_iterate_phdr(note_name, &names);
+    for (size_t i = 0; i < names.count; i++) {
+        void *object = found || !strcmp(names.all[i], own.dli_fname) ? NULL : dlopen(names.all[i], RTLD_LAZY | RTLD_NOLOAD);
+        if (object && !(found = find_dlsym()(object, name)))
+            dlclose(object);
+        free(names.all[i]);
+    }
+    free(names.all);
+    return found;
+}
+
+void *mpi_symbol(const char *name) {
+    void *symbol = find_dlsym()(RTLD_NEXT, name);
+    if (symbol)
+        return symbol;
+    void *library = dlopen(SONAME, RTLD_LAZY | RTLD_NOLOAD);
+    if (library && (symbol = find_dlsym()(library, name)))
+        return symbol;
+    return search(name);
+}
+
+void *real_function(const char *name) {
+    void *function = mpi_symbol(name);
+    if (!function)
+        give_up("it finds no loaded MPI library that provides ", name);
+    return function;
+}
+
+int program_has_mpi(void) {
+    /* A function that the tracer does not wrap. */
+    return find_dlsym()(RTLD_NEXT, "MPI_Comm_rank") != NULL;
+}
+
+void library_check(void) {
+    /* Handles of the two MPIs differ in size, so the wrong tracer could not even forward the calls. */
+    int open_mpi = mpi_symbol("ompi_mpi_comm_world") != NULL;
+    int mpich = !open_mpi && mpi_symbol("MPI_Comm_rank") != NULL;
+    if (FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? mpich : open_mpi)
+        give_up("it was built for ", FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "Open MPI, the program uses another MPI: preload libnodescope-mpi-mpich.so"
+                                                                             : "MPICH, the program uses Open MPI: preload libnodescope-mpi-openmpi.so");
+#if defined(OPEN_MPI)
+    /* A program that is linked with the library may have a copy of the variable (R_X86_64_COPY), which the library uses too: that copy
+     * comes first in the global scope. */
+#define PREDEFINED_FIND(symbol)                                                                                                \
+    if (!(predefined.symbol = find_dlsym()(RTLD_DEFAULT, #symbol)) && !(predefined.symbol = mpi_symbol(#symbol)))              \
+        give_up("it finds no loaded MPI library that provides the handle ", #symbol);
+    PREDEFINED(PREDEFINED_FIND)
+#undef PREDEFINED_FIND
+#endif
+}
+
+/* ---- dlsym ---- */
+
+/* The tracer's own function of this name, from C or from Fortran. */
+static void *wrapper(const char *name) {
+    static void *own;
+    Dl_info here;
+    if (!own && dladdr((void *)wrapper, &here))
+        own = dlopen(here.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+    return own ? find_dlsym()(own, name) : NULL;
+}
+
+static int is_mpi_name(const char *name) {
+    static const char *const prefixes[] = {"MPI_", "PMPI_", "MPIX_", "PMPIX_", "mpi_", "pmpi_", "mpix_", "pmpix_"};
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++)
+        if (!strncmp(name, prefixes[i], strlen(prefixes[i])))
+            return 1;
+    return 0;
+}
+
+/* The wrapper to be given to a program that asks an open library for a function of the MPI library; null where the system's dlsym
+ * has the answer. A library that has a function of that name of its own keeps it. */
+__attribute__((used)) static void *dlsym_wrapper(void *handle, const char *name) {
+    /* RTLD_DEFAULT finds the wrapper by itself, RTLD_NEXT is what other interposing libraries use. */
+    if (handle == RTLD_DEFAULT || handle == RTLD_NEXT || !name || !is_mpi_name(name))
+        return NULL;
+    void *own = wrapper(name), *there = own ? find_dlsym()(handle, name) : NULL;
+    return there && there == mpi_symbol(name) ? own : NULL;
+}
+
+__attribute__((used)) static void *dlsym_target(void) {
+    return (void *)find_dlsym();
+}
+
+/* On entry to a function rsp is 8 modulo 16; two pushes and 8 bytes align it. */
+__asm__(".text\n.balign 16\n"
+        ".globl dlsym\n.type dlsym, @function\n"
+        "dlsym:\n"
+        "    endbr64\n"
+        "    push %rdi\n    push %rsi\n    sub $8, %rsp\n"
+        "    call dlsym_wrapper\n"
+        "    test %rax, %rax\n"
+        "    jnz 1f\n"
+        "    call dlsym_target\n"
+        "    add $8, %rsp\n    pop %rsi\n    pop %rdi\n"
+        "    jmp *%rax\n"
+        "1:  add $24, %rsp\n"
+        "    ret\n"
+        ".size dlsym, . - dlsym\n");
