@@ -210,9 +210,6 @@ pub trait MemoryModel: Send {
     /// What [`MemoryModel::reference`] does for a line that the first level does not hold, if it takes the place of `oldest`
     /// ([`Hits::oldest`]), no other line's permission changes in any filter, and the answer permits reads; None, with `modified` heard of
     /// and nothing else done, where that is not so or would take long. A model need not know such a way.
-    ///
-    /// While this runs, the processor's floating-point control and exception flags are the guest's: nothing here may compute
-    /// with floating-point numbers.
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
         let _ = oldest;
         self.modified(reference.vcpu, modified);
@@ -266,11 +263,6 @@ pub trait MemoryTimingModel: Send {
     fn request(&mut self, miss: &MissRef) -> MemoryTiming;
     /// Home socket of a physical address.
     fn home(&self, physical: u64) -> u16;
-    /// Whether [`MemoryTimingModel::request`] computes without floating-point numbers, so that [`MemoryModel::miss`] may call it.
-    fn integral(&self) -> bool {
-        false
-    }
-
     /// Tables by which an engine's machine code does what [`MemoryTimingModel::request`] does for a socket. They are good as long as
     /// the memory is, and not moved.
     fn tables(&self, socket: u16) -> Option<MemoryTables> {

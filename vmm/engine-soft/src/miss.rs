@@ -9,8 +9,7 @@ use crate::cpu::Cpu;
 use crate::filter::{Isa, SecondLevel};
 
 impl Cpu {
-    /// [`Cpu::quick_access`] where it is no more than that; None, and nothing done that the other way would notice, elsewhere. Without
-    /// floating-point arithmetic.
+    /// [`Cpu::quick_access`] where it is no more than that; None, and nothing done that the other way would notice, elsewhere.
     #[inline(always)]
     pub fn short_access(
         &mut self,

@@ -29,10 +29,6 @@ impl MemoryTimingModel for FlatMemory {
         0
     }
 
-    fn integral(&self) -> bool {
-        true
-    }
-
     fn tables(&self, _socket: u16) -> Option<MemoryTables> {
         Some(MemoryTables {
             recent: &Recent::ALL,

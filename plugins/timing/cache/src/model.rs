@@ -98,7 +98,6 @@ impl CacheModel {
         }
         let data = &config.levels[0];
         let line_shift = data.line.trailing_zeros();
-        let integral = memory.integral();
         // Fewer slots than sets are exact too; 64 are what an engine is expected to have.
         let most = (12 - line_shift).min(6);
         let slots = |level: &LevelConfig| level.sets().trailing_zeros().min(most) as u8;
@@ -124,7 +123,7 @@ impl CacheModel {
             .map_or(0, |level| level.latency.fetch_hit);
         let hits = [data.latency.read_hit, data.latency.write_hit, fetch_hit];
         hierarchy.first_level = FirstLevel::new(hits, hierarchy.whole_sets);
-        let short = integral && data.latency.read_hit == 0 && fetch_hit == 0;
+        let short = data.latency.read_hit == 0 && fetch_hit == 0;
         Ok(CacheModel {
             caches: Caches::Narrow(hierarchy, V3::detect()),
             filter: FilterGeometry {

@@ -138,8 +138,4 @@ impl MemoryTimingModel for Silent {
     fn home(&self, _: u64) -> u16 {
         0
     }
-
-    fn integral(&self) -> bool {
-        true
-    }
 }

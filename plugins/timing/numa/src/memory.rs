@@ -131,10 +131,6 @@ impl MemoryTimingModel for Numa {
             .map_or(Self::NO_HOME, |index| self.ranges[index].socket)
     }
 
-    fn integral(&self) -> bool {
-        true
-    }
-
     fn tables(&self, socket: u16) -> Option<MemoryTables> {
         let row = usize::from(socket) * (self.sockets + 1);
         let latencies = [&self.latency[0], &self.latency[1]];

@@ -1,6 +1,7 @@
 //! A machine that answers at random, the same to both, and writes down everything that it is asked.
 
 use std::collections::{HashMap, HashSet};
+use std::hint::black_box;
 use std::ptr::NonNull;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
@@ -57,6 +58,8 @@ pub struct Machine {
     caches: [Cache; VCPUS as usize],
     /// Instead of the toy.
     pub real: Option<Caches>,
+    /// What MXCSR was when a function of the machine found that it is not the host's own: the guest's was left there.
+    pub foreign_mxcsr: Option<u32>,
 }
 
 /// Lines of a cache by side and set, the latest answered first; empty where filters keep one line.
@@ -162,6 +165,21 @@ impl Machine {
             told: Vec::new(),
             caches: Default::default(),
             real: None,
+            foreign_mxcsr: None,
+        }
+    }
+
+    /// Compute with floating-point numbers, as a model may: MXCSR must be the host's, and the guest's must not change.
+    fn compute(&mut self) {
+        let mut mxcsr = 0_u32;
+        // SAFETY: four bytes are written, which the pointer is to.
+        unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &raw mut mxcsr, options(nostack)) };
+        // Rounding to nearest, subnormal numbers as they are, no exception unmasked; flags say nothing.
+        let third = black_box(1.0_f64) / black_box(3.0);
+        let subnormal = black_box(f64::MIN_POSITIVE) / black_box(2.0);
+        if mxcsr & 0xffc0 != 0x1f80 || third.to_bits() != 0x3fd5_5555_5555_5555 || subnormal == 0.0
+        {
+            self.foreign_mxcsr = Some(mxcsr);
         }
     }
 
@@ -291,6 +309,7 @@ impl Platform for Machine {
         self.due
     }
     fn extend(&mut self, _: u16) -> Option<u64> {
+        self.compute();
         let more = self.turns.below(4) * 50;
         self.limit = self.limit.saturating_add(more);
         let extended = (more > 0).then_some(self.limit);
@@ -319,6 +338,7 @@ impl Platform for Machine {
         reference: &MemRef,
         updates: &mut Vec<FilterUpdate>,
     ) -> Outcome {
+        self.compute();
         if let Some(real) = &mut self.real {
             return real.reference(hits, reference, updates);
         }
@@ -355,6 +375,7 @@ impl Platform for Machine {
         outcome
     }
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome> {
+        self.compute();
         if let Some(real) = &mut self.real {
             return real.miss(modified, oldest, reference);
         }

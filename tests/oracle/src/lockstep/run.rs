@@ -698,6 +698,14 @@ impl Pair {
                 let _ = writeln!(text, "\n  caches, {what}");
             }
         }
+        for (side, of) in [(a, "interpreted"), (b, "translated")] {
+            if let Some(mxcsr) = side.machine.foreign_mxcsr {
+                let _ = writeln!(
+                    text,
+                    "\n  {of}: the machine was called with MXCSR {mxcsr:#x}"
+                );
+            }
+        }
         if a.machine.log != b.machine.log {
             let (x, y) = (&a.machine.log, &b.machine.log);
             let at = x.iter().zip(y).take_while(|(x, y)| x == y).count();

@@ -38,8 +38,8 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     };
     let done = a.label();
     if avx {
-        // The vector registers are put away, but MXCSR only where the short way does not lead there: to read it waits for all of the
-        // guest's floating-point arithmetic.
+        // MXCSR is the host's before any function is called: the compiler takes it for that, and models may compute with floating-point
+        // numbers.
         let no_vectors = a.label();
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
         a.jcc(cc::E, no_vectors);
@@ -48,16 +48,16 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
         a.jcc(cc::NE, wide);
         let with_vectors = |a: &mut Assembler, wide: bool| {
             store_vectors(a, wide);
+            save_mxcsr(a);
             let short_enough = a.label();
             if bmi {
                 call(a, self::short_access as *const ());
                 a.rr(Code::Test_rm64_r64, RAX, RAX);
                 a.jcc(cc::NE, short_enough);
             }
-            save_mxcsr(a);
             call(a, long);
-            a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
             a.bind(short_enough);
+            a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
             take_vectors(a, wide);
             a.jmp(done);
         };
@@ -150,8 +150,7 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// [`access`] for what most misses of a model come to; null, and nothing done, where it is something else. Without floating-point
-/// arithmetic: MXCSR is the guest's.
+/// [`access`] for what most misses of a model come to; null, and nothing done, where it is something else.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
