@@ -9,15 +9,21 @@ use std::process::Command;
 use common::{every_kind, export_to, trace};
 use nodescope_export::{Bursts, ExportError, Format, Network, Options, export, import};
 use nodescope_hypercall::{Function, Peer};
+use nodescope_test_needs::{Need, have, skip};
 use nodescope_trace::{Body, TraceReader};
 
-/// Whether a program is there; says that a test is skipped if not.
-fn have(program: &str, package: &str) -> bool {
-    let found = Command::new(program).arg("--version").output().is_ok();
-    if !found {
-        println!("skipped: no {program} here (Debian: {package})");
+/// Exports to an archive; false, and the test is skipped, without OTF2's library.
+fn archive(file: &Path, folder: &Path) -> bool {
+    match export(file, Format::Otf2, folder, &Options::default()) {
+        Err(ExportError::Otf2(error)) if error.missing() => {
+            skip(Need::Otf2, error);
+            false
+        }
+        result => {
+            result.unwrap();
+            true
+        }
     }
-    found
 }
 
 #[test]
@@ -317,7 +323,7 @@ fn replay(folder: &Path, options: &[&str]) -> (bool, String) {
 
 #[test]
 fn simgrid_replays_every_kind_of_call() {
-    if !have("smpirun", "libsimgrid-dev") {
+    if !have(Need::Simgrid, &["smpirun"]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -336,7 +342,7 @@ fn simulated(text: &str) -> f64 {
 
 #[test]
 fn simgrid_takes_the_time_of_work_and_of_a_message() {
-    if !have("smpirun", "libsimgrid-dev") {
+    if !have(Need::Simgrid, &["smpirun"]) {
         return;
     }
     // Rank 0 works a millisecond and sends a megabyte; rank 1 receives it.
@@ -390,7 +396,7 @@ fn simgrid_takes_the_time_of_work_and_of_a_message() {
 
 #[test]
 fn otf2_print_reads_the_archive() {
-    if !have("otf2-print", "otf2-tools") {
+    if !have(Need::Otf2, &["otf2-print"]) {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
@@ -487,12 +493,8 @@ fn an_otf2_archive_comes_back_with_the_same_calls() {
     let events = every_kind();
     let file = common::write(dir.path(), &events);
     let folder = dir.path().join("out");
-    match export(&file, Format::Otf2, &folder, &Options::default()) {
-        Err(ExportError::Otf2(error)) if error.missing() => {
-            println!("skipped: {error}");
-            return;
-        }
-        result => drop(result.unwrap()),
+    if !archive(&file, &folder) {
+        return;
     }
     let back = dir.path().join("back.nst");
     import(&folder.join("trace.otf2"), &back).unwrap();
@@ -511,9 +513,8 @@ proptest::proptest! {
         let dir = tempfile::tempdir().unwrap();
         let file = common::write(dir.path(), &common::phases(&list));
         let folder = dir.path().join("out");
-        match export(&file, Format::Otf2, &folder, &Options::default()) {
-            Err(ExportError::Otf2(error)) if error.missing() => return Ok(()),
-            result => drop(result.unwrap()),
+        if !archive(&file, &folder) {
+            return Ok(());
         }
         let back = dir.path().join("back.nst");
         import(&folder, &back).unwrap();
@@ -532,8 +533,7 @@ fn damaged_archives_are_told_and_never_imported() {
     let dir = tempfile::tempdir().unwrap();
     let file = common::write(dir.path(), &every_kind());
     let folder = dir.path().join("out");
-    if let Err(error) = export(&file, Format::Otf2, &folder, &Options::default()) {
-        println!("skipped: {error}");
+    if !archive(&file, &folder) {
         return;
     }
     let whole = dir.path().join("whole.nst");

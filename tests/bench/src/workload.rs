@@ -271,8 +271,7 @@ mod tests {
         let number = |line: usize| input.lines().nth(line).unwrap().split(' ').next().unwrap();
         assert_eq!([number(5), number(7)], ["800", "80"]);
         assert_eq!([number(10), number(11)], ["1", "1"]);
-        if let Err(reason) = crate::host::find("hpcc", "hpcc") {
-            println!("skipped: {reason}");
+        if !nodescope_test_needs::have(nodescope_test_needs::Need::Hpcc, &["hpcc"]) {
             return;
         }
         let session = crate::host::run(&workload, &[]).unwrap();

@@ -1,11 +1,10 @@
 //! Boots whole guests for the tests: the image from the cache (or a fresh build), C programs on the job disk, one run of a cluster.
 //!
-//! What cannot be had on this machine (the tools that build the image, a C compiler) makes a test say "skipped" and why.
+//! What cannot be had on this machine (the tools that build the image, a C compiler) makes a test skip.
 
 pub mod published;
 
 use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -16,44 +15,54 @@ use nodescope_cluster::{ClusterConfig, Observer, Outcome, Progress, RunError};
 use nodescope_fabric::LinkConfig;
 use nodescope_image::{Image, ImageError, ImageSpec, JobFile};
 use nodescope_machine::topology::NodeTopology;
+use nodescope_test_needs::{Need, have, skip};
 
 /// Picoseconds in a second.
 pub const SECOND_PS: u64 = 1_000_000_000_000;
 /// Virtual seconds after which a test's guest counts as hung; boots take about 0.3.
 pub const PATIENCE_S: u64 = 60;
 
-/// The guest image; none, with a line that says why, where it cannot be built.
+/// The guest image; none, and the test is skipped, where it cannot be built.
 ///
 /// # Panics
 ///
 /// If the tools are there and the build fails.
 pub fn image() -> Option<&'static Image> {
-    static IMAGE: OnceLock<Option<Image>> = OnceLock::new();
-    IMAGE
-        .get_or_init(|| {
-            let built = nodescope_image::default_cache_dir().and_then(|cache| {
-                nodescope_image::build(&ImageSpec::debian(), &cache, &mut |line| {
-                    eprintln!("{line}");
-                })
-            });
-            match built {
-                Ok(image) => Some(image),
-                Err(missing @ ImageError::MissingTool { .. }) => {
-                    println!("skipped: no guest image: {missing}");
-                    None
-                }
-                Err(error) => panic!("the guest image cannot be built: {error}"),
-            }
-        })
-        .as_ref()
+    static IMAGE: OnceLock<Result<Image, String>> = OnceLock::new();
+    let image = IMAGE.get_or_init(|| {
+        let built = nodescope_image::default_cache_dir().and_then(|cache| {
+            nodescope_image::build(&ImageSpec::debian(), &cache, &mut |line| {
+                eprintln!("{line}");
+            })
+        });
+        match built {
+            Ok(image) => Ok(image),
+            Err(missing @ ImageError::MissingTool { .. }) => Err(missing.to_string()),
+            Err(error) => panic!("the guest image cannot be built: {error}"),
+        }
+    });
+    match image {
+        Ok(image) => Some(image),
+        Err(missing) => {
+            skip(Need::Image, format_args!("no guest image: {missing}"));
+            None
+        }
+    }
 }
 
-/// A program of `programs/`, compiled; none, with a line that says why, without the compiler.
+/// A program of `programs/`, compiled; none, and the test is skipped, without the compiler.
 ///
 /// # Panics
 ///
 /// If the compiler refuses the program.
 pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Option<Vec<u8>> {
+    let need = match compiler.starts_with("mpi") {
+        true => Need::Mpi,
+        false => Need::Compiler,
+    };
+    if !have(need, &[compiler]) {
+        return None;
+    }
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let out = dir.path().join("program");
@@ -73,10 +82,6 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Option<Vec<u8>> 
             "{compiler} refuses {source}: {}",
             String::from_utf8_lossy(&output.stderr)
         ),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            println!("skipped: no {compiler} here");
-            None
-        }
         Err(error) => panic!("{compiler}: {error}"),
     }
 }

@@ -18,6 +18,7 @@ use nodescope_model::{Program, Take};
 use nodescope_predict::{
     Channel, Cluster, Frames, Model, Progress, Request, Section, Sharing, Table, predict,
 };
+use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, TraceReader};
 
 use crate::{cluster, program, run_well, small_node};
@@ -97,7 +98,7 @@ pub struct Overheads {
 pub fn programs() -> Option<[JobFile; 2]> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/jobs/published");
     let out = tempfile::tempdir().expect("a temporary folder");
-    let compile = |compiler: &str, arguments: &[&str]| -> Option<()> {
+    let compile = |compiler: &str, arguments: &[&str]| {
         let result = Command::new(compiler)
             .current_dir(out.path())
             .arg("-O2")
@@ -111,30 +112,30 @@ pub fn programs() -> Option<[JobFile; 2]> {
             )
             .output();
         match result {
-            Ok(output) if output.status.success() => Some(()),
+            Ok(output) if output.status.success() => {}
             Ok(output) => panic!(
                 "{compiler} refuses {arguments:?}: {}",
                 String::from_utf8_lossy(&output.stderr)
             ),
-            Err(error) => {
-                println!("skipped: no {compiler} here: {error}");
-                None
-            }
+            Err(error) => panic!("{compiler}: {error}"),
         }
     };
     let (c, fortran) = ("mpicc.openmpi", "mpifort.openmpi");
-    compile(c, &["transfer.c", "-o", "transfer"])?;
+    if !have(Need::Mpi, &[c, fortran]) {
+        return None;
+    }
+    compile(c, &["transfer.c", "-o", "transfer"]);
     for name in ["reference", "heat", "jacobi", "grid"] {
         compile(
             c,
             &["-c", &format!("{name}.c"), "-o", &format!("{name}-c.o")],
-        )?;
+        );
     }
     for name in ["heat", "jacobi", "grid"] {
         compile(
             fortran,
             &["-c", &format!("{name}.f90"), "-o", &format!("{name}-f.o")],
-        )?;
+        );
     }
     let objects = [
         "reference-c.o",
@@ -145,7 +146,7 @@ pub fn programs() -> Option<[JobFile; 2]> {
         "jacobi-f.o",
         "grid-f.o",
     ];
-    compile(fortran, &[&objects[..], &["-o", "reference"]].concat())?;
+    compile(fortran, &[&objects[..], &["-o", "reference"]].concat());
     let read = |name: &str| std::fs::read(out.path().join(name)).expect("the compiler's output");
     Some(["reference", "transfer"].map(|name| program(name, read(name))))
 }

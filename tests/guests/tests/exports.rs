@@ -10,6 +10,7 @@ use nodescope_export::{Format, Network, Options, export};
 use nodescope_guest_tests::{Finished, cluster, compile, image, program, run_well};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_study::Study;
+use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, TraceReader};
 
 /// Runs the study in `file`, but for its windows.
@@ -26,19 +27,14 @@ fn run(file: &Path, results: &Path, parameters: &[&str]) -> Option<Finished> {
     Some(run_well(&config, results))
 }
 
-/// A program's output, which must succeed; None, and why, where the host does not have it.
-fn output(program: &mut Command, package: &str) -> Option<String> {
-    let out = match program.output() {
-        Ok(out) => out,
-        Err(error) => {
-            println!("skipped: {program:?}: {error} (Debian: {package})");
-            return None;
-        }
-    };
+/// A program's output, which must succeed.
+fn output(program: &mut Command) -> String {
+    let out = program.output();
+    let out = out.unwrap_or_else(|error| panic!("{program:?}: {error}"));
     let text =
         String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{program:?}: {}\n{text}", out.status);
-    Some(text)
+    text
 }
 
 /// Exports a finished run to every format, and has otf2-print and smpirun read theirs. The job's virtual seconds and SimGrid's.
@@ -73,9 +69,9 @@ fn check(finished: &Finished, network: Network, ranks: usize) -> (f64, Option<f6
             println!("{}: {note}", format.name());
         }
     }
-    let mut print = Command::new("otf2-print");
-    print.arg(folder(Format::Otf2).join("trace.otf2"));
-    if let Some(text) = output(&mut print, "otf2-tools") {
+    if have(Need::Otf2, &["otf2-print"]) {
+        let mut print = Command::new("otf2-print");
+        let text = output(print.arg(folder(Format::Otf2).join("trace.otf2")));
         let count = |what: &str| text.lines().filter(|l| l.starts_with(what)).count() as u64;
         assert!(count("ENTER") > calls, "{} of {calls}", count("ENTER"));
         assert_eq!(count("ENTER"), count("LEAVE"));
@@ -83,19 +79,12 @@ fn check(finished: &Finished, network: Network, ranks: usize) -> (f64, Option<f6
     }
     let mut replay = Command::new("sh");
     replay.arg(folder(Format::Simgrid).join("replay"));
-    let simulated = Command::new("smpirun")
-        .arg("--version")
-        .output()
-        .is_ok()
-        .then(|| {
-            let text = output(&mut replay, "libsimgrid-dev").expect("there is a shell");
-            let line = text.lines().find(|l| l.contains("Simulation time"));
-            let line = line.unwrap_or_else(|| panic!("{text}"));
-            line.split_whitespace().last().unwrap().parse().unwrap()
-        });
-    if simulated.is_none() {
-        println!("skipped: no smpirun here (Debian: libsimgrid-dev)");
-    }
+    let simulated = have(Need::Simgrid, &["smpirun"]).then(|| {
+        let text = output(&mut replay);
+        let line = text.lines().find(|l| l.contains("Simulation time"));
+        let line = line.unwrap_or_else(|| panic!("{text}"));
+        line.split_whitespace().last().unwrap().parse().unwrap()
+    });
     println!("{ranks} ranks, {calls} calls: traced {traced} s, smpirun {simulated:?} s");
     (traced, simulated)
 }

@@ -1,12 +1,18 @@
 //! What tests need from the machine. A test that lacks something calls [`skip`] and returns.
 //!
 //! The test runner of Rust counts such a test as passed. `scripts/test` therefore names a file in `NODESCOPE_SKIPS`;
-//! [`skip`] adds a line to the file, and the script takes these tests out of the number of passed ones and lists them.
+//! [`skip`] adds a line to the file, and the summary of `scripts/test` ([`summary`]) counts these tests as skipped. A test
+//! that lacks something for a part of its work calls [`skip`] once and goes on: such a test counts as skipped, too.
 //! `NODESCOPE_REQUIRE` lists needs, or `all`, whose absence fails the test instead.
 
+pub mod summary;
+
+use std::env;
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::Write;
+use std::path::{Path, PathBuf};
 
 /// A thing that a machine may lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,8 +33,10 @@ pub enum Need {
     Valgrind,
     /// `iasl`, the ACPI compiler.
     Acpi,
-    /// Tools for file systems, as `debugfs` and `e2fsck`.
+    /// Tools for file systems, as `debugfs` and `mke2fs`.
     Filesystem,
+    /// `hpcc`, the HPC Challenge benchmark, on the host.
+    Hpcc,
     /// The right to mount file systems or to make namespaces.
     Mount,
     /// Instructions or features of the host's processor.
@@ -37,7 +45,7 @@ pub enum Need {
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 11] = [
+    pub const ALL: [Need; 12] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -47,6 +55,7 @@ impl Need {
         Need::Valgrind,
         Need::Acpi,
         Need::Filesystem,
+        Need::Hpcc,
         Need::Mount,
         Need::Cpu,
     ];
@@ -63,8 +72,25 @@ impl Need {
             Need::Valgrind => "valgrind",
             Need::Acpi => "acpi",
             Need::Filesystem => "filesystem",
+            Need::Hpcc => "hpcc",
             Need::Mount => "mount",
             Need::Cpu => "cpu",
+        }
+    }
+
+    /// Debian's packages that bring it, for people.
+    fn packages(self) -> &'static str {
+        match self {
+            Need::Mpi => "libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran",
+            Need::Compiler => "gcc gfortran",
+            Need::Image => "mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev",
+            Need::Simgrid => "libsimgrid-dev",
+            Need::Otf2 => "otf2-tools",
+            Need::Valgrind => "valgrind",
+            Need::Acpi => "acpica-tools",
+            Need::Filesystem => "e2fsprogs",
+            Need::Hpcc => "hpcc",
+            Need::Kvm | Need::Mount | Need::Cpu => "none",
         }
     }
 }
@@ -75,13 +101,50 @@ impl fmt::Display for Need {
     }
 }
 
+/// Whether all programs are installed. The first that is not is reported by [`skip`], and the test must return then.
+///
+/// # Panics
+///
+/// As [`skip`].
+pub fn have(need: Need, programs: &[impl AsRef<OsStr>]) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let missing = programs
+        .iter()
+        .map(AsRef::as_ref)
+        .find(|program| find(program, &path).is_none());
+    if let Some(program) = missing {
+        let program = program.to_string_lossy();
+        let packages = need.packages();
+        skip(
+            need,
+            format_args!("{program} is not installed (Debian packages {packages})"),
+        );
+    }
+    missing.is_none()
+}
+
+/// Where a program lies. Tools for file systems lie where a user's `PATH` does not lead.
+fn find(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
+    env::split_paths(path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(program))
+        .find(|file| is_executable(file))
+}
+
+fn is_executable(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+
+    file.metadata()
+        .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0)
+}
+
 /// Reports that the calling test does not run, since the machine lacks `need`; the test must return then.
 ///
 /// # Panics
 ///
 /// If `NODESCOPE_REQUIRE` asks for `need` or has a name that is no need, or if the file of skipped tests cannot be written.
 pub fn skip(need: Need, reason: impl fmt::Display) {
-    let required = std::env::var("NODESCOPE_REQUIRE").unwrap_or_default();
+    let required = env::var("NODESCOPE_REQUIRE").unwrap_or_default();
     match is_required(need, &required) {
         Ok(false) => {}
         Ok(true) => panic!("NODESCOPE_REQUIRE asks for {need}: {reason}"),
@@ -91,9 +154,12 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
         ),
     }
     println!("skipped: {reason} ({need})");
-    let Some(file) = std::env::var_os("NODESCOPE_SKIPS") else {
+    let Some(file) = env::var_os("NODESCOPE_SKIPS") else {
         return;
     };
+    // A line is a skip: reasons may have several.
+    let reason = reason.to_string();
+    let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = format!("{}\t{need}\t{reason}\n", test_name());
     let written = OpenOptions::new()
         .append(true)
@@ -101,7 +167,7 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
         .open(&file)
         .and_then(|mut file| file.write_all(line.as_bytes()));
     if let Err(error) = written {
-        panic!("cannot write to {}: {error}", file.display());
+        panic!("cannot write to {}: {error}", Path::new(&file).display());
     }
 }
 
@@ -123,17 +189,27 @@ fn is_required(need: Need, list: &str) -> Result<bool, &str> {
 
 /// The running test as `program::test`; the test runner names a test's thread after the test.
 fn test_name() -> String {
-    let program = std::env::current_exe().unwrap_or_default();
+    let program = env::current_exe().unwrap_or_default();
     let program = program.file_stem().unwrap_or_default().to_string_lossy();
-    // Cargo appends a hash to the names of test programs.
-    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
     let thread = std::thread::current();
-    format!("{program}::{}", thread.name().unwrap_or("main"))
+    format!(
+        "{}::{}",
+        without_hash(&program),
+        thread.name().unwrap_or("main")
+    )
+}
+
+/// The name of a test program without the hash that Cargo appends.
+fn without_hash(program: &str) -> &str {
+    program.rsplit_once('-').map_or(program, |(name, _)| name)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Need, is_required, test_name};
+    use std::ffi::OsStr;
+    use std::path::Path;
+
+    use super::{Need, find, is_required, test_name};
 
     #[test]
     fn lists_of_needs() {
@@ -147,5 +223,18 @@ mod tests {
     #[test]
     fn tests_have_names() {
         assert_eq!(test_name(), "nodescope_test_needs::tests::tests_have_names");
+    }
+
+    #[test]
+    fn programs_are_executable_files() {
+        let found = |program: &str, path: &str| find(OsStr::new(program), OsStr::new(path));
+        assert_eq!(
+            found("sh", "/nowhere:/bin").as_deref(),
+            Some(Path::new("/bin/sh"))
+        );
+        assert_eq!(found("sh", "/nowhere"), None);
+        // A folder, and a file that nobody can execute.
+        assert_eq!(found("init.d", "/etc"), None);
+        assert_eq!(found("passwd", "/etc"), None);
     }
 }

@@ -8,21 +8,26 @@ use nodescope_oracle::native::NativeError;
 use nodescope_oracle::report;
 use nodescope_oracle::state::State;
 use nodescope_oracle::vendor::{self, Vendor};
+use nodescope_test_needs::{Need, skip};
 use nodescope_x86::Vector;
 
 const SEED: u64 = 2013;
 
-/// Both sides; None (and a printed reason) where the host cannot judge.
+/// Both sides; None, and the test is skipped, where the host cannot judge.
 fn duel(group: Group) -> Option<Duel> {
     let missing = group.missing();
     if !missing.is_empty() {
-        println!("{group}: skipped, this host lacks {}", missing.join(", "));
+        let missing = missing.join(", ");
+        skip(
+            Need::Cpu,
+            format_args!("{group}: this host lacks {missing}"),
+        );
         return None;
     }
     match Duel::new() {
         Ok(duel) => Some(duel),
         Err(CampaignError::Native(e @ NativeError::Feature(_))) => {
-            println!("{group}: skipped, {e}");
+            skip(Need::Cpu, format_args!("{group}: {e}"));
             None
         }
         Err(e) => panic!("{e}"),

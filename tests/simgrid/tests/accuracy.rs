@@ -1,21 +1,10 @@
 //! Both replay the same traces on the same platform, and must agree. Nothing here depends on how fast either is.
 
 use nodescope_simgrid::cases::{Case, WITHIN, collectives, mixed, point_to_point};
-use nodescope_simgrid::replay;
-
-/// Whether smpirun is there; says so if not.
-fn have() -> bool {
-    match replay::version() {
-        Ok(_) => true,
-        Err(why) => {
-            println!("skipped: {why}");
-            false
-        }
-    }
-}
+use nodescope_test_needs::{Need, have};
 
 fn agree(cases: Vec<Case>) {
-    if !have() {
+    if !have(Need::Simgrid, &["smpirun"]) {
         return;
     }
     let mut wrong = Vec::new();

@@ -205,7 +205,8 @@ fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
     match unshare(mount) {
         Ok(output) if output.status.success() => {}
         other => {
-            println!("skipped: no file system can be mounted here: {other:?}");
+            let reason = format!("no file system can be mounted here: {other:?}");
+            nodescope_test_needs::skip(nodescope_test_needs::Need::Mount, reason);
             return;
         }
     }

@@ -1,10 +1,11 @@
-//! Bare-metal guests on KVM. Each test prints "skipped" and passes where KVM is not usable.
+//! Bare-metal guests on KVM. Each test is skipped where KVM is not usable.
 
 mod support;
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_plugin_api::FilterGeometry;
+use nodescope_test_needs::{Need, skip};
 use nodescope_x86::bits::{pte, rflags};
 use nodescope_x86::{InterruptShadow, MpState, VcpuState};
 use support::*;
@@ -387,7 +388,10 @@ fn a_state_goes_in_and_comes_out_unchanged() {
 fn registers_of_the_platform_come_to_it() {
     let Some(host) = host() else { return };
     if !host.msr_exits {
-        println!("skipped: this KVM cannot bring MSR accesses to user space");
+        skip(
+            Need::Kvm,
+            "this KVM cannot bring MSR accesses to user space",
+        );
         return;
     }
     let ram = memory();

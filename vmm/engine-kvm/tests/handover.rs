@@ -7,6 +7,7 @@ use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::{SharedCode, SoftVcpu, vcpu::SoftConfig};
 use nodescope_memory::Ram;
+use nodescope_test_needs::{Need, skip};
 use nodescope_x86::bits::{pte, rflags};
 use nodescope_x86::{CpuidTable, VcpuState};
 use support::*;
@@ -101,7 +102,7 @@ fn architectural(mut s: VcpuState) -> VcpuState {
 fn a_program_that_changes_engines_ends_as_one_that_stays() {
     let Some(host) = host() else { return };
     if !host.cpuid.has(7, 0, nodescope_x86::CpuidRegister::Ebx, 5) {
-        println!("skipped: the host has no AVX2");
+        skip(Need::Cpu, "the host has no AVX2");
         return;
     }
     let table = cpuid(&host);

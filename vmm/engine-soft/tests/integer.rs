@@ -630,7 +630,7 @@ fn flags_that_are_made_again_reach_the_stack() {
 #[test]
 fn upper_halves_outlive_loads_that_miss() {
     if !is_x86_feature_detected!("avx2") {
-        println!("skipped: the host has no AVX2");
+        nodescope_test_needs::skip(nodescope_test_needs::Need::Cpu, "the host has no AVX2");
         return;
     }
     // Pages that share an entry of the filter, and one that is touched for the first time.

@@ -45,7 +45,10 @@ fn caches_agree() {
     if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("bmi2") {
         assert!(tally.served > 100 * tally.seeds, "{tally:?}");
     } else {
-        println!("skipped: the host has no AVX2 or BMI2, and misses no ways of their own");
+        nodescope_test_needs::skip(
+            nodescope_test_needs::Need::Cpu,
+            "the host has no AVX2 or BMI2, and misses no ways of their own",
+        );
     }
 }
 

@@ -8,6 +8,7 @@ use nodescope_host_trace::log::{FRAME, HEADER};
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_host_trace::{HostTraceError, merge};
 use nodescope_hypercall::{Function, Peer};
+use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, TraceReader};
 
 /// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
@@ -70,13 +71,8 @@ fn run(mpi: Mpi, folder: &Path, argument: Option<&str>) -> Option<()> {
         format!("mpicc.{}", mpi.name()),
         format!("mpirun.{}", mpi.name()),
     );
-    for tool in [&compiler, &launcher] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!(
-                "skipped: {tool} is not installed (Debian packages libopenmpi-dev openmpi-bin libmpich-dev mpich)"
-            );
-            return None;
-        }
+    if !have(Need::Mpi, &[&compiler, &launcher]) {
+        return None;
     }
     let (source, program) = (folder.join("program.c"), folder.join("program"));
     std::fs::write(&source, PROGRAM).expect("source");

@@ -8,6 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use nodescope_host_trace::merge;
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_hypercall::{Function, Peer};
+use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, Standing, TraceReader, Unfinished};
 
 const RANKS: u32 = 4;
@@ -23,17 +24,14 @@ fn at(path: &str) -> PathBuf {
         .join(path)
 }
 
-/// The trace of a run; none, with a line that says why, without the MPI.
+/// The trace of a run; none, and the test is skipped, without the MPI.
 fn traced(mpi: Mpi, source: &str) -> Option<Vec<Event>> {
     let (compiler, launcher) = (
         format!("mpicc.{}", mpi.name()),
         format!("mpirun.{}", mpi.name()),
     );
-    for tool in [&compiler, &launcher] {
-        if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!("skipped: {tool} is not installed");
-            return None;
-        }
+    if !have(Need::Mpi, &[&compiler, &launcher]) {
+        return None;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("program");

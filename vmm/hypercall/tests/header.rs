@@ -10,15 +10,15 @@ use nodescope_hypercall::{
     Completion, Function, MpiRecord, Operation, Peer, Reduction, Status, Tag, ThreadId, call,
     identity, limits,
 };
+use nodescope_test_needs::{Need, have};
 
 fn tracer_sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images/tracer")
 }
 
-/// Compiles and runs a C program with the header at hand; `None`, with the reason printed, where there is no C compiler.
+/// Compiles and runs a C program with the header at hand; `None`, and the test is skipped, where there is no C compiler.
 fn run_c(source: &str) -> Option<Vec<u8>> {
-    if Command::new("gcc").arg("--version").output().is_err() {
-        eprintln!("skipped: gcc is not installed (Debian package gcc)");
+    if !have(Need::Compiler, &["gcc"]) {
         return None;
     }
     let folder = tempfile::tempdir().expect("temporary folder");

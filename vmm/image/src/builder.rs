@@ -386,8 +386,8 @@ mod tests {
         .unwrap();
         let cache = tempfile::tempdir().unwrap();
         let error = build(&spec, cache.path(), &mut |_| {}).unwrap_err();
-        if let ImageError::MissingTool { tool, .. } = error {
-            eprintln!("skipped: {tool} is not installed");
+        if let missing @ ImageError::MissingTool { .. } = error {
+            nodescope_test_needs::skip(nodescope_test_needs::Need::Image, missing);
             return;
         }
         let message = error.to_string();

@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, thread, time::Duration};
 
+use nodescope_test_needs::{Need, have};
+
 const EPOCH: &str = "1704067200";
 
 fn assemble_script() -> PathBuf {
@@ -54,12 +56,8 @@ fn assemble(tar: &Path, stage: &Path, work: &Path) -> Vec<u8> {
 
 #[test]
 fn the_same_packages_give_the_same_bytes() {
-    let found = |tool: &str| env::split_paths(&path()).any(|dir| dir.join(tool).is_file());
-    for tool in ["mke2fs", "debugfs"] {
-        if !found(tool) {
-            println!("skipped: {tool} is not installed (Debian package e2fsprogs)");
-            return;
-        }
+    if !have(Need::Filesystem, &["mke2fs", "debugfs"]) {
+        return;
     }
     let dir = tempfile::tempdir().expect("a folder");
     // Device nodes and owners are not part of it, so that no one needs to be root.

@@ -7,6 +7,7 @@ use std::sync::Mutex;
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Call, Fault, Function, GuestVirtual, Peer, Request, decode};
+use nodescope_test_needs::{Need, have, skip};
 use nodescope_trace::{Assembler, Body, Event, MatrixBuilder, MpiCall, Profile, Stamp};
 
 static ONE_JOB: Mutex<()> = Mutex::new(());
@@ -15,22 +16,16 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Whether the parts are at hand; prints why not.
-fn possible(tools: &[&str]) -> bool {
+/// Whether the parts are at hand; the test is skipped if not.
+fn possible(need: Need, tools: &[&str]) -> bool {
     if !std::fs::read_to_string("/proc/cpuinfo")
         .unwrap_or_default()
         .contains("cpuid_fault")
     {
-        eprintln!("skipped: this processor cannot make CPUID fault");
+        skip(Need::Cpu, "this processor cannot make CPUID fault");
         return false;
     }
-    for tool in tools {
-        if Command::new(tool).arg("--version").output().is_err() {
-            eprintln!("skipped: {tool} is not installed");
-            return false;
-        }
-    }
-    true
+    have(need, tools)
 }
 
 fn succeed(command: &mut Command) -> Output {
@@ -115,7 +110,7 @@ fn logs(folder: &Path) -> Vec<Vec<Request>> {
 
 #[test]
 fn the_tool_says_what_it_is_asked_to() {
-    if !possible(&["gcc"]) {
+    if !possible(Need::Compiler, &["gcc"]) {
         return;
     }
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -201,7 +196,8 @@ fn mpich_calls_arrive_with_their_beginnings() {
 
 fn mpi(flavour: &str) {
     let (compiler, launcher) = (format!("mpicc.{flavour}"), format!("mpirun.{flavour}"));
-    if !possible(&["gcc", "mpicc.openmpi", "mpicc.mpich", &launcher]) {
+    let tools = ["gcc", "mpicc.openmpi", "mpicc.mpich", &launcher];
+    if !possible(Need::Mpi, &tools) {
         return;
     }
     let _alone = ONE_JOB.lock();

@@ -479,7 +479,9 @@ mod tests {
         check::<u64, _>(Baseline);
         match V3::detect() {
             Some(v3) => check::<u32, _>(v3),
-            None => println!("skipped for AVX2: the host has none"),
+            None => {
+                nodescope_test_needs::skip(nodescope_test_needs::Need::Cpu, "the host has no AVX2")
+            }
         }
     }
 }

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use nodescope_plugin_api::{Access, Context, Hits, MemRef, MemoryModel, Privilege, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
+use nodescope_test_needs::{Need, have};
 
 /// Strided, transposed, unaligned and read-modify-write references over 28 KiB of data, without a C library.
 const PROGRAM: &str = r#"
@@ -41,13 +42,6 @@ void _start(void)
     leave();
 }
 "#;
-
-fn present(tool: &str) -> bool {
-    Command::new(tool)
-        .arg("--version")
-        .output()
-        .is_ok_and(|output| output.status.success())
-}
 
 fn valgrind(arguments: &[String], program: &Path) {
     let output = Command::new("valgrind")
@@ -120,11 +114,8 @@ fn cachegrind(
 
 #[test]
 fn misses_agree_with_cachegrind() {
-    for tool in ["valgrind", "cc"] {
-        if !present(tool) {
-            println!("skipped: {tool} is not installed (Debian packages valgrind, gcc)");
-            return;
-        }
+    if !have(Need::Valgrind, &["valgrind"]) || !have(Need::Compiler, &["cc"]) {
+        return;
     }
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (source, program) = (

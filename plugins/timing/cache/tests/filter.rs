@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_plugin_api::{MemoryModel, MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 use nodescope_plugin_cache::{CacheConfig, CacheContents, CacheKind, State};
+use nodescope_test_needs::{Need, skip};
 use proptest::prelude::*;
 use support::Engine;
 use support::machines::{machines, memory, steps, traces};
@@ -174,7 +175,7 @@ impl MemoryTimingModel for Fractional {
 #[test]
 fn misses_have_short_ways() {
     if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("bmi2") {
-        println!("skipped: the host has no AVX2 or BMI2, and no short ways");
+        skip(Need::Cpu, "the host has no AVX2 or BMI2, and no short ways");
         return;
     }
     let config = CacheConfig::xeon_x5680();

@@ -9,6 +9,7 @@ use nodescope_engine_kvm::vm::with_hypercall_leaf;
 use nodescope_engine_kvm::{KvmConfig, KvmVcpu, KvmVm, Probe, probe};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
+use nodescope_test_needs::{Need, skip};
 use nodescope_x86::bits::{cr0, cr4, efer, pte, xcr0};
 use nodescope_x86::state::{Segment, seg};
 use nodescope_x86::{CpuidEntry, CpuidTable, DescriptorTable, VcpuState};
@@ -28,7 +29,7 @@ pub const SMALL_BASE: u64 = 0x4000_0000;
 /// An address where there is no RAM, mapped onto itself.
 pub const MMIO: u64 = 0x3000_0000;
 
-/// The host's KVM, or a printed reason.
+/// The host's KVM; none, and the test is skipped, where it cannot be used.
 pub fn host() -> Option<Probe> {
     let found = probe()
         .map_err(|e| e.to_string())
@@ -36,7 +37,7 @@ pub fn host() -> Option<Probe> {
     match found {
         Ok(p) => Some(p),
         Err(reason) => {
-            println!("skipped: {reason}");
+            skip(Need::Kvm, reason);
             None
         }
     }

@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn both_kinds_of_host_find_the_same_words() {
         if !is_x86_feature_detected!("avx2") {
-            println!("skipped: the host has no AVX2");
+            nodescope_test_needs::skip(nodescope_test_needs::Need::Cpu, "the host has no AVX2");
             return;
         }
         // SAFETY: asked above.

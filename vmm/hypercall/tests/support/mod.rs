@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
+use nodescope_test_needs::{Need, have};
 
 /// MPI start-up of several jobs at once on a small machine takes longer than one after the other.
 static ONE_JOB: Mutex<()> = Mutex::new(());
@@ -55,7 +56,7 @@ pub fn tracer() -> &'static Path {
 }
 
 impl Job {
-    /// Compiles a program and the tracer; `None`, with the reason printed, where the compilers are absent.
+    /// Compiles a program and the tracer; `None`, and the test is skipped, where the compilers are absent.
     pub fn new(flavour: &'static str, compiler: &str, program: &str) -> Option<Job> {
         Job::with_options(flavour, compiler, program, &[])
     }
@@ -87,20 +88,11 @@ impl Job {
     }
 
     fn has_tools(flavour: &str, compiler: &str) -> bool {
-        for tool in [
-            compiler,
-            "mpicc.openmpi",
-            "mpicc.mpich",
-            &format!("mpirun.{flavour}"),
-        ] {
-            if Command::new(tool).arg("--version").output().is_err() {
-                eprintln!(
-                    "skipped: {tool} is not installed (Debian packages libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran)"
-                );
-                return false;
-            }
-        }
-        true
+        let launcher = format!("mpirun.{flavour}");
+        have(
+            Need::Mpi,
+            &[compiler, "mpicc.openmpi", "mpicc.mpich", &launcher],
+        )
     }
 
     fn compiled(

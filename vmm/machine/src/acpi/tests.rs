@@ -233,8 +233,7 @@ fn the_largest_node_fits_below_one_mebibyte() {
 /// ACPICA's disassembler is the reference parser, the same code that Linux has inside.
 #[test]
 fn iasl_accepts_every_table() {
-    if Command::new("iasl").arg("-v").output().is_err() {
-        println!("skipped: iasl is not installed (Debian package acpica-tools)");
+    if !nodescope_test_needs::have(nodescope_test_needs::Need::Acpi, &["iasl"]) {
         return;
     }
     let a = built();

@@ -207,7 +207,10 @@ fn difference(got: &State, want: &State) -> Option<String> {
 /// Random instances of every form on random states.
 fn campaign(seed: u64, rounds: usize) {
     if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("fma") {
-        println!("skipped: this host has no AVX2 and FMA");
+        nodescope_test_needs::skip(
+            nodescope_test_needs::Need::Cpu,
+            "the host has no AVX2 and FMA",
+        );
         return;
     }
     let mut vcpu = vcpu();
