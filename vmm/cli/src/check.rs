@@ -34,7 +34,7 @@ pub fn load(file: &Path) -> Result<Study, Failure> {
     let host = Host::probe();
     let said = |exit, problems: &Problems| {
         eprintln!("{problems}");
-        let count = problems.list().len();
+        let count = problems.count();
         let are = if count == 1 {
             "1 problem"
         } else {

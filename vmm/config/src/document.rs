@@ -6,8 +6,9 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::lines::Lines;
 use crate::problem::{Position, Problem, Problems, Severity};
-use crate::reader::{Section, Source, position};
+use crate::reader::{Findings, KEPT, Section, Source};
 
 /// What a text was found to be.
 pub struct Document<T> {
@@ -45,7 +46,7 @@ pub fn load<T>(
     match std::str::from_utf8(&bytes) {
         Ok(text) => parse(path, text),
         Err(error) => Err(whole(
-            Some(position(&bytes, error.valid_up_to())),
+            Some(Lines::new(&bytes).position(error.valid_up_to())),
             "is not UTF-8 text from here on; save the file as UTF-8".into(),
         )),
     }
@@ -77,7 +78,8 @@ pub fn read_with<T>(
         padded.push(format!("{}v={}", " ".repeat(whole.len()), setting.value));
         whole.push_str(&format!("v={}", setting.value));
     }
-    let lines = position(text.as_bytes(), text.len()).line;
+    let lines = Lines::new(text.as_bytes());
+    let last = lines.position(text.len()).line;
     let (mut document, syntax) = DeTable::parse_recoverable(text);
     let mut misplaced = Vec::new();
     for (setting, padded) in settings.iter().zip(&padded) {
@@ -94,29 +96,36 @@ pub fn read_with<T>(
     let root = Section::root(&source, document.get_ref());
     let value = check(&root);
     root.finish();
-    let (mut problems, places, known) = source.finish();
+    let Findings {
+        mut problems,
+        mut more,
+        places,
+        known,
+    } = source.finish();
     if !syntax.is_empty() {
         // What the parser skipped is not missing, and a line that it could not read has one problem, not two.
-        let syntax: Vec<Problem> = (syntax.iter())
+        more += syntax.len().saturating_sub(KEPT);
+        let place = |error: &toml::de::Error| error.span().map_or(0, |span| span.start);
+        let of_syntax: BTreeSet<usize> = (syntax.iter())
+            .map(|error| lines.position(place(error)).line)
+            .collect();
+        let syntax: Vec<Problem> = (syntax.iter().take(KEPT))
             .map(|error| Problem {
                 severity: Severity::Error,
-                position: Some(position(
-                    text.as_bytes(),
-                    error.span().map_or(0, |span| span.start),
-                )),
+                position: Some(lines.position(place(error))),
                 field: String::new(),
                 message: format!("is not TOML: {}", error.message().replace('\n', ", ")),
             })
             .collect();
-        let line = |problem: &Problem| problem.position.map(|position| position.line);
         problems.retain(|problem| {
+            let line = problem.position.map(|position| position.line);
             !problem.message.starts_with("is missing")
-                && !syntax.iter().any(|error| line(error) == line(problem))
+                && !line.is_some_and(|line| of_syntax.contains(&line))
         });
         problems.extend(syntax);
     }
     for problem in &mut problems {
-        let set = |position: &Position| position.line > lines;
+        let set = |position: &Position| position.line > last;
         if problem.position.as_ref().is_some_and(set) {
             problem.position = None;
             problem
@@ -128,7 +137,7 @@ pub fn read_with<T>(
     let checked = if problems.is_empty() {
         Ok((value, places))
     } else {
-        Err(Problems::new(file, problems))
+        Err(Problems::with_more(file, problems, more))
     };
     Document { checked, known }
 }
@@ -244,6 +253,37 @@ mod tests {
         let syntax = told("[part]\nnumber = \n");
         assert!(syntax.starts_with("f.toml:2: is not TOML"), "{syntax}");
         assert!(!syntax.contains("missing"), "{syntax}");
+    }
+
+    #[test]
+    fn of_many_problems_the_first_are_shown_and_the_others_counted() {
+        let many = "[part]\nnumber = 30\n".repeat(5000);
+        let problems = number(&many).checked.unwrap_err();
+        assert!(problems.count() > 4000, "{}", problems.count());
+        assert!(problems.list().len() <= 2 * KEPT);
+        let told = problems.to_string();
+        assert_eq!(told.lines().count(), 101, "{told}");
+        let more = format!(
+            "f.toml: {} more problems; mend these first",
+            problems.count() - 100
+        );
+        assert_eq!(told.lines().last(), Some(more.as_str()));
+    }
+
+    #[test]
+    fn fields_on_one_line_have_their_columns() {
+        let text = "[part]\nnumber = [".to_owned() + &"3, ".repeat(10_000) + "x]\n";
+        let told = number(&text).checked.unwrap_err();
+        let column = told.list()[0].position.unwrap().column;
+        assert_eq!(column, text.len() - "[part]\n".len() - 2);
+    }
+
+    #[test]
+    fn a_word_is_no_misspelling_of_a_much_longer_one() {
+        let key = "k".repeat(1 << 20);
+        let told = number(&format!("[part]\n{key} = 1\nnumber = 3\n"));
+        let told = told.checked.unwrap_err();
+        assert!(told.list()[0].message.contains("known here: number"));
     }
 
     fn set(text: &str, field: &str, value: &str) -> Result<Option<u64>, String> {

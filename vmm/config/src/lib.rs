@@ -8,6 +8,7 @@
 //! Studies (`vmm/study`) and clusters to predict for (`plugins/analysis/predict`) are read with it.
 
 pub mod document;
+mod lines;
 pub mod problem;
 pub mod quantity;
 pub mod reader;

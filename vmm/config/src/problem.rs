@@ -34,16 +34,25 @@ pub struct Problem {
     pub message: String,
 }
 
+/// Problems that are shown; more are counted.
+const SHOWN: usize = 100;
+
 /// All problems of a study, in the order of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problems {
     file: PathBuf,
     list: Vec<Problem>,
+    more: usize,
 }
 
 impl Problems {
     /// The problems of `file`, sorted by place; those without one come last.
-    pub fn new(file: &Path, mut list: Vec<Problem>) -> Problems {
+    pub fn new(file: &Path, list: Vec<Problem>) -> Problems {
+        Problems::with_more(file, list, 0)
+    }
+
+    /// The same, where there are so many more of which nothing but their number is kept.
+    pub fn with_more(file: &Path, mut list: Vec<Problem>, more: usize) -> Problems {
         list.sort_by_key(|problem| {
             let place = problem.position;
             (place.is_none(), place, problem.severity)
@@ -52,6 +61,7 @@ impl Problems {
         Problems {
             file: file.to_path_buf(),
             list,
+            more,
         }
     }
 
@@ -60,9 +70,14 @@ impl Problems {
         &self.file
     }
 
-    /// The problems.
+    /// The problems, as far as they are kept.
     pub fn list(&self) -> &[Problem] {
         &self.list
+    }
+
+    /// How many there are, kept or not.
+    pub fn count(&self) -> usize {
+        self.list.len() + self.more
     }
 
     /// Whether there is none.
@@ -79,16 +94,20 @@ impl Problems {
 
     /// These and those of `other`.
     pub fn and(self, other: Problems) -> Problems {
-        let Problems { file, mut list } = self;
+        let Problems {
+            file,
+            mut list,
+            more,
+        } = self;
         list.extend(other.list);
-        Problems::new(&file, list)
+        Problems::with_more(&file, list, more + other.more)
     }
 }
 
 impl fmt::Display for Problems {
-    /// A line for each: `study.toml:14: network.latency: "1.3" has no unit; write e.g. "1.3 us"`.
+    /// A line for each of the first hundred: `study.toml:14: network.latency: "1.3" has no unit; write e.g. "1.3 us"`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, problem) in self.list.iter().enumerate() {
+        for (index, problem) in self.list.iter().enumerate().take(SHOWN) {
             if index > 0 {
                 f.write_str("\n")?;
             }
@@ -106,7 +125,14 @@ impl fmt::Display for Problems {
             }
             f.write_str(&problem.message)?;
         }
-        Ok(())
+        match self.count().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(
+                f,
+                "\n{}: {more} more problems; mend these first",
+                self.file.display()
+            ),
+        }
     }
 }
 

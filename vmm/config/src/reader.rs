@@ -1,6 +1,6 @@
 //! Typed reading of a TOML document that goes on after a mistake and remembers where everything stands.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
@@ -8,14 +8,21 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::lines::Lines;
 use crate::problem::{Position, Problem, Severity};
 use crate::quantity::{Decimal, Quantity};
+
+/// Problems of a file that are kept; more are counted.
+pub(crate) const KEPT: usize = 1000;
 
 /// The text of a file and what has been found in it.
 pub struct Source<'a> {
     text: &'a str,
+    lines: Lines<'a>,
     what: &'static str,
     problems: RefCell<Vec<Problem>>,
+    /// Problems that were not kept.
+    more: Cell<usize>,
     places: RefCell<BTreeMap<String, Position>>,
     known: RefCell<BTreeSet<String>>,
 }
@@ -25,8 +32,10 @@ impl<'a> Source<'a> {
     pub fn new(text: &'a str, what: &'static str) -> Source<'a> {
         Source {
             text,
+            lines: Lines::new(text.as_bytes()),
             what,
             problems: RefCell::default(),
+            more: Cell::default(),
             places: RefCell::default(),
             known: RefCell::default(),
         }
@@ -34,14 +43,23 @@ impl<'a> Source<'a> {
 
     /// Line and column of a byte offset. Every offset lies in the text or at its end, which counts as its last line.
     pub fn position(&self, offset: usize) -> Position {
-        position(self.text.as_bytes(), offset)
+        self.lines.position(offset)
     }
 
     /// A problem of `field` at a place of the text.
     pub fn problem(&self, span: &Range<usize>, field: &str, message: impl Into<String>) {
-        self.problems.borrow_mut().push(Problem {
+        self.keep(self.position(span.start), field, message);
+    }
+
+    fn keep(&self, position: Position, field: &str, message: impl Into<String>) {
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() == KEPT {
+            self.more.set(self.more.get() + 1);
+            return;
+        }
+        problems.push(Problem {
             severity: Severity::Error,
-            position: Some(self.position(span.start)),
+            position: Some(position),
             field: field.to_owned(),
             message: message.into(),
         });
@@ -60,45 +78,35 @@ impl<'a> Source<'a> {
                 None => break Position { line: 1, column: 1 },
             }
         };
-        self.problems.borrow_mut().push(Problem {
-            severity: Severity::Error,
-            position: Some(position),
-            field: field.to_owned(),
-            message: message.into(),
-        });
+        self.keep(position, field, message);
     }
 
-    /// Problems so far.
+    /// Problems so far, kept or not.
     pub fn count(&self) -> usize {
-        self.problems.borrow().len()
+        self.problems.borrow().len() + self.more.get()
     }
 
-    /// The problems, the places of all fields, and every field that was asked for (lists of tables as `name[]`).
-    pub fn finish(self) -> (Vec<Problem>, BTreeMap<String, Position>, BTreeSet<String>) {
-        (
-            self.problems.into_inner(),
-            self.places.into_inner(),
-            self.known.into_inner(),
-        )
+    /// What has been found.
+    pub(crate) fn finish(self) -> Findings {
+        Findings {
+            problems: self.problems.into_inner(),
+            more: self.more.get(),
+            places: self.places.into_inner(),
+            known: self.known.into_inner(),
+        }
     }
 }
 
-/// Line and column of a byte offset, clamped to the text.
-pub fn position(text: &[u8], offset: usize) -> Position {
-    let mut offset = offset.min(text.len());
-    // The end of a text whose last line is ended is on that line, not on one that does not exist.
-    if offset == text.len() && text.last() == Some(&b'\n') {
-        offset -= 1;
-    }
-    let before = &text[..offset];
-    let start = before
-        .iter()
-        .rposition(|&b| b == b'\n')
-        .map_or(0, |i| i + 1);
-    Position {
-        line: before.iter().filter(|&&b| b == b'\n').count() + 1,
-        column: String::from_utf8_lossy(&before[start..]).chars().count() + 1,
-    }
+/// What has been found in a text.
+pub(crate) struct Findings {
+    /// The problems, as far as they are kept.
+    pub(crate) problems: Vec<Problem>,
+    /// How many there are besides.
+    pub(crate) more: usize,
+    /// The places of all fields.
+    pub(crate) places: BTreeMap<String, Position>,
+    /// Every field that was asked for (lists of tables as `name[]`).
+    pub(crate) known: BTreeSet<String>,
 }
 
 /// A table of the document, or the place where one is missing.
@@ -318,7 +326,10 @@ impl<'a> Section<'a> {
 
 /// The candidate that a misspelt word may mean.
 pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
+    let length = word.chars().count();
     candidates
+        // Words of such different lengths are not each other's misspelling, and to compare them takes time and memory by their product.
+        .filter(|candidate| length.abs_diff(candidate.len()) <= allowed(candidate))
         .map(|candidate| {
             let distance = strsim::damerau_levenshtein(
                 &word.to_ascii_lowercase(),
@@ -326,9 +337,14 @@ pub fn closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Opt
             );
             (distance, candidate)
         })
-        .filter(|(distance, candidate)| *distance <= 1 + candidate.len() / 5)
+        .filter(|(distance, candidate)| *distance <= allowed(candidate))
         .min()
         .map(|(_, candidate)| candidate)
+}
+
+/// Mistakes in a misspelt word.
+fn allowed(candidate: &str) -> usize {
+    1 + candidate.len() / 5
 }
 
 /// A value of the document.

@@ -136,6 +136,7 @@ fn program(folder: &Path, section: &Section<'_>) -> Program {
 /// `files`: paths, or tables of `from` and `to`; folders stand for all files in them.
 fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
     let mut files: Vec<(PathBuf, String)> = Vec::new();
+    let mut names = BTreeSet::new();
     for member in item.list(r#"["hpccinf.txt"]"#) {
         let (from, to) = if member.is_table() {
             let table = member.section();
@@ -166,7 +167,7 @@ fn files(folder: &Path, item: &Item<'_>) -> Vec<(PathBuf, String)> {
                 member.complain(format!(
                     "/job/{name} is nodescope's own; give another name by \"to\""
                 ));
-            } else if files.iter().any(|(_, other)| *other == name) {
+            } else if !names.insert(name.clone()) {
                 member.complain(format!(
                     "/job/{name} is already another file; give another name by \"to\""
                 ));
