@@ -1,6 +1,7 @@
 //! From a trace's events to a sequence of bursts and operations for each rank.
 
 mod calls;
+mod limits;
 mod neighbours;
 mod one_sided;
 mod rank;
@@ -8,10 +9,11 @@ mod rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use nodescope_hypercall::record::communicator;
-use nodescope_hypercall::{Flavour, Function, Peer};
+use nodescope_hypercall::{Flavour, Function, MpiRecord, Peer};
 use nodescope_trace::{Body, Event, MpiCall, Standing, Unfinished};
 
 use crate::op::Op;
+use limits::Named;
 use rank::RankState;
 
 /// Computation between two calls.
@@ -90,6 +92,56 @@ pub enum ModelError {
         /// Ranks of the world.
         world: u32,
     },
+    /// A call that names a rank beyond the world.
+    #[error(
+        "{function} of rank {rank} names rank {peer}, but the world has {world} ranks; the trace is not of one MPI job, or damaged"
+    )]
+    PeerOutside {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The rank that it names.
+        peer: u32,
+        /// Ranks of the world.
+        world: u32,
+    },
+    /// A call at a time that no run reaches.
+    #[error(
+        "{function} of rank {rank} has a time of {time} ps, more than the 26 days that are computed with; the trace is damaged"
+    )]
+    TooLate {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The time, picoseconds.
+        time: u64,
+    },
+    /// A call with more bytes than there is memory for.
+    #[error(
+        "{function} of rank {rank} states {bytes} bytes, more than the 8 TiB that are computed with; the trace is damaged"
+    )]
+    TooLarge {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The bytes.
+        bytes: u64,
+    },
+    /// A tag that MPI does not have.
+    #[error(
+        "{function} of rank {rank} has the tag {tag}, beyond those of MPI; the trace is damaged"
+    )]
+    BadTag {
+        /// The caller.
+        rank: u32,
+        /// The call.
+        function: Function,
+        /// The tag.
+        tag: u32,
+    },
     /// A rank that never called.
     #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
     RankMissing {
@@ -133,8 +185,12 @@ struct Job {
     /// By the trace's id: members, as rank 0 of the communicator told them.
     members: HashMap<u64, Vec<u32>>,
     /// By the trace's id: who used it, for those whose members were not told.
-    users: BTreeMap<u64, Vec<u32>>,
+    users: BTreeMap<u64, BTreeSet<u32>>,
     notes: Vec<String>,
+    /// The greatest rank that a call names.
+    named: Option<Named>,
+    /// The first call with numbers that no program has.
+    wrong: Option<ModelError>,
 }
 
 impl SequenceBuilder {
@@ -176,6 +232,7 @@ impl SequenceBuilder {
                 if let Peer::Rank(rank) = unfinished.rank
                     && let Some(job) = self.jobs.last_mut()
                 {
+                    job.check_unfinished(rank, unfinished);
                     job.unfinished.push((rank, (**unfinished).clone()));
                 }
             }
@@ -235,18 +292,16 @@ impl Job {
         if rank >= MOST_RANKS {
             return;
         }
-        self.calls += call.record.calls;
+        self.calls = self.calls.saturating_add(call.record.calls);
         let record = &call.record;
+        self.check(rank, record, limits::check(rank, call));
         let told: Option<Vec<u32>> = record.members.iter().map(|m| m.rank()).collect();
         if let (true, Some(members)) = (!record.members.is_empty(), told) {
             self.members.insert(record.new_communicator, members);
         }
         for id in [record.communicator, record.new_communicator] {
             if id > communicator::SELF {
-                let users = self.users.entry(id).or_default();
-                if users.last() != Some(&rank) && !users.contains(&rank) {
-                    users.push(rank);
-                }
+                self.users.entry(id).or_default().insert(rank);
             }
         }
         self.ranks
@@ -258,7 +313,32 @@ impl Job {
             .call(call);
     }
 
+    fn check(&mut self, rank: u32, record: &MpiRecord, checked: Result<(), ModelError>) {
+        if self.wrong.is_none() {
+            self.wrong = checked.err();
+        }
+        // A call that failed does nothing, unless it is a receive that was too short: what it names may be why.
+        let does = record.result == 0 || record.function == Function::Recv;
+        if let Some(named) = limits::named(rank, record).filter(|_| does)
+            && self.named.is_none_or(|other| other.peer < named.peer)
+        {
+            self.named = Some(named);
+        }
+    }
+
+    fn check_unfinished(&mut self, rank: u32, unfinished: &Unfinished) {
+        let entry = limits::time(rank, unfinished.function, unfinished.entry);
+        let Some(record) = &unfinished.record else {
+            self.wrong = self.wrong.take().or(entry.err());
+            return;
+        };
+        self.check(rank, record, entry.and(limits::record(rank, record)));
+    }
+
     fn finish(mut self, marks: usize) -> Result<Sequences, ModelError> {
+        if let Some(wrong) = self.wrong.take() {
+            return Err(wrong);
+        }
         for (rank, unfinished) in std::mem::take(&mut self.unfinished) {
             if let Some(state) = self.ranks.get_mut(&rank) {
                 state.unfinished(&unfinished, self.stuck.contains(&rank));
@@ -275,6 +355,19 @@ impl Job {
         if last >= world {
             return Err(ModelError::RankOutside { rank: last, world });
         }
+        if let Some(Named {
+            peer,
+            rank,
+            function,
+        }) = self.named.filter(|named| named.peer >= world)
+        {
+            return Err(ModelError::PeerOutside {
+                rank,
+                function,
+                peer,
+                world,
+            });
+        }
         if let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
             return Err(ModelError::RankMissing { rank, world });
         }
@@ -284,14 +377,13 @@ impl Job {
             ..Sequences::default()
         };
         // Communicators whose members nobody told consist of those who used them, in the order of the world.
-        for (id, mut users) in std::mem::take(&mut self.users) {
+        for (id, users) in std::mem::take(&mut self.users) {
             if !self.members.contains_key(&id) {
-                users.sort_unstable();
                 self.notes.push(format!(
                     "communicator {id:#x}: its members were not told; the {} ranks that used it are taken, in the order of the world",
                     users.len()
                 ));
-                self.members.insert(id, users);
+                self.members.insert(id, users.into_iter().collect());
             }
         }
         let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());

@@ -9,7 +9,7 @@ use nodescope_model::CollectiveKind;
 use serde::Serialize;
 
 use crate::collective::{Choice, Library, Selected};
-use crate::network::{Channel, Model};
+use crate::network::{Channel, MOST_COST, Model};
 use crate::topology::Topology;
 
 pub use file::{ClusterFile, known_fields};
@@ -35,14 +35,22 @@ impl Speed {
     pub fn scale(self, time: u64, instructions: u64) -> u64 {
         match self {
             Speed::Factor(1.0) => time,
-            Speed::Factor(factor) => (time as f64 / factor).round() as u64,
+            Speed::Factor(factor) => longest(time as f64 / factor),
             Speed::Cpi { .. } if instructions == 0 => time,
             Speed::Cpi { cpi, frequency } => {
-                (instructions as f64 * cpi * 1e12 / frequency as f64).round() as u64
+                longest(instructions as f64 * cpi * 1e12 / frequency as f64)
             }
         }
     }
 }
+
+/// A burst of so many picoseconds, but none of more than the longest run that is interpreted.
+fn longest(time: f64) -> u64 {
+    (time.round() as u64).min(LONGEST)
+}
+
+/// The longest run that is interpreted, picoseconds: 53 days.
+pub(crate) const LONGEST: u64 = 1 << 62;
 
 /// Which rank runs where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -171,6 +179,12 @@ pub enum FitError {
 }
 
 impl Cluster {
+    /// Latency of so many links within the network, picoseconds.
+    pub(crate) fn hops(&self, links: usize) -> u64 {
+        let all = self.hop_latency.saturating_mul(links as u64);
+        all.min(MOST_COST)
+    }
+
     /// One rank a node on a crossbar of this channel.
     pub fn simple(name: &str, network: Channel) -> Cluster {
         Cluster {

@@ -25,7 +25,7 @@ mod wires;
 
 use std::collections::HashMap;
 
-use crate::cluster::{Cluster, FitError, Progress};
+use crate::cluster::{Cluster, FitError, LONGEST, Progress};
 use crate::code::{Act, Code, Ins, NONE};
 use crate::network::{Channel, Receipt};
 use crate::result::{Outcome, Problem, RankTimes, WaitKind};
@@ -284,6 +284,9 @@ impl<'a> Engine<'a> {
     /// Wakes a context at a time.
     fn wake(&mut self, context: u32, time: u64) {
         self.contexts[context as usize].wake = time;
+        if self.too_long(time) {
+            return;
+        }
         if self.ordered {
             self.queue.add(time, context, context);
         } else {
@@ -291,8 +294,24 @@ impl<'a> Engine<'a> {
         }
     }
 
+    /// Whether a time is beyond those that are interpreted; then the interpretation stops. What a rank or a link adds to its time in one go
+    /// is so little that it can be looked at afterwards.
+    fn too_long(&mut self, time: u64) -> bool {
+        if time <= LONGEST {
+            return false;
+        }
+        if !self.stopped {
+            self.stopped = true;
+            self.problems.push(Problem::TooLong { time: LONGEST });
+        }
+        true
+    }
+
     /// A request or a permission comes: of those that come at the same time, first that of what was sent first.
     fn comes(&mut self, time: u64, what: u32) {
+        if self.too_long(time) {
+            return;
+        }
         let message = self.messages.get(what % ASKED);
         let order = (what & (ASKED | GRANTED)) | (message.sequence % ASKED);
         self.queue.add(time, order, what);
@@ -315,6 +334,9 @@ impl<'a> Engine<'a> {
         }
         let at = context as usize;
         loop {
+            if self.too_long(self.contexts[at].clock) {
+                return;
+            }
             match self.contexts[at].phase {
                 Phase::Done => return,
                 Phase::Computing => self.contexts[at].phase = Phase::Operate,
@@ -561,7 +583,8 @@ impl<'a> Engine<'a> {
         if time == 0 {
             return;
         }
-        self.accounts[rank as usize].wait += time;
+        let wait = &mut self.accounts[rank as usize].wait;
+        *wait = wait.saturating_add(time);
         let place = |op: u32| {
             let places = &self.code.site_of;
             places.get(op as usize).copied().unwrap_or(NONE)
@@ -571,7 +594,7 @@ impl<'a> Engine<'a> {
             .entry((kind, place(op), place(late_op)))
             .or_default();
         sum.count += 1;
-        sum.time += time;
+        sum.time = sum.time.saturating_add(time);
         // Of equal ones the lowest rank, so that the order of interpretation does not show.
         if time > sum.longest || (time == sum.longest && late < sum.late_rank) {
             sum.longest = time;
@@ -649,7 +672,8 @@ impl<'a> Engine<'a> {
         let ranks = (self.contexts[..self.world as usize].iter())
             .zip(&self.accounts)
             .map(|(context, account)| {
-                let busy = account.computation + account.opaque + account.wait;
+                let busy = account.computation + account.opaque;
+                let busy = busy.saturating_add(account.wait);
                 RankTimes {
                     computation: account.computation,
                     opaque: account.opaque,

@@ -7,6 +7,14 @@
 
 use serde::Serialize;
 
+/// Most that one message may cost in one place, picoseconds: 20 hours. A clock then has room for many of them.
+pub(crate) const MOST_COST: u64 = 1 << 56;
+
+/// Picoseconds, rounded and bounded.
+pub(crate) fn picoseconds(time: f64) -> u64 {
+    (time.round() as u64).min(MOST_COST)
+}
+
 /// A time that depends on the size: straight lines between points, constant before the first and after the last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Table {
@@ -191,7 +199,7 @@ impl Channel {
 
     /// Time on the wire, picoseconds.
     pub fn wire(&self, bytes: u64) -> u64 {
-        (self.bytes(bytes) as f64 * self.per_byte).round() as u64
+        picoseconds(self.bytes(bytes) as f64 * self.per_byte)
     }
 
     /// Time on the wire of a message's first frames, picoseconds; all but its last are full.
@@ -199,7 +207,7 @@ impl Channel {
         match self.frames {
             Some(frames) if number < self.number_of_frames(bytes) => {
                 let full = frames.payload.saturating_add(frames.header);
-                (full.saturating_mul(number) as f64 * self.per_byte).round() as u64
+                picoseconds(full.saturating_mul(number) as f64 * self.per_byte)
             }
             _ if number == 0 => 0,
             _ => self.wire(bytes),
@@ -216,7 +224,7 @@ impl Channel {
 
     /// Time to copy a buffered message, picoseconds.
     pub fn copy(&self, bytes: u64) -> u64 {
-        (bytes as f64 * self.copy_per_byte).round() as u64
+        picoseconds(bytes as f64 * self.copy_per_byte)
     }
 }
 

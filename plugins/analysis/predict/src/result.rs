@@ -153,6 +153,11 @@ pub enum Problem {
         /// What differs.
         what: String,
     },
+    /// The program takes longer than an interpretation counts; it stopped there.
+    TooLong {
+        /// The time that was reached, picoseconds.
+        time: u64,
+    },
     /// A receive that was begun and never matched.
     Unmatched {
         /// The receiver.
@@ -209,7 +214,10 @@ impl Outcome {
     /// Whether all ranks came to their end.
     pub fn complete(&self) -> bool {
         let stopped = |problem: &Problem| {
-            matches!(problem, Problem::Deadlock { .. } | Problem::Mismatch { .. })
+            matches!(
+                problem,
+                Problem::Deadlock { .. } | Problem::Mismatch { .. } | Problem::TooLong { .. }
+            )
         };
         !self.problems.iter().any(stopped)
     }
@@ -238,9 +246,10 @@ impl Efficiencies {
         let useful = outcome
             .ranks
             .iter()
-            .map(|rank| rank.computation + rank.opaque);
+            .map(|rank| rank.computation.saturating_add(rank.opaque));
         Efficiencies {
-            useful: useful.clone().sum(),
+            // Of very many ranks that compute for weeks this is the most that is told.
+            useful: useful.clone().fold(0, u64::saturating_add),
             most: useful.max().unwrap_or(0),
             ranks: outcome.ranks.len() as u64,
             time: outcome.time,

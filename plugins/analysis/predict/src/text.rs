@@ -126,8 +126,9 @@ impl Prediction {
             "\nRank      computation communication        wait       other        idle"
         )?;
         let row = |out: &mut String, name: &str, r: &RankTimes| {
-            let all = (r.computation + r.communication + r.wait + r.opaque + r.idle).max(1);
-            let share = |part: u64| format!("{:.2} %", 100.0 * part as f64 / all as f64);
+            let parts = [r.computation, r.communication, r.wait, r.opaque, r.idle];
+            let all: u128 = parts.into_iter().map(u128::from).sum();
+            let share = |part: u64| format!("{:.2} %", 100.0 * part as f64 / all.max(1) as f64);
             writeln!(
                 out,
                 "{name:<8} {:>12} {:>13} {:>11} {:>11} {:>11}",
@@ -142,11 +143,11 @@ impl Prediction {
             row(out, &number.to_string(), rank)?;
         }
         let sum = ranks.iter().fold(RankTimes::default(), |sum, r| RankTimes {
-            computation: sum.computation + r.computation,
-            opaque: sum.opaque + r.opaque,
-            communication: sum.communication + r.communication,
-            wait: sum.wait + r.wait,
-            idle: sum.idle + r.idle,
+            computation: sum.computation.saturating_add(r.computation),
+            opaque: sum.opaque.saturating_add(r.opaque),
+            communication: sum.communication.saturating_add(r.communication),
+            wait: sum.wait.saturating_add(r.wait),
+            idle: sum.idle.saturating_add(r.idle),
         });
         if ranks.len() > RANKS {
             writeln!(out, "... {} more", ranks.len() - RANKS)?;
@@ -161,7 +162,8 @@ impl Prediction {
         writeln!(out, "\nReduced")?;
         for (number, fragment) in self.fragments.iter().enumerate().take(LINES) {
             let sum = |part: fn(&crate::reduce::Cost) -> u64| {
-                fragment.costs.iter().map(part).sum::<u64>()
+                let parts = fragment.costs.iter().map(part);
+                parts.fold(0, u64::saturating_add)
             };
             writeln!(
                 out,
@@ -293,6 +295,11 @@ impl std::fmt::Display for Problem {
             } => writeln!(
                 f,
                 "collectives differ ({what}): rank {other} in {other_at}, rank {rank} in {at}"
+            ),
+            Problem::TooLong { time: at } => writeln!(
+                f,
+                "the program takes more than {}, the longest that is interpreted; look at the cluster's latencies, rates and speed",
+                time(*at)
             ),
             Problem::Unmatched { rank, at, count } => writeln!(
                 f,

@@ -273,3 +273,58 @@ fn programs_that_do_not_fit_are_refused() {
         }
     ));
 }
+
+#[test]
+fn ranks_that_do_not_exist_never_come() {
+    let mut builder = ProgramBuilder::new();
+    builder.receive(rank(7), 7, 8).ranks(1);
+    let exchange = Action::SendReceive {
+        send: Some((rank(u32::MAX), 1, 8)),
+        receive: Some((Source::Peer(rank(9)), Some(1), 8)),
+    };
+    builder.call(Function::Sendrecv, 0x10, exchange).ranks(1);
+    let problems = problems(&builder.finish());
+    let [Problem::Deadlock { others, .. }] = problems.as_slice() else {
+        panic!("{problems:?}");
+    };
+    let waits: Vec<_> = others.iter().map(|b| (b.waits_for, b.ended)).collect();
+    assert_eq!(waits, [(Some(7), true), (Some(9), true)]);
+}
+
+#[test]
+fn what_takes_longer_than_is_counted_says_so() {
+    let long = 1 << 61;
+    let mut builder = ProgramBuilder::new();
+    for _ in 0..20 {
+        builder.compute(long).send(rank(1), 1, 1 << 43);
+    }
+    builder.ranks(1);
+    for _ in 0..20 {
+        builder.compute(long).receive(rank(0), 1, 1 << 43);
+    }
+    builder.ranks(1);
+    let program = builder.finish();
+    let told = |program: &Program, cluster: &Cluster| {
+        let prediction = predict(program, cluster, &Request::default()).unwrap();
+        assert!(!prediction.outcome.complete());
+        let text = prediction.text();
+        assert!(text.contains("the longest that is interpreted"), "{text}");
+    };
+    told(&program, &cluster());
+    // Many messages at a byte a second, each within its bound.
+    let mut builder = ProgramBuilder::new();
+    builder.begin();
+    builder.isend(rank(1), 1, 1 << 43, 0);
+    builder.end(1000).ranks(1);
+    builder.begin();
+    builder.receive(rank(0), 1, 1 << 43);
+    builder.end(1000).ranks(1);
+    let program = builder.finish();
+    let mut slow = Cluster::simple("slow", Channel::new(Model::LogGp, 1 << 50, 1));
+    slow.network.eager_limit = u64::MAX;
+    slow.ranks_per_node = 1;
+    for contention in [false, true] {
+        slow.contention = contention;
+        told(&program, &slow);
+    }
+}

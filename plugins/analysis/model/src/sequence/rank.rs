@@ -7,6 +7,7 @@ use nodescope_hypercall::{Flavour, Function, MpiRecord, ThreadId};
 use nodescope_trace::{MpiCall, Stamp, Unfinished};
 
 use super::calls::{self, Prepared};
+use super::limits::LATEST;
 use super::one_sided::Window;
 use super::{Burst, Entry, Take};
 use crate::op::{Action, Collective, Op, PeerRef, Site, Source};
@@ -209,18 +210,25 @@ impl RankState {
     }
 
     fn work(&mut self, from: Stamp, to: Stamp) {
-        self.burst.time += to.time.saturating_sub(from.time);
-        if from.vcpu == to.vcpu {
-            self.burst.instructions += to.instructions.saturating_sub(from.instructions);
-        }
+        let instructions = match from.vcpu == to.vcpu {
+            true => to.instructions.saturating_sub(from.instructions),
+            false => 0,
+        };
+        self.compute(to.time.saturating_sub(from.time), instructions);
+    }
+
+    /// Adds to the burst. Calls that overlap in a damaged trace may add up to more than the time that there is.
+    fn compute(&mut self, time: u64, instructions: u64) {
+        let burst = &mut self.burst;
+        burst.time = burst.time.saturating_add(time).min(LATEST);
+        burst.instructions = burst.instructions.saturating_add(instructions);
     }
 
     /// A run of polls that found nothing. What the program does between polls counts only where it is more than going round: the
     /// number of rounds follows from how long the message took.
     fn polls(&mut self, call: &MpiCall) {
         if let Some((time, instructions)) = call.work_between_polls() {
-            self.burst.time += time;
-            self.burst.instructions += instructions.unwrap_or(0);
+            self.compute(time, instructions.unwrap_or(0));
         } else if call.between_polls() > 0 {
             self.notes.push(
                 "polls that found nothing are taken as waiting, with the short work between them"

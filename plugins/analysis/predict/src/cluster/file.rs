@@ -14,6 +14,10 @@ use crate::collective::{Algorithm, Library, Selected};
 use crate::network::{Channel, Frames, Model, Table, per_byte};
 use crate::topology::{DIMENSIONS, Topology};
 
+/// Most nodes and links of a cluster: each link takes memory whether it is used or not.
+const MOST_NODES: u32 = 1 << 20;
+const MOST_LINKS: u64 = 1 << 22;
+
 /// The text of a cluster file, from which clusters are made with other settings than its own.
 #[derive(Clone, Debug)]
 pub struct ClusterFile {
@@ -123,7 +127,7 @@ fn cluster(file: &Path, root: &Section<'_>) -> Cluster {
 
 fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(item) = section.item("count") {
-        cluster.nodes = item.count(1..=1 << 24).or(cluster.nodes);
+        cluster.nodes = item.count(1..=MOST_NODES).or(cluster.nodes);
     }
     if let Some(item) = section.item("cores") {
         cluster.cores = item.count(1..=1 << 16).unwrap_or(1);
@@ -143,7 +147,7 @@ fn nodes(section: &Section<'_>, cluster: &mut Cluster) {
     if let Some(item) = section.item("placement") {
         if item.is_list() {
             let nodes = item.list("[0, 0, 1, 1]");
-            let nodes = nodes.iter().map(|node| node.count(0..=(1 << 24) - 1));
+            let nodes = nodes.iter().map(|node| node.count(0..=MOST_NODES - 1));
             cluster.placement = Placement::Nodes(nodes.map(Option::unwrap_or_default).collect());
         } else {
             let names = [("block", false), ("cyclic", true)];
@@ -211,7 +215,7 @@ fn network(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.sharing = (item.choice("a way to share links", &ways)).unwrap_or_default();
     }
     if let Some(item) = section.item("hop_latency") {
-        cluster.hop_latency = item.quantity::<Time>().unwrap_or_default().0;
+        cluster.hop_latency = time(&item).unwrap_or_default();
     }
     if let Some(item) = section.item("link_bandwidth") {
         cluster.link_per_byte = rate(&item).map(per_byte);
@@ -270,22 +274,22 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     } else {
         (section.item("latency"), section.item("bandwidth"))
     };
-    if let Some(time) = latency.and_then(|item| item.quantity::<Time>()) {
-        channel.latency = time.0;
+    if let Some(latency) = latency.and_then(|item| time(&item)) {
+        channel.latency = latency;
     }
     if let Some(rate) = bandwidth.and_then(|item| rate(&item)) {
         channel.per_byte = per_byte(rate);
     }
     if let Some(item) = section.item("service_latency")
-        && let Some(time) = item.quantity::<Time>()
+        && let Some(latency) = time(&item)
     {
-        channel.service_latency = Some(time.0);
+        channel.service_latency = Some(latency);
     }
     if let Some(item) = section.item("envelope") {
-        channel.envelope = item.quantity::<Bytes>().unwrap_or_default().0;
+        channel.envelope = small(&item).unwrap_or_default();
     }
-    if let Some(time) = section.item("gap").and_then(|item| item.quantity::<Time>()) {
-        channel.gap = time.0;
+    if let Some(gap) = section.item("gap").and_then(|item| time(&item)) {
+        channel.gap = gap;
     }
     let both = section.item("overhead").map(|item| table(&item));
     let sends = section.item("send_overhead").map(|item| table(&item));
@@ -320,15 +324,37 @@ fn costs(section: &Section<'_>, channel: &mut Channel, must: bool) {
     }
 }
 
+/// A time of one message in one place.
+fn time(item: &Item<'_>) -> Option<u64> {
+    let time = item.quantity::<Time>()?;
+    if time > MOST_TIME {
+        item.complain(format!(
+            "is {time}; nothing of a message may take more than {MOST_TIME}, e.g. write \"1.3 us\""
+        ));
+        return None;
+    }
+    Some(time.0)
+}
+
+/// The most that a time of the file may be.
+const MOST_TIME: Time = Time(3_600_000_000_000_000);
+
+/// Bytes of something that is sent with each message.
+fn small(item: &Item<'_>) -> Option<u64> {
+    let bytes = item.quantity::<Bytes>()?.0;
+    if bytes > 1 << 30 {
+        item.complain("is more than 1 GiB; write e.g. \"64 B\"");
+        return None;
+    }
+    Some(bytes)
+}
+
 /// What messages need on the wire beyond their bytes.
 fn frames(section: &Section<'_>, channel: &mut Channel) {
     let bytes = |key: &'static str| {
         let item = section.item(key)?;
-        let bytes = item.quantity::<Bytes>()?.0;
-        if bytes > 1 << 30 {
-            item.complain("is more than 1 GiB");
-        }
-        Some((item, bytes.min(1 << 30)))
+        let bytes = small(&item)?;
+        Some((item, bytes))
     };
     let acknowledge = section.item("frame_acknowledge");
     let acknowledge = acknowledge.and_then(|item| item.count(0..=1 << 16));
@@ -351,7 +377,7 @@ fn frames(section: &Section<'_>, channel: &mut Channel) {
 /// A time, or a list of `{ bytes = "1 KiB", time = "2 us" }`.
 fn table(item: &Item<'_>) -> Table {
     if !item.is_list() {
-        return Table::constant(item.quantity::<Time>().unwrap_or_default().0);
+        return Table::constant(time(item).unwrap_or_default());
     }
     let mut points: Vec<(u64, u64)> = Vec::new();
     let entries = item.list("[{ bytes = \"0 B\", time = \"1 us\" }]");
@@ -367,14 +393,14 @@ fn table(item: &Item<'_>) -> Table {
         }
         let point = entry.section();
         let bytes = point.require("bytes", "\"1 KiB\"");
-        let time = point.require("time", "\"2 us\"");
+        let costs = point.require("time", "\"2 us\"");
         let bytes = bytes.and_then(|item| item.quantity::<Bytes>());
-        let time = time.and_then(|item| item.quantity::<Time>());
-        if let (Some(bytes), Some(time)) = (bytes, time) {
+        let costs = costs.and_then(|item| time(&item));
+        if let (Some(bytes), Some(costs)) = (bytes, costs) {
             if points.last().is_some_and(|&(last, _)| last >= bytes.0) {
                 entry.complain("has no more bytes than the point before; sort the points by bytes");
             }
-            points.push((bytes.0, time.0));
+            points.push((bytes.0, costs));
         }
         point.finish();
     }
@@ -448,10 +474,10 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
     let capacity = cluster.topology.capacity();
     let links = match cluster.topology {
         Topology::Crossbar => 0,
-        _ if capacity > 1 << 24 => u64::MAX,
+        _ if capacity > u64::from(MOST_NODES) => u64::MAX,
         _ => cluster.topology.links(capacity as u32),
     };
-    if links > 1 << 28 {
+    if links > MOST_LINKS {
         section.complain(
             "kind",
             format!("has {capacity} nodes and more links than can be kept"),
@@ -477,7 +503,7 @@ fn collectives(section: &Section<'_>, cluster: &mut Cluster) {
         cluster.reduce_per_byte = rate(&item).map_or(0.0, per_byte);
     }
     if let Some(item) = section.item("datatype_overhead") {
-        cluster.datatype_overhead = item.quantity::<Time>().unwrap_or_default().0;
+        cluster.datatype_overhead = time(&item).unwrap_or_default();
     }
     let segment = section.item("segment");
     let segment = segment.and_then(|item| item.quantity::<Bytes>());

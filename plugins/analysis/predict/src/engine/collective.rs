@@ -7,7 +7,7 @@ use nodescope_model::{CollectiveKind, Mode};
 use super::{Cause, Context, Engine, Phase, Target};
 use crate::code::{Code, NONE};
 use crate::collective::{Selected, Shape, datatypes, round};
-use crate::network::Receipt;
+use crate::network::{MOST_COST, Receipt, picoseconds};
 use crate::result::{Problem, WaitKind};
 
 /// A communicator's members and the collectives that they are in.
@@ -172,6 +172,9 @@ impl Engine<'_> {
     pub(super) fn advance(&mut self, context: u32) -> bool {
         let code = self.code;
         loop {
+            if self.stopped || self.too_long(self.contexts[context as usize].clock) {
+                return false;
+            }
             let c = &self.contexts[context as usize];
             if c.last {
                 self.leave(context);
@@ -197,7 +200,9 @@ impl Engine<'_> {
                     let library = self.cluster.collectives.library;
                     let c = &mut self.contexts[context as usize];
                     let made = datatypes(library, shape.kind, c.selected.algorithm, c.round);
-                    c.clock += made * self.cluster.datatype_overhead;
+                    c.clock += made
+                        .saturating_mul(self.cluster.datatype_overhead)
+                        .min(MOST_COST);
                     c.round += 1;
                     wait = round.wait;
                     if let Some((from, bytes)) = round.receive {
@@ -212,7 +217,8 @@ impl Engine<'_> {
                     }
                     if round.reduce > 0 && self.cluster.reduce_per_byte > 0.0 {
                         let time = round.reduce as f64 * self.cluster.reduce_per_byte;
-                        self.contexts[context as usize].owed += time.round() as u64;
+                        let owed = &mut self.contexts[context as usize].owed;
+                        *owed = owed.saturating_add(picoseconds(time));
                     }
                 }
             }

@@ -142,14 +142,15 @@ impl Context {
         let mut clock = self.clock;
         for (number, &(time, owed)) in self.inbox.iter().enumerate() {
             clock = match (time <= self.clock, number) {
-                (true, 0) => clock + owed.buffered,
-                (true, _) => clock + owed.buffered.min(owed.queued),
-                (false, 0) => (time + owed.awaited).max(clock + owed.buffered),
+                (true, 0) => clock.saturating_add(owed.buffered),
+                (true, _) => clock.saturating_add(owed.buffered.min(owed.queued)),
+                (false, 0) => (time + owed.awaited).max(clock.saturating_add(owed.buffered)),
                 // Whether it just comes during another or just after makes no difference.
-                (false, _) => (clock + owed.queued).max(time + owed.awaited),
+                (false, _) => (clock.saturating_add(owed.queued)).max(time + owed.awaited),
             };
         }
-        clock.max(self.ready) + self.owed + self.disturbed
+        let end = clock.max(self.ready).saturating_add(self.owed);
+        end.saturating_add(self.disturbed)
     }
 
     pub(super) fn new(rank: u32) -> Context {

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 
 use super::matching::{Message, Purpose};
 use super::{ASKED, Engine, FLIES};
+use crate::network::MOST_COST;
 
 /// Most pieces of a message.
 const PIECES: u64 = 32;
@@ -60,8 +61,8 @@ impl Coming {
         let coming = (self.frames.iter())
             .take_while(move |frame| frame.head < until)
             .scan(free, |free, frame| {
-                *free = frame.head.max(*free) + frame.time;
-                Some(frame.of.map(|of| (*free + frame.beyond, of)))
+                *free = frame.head.max(*free).saturating_add(frame.time);
+                Some(frame.of.map(|of| (free.saturating_add(frame.beyond), of)))
             });
         self.passed.iter().copied().chain(coming.flatten())
     }
@@ -113,7 +114,8 @@ impl Engine<'_> {
         let frames_of_it = channel.number_of_frames(message.bytes);
         let acknowledgements = frames_of_it / frames.acknowledge;
         let pieces = acknowledgements.min(PIECES);
-        let time = (acknowledgements * frames.header) as f64 * channel.per_byte;
+        let bytes = acknowledgements as f64 * frames.header as f64;
+        let time = (bytes * channel.per_byte).min(MOST_COST as f64);
         for piece in 0..pieces {
             let acknowledged = acknowledgements * (piece + 1) / pieces * frames.acknowledge;
             let come = channel.wire_of_frames(message.bytes, acknowledged);
@@ -162,7 +164,7 @@ impl Engine<'_> {
             if passed.len() == PASSED {
                 passed.pop_front();
             }
-            passed.push_back((end + frame.beyond, of));
+            passed.push_back((end.saturating_add(frame.beyond), of));
             if frame.last {
                 let message = self.messages.get_mut(of.number);
                 message.passed = message.passed.max(end);
@@ -170,7 +172,8 @@ impl Engine<'_> {
         }
         let message = self.messages.get(number);
         let (left, passed) = (message.left, message.passed);
-        let arrival = passed + self.channel(from, to).beyond_wire(bytes);
+        let beyond = self.channel(from, to).beyond_wire(bytes);
+        let arrival = passed.saturating_add(beyond);
         self.arrives(number, left, arrival);
     }
 }

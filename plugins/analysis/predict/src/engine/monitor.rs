@@ -29,7 +29,10 @@ impl Engine<'_> {
             .unwrap_or_default();
         let tell = |rank: u32| {
             let waits_for = waits.get(&rank).copied().flatten();
-            let ended = |other: u32| self.contexts[other as usize].phase == Phase::Done;
+            // A program written by hand may name a rank that does not exist, which is as good as one that has ended.
+            let ended = |other: u32| {
+                other >= self.world || self.contexts[other as usize].phase == Phase::Done
+            };
             Blocked {
                 rank,
                 at: self.code.describe(self.contexts[rank as usize].op),
@@ -108,7 +111,10 @@ impl Engine<'_> {
 
     /// Whether a message from `from` lies at `to` unreceived.
     fn has_message(&self, from: u32, to: u32) -> bool {
-        let mut at = self.queues.messages[to as usize].first;
+        let Some(messages) = self.queues.messages.get(to as usize) else {
+            return false;
+        };
+        let mut at = messages.first;
         while at != NONE {
             let message = self.messages.get(at);
             if message.from == from {

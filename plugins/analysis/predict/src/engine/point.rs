@@ -96,7 +96,7 @@ impl Engine<'_> {
         let channel = self.channel(rank, to);
         self.events += 1;
         self.sent += 1;
-        self.sent_bytes += bytes;
+        self.sent_bytes = self.sent_bytes.saturating_add(bytes);
         let sent = self.message(context, to, bytes, target);
         let cause = Cause {
             kind: WaitKind::LateReceiver,

@@ -27,7 +27,8 @@ impl Engine<'_> {
         let channel = self.channel(rank, to);
         self.events += 2;
         self.sent += 2;
-        self.sent_bytes += out + back;
+        let both = out.saturating_add(back);
+        self.sent_bytes = self.sent_bytes.saturating_add(both);
         let message = Message {
             purpose: Purpose::Access(back),
             ..self.message(context, to, out, target)

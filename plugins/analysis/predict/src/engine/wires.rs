@@ -13,7 +13,7 @@ use super::fluid::Fluid;
 use super::frames::{Coming, Part};
 use super::{Engine, FLIES, TICK};
 use crate::cluster::{Cluster, Sharing};
-use crate::network::{Channel, Model};
+use crate::network::{Channel, Model, picoseconds};
 use crate::result::LinkLoad;
 
 /// State of the wires.
@@ -44,6 +44,12 @@ struct Link {
 const GAPS: usize = 32;
 
 impl Link {
+    /// Counts what passes. A sum that 64 bits do not hold stays at the greatest that they do.
+    fn count(&mut self, bytes: u64, time: u64) {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.busy = self.busy.saturating_add(time);
+    }
+
     /// Reserves so much time, from `head` on; when the message begins to pass, if it does not pause, and when it has passed.
     fn occupy(&mut self, now: u64, head: u64, time: u64) -> (u64, u64) {
         let (_, end) = self.pause(now, head, time);
@@ -88,7 +94,7 @@ impl Link {
         if start > self.free && start > now {
             self.gaps.push((self.free, start));
         }
-        self.free = start + left;
+        self.free = start.saturating_add(left);
         (begin.unwrap_or(start), self.free)
     }
 }
@@ -118,23 +124,21 @@ impl Wires {
 
     fn pause(&mut self, now: u64, link: u32, head: u64, bytes: u64, time: u64) -> (u64, u64) {
         let link = &mut self.links[link as usize];
-        link.bytes += bytes;
-        link.busy += time;
+        link.count(bytes, time);
         link.pause(now, head, time)
     }
 
     fn occupy(&mut self, now: u64, link: u32, head: u64, bytes: u64, time: u64) -> (u64, u64) {
         let link = &mut self.links[link as usize];
-        link.bytes += bytes;
-        link.busy += time;
+        link.count(bytes, time);
         link.occupy(now, head, time)
     }
 
     /// A frame passes the link to a node that it has come to at `head`, behind those that came before; when its last bit has passed.
     pub(super) fn pass(&mut self, node: u32, head: u64, time: u64) -> u64 {
         let link = &mut self.links[(self.nodes + node) as usize];
-        link.busy += time;
-        link.free = link.free.max(head) + time;
+        link.count(0, time);
+        link.free = link.free.max(head).saturating_add(time);
         link.free
     }
 
@@ -154,7 +158,7 @@ impl Wires {
 
     /// Counts bytes on the link to a node.
     pub(super) fn count(&mut self, node: u32, bytes: u64) {
-        self.links[(self.nodes + node) as usize].bytes += bytes;
+        self.links[(self.nodes + node) as usize].count(bytes, 0);
     }
 
     /// From when on a rank's own port is free, where messages do not share links.
@@ -219,7 +223,7 @@ impl Engine<'_> {
         if needs_route {
             cluster.topology.route(a, b, wires.nodes, &mut wires.route);
         }
-        let hops = wires.route.len() as u64 * cluster.hop_latency;
+        let hops = cluster.hops(wires.route.len());
         if !cluster.contention && !at_once {
             return (time + wire, time + wire + extra + hops);
         }
@@ -231,13 +235,17 @@ impl Engine<'_> {
                 Model::LogGp => occupied,
                 Model::Post => wire + extra,
             };
-            port.free = start + busy;
+            let free = start + busy;
+            port.free = free;
+            self.too_long(free);
             return (start + wire, start + wire + extra + hops);
         }
         let (_, left, head, passed) = self.goes((a, b), bytes, time, channel);
         let wires = &mut self.wires;
         let (_, end) = wires.occupy(self.now, wires.nodes + b, head, bytes, wire);
-        (left, passed.max(end) + extra)
+        let passed = passed.max(end);
+        self.too_long(passed);
+        (left, passed.saturating_add(extra))
     }
 
     /// A message goes to the link to its receiver, behind others: when its first byte leaves its node and when its last has left,
@@ -257,7 +265,7 @@ impl Engine<'_> {
         route.clear();
         cluster.topology.route(a, b, wires.nodes, &mut route);
         let slow = cluster.link_per_byte.unwrap_or(channel.per_byte);
-        let inner = (channel.bytes(bytes) as f64 * slow).round() as u64;
+        let inner = picoseconds(channel.bytes(bytes) as f64 * slow);
         let (begin, end) = wires.pause(self.now, a, time, bytes, occupied);
         let (mut head, left) = (end - occupied, end);
         // The gap comes after the last byte.
@@ -266,9 +274,10 @@ impl Engine<'_> {
         for &link in &route {
             let (start, end) = wires.occupy(self.now, link, head, bytes, inner);
             head = start + cluster.hop_latency;
-            passed = passed.max(end) + cluster.hop_latency;
+            passed = passed.max(end).saturating_add(cluster.hop_latency);
         }
         wires.route = route;
+        self.too_long(passed.max(head));
         (begin, left, head, passed)
     }
 
@@ -316,10 +325,9 @@ impl Engine<'_> {
             .chain(wires.route.iter().map(|&link| (link, slow)));
         for (link, per_byte) in way.clone() {
             let link = &mut wires.links[link as usize];
-            link.bytes += bytes;
-            link.busy += (bytes as f64 * per_byte).round() as u64;
+            link.count(bytes, picoseconds(bytes as f64 * per_byte));
         }
-        let latency = channel.latency + wires.route.len() as u64 * cluster.hop_latency;
+        let latency = channel.latency + cluster.hops(wires.route.len());
         let weight = match cluster.sharing {
             Sharing::RoundTrip => 1.0 / latency.max(1) as f64,
             _ => 1.0,
@@ -347,7 +355,7 @@ impl Engine<'_> {
             if cluster.hop_latency > 0 {
                 cluster.topology.route(a, b, wires.nodes, &mut wires.route);
             }
-            let hops = wires.route.len() as u64 * cluster.hop_latency;
+            let hops = cluster.hops(wires.route.len());
             self.arrives(number, left, left + channel.beyond_wire(bytes) + hops);
         }
         if let Some(next) = self.wires.fluid.as_mut().and_then(|f| f.settle(now)) {
