@@ -46,6 +46,16 @@ pub enum ExportError {
         /// Ranks of the job.
         size: u32,
     },
+    /// A header with more virtual CPUs than a file can have a line for.
+    #[error(
+        "the trace's header states {stated} virtual CPUs; Paraver's files have a line for each, of at most {most}"
+    )]
+    TooManyCpus {
+        /// Virtual CPUs of all nodes.
+        stated: u64,
+        /// The most that are written.
+        most: u64,
+    },
     /// An option that makes no sense.
     #[error("{0}")]
     Option(String),

@@ -21,6 +21,9 @@ use crate::{Job, Summary};
 use configuration::{NOT_CREATED, RUNNING, configuration, kind, state};
 pub(crate) use configuration::{event_type, event_value};
 
+/// Most virtual CPUs of all nodes: each has a line, whatever the trace's header says.
+const MOST_CPUS: u64 = 1 << 20;
+
 /// A line of the .prv, as numbers: time, what, thread, order, and what else it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Line([u64; 11]);
@@ -90,6 +93,14 @@ struct Thread {
 /// Writes `trace.prv`, `trace.pcf` and `trace.row`.
 pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
     let survey = job.survey;
+    let nodes = survey.header.nodes.iter();
+    let all: u64 = nodes.map(|node| u64::from(node.vcpus.max(1))).sum();
+    if all > MOST_CPUS {
+        return Err(ExportError::TooManyCpus {
+            stated: all,
+            most: MOST_CPUS,
+        });
+    }
     let mut cpus = vec![1];
     for node in &survey.header.nodes {
         let next = cpus.last().copied().unwrap_or(1) + u64::from(node.vcpus.max(1));
@@ -147,8 +158,11 @@ pub(crate) fn write(job: &Job<'_>) -> Result<Summary, ExportError> {
 
 impl Paraver<'_> {
     fn cpu(&self, node: u32, vcpu: u32) -> u64 {
-        let first = self.cpus.get(node as usize).copied();
-        first.map_or(0, |first| first + u64::from(vcpu))
+        match self.cpus.get(node as usize..) {
+            // An event's vCPU may be none of its node's; then it is taken for the last.
+            Some(&[first, next, ..]) => (first + u64::from(vcpu)).min(next - 1),
+            _ => 0,
+        }
     }
 
     fn state(

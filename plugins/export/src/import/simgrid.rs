@@ -3,7 +3,7 @@
 //! Such a trace has no times. Work takes a nanosecond a flop here (and a flop stands for an instruction), and MPI calls take no time:
 //! the trace is what the program would do on a network without latency, and what a prediction needs.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -56,7 +56,18 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     if !actions && files.is_empty() {
         return Err(ImportError::Unknown(path.into()));
     }
+    let mut read = BTreeSet::new();
     for (number, file) in &files {
+        // A device may have no end, and each rank has a file of its own.
+        let what = match (file.is_file() || !file.exists(), read.insert(file)) {
+            (false, _) => Some("is no regular file"),
+            (_, false) => Some("is named before"),
+            _ => None,
+        };
+        if let Some(what) = what {
+            let what = format!("names {}, which {what}", file.display());
+            return Err(wrong(path, *number, what));
+        }
         let input = File::open(file).map_err(|cause| {
             let what = format!("names {}, which cannot be opened: {cause}", file.display());
             wrong(path, *number, what)

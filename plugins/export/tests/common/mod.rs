@@ -1,5 +1,7 @@
 //! Traces made for tests.
 
+#![allow(dead_code, reason = "each test uses some of it")]
+
 use std::path::{Path, PathBuf};
 
 use nodescope_export::{Format, Options, Summary, export};
