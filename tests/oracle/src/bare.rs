@@ -1,7 +1,11 @@
 //! What the tests' guests are made of: page tables, flat segments, a vCPU and a machine without devices.
 
+use std::sync::LazyLock;
+
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
+use nodescope_machine::cpuid::{CpuidOptions, tables};
+use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Permission, Privilege,
@@ -116,12 +120,22 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     s
 }
 
+/// What a study's processor announces by default, less what this host cannot execute.
+pub fn cpuid() -> CpuidTable {
+    static TABLE: LazyLock<CpuidTable> = LazyLock::new(|| {
+        let mut tables = tables(&NodeTopology::default(), &CpuidOptions::default())
+            .expect("this host executes what a 64-bit Linux needs");
+        tables.swap_remove(0)
+    });
+    TABLE.clone()
+}
+
 /// A vCPU whose instructions take a cycle each.
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
         code: SharedCode::new(ram.clone()),
-        cpuid: CpuidTable::default(),
+        cpuid: cpuid(),
         cpi: 1 << 16,
         seed: 1,
         translate,

@@ -49,7 +49,10 @@ struct Options {
     /// The same on random bytes as code.
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u64>,
-    /// With --lockstep or --fuzz: so many seeds at most.
+    /// The same on nothing but random bytes as user code, which must not end the engine.
+    #[arg(long, value_name = "SECONDS")]
+    crash: Option<u64>,
+    /// With --lockstep, --fuzz or --crash: so many seeds at most.
     #[arg(long, value_name = "N", default_value_t = u64::MAX)]
     seeds: u64,
     /// Used between processes: say which seed begins.
@@ -90,15 +93,19 @@ fn run(options: &Options) -> Result<bool, Box<dyn std::error::Error>> {
         return Ok(replay(id)?);
     }
     for (seconds, kinds) in [
-        (options.lockstep, [Kind::Blocks, Kind::Node, Kind::Caches]),
-        (options.fuzz, [Kind::Bytes, Kind::Node, Kind::Caches]),
+        (
+            options.lockstep,
+            &[Kind::Blocks, Kind::Node, Kind::Caches][..],
+        ),
+        (options.fuzz, &[Kind::Bytes, Kind::Node, Kind::Caches]),
+        (options.crash, &[Kind::Noise]),
     ] {
         if let Some(seconds) = seconds {
             if !options.announce {
                 return watched();
             }
             let time = Some(Duration::from_secs(seconds));
-            return match lockstep::run(&kinds, options.seed, options.seeds, time, |seed| {
+            return match lockstep::run(kinds, options.seed, options.seeds, time, |seed| {
                 println!("{SEED}{seed}");
             }) {
                 Ok(tally) => {

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
+use crate::fetch::MAX_BLOCK;
 use crate::native::Translations;
 use crate::ops::simd::Stubs;
 
@@ -69,10 +70,18 @@ impl Code {
         self.clears
     }
 
-    /// Throw all blocks and translations away; not while translated code runs.
+    /// Whether another block can be decoded without throwing anything away.
+    pub fn has_room(&self) -> bool {
+        self.blocks.has_room(MAX_BLOCK) && self.stubs.has_room(MAX_BLOCK)
+    }
+
+    /// Throw all blocks and translations away, and where they take up much room the stubs that they call; not while translated code runs.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translations.clear();
         self.blocks.clear();
+        if !self.stubs.has_room(MAX_BLOCK) {
+            self.stubs.clear();
+        }
     }
 }

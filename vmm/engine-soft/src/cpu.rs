@@ -8,6 +8,7 @@ use nodescope_x86::bits::rflags;
 use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, Time, Vector256};
 
 use crate::code::Code;
+use crate::features::Features;
 use crate::filter::{DataFilter, InstructionFilter};
 use crate::lookup::BlockTable;
 use crate::mmu::PageTlb;
@@ -93,6 +94,8 @@ pub struct Cpu {
     pub ram: nodescope_memory::Ram,
     /// CPUID template of this vCPU.
     pub cpuid: nodescope_x86::CpuidTable,
+    /// The instructions that it announces.
+    pub features: Features,
     /// Number within the node.
     pub id: u16,
     /// Seed of RDRAND and RDSEED and how many values were drawn.

@@ -7,10 +7,11 @@ use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, MpState, Segment, Vector};
 
 use crate::cpu::{Cpu, Mode};
+use crate::gate::null_stack_segment;
 use crate::op::{RIP, Trap};
 
 /// Attribute bits of a present, accessed, writable data segment and of code segments.
-mod attributes {
+pub mod attributes {
     pub const PRESENT: u16 = 1 << 7;
     pub const LONG: u16 = 1 << 13;
     pub const BIG: u16 = 1 << 14;
@@ -49,7 +50,7 @@ impl Cpu {
     }
 
     /// Change the privilege level alone (system accesses made on behalf of user code).
-    fn set_cpl(&mut self, cpl: u8) {
+    pub fn set_cpl(&mut self, cpl: u8) {
         self.cpl = cpl;
         let privilege = if cpl == 3 {
             Privilege::User
@@ -86,6 +87,11 @@ impl Cpu {
     /// INT n, INT3, INTO: the saved instruction pointer is the current `gpr[RIP]`. Faults are returned for the instruction.
     pub fn software_interrupt(&mut self, vector: u8) -> Result<(), Trap> {
         self.try_deliver(vector, None, Source::Software)
+    }
+
+    /// INT1 from any privilege: as [`Cpu::software_interrupt`].
+    pub fn debug_interrupt(&mut self) -> Result<(), Trap> {
+        self.try_deliver(Vector::Debug as u8, None, Source::Exception)
     }
 
     fn deliver(
@@ -222,12 +228,7 @@ impl Cpu {
         }
         self.gpr[4] = sp;
         if switches {
-            self.segments.data[seg::SS] = Segment {
-                selector: new_cpl.into(),
-                attributes: u16::from(new_cpl) << 5,
-                unusable: true,
-                ..Default::default()
-            };
+            self.segments.data[seg::SS] = null_stack_segment(new_cpl);
         }
         self.segments.data[seg::CS] = Segment {
             selector: selector & !3 | u16::from(new_cpl),
@@ -265,7 +266,8 @@ impl Cpu {
         Ok(())
     }
 
-    fn tss_u64(&mut self, offset: u64) -> Result<u64, Trap> {
+    /// Read from the TSS.
+    pub fn tss_u64(&mut self, offset: u64) -> Result<u64, Trap> {
         let tr = self.segments.tr;
         if offset + 7 > u64::from(tr.limit) {
             return Err(self.raise(Exception::with_error(
@@ -375,7 +377,8 @@ impl Cpu {
         let rpl = (selector & 3) as u8;
         let type_ = s.attributes & 0xf;
         if s.attributes & attributes::SYSTEM_NOT == 0 || type_ & 8 == 0 {
-            if s.attributes & attributes::SYSTEM_NOT == 0 && !returning {
+            // Long mode has neither task gates nor tasks (SDM vol. 3A §7.7); call gates have been looked for.
+            if s.attributes & attributes::SYSTEM_NOT == 0 && !returning && !self.long_mode() {
                 return Err(self.unsupported(format!(
                     "far transfer through gate or task selector {selector:#x}"
                 )));
@@ -414,9 +417,10 @@ impl Cpu {
         if self.control.cr0 & cr0::PE == 0 {
             return self.interrupt_return_real(size);
         }
-        if !self.long_mode() || self.rflags & rflags::NT != 0 && self.mode != Mode::Bits64 {
-            return Err(self.unsupported("IRET in protected mode without long mode, or to a task"));
+        if !self.long_mode() {
+            return Err(self.unsupported("IRET in protected mode without long mode"));
         }
+        // There are no tasks to return to (SDM vol. 2A, IRET, operation in IA-32e mode).
         if self.rflags & rflags::NT != 0 {
             return Err(self.raise(Exception::gp(0)));
         }

@@ -2,12 +2,13 @@
 
 use std::cell::RefCell;
 
-use iced_x86::{Decoder, DecoderOptions, FlowControl, InstructionInfoFactory, OpAccess};
+use iced_x86::{FlowControl, InstructionInfoFactory, OpAccess};
 use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
 use crate::block::Block;
 use crate::cpu::{Cpu, Mode};
+use crate::features::GuestDecoder;
 use crate::filter::Baseline;
 use crate::lookup::Entry;
 use crate::lower::lower;
@@ -59,10 +60,7 @@ impl Cpu {
         }
         let page = self.code_page(linear)?;
         if page.host.is_null() {
-            return Err(self.unsupported(format!(
-                "instruction fetch from device memory at {:#x}",
-                page.physical
-            )));
+            return Err(self.fetch_from_device(page.physical));
         }
         if linear >> 63 != 0 && !page.global() {
             self.blocks.upper_not_global = true;
@@ -92,10 +90,7 @@ impl Cpu {
         // The first instruction reaches into the next page.
         let second = self.code_page(linear.wrapping_add(in_page as u64))?;
         if second.host.is_null() {
-            return Err(self.unsupported(format!(
-                "instruction fetch from device memory at {:#x}",
-                second.physical
-            )));
+            return Err(self.fetch_from_device(second.physical));
         }
         if linear >> 63 != 0 && !second.global() {
             self.blocks.upper_not_global = true;
@@ -131,6 +126,17 @@ impl Cpu {
         Ok(self.add_block(linear, key, mode, block))
     }
 
+    /// The kernel has no code in devices: the study ends. For user code, where there is no RAM there are ones, which are an invalid
+    /// opcode.
+    fn fetch_from_device(&mut self, physical: u64) -> Trap {
+        if self.cpl == 3 {
+            return self.raise(Exception::ud());
+        }
+        self.unsupported(format!(
+            "instruction fetch from device memory at {physical:#x}"
+        ))
+    }
+
     /// The page that code at an address is fetched from.
     fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
         if let Some(page) = self.blocks.page(linear, self.code_key) {
@@ -143,32 +149,35 @@ impl Cpu {
 
     fn add_block(&mut self, linear: u64, key: u8, mode: Mode, block: Block) -> Entry {
         let (table, code) = self.blocks_and_code();
-        if !code.blocks.has_room(block.ops.len()) {
-            code.clear();
-        }
-        table.see_clears(code.clears());
         table.remember(linear, key, code.blocks.insert(mode, block))
     }
 
     /// Decode until a branch, the end of the bytes or the longest block. Returns the operations, their length in bytes and
-    /// whether the very first instruction needs more bytes than there are.
+    /// whether the very first instruction needs more bytes than there are. Where there is no room for another block, all are thrown away
+    /// first: what operations refer to lives as long as their block.
     fn decode(&mut self, bytes: &[u8], ip: u64) -> (Vec<Op>, usize, bool) {
         thread_local! {
             static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
         }
-        let mut decoder = Decoder::with_ip(self.mode.bits(), bytes, ip, DecoderOptions::NONE);
+        let (table, code) = self.blocks_and_code();
+        if !code.has_room() {
+            code.clear();
+        }
+        table.see_clears(code.clears());
+        let mut decoder = GuestDecoder::new(self.features, self.mode, bytes, ip);
         let mut ops = Vec::with_capacity(16);
         let mut len = 0;
         while ops.len() < MAX_BLOCK && decoder.can_decode() {
             let instruction = decoder.decode();
-            if decoder.last_error() == iced_x86::DecoderError::NoMoreBytes
-                && bytes.len() - len < MAX_INSTRUCTION
-            {
+            if decoder.was_cut() && bytes.len() - len < MAX_INSTRUCTION {
                 // Cut off by the page's end: it starts the next block.
                 return (ops, len, len == 0);
             }
             let next = decoder.position();
             let mut op = lower(&instruction, self.mode, ip, &mut self.code().stubs);
+            if decoder.is_too_long(&instruction) {
+                op.handler = crate::ops::system::too_long;
+            }
             if !instruction.is_string_instruction() {
                 INFO.with_borrow_mut(|info| {
                     for m in info.info(&instruction).used_memory() {

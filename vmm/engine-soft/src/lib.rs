@@ -1,16 +1,18 @@
 //! The portable engine: decodes guest code into blocks of operations and interprets them.
 //!
 //! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `lookup`
-//! (what each has found), `lower` (instruction → operation),
-//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts).
+//! (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation),
+//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `gate` (call gates).
 
 mod block;
 mod code;
 mod cpi;
 mod cpu;
 mod deliver;
+mod features;
 mod fetch;
 mod filter;
+mod gate;
 mod lookup;
 mod lower;
 mod memory;

@@ -8,6 +8,7 @@ use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState,
 
 use crate::code::SharedCode;
 use crate::cpu::{Cpu, Mode, Scratch};
+use crate::features::Features;
 use crate::native::Activity;
 use crate::op::{RIP, ZERO};
 use crate::ops::random::RandomSource;
@@ -96,6 +97,7 @@ impl SoftVcpu {
             blocks: Default::default(),
             code: None,
             ram: config.code.ram().clone(),
+            features: Features::new(&config.cpuid),
             cpuid: config.cpuid,
             id: config.id,
             random: RandomSource { seed: config.seed },
@@ -182,10 +184,12 @@ impl SoftVcpu {
         self.cpu.native.without_avx512();
     }
 
-    /// Throw the node's translated code away when so many bytes are in use, sooner than by itself. For tests, before a vCPU has
-    /// run.
+    /// Throw the node's translated code, and the code of its vector instructions, away when so many bytes are in use, sooner than by
+    /// itself. For tests, before a vCPU has run.
     pub fn limit_code(&mut self, bytes: usize) {
-        self.code.lock().translations.set_room(bytes);
+        let mut code = self.code.lock();
+        code.translations.set_room(bytes);
+        code.stubs.set_room(bytes);
     }
 
     /// How often translated code ran and called out.

@@ -57,6 +57,14 @@ fn random_bytes_agree() {
     agree(Kind::Bytes, 30);
 }
 
+/// User code of nothing but random bytes ends in exceptions, never in an error of the engine.
+#[test]
+fn noise_as_user_code_agrees() {
+    let tally = agree(Kind::Noise, 60);
+    assert_eq!(tally.unknown, 0, "{tally:?}");
+    assert!(tally.compatible > tally.slices / 50, "{tally:?}");
+}
+
 /// Operands with a segment's base that lie elsewhere without it; a read-modify-write of a page that has come to mean other memory
 /// while a model is attached. (`remap.rs` and `system.rs` have what needs no seed.)
 #[test]

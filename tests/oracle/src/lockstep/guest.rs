@@ -223,7 +223,7 @@ pub fn ram() -> Result<Ram, LayoutError> {
 
 /// What CPUID answers.
 pub fn cpuid() -> CpuidTable {
-    CpuidTable::default()
+    bare::cpuid()
 }
 
 /// Offsets in the kernel's data: counts of exceptions by vector come first.

@@ -320,6 +320,25 @@ fn widths(code: &mut Vec<u8>, r: &mut Random) {
     turn(code, top, count, r);
 }
 
+/// Random bytes for all pages of code.
+pub fn noise(r: &mut Random) -> Vec<u8> {
+    /// Prefixes, and what leads to other maps of opcodes.
+    const ESCAPES: [u8; 20] = [
+        0x0f, 0x0f, 0x0f, 0x0f, 0x66, 0x66, 0xf2, 0xf2, 0xf3, 0xf3, 0x48, 0x41, 0xc4, 0xc5, 0x62,
+        0x8f, 0xf0, 0x64, 0x67, 0x2e,
+    ];
+    let mut code = Vec::with_capacity(CODE_LEN + 8);
+    while code.len() < CODE_LEN {
+        if r.chance(300) {
+            code.push(r.pick(&ESCAPES));
+        } else {
+            code.extend(&r.next().to_le_bytes()[..1 + r.below(8) as usize]);
+        }
+    }
+    code.truncate(CODE_LEN);
+    code
+}
+
 /// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever.
 pub fn walk(r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();

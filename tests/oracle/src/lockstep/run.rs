@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::caches::{Caches, Description};
 use super::guest::{self, CODE_LEN, CODE_PHYSICAL, Image, STRIDE, Start, VCPUS};
 use super::platform::{Event, Machine};
-use super::program::{Writer, walk};
+use super::program::{Writer, noise, walk};
 use crate::bare::page;
 use crate::catalogue::Group;
 use crate::generate::{registers, window};
@@ -44,6 +44,8 @@ pub enum Kind {
     Node,
     /// Blocks, or loads and stores without end, on two such vCPUs, and every window has a real model: see [`super::caches`].
     Caches,
+    /// User code of nothing but random bytes, 64-bit or 32-bit, with the prefixes and escapes of opcodes more often than chance has them.
+    Noise,
 }
 
 /// What was run.
@@ -291,6 +293,7 @@ impl Pair {
             Kind::Bytes => seed.wrapping_mul(2) ^ 1,
             Kind::Node => seed ^ 1 << 63,
             Kind::Caches => seed ^ 3 << 62,
+            Kind::Noise => seed ^ 5 << 61,
         });
         let cpi = match r.below(8) {
             0..=2 => 1 << 16,
@@ -381,6 +384,7 @@ impl Pair {
                 Kind::Caches if walks => walk(r),
                 Kind::Blocks | Kind::Caches => writer.blocks(r),
                 Kind::Bytes => writer.bytes(r),
+                Kind::Noise => noise(r),
                 Kind::Node if r.chance(700) => writer.blocks(r),
                 Kind::Node => writer.bytes(r),
             };
@@ -422,7 +426,9 @@ impl Pair {
 
     fn start(&mut self, vcpu: u64, base: &Image) -> VcpuState {
         let r = &mut self.random;
-        let start = if self.kind == Kind::Node && r.chance(200) {
+        let start = if self.kind == Kind::Noise {
+            r.pick(&[Start::User, Start::User, Start::Compatible])
+        } else if self.kind == Kind::Node && r.chance(200) {
             Start::Compatible
         } else if r.chance(650) {
             Start::User
@@ -665,7 +671,16 @@ impl Pair {
             [
                 Err(EngineError::Unsupported(a)),
                 Err(EngineError::Unsupported(b)),
-            ] if a.what == b.what && a.bytes == b.bytes && a.state == b.state => {}
+            ] if a.what == b.what && a.bytes == b.bytes && a.state == b.state => {
+                // The privilege level is that of the stack segment (SDM vol. 3A §5.5).
+                if a.state.segments.data[seg::SS].dpl() == 3 {
+                    let _ = writeln!(
+                        text,
+                        "\n  user code ends the study: {} {:02x?}",
+                        a.what, a.bytes
+                    );
+                }
+            }
             [a, b] => {
                 let _ = writeln!(text, "\n  ended by {a:?}\n  and      {b:?}");
             }

@@ -1,6 +1,6 @@
 //! A block of guest code into host code.
 
-use iced_x86::{Code, Decoder, DecoderOptions, Instruction, InstructionInfoFactory, Register};
+use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::code_map::{self, Part};
@@ -14,7 +14,8 @@ use super::runtime::{field, routines};
 use super::share::{Share, shares};
 use super::{Arena, Leaving, PACKED_BITS, Translation};
 use crate::block::Block;
-use crate::cpu::Cpu;
+use crate::cpu::{Cpu, Mode};
+use crate::features::GuestDecoder;
 use crate::fetch::MAX_INSTRUCTION;
 use crate::memory::is_canonical;
 
@@ -95,7 +96,7 @@ impl Cpu {
         let in_first = (block.len as usize).min(4096 - (block.physical & 0xfff) as usize);
         self.copy_physical(block.physical, &mut bytes[..in_first])?;
         self.copy_physical(block.second_page, &mut bytes[in_first..])?;
-        let mut decoder = Decoder::with_ip(64, &bytes, ip, DecoderOptions::NONE);
+        let mut decoder = GuestDecoder::new(self.features, Mode::Bits64, &bytes, ip);
         let instructions: Vec<_> = block.ops.iter().map(|_| decoder.decode()).collect();
         let agree = instructions
             .iter()

@@ -204,6 +204,32 @@ fn single_steps_trap_after_each_instruction() {
     assert_eq!((frame.rip, frame.flags & TRAP), (CODE + 2, TRAP));
 }
 
+/// INT1 needs no right, unlike INT 1, and is a trap.
+#[test]
+fn the_one_byte_debug_instruction_traps_from_user_mode() {
+    let mut s = System::new(|a| a.int1().unwrap()).user();
+    assert_eq!(s.handled(), 1);
+    let (_, frame) = s.frame(false);
+    assert_eq!((frame.rip, frame.cs), (CODE + 1, USER_CS));
+    assert_eq!(s.m.state.debug.dr6, 0xffff_0ff0);
+    let mut s = System::new(|a| a.int(1).unwrap()).user();
+    assert_eq!(s.handled(), 13);
+    assert_eq!(s.frame(true).0, Some(1 << 3 | 2));
+}
+
+/// In long mode there is no task to return to, from 32-bit code either.
+#[test]
+fn returns_from_interrupts_of_nested_tasks_fault() {
+    for bits in [64, 32] {
+        let mut s = System::new(|a| a.iretd().unwrap()).user().flags(1 << 14);
+        if bits == 32 {
+            s.m.state.segments.data[seg::CS].attributes = 0xc0fb;
+        }
+        assert_eq!(s.handled(), 13);
+        assert_eq!(s.frame(true).0, Some(0));
+    }
+}
+
 #[test]
 fn a_repeated_store_stops_at_the_fault_and_goes_on_after_it() {
     let mut s = System::new(|a| {

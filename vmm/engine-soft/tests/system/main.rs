@@ -5,6 +5,7 @@ mod code;
 mod exceptions;
 #[path = "../machine/mod.rs"]
 mod machine;
+mod opcodes;
 mod paging;
 mod privilege;
 

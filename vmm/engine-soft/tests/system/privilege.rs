@@ -165,3 +165,141 @@ fn swapgs_and_the_gs_base_registers() {
     assert_eq!(s.m.reg(RAX), 0x1234_5000);
     assert_eq!(s.m.state.segments.data[seg::GS].base, DATA);
 }
+
+#[test]
+fn fast_system_calls_and_returns() {
+    let mut s = System::new(|a| {
+        // Kernel at CODE, user at CODE + 0x100.
+        a.mov(rbx, rsp).unwrap();
+        a.mov(rcx, DATA).unwrap();
+        a.mov(rdx, CODE + 0x102).unwrap();
+        a.sysexitq().unwrap();
+    })
+    .user()
+    .flags(INTERRUPTS | 1);
+    let mut user = CodeAssembler::new(64).unwrap();
+    user.sysenter().unwrap();
+    user.ud2().unwrap();
+    s.begin_at_caller(user);
+    // Without a code segment.
+    assert_eq!(s.handled(), 13);
+    assert_eq!(s.frame(true).0, Some(0));
+    // The selectors of the return follow that of the call by fixed distances; 64-bit code lies 32 bytes behind.
+    s.put(GDT + 0x28, 0x00af_9b00_0000_ffff);
+    s.put(GDT + 0x30, 0x00cf_9300_0000_ffff);
+    s.put(GDT + 0x38, 0);
+    let mut s = System { m: s.m }.user().set(RSP, STACK);
+    s.m.state.general.rip = CODE + 0x100;
+    s.m.state.events = Default::default();
+    s.m.state.msrs.sysenter_cs = KERNEL_CS;
+    s.m.state.msrs.sysenter_esp = KERNEL_STACK - 64;
+    s.m.state.msrs.sysenter_eip = CODE;
+    s.m.vcpu.restore(&s.m.state);
+    s.m.vcpu
+        .run(
+            &mut s.m.ports,
+            Limit::instructions(s.m.state.time.instructions + 1),
+        )
+        .unwrap();
+    let k = s.m.vcpu.save();
+    assert_eq!(
+        (k.general.rip, k.general.gpr[RSP]),
+        (CODE, KERNEL_STACK - 64)
+    );
+    assert_eq!(k.general.rflags, 3);
+    let selectors = |s: &nodescope_x86::VcpuState| {
+        [seg::CS, seg::SS].map(|n| u64::from(s.segments.data[n].selector))
+    };
+    assert_eq!(selectors(&k), [KERNEL_CS, KERNEL_CS + 8]);
+    assert_eq!(k.segments.data[seg::CS].dpl(), 0);
+    s.m.state = k;
+    // Back in user mode, UD2 traps from there.
+    assert_eq!(s.handled(), 6);
+    assert_eq!(s.m.reg(RBX), KERNEL_STACK - 64);
+    let (_, frame) = s.frame(false);
+    assert_eq!((frame.rip, frame.rsp), (CODE + 0x102, DATA));
+    assert_eq!(
+        (frame.cs, frame.ss),
+        ((KERNEL_CS + 32) | 3, (KERNEL_CS + 40) | 3)
+    );
+}
+
+/// A far pointer in memory at RBX, called or jumped to.
+fn far(call: bool, selector: u64, target: u64) -> System {
+    let s = System::new(|a| {
+        if call {
+            a.call(fword_ptr(rbx)).unwrap();
+        } else {
+            a.jmp(fword_ptr(rbx)).unwrap();
+        }
+    })
+    .set(RBX, DATA);
+    s.put(DATA, target & 0xffff_ffff | selector << 32);
+    s
+}
+
+#[test]
+fn far_transfers_lead_to_code_only() {
+    for call in [false, true] {
+        // The TSS, a data segment, nothing behind a null selector, beyond the table, an LDT that is not there.
+        for (selector, error) in [(0x33, 0x30), (0x23, 0x20), (3, 0), (0x103, 0x100), (0x7, 4)] {
+            let mut s = far(call, selector, CODE).user();
+            assert_eq!(s.handled(), 13, "{selector:#x}");
+            let (code, frame) = s.frame(true);
+            assert_eq!((code, frame.rip), (Some(error), CODE));
+        }
+        // 32-bit code of the same privilege.
+        reaches_32_bit_code(call);
+    }
+}
+
+fn reaches_32_bit_code(call: bool) {
+    let mut s = far(call, 0x1b, CODE + 0x100).user();
+    s.put(CODE + 0x100, 0x0b0f);
+    assert_eq!(s.handled(), 6);
+    let (_, frame) = s.frame(false);
+    assert_eq!((frame.rip, frame.cs), (CODE + 0x100, 0x1b));
+    assert_eq!(frame.rsp, if call { STACK - 8 } else { STACK });
+}
+
+#[test]
+fn call_gates_lead_to_inner_privileges() {
+    let gate = |dpl: u64, kind: u64| {
+        let target = CODE + 0x100;
+        let low = target & 0xffff | KERNEL_CS << 16 | (0x80 | dpl << 5 | kind) << 40;
+        low | (target >> 16) << 48
+    };
+    let system = |call, gate| {
+        let mut s = far(call, 0x43, 0).user();
+        s.m.state.segments.gdt.limit = 0x4f;
+        s.put(GDT + 0x40, gate);
+        s.put(GDT + 0x48, 0);
+        s.put(CODE + 0x100, 0x0b0f);
+        s
+    };
+    let mut s = system(true, gate(3, 0xc));
+    assert_eq!(s.handled(), 6);
+    let (_, frame) = s.frame(false);
+    assert_eq!((frame.rip, frame.cs), (CODE + 0x100, KERNEL_CS));
+    assert_eq!(frame.rsp, KERNEL_STACK - 32);
+    let pushed = [0, 8, 16, 24].map(|n| s.get(frame.rsp + n));
+    assert_eq!(pushed, [CODE + 2, USER_CS, STACK, USER_SS]);
+    // A jump does not change the privilege; the gate is the kernel's; it is not present; long mode has no such gate.
+    for (mut s, vector, error) in [
+        (system(false, gate(3, 0xc)), 13, KERNEL_CS),
+        (system(true, gate(0, 0xc)), 13, 0x40),
+        (system(true, gate(3, 0xc) & !(1 << 47)), 11, 0x40),
+        (system(true, gate(3, 4)), 13, 0x40),
+        (system(true, gate(3, 5)), 13, 0x40),
+    ] {
+        assert_eq!(s.handled(), vector);
+        assert_eq!(s.frame(true).0, Some(error));
+    }
+    // Neither half may lie beyond the table, and the upper one has no type.
+    let mut s = system(true, gate(3, 0xc));
+    s.m.state.segments.gdt.limit = 0x47;
+    assert_eq!(s.handled(), 13);
+    let mut s = system(true, gate(3, 0xc));
+    s.put(GDT + 0x48, 1 << 40);
+    assert_eq!(s.handled(), 13);
+}

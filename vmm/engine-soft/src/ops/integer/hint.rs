@@ -1,4 +1,5 @@
-//! Instructions without an effect on the state (NOP, prefetches, fences, CET markers), cache-line flushes, PAUSE, and UD.
+//! Instructions without an effect on the state (NOP, reserved NOPs, prefetches, fences, CET markers), cache-line flushes, PAUSE,
+//! and UD.
 
 use iced_x86::Mnemonic;
 use nodescope_x86::Exception;
@@ -44,9 +45,9 @@ fn undefined(cpu: &mut Cpu, _: &Op) -> Done {
 pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     match l.instruction.mnemonic() {
-        Nop | Endbr64 | Endbr32 | Prefetch | Prefetchw | Prefetchwt1 | Prefetchnta | Prefetcht0
-        | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1 | Cldemote | Lfence | Mfence
-        | Sfence => Some(thread(nop)),
+        Nop | Reservednop | Endbr64 | Endbr32 | Prefetch | Prefetchw | Prefetchwt1
+        | Prefetchnta | Prefetcht0 | Prefetcht1 | Prefetcht2 | Prefetchit0 | Prefetchit1
+        | Cldemote | Lfence | Mfence | Sfence => Some(thread(nop)),
         // Without shadow stacks (CR4.CET clear) RDSSP is a NOP (SDM vol. 2B).
         Rdsspd | Rdsspq => Some(thread(nop)),
         Clflush | Clflushopt | Clwb => Some(flush_line),

@@ -10,6 +10,7 @@ mod hint;
 pub mod host;
 mod mov;
 mod multiply;
+mod older;
 pub mod operand;
 mod shift;
 pub mod stack;
@@ -30,4 +31,5 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         .or_else(|| flags::lower(l))
         .or_else(|| hint::lower(l))
         .or_else(|| bmi::lower(l))
+        .or_else(|| older::lower(l))
 }

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use thiserror::Error;
 
 /// Bytes of stubs that one node may hold. A stub takes about 80 bytes and depends on the opcode, its registers and its
-/// immediate alone, never on addresses, so that ordinary programs make a few thousand.
+/// immediate alone, never on addresses, so that ordinary programs make a few thousand. Where a guest has more, all are thrown away.
 pub const CAPACITY: usize = 16 << 20;
 
 /// Executable memory could not be had or is used up.
@@ -22,8 +22,8 @@ pub enum ArenaError {
         /// The host's answer.
         source: io::Error,
     },
-    /// All of [`CAPACITY`] is in use.
-    #[error("executable memory for vector instructions is used up ({} MiB a node): the guest has more distinct vector instructions than any known program", CAPACITY >> 20)]
+    /// There is no room for a stub though others were thrown away.
+    #[error("no room for the code of a vector instruction among {} MiB", CAPACITY >> 20)]
     Full,
 }
 
@@ -111,8 +111,12 @@ impl Arena {
         Ok(at)
     }
 
+    /// Use the memory again from its beginning: no stub in it is called any more.
+    pub fn clear(&mut self) {
+        self.used = 0;
+    }
+
     /// Bytes in use.
-    #[cfg(test)]
     pub fn used(&self) -> usize {
         self.used
     }

@@ -4,8 +4,8 @@
 //! Reading order: [`classify`] (which instruction goes where), `emit` and `arena` (native stubs), `execute` (calling
 //! them), `moves` (the hot ones, without a stub), `elements` (masked moves and gathers), `mxcsr`, `x87`, `xsave`, `flops`.
 //!
-//! Not here, and left to the engine's "unknown instruction": AVX-512, AMX, SHA, GFNI, VAES, AVX-VNNI, XOP, FMA4, SSE4a,
-//! 3DNow! — no CPUID template of the portable engine announces them.
+//! Not here: AVX-512, AMX, SHA, GFNI, VAES, AVX-VNNI, XOP, FMA4, SSE4a, 3DNow!. No CPUID template of the portable engine announces
+//! them, so that they raise `#UD` (`features.rs`).
 
 mod arena;
 mod classify;
@@ -80,15 +80,50 @@ pub struct SimdState {
     x87: x87::Resident,
 }
 
-/// Native code that carries out vector and x87 instructions.
-#[derive(Default)]
+/// Native code that carries out vector and x87 instructions. Operations of decoded blocks refer to it.
 pub struct Stubs {
     by_key: HashMap<Box<[u8]>, u64>,
     arena: Option<Arena>,
     messages: Vec<String>,
+    /// Bytes of code before all of it is thrown away.
+    room: usize,
 }
 
+impl Default for Stubs {
+    fn default() -> Self {
+        Self {
+            by_key: HashMap::new(),
+            arena: None,
+            messages: Vec::new(),
+            room: arena::CAPACITY,
+        }
+    }
+}
+
+/// A stub is shorter: about 80 bytes, 300 where it moves many registers.
+const LONGEST_STUB: usize = 512;
+
 impl Stubs {
+    /// Whether so many instructions more can have stubs.
+    pub fn has_room(&self, instructions: usize) -> bool {
+        let used = self.arena.as_ref().map_or(0, Arena::used);
+        used + instructions * LONGEST_STUB <= self.room
+    }
+
+    /// Keep at most so many bytes of code, or as many as a block may need; before anything is decoded.
+    pub fn set_room(&mut self, bytes: usize) {
+        self.room = bytes.clamp(crate::fetch::MAX_BLOCK * LONGEST_STUB, arena::CAPACITY);
+    }
+
+    /// Forget all, together with the operations that refer to it. The memory is used again.
+    pub fn clear(&mut self) {
+        self.by_key.clear();
+        self.messages.clear();
+        if let Some(arena) = &mut self.arena {
+            arena.clear();
+        }
+    }
+
     /// The stub of an instruction, made when first asked for.
     fn get(&mut self, instruction: &iced_x86::Instruction, mxcsr: bool) -> Result<u64, StubError> {
         let failed = |source| StubError::Encode {

@@ -17,7 +17,7 @@ use iced_x86::{Mnemonic, OpKind};
 use nodescope_x86::bits::cr0;
 use nodescope_x86::{Exception, FxImage, Vector};
 
-use crate::cpu::{Cpu, Mode};
+use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::memory::is_canonical;
 use crate::mmu::Intent;
@@ -425,6 +425,14 @@ fn pointers(len: usize) -> ([usize; 4], usize) {
     }
 }
 
+/// In real mode, pointers in an environment are linear addresses (SDM vol. 1 figures 8-11 and 8-12), which is not done here.
+fn require_protected(cpu: &mut Cpu) -> Result<(), Trap> {
+    if cpu.control.cr0 & cr0::PE == 0 {
+        return Err(cpu.unsupported("an x87 environment in real mode"));
+    }
+    Ok(())
+}
+
 /// Raise the page fault of one byte of an operand, as processors do for a byte that they check first.
 pub fn check_byte(cpu: &mut Cpu, linear: u64, intent: Intent) -> Result<(), Trap> {
     if is_canonical(linear) {
@@ -448,6 +456,7 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
     if WAIT {
         check_pending(cpu)?;
     }
+    require_protected(cpu)?;
     let (linear, len) = (cpu.linear(op), op.aux as usize);
     cpu.probe_write(linear, 1)?;
     last_first(cpu, linear, len, Intent::Write)?;
@@ -490,6 +499,7 @@ fn store_environment<const WAIT: bool>(cpu: &mut Cpu, op: &Op) -> Done {
 fn load_environment(cpu: &mut Cpu, op: &Op) -> Done {
     require(cpu, need::X87)?;
     check_pending(cpu)?;
+    require_protected(cpu)?;
     let (linear, len) = (cpu.linear(op), op.aux as usize);
     last_first(cpu, linear, len, Intent::Read)?;
     let place = cpu.read_span(linear, len)?;
@@ -540,16 +550,6 @@ pub fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     }
     if !classify::is_x87(i) {
         return None;
-    }
-    let environment = matches!(
-        i.mnemonic(),
-        Fnstenv | Fstenv | Fnsave | Fsave | Fldenv | Frstor
-    );
-    if environment && l.mode == Mode::Bits16 {
-        // Whether this is real mode is known when it runs; 16-bit code is not expected to do it at all.
-        let text = format!("{:?} in 16-bit code", i.mnemonic());
-        l.op.aux = l.stubs.message(text);
-        return Some(super::refused);
     }
     let handler: Handler = match i.mnemonic() {
         Fnstenv | Fnsave => store_environment::<false>,

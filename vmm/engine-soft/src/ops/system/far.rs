@@ -1,4 +1,4 @@
-//! Far jumps, calls and returns: transfers that load CS too. Gates and task switches end the study in `code_segment`.
+//! Far jumps, calls and returns: transfers that load CS too. Outside long mode, gates and tasks end the study in `code_segment`.
 
 use iced_x86::{Code, Mnemonic, OpKind};
 use nodescope_x86::Exception;
@@ -125,7 +125,10 @@ fn jump_far(cpu: &mut Cpu, selector: u16, ip: u64) -> Done {
         cpu.refresh_mode();
         return Ok(Flow::Attend);
     }
-    let cs = cpu.code_segment(selector, false)?;
+    let (cs, ip) = match cpu.call_gate(selector)? {
+        Some((selector, ip)) => (cpu.gate_segment(selector, false)?, ip),
+        None => (cpu.code_segment(selector, false)?, ip),
+    };
     if cs.long() && cpu.long_mode() && !is_canonical(ip) {
         return Err(cpu.raise(Exception::gp(0)));
     }
@@ -156,12 +159,21 @@ fn jump_far_memory(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 fn call_far(cpu: &mut Cpu, op: &Op, selector: u16, ip: u64) -> Done {
+    if cpu.control.cr0 & cr0::PE != 0
+        && let Some(gate) = cpu.call_gate(selector)?
+    {
+        cpu.call_through_gate(gate, cpu.next_ip(op))?;
+        return Ok(Flow::Attend);
+    }
     let old = cpu.segments.data[seg::CS].selector;
     let cs = if cpu.control.cr0 & cr0::PE == 0 {
         None
     } else {
         Some(cpu.code_segment(selector, false)?)
     };
+    if cs.is_some_and(|cs| cs.long() && cpu.long_mode()) && !is_canonical(ip) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
     let (sp, next) = (cpu.gpr[4], cpu.next_ip(op));
     push(cpu, op.aux, old.into())?;
     if let Err(trap) = push(cpu, op.aux, next) {

@@ -12,7 +12,7 @@ use crate::cpu::Cpu;
 use crate::lower::Lowering;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// HLT, CLI, STI, INT n, INT3, IRET; None for what other files know.
+/// HLT, CLI, STI, INT n, INT1, INT3, INTO, IRET; None for what other files know.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -21,6 +21,7 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
         Cli => cli,
         Sti => sti,
         Int3 => int3,
+        Into => into,
         Int => {
             l.op.imm = u64::from(i.immediate8());
             int_n
@@ -70,10 +71,19 @@ fn hlt(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 fn software(cpu: &mut Cpu, op: &Op, vector: u8) -> Done {
+    deliver_behind(cpu, op, |cpu| cpu.software_interrupt(vector))
+}
+
+/// Deliver what returns to the next instruction.
+fn deliver_behind(
+    cpu: &mut Cpu,
+    op: &Op,
+    deliver: impl FnOnce(&mut Cpu) -> Result<(), Trap>,
+) -> Done {
     let start = cpu.gpr[crate::op::RIP as usize];
     let next = cpu.next_ip(op);
-    cpu.set_ip(next);
-    if let Err(trap) = cpu.software_interrupt(vector) {
+    cpu.set_ip(cpu.wrap_ip(next));
+    if let Err(trap) = deliver(cpu) {
         // The fault belongs to the INT instruction itself.
         cpu.set_ip(start);
         return Err(trap);
@@ -85,12 +95,20 @@ fn int3(cpu: &mut Cpu, op: &Op) -> Done {
     software(cpu, op, 3)
 }
 
+fn into(cpu: &mut Cpu, op: &Op) -> Done {
+    if cpu.rflags & rflags::OF == 0 {
+        return attend(cpu, op);
+    }
+    software(cpu, op, 4)
+}
+
 fn int_n(cpu: &mut Cpu, op: &Op) -> Done {
     software(cpu, op, op.imm as u8)
 }
 
-fn int1(cpu: &mut Cpu, _op: &Op) -> Done {
-    Err(cpu.unsupported("INT1 (ICEBP)"))
+/// INT1: `#DB` as a trap, whatever the gate's privilege (SDM vol. 2A, INT n). DR6 stays.
+fn int1(cpu: &mut Cpu, op: &Op) -> Done {
+    deliver_behind(cpu, op, Cpu::debug_interrupt)
 }
 
 fn iret(cpu: &mut Cpu, op: &Op) -> Done {

@@ -60,7 +60,11 @@ fn one_form(l: &mut Lowering<'_>) -> Option<Handler> {
         }
         Rdmsr => msr::rdmsr,
         Wrmsr => msr::wrmsr,
-        Monitor | Mwait | Vmcall | Vmmcall | Invpcid | Rdpid | Clac | Stac => undefined,
+        Sysenter => syscall::sysenter,
+        Sysexit | Sysexitq => {
+            l.op.aux = u32::from(i.code() == Code::Sysexitq);
+            syscall::sysexit
+        }
         _ => return None,
     };
     Some(handler)
@@ -104,8 +108,12 @@ pub fn ends_block(m: Mnemonic) -> bool {
     )
 }
 
-/// An instruction that no group knows: the study stops.
+/// An instruction that the guest's processor has and no group knows: the study stops. From user mode, where any bytes may be run,
+/// nothing stops it: such an instruction is not there.
 pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
+    if cpu.cpl == 3 {
+        return undefined(cpu, op);
+    }
     let linear = cpu.code_linear(cpu.ip(op));
     let mut bytes = Vec::new();
     for i in 0..u64::from(op.len) {
@@ -123,6 +131,11 @@ pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
         "instruction not known to the engine: {name} ({:?})",
         text.code()
     )))
+}
+
+/// More bytes than an instruction may have (SDM vol. 2A §2.3.11).
+pub fn too_long(cpu: &mut Cpu, _op: &Op) -> Done {
+    Err(cpu.raise(Exception::gp(0)))
 }
 
 /// An encoding that no processor of the template knows.

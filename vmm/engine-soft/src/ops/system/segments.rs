@@ -1,6 +1,6 @@
-//! Segment registers: selectors loaded and stored, and the bases of FS and GS.
+//! Segment registers: selectors loaded and stored, far pointers, and the bases of FS and GS.
 
-use iced_x86::{Mnemonic, OpKind};
+use iced_x86::{Mnemonic, OpKind, Register};
 use nodescope_x86::Exception;
 use nodescope_x86::bits::cr4;
 use nodescope_x86::state::{InterruptShadow, seg};
@@ -12,13 +12,26 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op};
 
-/// MOV, PUSH and POP of segment registers, SWAPGS, RDFSBASE and its kin; None for what other files know.
+/// MOV, PUSH and POP of segment registers, LSS, SWAPGS, RDFSBASE and their kin; None for what other files know.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
     let register = |n: u32| i.op_register(n);
     let handler: Handler = match i.mnemonic() {
         Swapgs => swapgs,
+        Lss | Lfs | Lgs | Lds | Les => {
+            let segment = match i.mnemonic() {
+                Lss => Register::SS,
+                Lfs => Register::FS,
+                Lgs => Register::GS,
+                Lds => Register::DS,
+                _ => Register::ES,
+            };
+            l.op.src = segment.number() as u8;
+            l.op.dst = register_offset(register(0));
+            l.op.aux = register(0).size() as u32;
+            load_far_pointer
+        }
         Rdfsbase | Rdgsbase | Wrfsbase | Wrgsbase => {
             l.op.dst = register_offset(register(0));
             l.op.aux = register(0).size() as u32;
@@ -103,6 +116,24 @@ fn read_segment(cpu: &mut Cpu, op: &Op) -> Done {
         _ => cpu.set_reg::<u64>(op.dst, selector.into()),
     }
     Ok(Flow::Next)
+}
+
+/// LSS, LFS, LGS, LDS, LES: the selector lies behind the offset.
+fn load_far_pointer(cpu: &mut Cpu, op: &Op) -> Done {
+    let at = cpu.linear(op);
+    let offset = match op.aux {
+        2 => cpu.load::<u16>(at)?.into(),
+        4 => cpu.load::<u32>(at)?.into(),
+        _ => cpu.load::<u64>(at)?,
+    };
+    let selector = cpu.load::<u16>(at.wrapping_add(op.aux.into()))?;
+    cpu.load_segment(op.src.into(), selector)?;
+    match op.aux {
+        2 => cpu.set_reg(op.dst, offset as u16),
+        4 => cpu.set_reg(op.dst, offset as u32),
+        _ => cpu.set_reg(op.dst, offset),
+    }
+    attend(cpu, op)
 }
 
 fn push_segment(cpu: &mut Cpu, op: &Op) -> Done {

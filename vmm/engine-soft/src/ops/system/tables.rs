@@ -3,7 +3,7 @@
 
 use iced_x86::{Code, Mnemonic, OpKind};
 use nodescope_x86::Exception;
-use nodescope_x86::bits::rflags;
+use nodescope_x86::bits::{cr0, rflags};
 use nodescope_x86::exception::Vector;
 
 use super::{attend, privileged};
@@ -13,7 +13,7 @@ use crate::lower::{Lowering, register_offset};
 use crate::memory::is_canonical;
 use crate::op::{Done, Flow, Handler, Op, Trap};
 
-/// LGDT, SGDT, LLDT, LTR and their kin, SMSW, LAR, LSL, VERR, VERW; None for what other files know.
+/// LGDT, SGDT, LLDT, LTR and their kin, SMSW, LAR, LSL, VERR, VERW, ARPL; None for what other files know.
 pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     use Mnemonic::*;
     let i = l.instruction;
@@ -59,6 +59,14 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
                 Str => store_system::<1>,
                 _ => store_system::<2>,
             }
+        }
+        Arpl => {
+            if i.op0_kind() == OpKind::Register {
+                l.op.dst = register_offset(register(0));
+                l.op.aux = 1;
+            }
+            l.op.src = register_offset(register(1));
+            arpl
         }
         Lar | Lsl => {
             l.op.dst = register_offset(register(0));
@@ -263,5 +271,28 @@ fn verify<const WRITE: bool>(cpu: &mut Cpu, op: &Op) -> Done {
         }
     });
     set_zero_flag(cpu, ok);
+    Ok(Flow::Next)
+}
+
+/// ARPL: the selector's requested privilege becomes no better than the other's (SDM vol. 2A).
+fn arpl(cpu: &mut Cpu, op: &Op) -> Done {
+    if cpu.control.cr0 & cr0::PE == 0 {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    let wanted = cpu.reg::<u16>(op.src) & 3;
+    let at = cpu.linear(op);
+    let selector = match op.aux {
+        0 => cpu.load_rmw::<u16>(at)?,
+        _ => cpu.reg(op.dst),
+    };
+    let adjusts = selector & 3 < wanted;
+    if adjusts {
+        let selector = selector & !3 | wanted;
+        match op.aux {
+            0 => cpu.store(at, selector)?,
+            _ => cpu.set_reg(op.dst, selector),
+        }
+    }
+    set_zero_flag(cpu, adjusts);
     Ok(Flow::Next)
 }

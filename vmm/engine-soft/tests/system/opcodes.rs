@@ -1,0 +1,435 @@
+//! A sweep over all opcodes in user mode: no encoding ends the study, what CPUID does not announce is not there, and what it
+//! announces is.
+
+use std::collections::BTreeMap;
+
+use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
+use nodescope_engine::Vcpu;
+use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, StepOutcome, Translate};
+use nodescope_machine::cpuid::{CpuidOptions, FEATURES, Template};
+use nodescope_machine::topology::NodeTopology;
+use nodescope_oracle::bare;
+use nodescope_test_needs::{Need, skip};
+use nodescope_x86::state::seg;
+use nodescope_x86::{CpuidTable, FxImage, General, VcpuState, Vector, Vector256};
+
+use crate::machine::*;
+use crate::*;
+
+/// Where the instructions lie, and how far apart.
+const AREA: u64 = 2 << 20;
+const SLOT: usize = 16;
+/// So many are placed at a time: 16-bit code reaches no more.
+const SLOTS: usize = (64 << 10) / SLOT;
+/// What instruction pointers and displacements are added to, so that operands lie behind the code.
+const BEHIND: i32 = 0x10_0000;
+/// Between instructions: INT3.
+const FILLER: u8 = 0xcc;
+
+/// The features of instructions that the default template announces.
+fn announced() -> Vec<CpuidFeature> {
+    use CpuidFeature::*;
+    vec![
+        INTEL8086,
+        INTEL186,
+        INTEL286,
+        INTEL386,
+        INTEL486,
+        X64,
+        ADX,
+        AES,
+        AVX,
+        AVX2,
+        BMI1,
+        BMI2,
+        CLFLUSHOPT,
+        CLFSH,
+        CMOV,
+        CMPXCHG16B,
+        CPUID,
+        CX8,
+        F16C,
+        FMA,
+        FPU,
+        FPU287,
+        FPU387,
+        FSGSBASE,
+        FXSR,
+        LZCNT,
+        MMX,
+        MOVBE,
+        MSR,
+        MULTIBYTENOP,
+        PAUSE,
+        PCLMULQDQ,
+        POPCNT,
+        PREFETCHW,
+        RDPMC,
+        RDRAND,
+        RDSEED,
+        RDTSCP,
+        SEP,
+        SSE,
+        SSE2,
+        SSE3,
+        SSE4_1,
+        SSE4_2,
+        SSSE3,
+        SYSCALL,
+        TSC,
+        XSAVE,
+        XSAVEOPT,
+    ]
+}
+
+/// Encodings of a processor without the feature that does without it: hints are NOPs, and F3 before BSF and BSR is ignored.
+fn has_an_older_meaning(bytes: &[u8], i: &Instruction) -> bool {
+    use Mnemonic::*;
+    let escape = bytes.iter().position(|&b| b == 0x0f);
+    let second = escape.and_then(|at| bytes.get(at + 1));
+    let hint = matches!(second, Some(0x0d | 0x18..=0x1f));
+    hint && i.encoding() == iced_x86::EncodingKind::Legacy
+        || matches!(i.mnemonic(), Tzcnt | Lzcnt | Wbnoinvd)
+}
+
+/// What raises `#UD` though the processor has it.
+fn raises_invalid_opcode(i: &Instruction, bits: u32) -> bool {
+    use Mnemonic::*;
+    let control = (0..i.op_count()).find(|&n| i.op_register(n).is_cr() || i.op_register(n).is_dr());
+    match i.mnemonic() {
+        Ud0 | Ud1 | Ud2 => true,
+        // Not from 32-bit code (SDM vol. 2B).
+        Syscall | Sysret | Sysretq => bits != 64,
+        Mov if i.op0_register() == iced_x86::Register::CS => true,
+        Mov => control.is_some_and(|n| {
+            let register = i.op_register(n);
+            match register.number() {
+                0 | 2 | 3 | 8 if register.is_cr() => false,
+                number => register.is_cr() && number != 4 || number > 7,
+            }
+        }),
+        _ => false,
+    }
+}
+
+/// The machine on which instructions are run one by one.
+struct Sweep {
+    vcpu: SoftVcpu,
+    ram: nodescope_memory::Ram,
+    ports: bare::Bare,
+    base: VcpuState,
+    bits: u32,
+    announced: Vec<CpuidFeature>,
+    placed: Vec<Vec<u8>>,
+    /// Instructions run, and how many of them retired.
+    ran: u64,
+    retired: u64,
+    wrong: BTreeMap<String, (u64, String)>,
+}
+
+impl Sweep {
+    fn new(bits: u32, cpuid: CpuidTable, announced: Vec<CpuidFeature>) -> Self {
+        let system = System::new(|_| {}).user();
+        let mut base = system.m.state.clone();
+        // OSFXSR, OSXMMEXCPT, FSGSBASE, OSXSAVE, DE; SCE.
+        base.control.cr4 |= 0x0005_0608;
+        base.control.efer |= 1;
+        base.control.xcr0 = 7;
+        (base.msrs.lstar, base.msrs.star) = (CODE, 0x1b << 48 | KERNEL_CS << 32);
+        (base.msrs.sysenter_cs, base.msrs.sysenter_eip) = (KERNEL_CS, CODE);
+        let code = &mut base.segments.data[seg::CS];
+        if bits != 64 {
+            code.attributes = if bits == 32 { 0xc0fb } else { 0x80fb };
+            code.base = AREA;
+        }
+        // RCX counts and RDX is a port; the others point to data.
+        base.general.gpr = [DATA; 16];
+        base.general.gpr[RCX] = 2;
+        base.general.gpr[RSP] = STACK;
+        base.general.rflags = 2;
+        let ram = system.m.ram.clone();
+        let vcpu = SoftVcpu::new(SoftConfig {
+            id: 0,
+            code: SharedCode::new(ram.clone()),
+            cpuid,
+            cpi: 1 << 16,
+            seed: 1,
+            translate: Translate::Never,
+        });
+        Self {
+            vcpu,
+            ram,
+            ports: bare::Bare::default(),
+            base,
+            bits,
+            announced,
+            placed: Vec::new(),
+            ran: 0,
+            retired: 0,
+            wrong: BTreeMap::new(),
+        }
+    }
+
+    /// Run what begins with these bytes.
+    fn add(&mut self, opcode: &[u8], tail: [u8; 8]) {
+        let mut bytes = [opcode, &tail].concat();
+        let len = Decoder::new(self.bits, &bytes, DecoderOptions::NONE)
+            .decode()
+            .len();
+        bytes.truncate(len.min(SLOT - 1));
+        self.placed.push(bytes);
+        if self.placed.len() == SLOTS {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let placed = std::mem::take(&mut self.placed);
+        let mut area = vec![FILLER; placed.len() * SLOT];
+        for (slot, bytes) in area.chunks_exact_mut(SLOT).zip(&placed) {
+            slot[..bytes.len()].copy_from_slice(bytes);
+        }
+        assert!(self.ram.write(AREA, &area));
+        self.vcpu.restore(&self.base);
+        for (n, bytes) in placed.iter().enumerate() {
+            self.run(AREA + (n * SLOT) as u64, bytes);
+        }
+    }
+
+    fn run(&mut self, at: u64, bytes: &[u8]) {
+        let base = &self.base;
+        let general = General {
+            rip: at - base.segments.data[seg::CS].base * u64::from(self.bits != 64),
+            ..base.general
+        };
+        let (fx, vector) = (FxImage::default(), Vector256::default());
+        self.vcpu.set_user_registers(&general, &fx, &vector);
+        let outcome = self.vcpu.run_undelivered(&mut self.ports, 1);
+        self.ran += 1;
+        let decode = |options| Decoder::new(self.bits, bytes, options).decode();
+        let i = decode(DecoderOptions::NONE);
+        let known = !i.is_invalid()
+            && i.cpuid_features()
+                .iter()
+                .all(|f| self.announced.contains(f));
+        let older = !known && !i.is_invalid() && has_an_older_meaning(bytes, &i);
+        let there = known && !raises_invalid_opcode(&i, self.bits) || older;
+        let what = match outcome {
+            Err(e) => Some(format!(
+                "ends the study: {}",
+                e.to_string().lines().next().unwrap()
+            )),
+            Ok(StepOutcome::Exception(e)) => match (e.vector == Vector::InvalidOpcode, there) {
+                (true, true) => Some("is not there".to_owned()),
+                (false, false) => Some(format!("raises {:?}", e.vector)),
+                _ => None,
+            },
+            Ok(_) => {
+                self.retired += 1;
+                (!there).then(|| "runs".to_owned())
+            }
+        };
+        if let Some(what) = what {
+            let key = format!("{:?} {what}", i.code());
+            let entry = self
+                .wrong
+                .entry(key)
+                .or_insert((0, format!("{bytes:02x?}")));
+            entry.0 += 1;
+        }
+        let after = self.vcpu.save();
+        if after.segments != base.segments
+            || after.control != base.control
+            || after.events != base.events
+            || after.msrs != base.msrs
+        {
+            self.vcpu.restore(base);
+        }
+    }
+
+    /// Opcodes of a map behind a prefix, with what follows them.
+    fn map(&mut self, prefix: &[u8], operands: &[(u8, [u8; 8])]) {
+        for opcode in 0..=255 {
+            for &(modrm, tail) in operands {
+                self.add(&[prefix, &[opcode, modrm]].concat(), tail);
+            }
+        }
+    }
+
+    fn finish(mut self) -> (u64, u64) {
+        self.flush();
+        let list: Vec<_> = self
+            .wrong
+            .iter()
+            .map(|(key, (n, first))| format!("{key}: {n} times, as {first}"))
+            .collect();
+        assert!(
+            list.is_empty(),
+            "{}-bit code:\n{}",
+            self.bits,
+            list.join("\n")
+        );
+        println!(
+            "{} of {} encodings of {}-bit code retire",
+            self.retired, self.ran, self.bits
+        );
+        (self.ran, self.retired)
+    }
+}
+
+/// ModRM bytes that tell instructions apart: all registers, and memory in several forms. Behind them: SIB, displacement, immediate.
+fn operands(registers: &[u8]) -> Vec<(u8, [u8; 8])> {
+    let mut all = Vec::new();
+    for reg in 0..8 {
+        for rm in registers {
+            all.push((0xc0 | reg << 3 | rm, [0; 8]));
+        }
+        let mut behind = [0; 8];
+        behind[..4].copy_from_slice(&BEHIND.to_le_bytes());
+        all.push((reg << 3, [0; 8]));
+        all.push((reg << 3 | 4, [0; 8]));
+        all.push((reg << 3 | 5, behind));
+    }
+    all
+}
+
+const ALL: &[u8] = &[0, 1, 2, 3, 4, 5, 6, 7];
+
+fn legacy(sweep: &mut Sweep, prefixes: &[&[u8]]) {
+    let operands = operands(ALL);
+    for prefix in prefixes {
+        for map in [&[][..], &[0x0f], &[0x0f, 0x38], &[0x0f, 0x3a]] {
+            sweep.map(&[prefix, map].concat(), &operands);
+        }
+    }
+}
+
+/// 3DNow!: the opcode is the last byte.
+fn three_d_now(sweep: &mut Sweep) {
+    for opcode in 0..=255 {
+        for modrm in [0xc1, 0xd0] {
+            sweep.add(&[0x0f, 0x0f, modrm, opcode], [0; 8]);
+        }
+    }
+}
+
+/// C4, and 8F for XOP: maps, W, L, a third register or none, and the prefix that the encoding implies.
+fn vex(sweep: &mut Sweep, escape: u8, maps: std::ops::RangeInclusive<u8>) {
+    let operands = operands(&[0, 1]);
+    for map in maps {
+        for last in 0..=255_u8 {
+            // W, vvvv of all ones or all zeros, L, pp.
+            if matches!(last >> 3 & 0xf, 0 | 0xf) {
+                sweep.map(&[escape, 0xe0 | map, last], &operands);
+            }
+        }
+    }
+}
+
+fn evex(sweep: &mut Sweep) {
+    let operands: Vec<_> = operands(&[0]);
+    for map in [1, 2, 3, 5, 6] {
+        for prefix in 0..4 {
+            for w in [0, 0x80] {
+                // Lengths, and broadcast or rounding.
+                for last in [0x08, 0x58] {
+                    sweep.map(&[0x62, 0xf0 | map, 0x7c | w | prefix, last], &operands);
+                }
+            }
+        }
+    }
+}
+
+/// A template without these features.
+fn template(hidden: &[&str]) -> Template {
+    let options = CpuidOptions {
+        hidden: hidden.iter().map(|&name| name.to_owned()).collect(),
+        ..Default::default()
+    };
+    Template::new(&options).unwrap()
+}
+
+fn sweep(bits: u32, hidden: &[&str], gone: &[CpuidFeature]) -> Option<Sweep> {
+    let mut template = template(hidden);
+    let lacks = template.intersect_host().unwrap();
+    if lacks.iter().any(|name| !hidden.contains(name)) {
+        skip(Need::Cpu, format!("the host has no {}", lacks.join(", ")));
+        return None;
+    }
+    let mut announced = announced();
+    announced.retain(|f| !gone.contains(f));
+    let table = template.table(&NodeTopology::default(), 0);
+    Some(Sweep::new(bits, table, announced))
+}
+
+#[test]
+fn no_encoding_of_64_bit_code_ends_the_study() {
+    let Some(mut sweep) = sweep(64, &[], &[]) else {
+        return;
+    };
+    let prefixes: [&[u8]; 7] = [
+        &[],
+        &[0x66],
+        &[0xf2],
+        &[0xf3],
+        &[0x66, 0xf2],
+        &[0x66, 0xf3],
+        &[0xf0],
+    ];
+    for prefix in prefixes {
+        legacy(&mut sweep, &[prefix, &[prefix, &[0x48]].concat()]);
+    }
+    three_d_now(&mut sweep);
+    vex(&mut sweep, 0xc4, 0..=3);
+    vex(&mut sweep, 0x8f, 8..=10);
+    evex(&mut sweep);
+    let (ran, retired) = sweep.finish();
+    assert!(ran > 2_000_000 && retired > 300_000, "{retired} of {ran}");
+}
+
+#[test]
+fn no_encoding_of_32_and_16_bit_code_ends_the_study() {
+    for bits in [32, 16] {
+        let Some(mut sweep) = sweep(bits, &[], &[]) else {
+            return;
+        };
+        legacy(&mut sweep, &[&[], &[0x66], &[0xf2], &[0xf3]]);
+        three_d_now(&mut sweep);
+        vex(&mut sweep, 0xc4, 1..=3);
+        sweep.finish();
+    }
+}
+
+/// What a study hides is not there, and what the encodings meant before is.
+#[test]
+fn hidden_features_are_not_there() {
+    use CpuidFeature::*;
+    let hidden: Vec<_> = FEATURES
+        .iter()
+        .map(|f| f.name)
+        .filter(|name| {
+            Template::new(&CpuidOptions {
+                hidden: vec![(*name).to_owned()],
+                ..Default::default()
+            })
+            .is_ok()
+        })
+        .collect();
+    let gone = [
+        ADX, AES, AVX, AVX2, BMI1, BMI2, CLFLUSHOPT, CLFSH, CMPXCHG16B, F16C, FMA, FSGSBASE, LZCNT,
+        MMX, MOVBE, PCLMULQDQ, POPCNT, PREFETCHW, RDRAND, RDSEED, RDTSCP, SEP, SSE3, SSE4_1,
+        SSE4_2, SSSE3, XSAVE, XSAVEOPT,
+    ];
+    let Some(mut sweep) = sweep(64, &hidden, &gone) else {
+        return;
+    };
+    legacy(&mut sweep, &[&[], &[0x66], &[0xf2], &[0xf3], &[0xf3, 0x48]]);
+    vex(&mut sweep, 0xc4, 1..=3);
+    // LAHF and SAHF in 64-bit mode have a bit, and are of no feature.
+    sweep.wrong.retain(|key, _| {
+        let code = key.split(' ').next();
+        code != Some(&format!("{:?}", Code::Lahf)) && code != Some(&format!("{:?}", Code::Sahf))
+    });
+    let (ran, _) = sweep.finish();
+    assert!(ran > 500_000, "{ran}");
+}
