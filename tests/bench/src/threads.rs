@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use nodescope_cluster::{Observer, Progress};
+use nodescope_cluster::{Observer, Progress, ResultsFolder};
 use serde_json::{Map, Value, json};
 
 use crate::comparison::{cell, number};
@@ -275,7 +275,9 @@ fn run(
         console: Console::default(),
         enough: enough.clone(),
     };
-    let outcome = nodescope_cluster::run(&config, results.path(), &enough, &mut watch)
+    let folder =
+        ResultsFolder::create(results.path()).map_err(|e| Failure::Guest(e.to_string()))?;
+    let outcome = nodescope_cluster::run(&config, &folder, &enough, &mut watch)
         .map_err(|e| Failure::Guest(e.to_string()))?;
     watch.run.ok_or_else(|| {
         Failure::Guest(format!(

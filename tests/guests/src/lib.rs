@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use nodescope_cluster::{ClusterConfig, Observer, Outcome, Progress, RunError};
+use nodescope_cluster::{ClusterConfig, Observer, Outcome, Progress, ResultsFolder, RunError};
 use nodescope_fabric::LinkConfig;
 use nodescope_image::{Image, ImageError, ImageSpec, JobFile};
 use nodescope_machine::topology::NodeTopology;
@@ -185,7 +185,8 @@ impl Observer for Silent {
 /// What [`fn@nodescope_cluster::run`] says.
 pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
     let start = Instant::now();
-    let outcome = nodescope_cluster::run(config, dir, &AtomicBool::new(false), &mut Silent)?;
+    let folder = ResultsFolder::create(dir)?;
+    let outcome = nodescope_cluster::run(config, &folder, &AtomicBool::new(false), &mut Silent)?;
     let seconds = start.elapsed().as_secs_f64();
     let millions: Vec<u64> = outcome.instructions.iter().map(|n| n / 1_000_000).collect();
     let total: u64 = outcome.instructions.iter().sum();

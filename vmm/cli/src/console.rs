@@ -3,31 +3,43 @@
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use nodescope_cluster::{Ending, Observer, Progress};
+use nodescope_cluster::{Ending, Observer, Progress, ResultsFolder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::results::folder_failure;
 use crate::run::{exit_of, on_interrupt};
 use crate::terminal::RawMode;
 use crate::{check, config};
 
 /// Ctrl-]: leaves the console.
 const LEAVE: u8 = 0x1d;
+/// Ctrl-D: what a terminal makes of it is the end of input.
+const END_OF_INPUT: u8 = 0x04;
 /// An idle cluster's time may run so far ahead of the host's: a shell's time then passes as a user expects.
 const AHEAD: Duration = Duration::from_millis(20);
-/// Quanta between two looks at the host's clock.
-const QUANTA: u32 = 64;
+/// Between two looks at keys and signals while the cluster waits for the host's time.
+const LOOKS: Duration = Duration::from_millis(20);
+/// Virtual time between two ends of input typed at a node whose console is silent, picoseconds.
+const END_INTERVAL_PS: u64 = 1_000_000_000_000;
+/// So many are typed before the console is left.
+const ENDS: u32 = 30;
 
 struct Terminal {
     node: u32,
     keys: Receiver<u8>,
     interrupted: Arc<AtomicBool>,
     start: Instant,
-    quanta: u32,
     pending: Vec<u8>,
+    /// Once standard input has ended: since when the console is silent and was told of no end of input.
+    silent_since: Option<u64>,
+    /// Ends of input that it was told of.
+    ends: u32,
+    /// The console has said something.
+    heard: bool,
 }
 
 impl Terminal {
@@ -38,25 +50,54 @@ impl Terminal {
             self.pending.push(key);
         }
     }
+
+    /// Standard input has ended: the node's shell is told so, which then ends and powers its node off. A shell that is not there
+    /// yet, or a program that reads on, is told again; one that never ends is left.
+    fn end_of_input(&mut self, now_ps: u64) {
+        let begins = self.silent_since.is_none();
+        if begins || std::mem::take(&mut self.heard) {
+            self.silent_since = Some(now_ps);
+        }
+        let silent = now_ps.saturating_sub(self.silent_since.unwrap_or(now_ps));
+        if silent < END_INTERVAL_PS {
+            return;
+        }
+        if self.ends == ENDS {
+            self.interrupted.store(true, Ordering::Relaxed);
+            return;
+        }
+        self.ends += 1;
+        self.pending.push(END_OF_INPUT);
+        self.silent_since = Some(now_ps);
+    }
 }
 
 impl Observer for Terminal {
     fn progress(&mut self, progress: &dyn Fn() -> Progress) {
-        self.quanta += 1;
-        if self.quanta < QUANTA {
-            return;
-        }
-        self.quanta = 0;
-        while let Ok(key) = self.keys.try_recv() {
-            self.key(key);
-        }
-        let guest = Duration::from_nanos(progress().virtual_ps / 1000);
-        let ahead = guest.saturating_sub(self.start.elapsed());
-        if self.pending.is_empty() && ahead > AHEAD {
-            match self.keys.recv_timeout(ahead) {
+        let now_ps = progress().virtual_ps;
+        let guest = Duration::from_nanos(now_ps / 1000);
+        loop {
+            let key = match self.keys.try_recv() {
+                Err(TryRecvError::Empty) => None,
+                Ok(key) => Some(key),
+                Err(TryRecvError::Disconnected) => {
+                    self.end_of_input(now_ps);
+                    return;
+                }
+            };
+            if let Some(key) = key {
+                self.key(key);
+                continue;
+            }
+            let ahead = guest.saturating_sub(self.start.elapsed());
+            let waits = self.pending.is_empty() && ahead > AHEAD;
+            // A signal sets this flag, and must not wait for keys.
+            if !waits || self.interrupted.load(Ordering::Relaxed) {
+                return;
+            }
+            match self.keys.recv_timeout(ahead.min(LOOKS)) {
                 Ok(key) => self.key(key),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(ahead),
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
         }
     }
@@ -67,6 +108,7 @@ impl Observer for Terminal {
 
     fn console(&mut self, node: u32, bytes: &[u8]) {
         if node == self.node {
+            self.heard = true;
             let mut out = std::io::stdout().lock();
             // A terminal that has gone ends the session.
             if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
@@ -112,6 +154,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
             )
         })?;
 
+    let results = ResultsFolder::create(folder.path()).map_err(folder_failure)?;
     let interrupted = on_interrupt()?;
     let (sender, keys) = channel();
     std::thread::spawn(move || {
@@ -131,11 +174,13 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         keys,
         interrupted: interrupted.clone(),
         start: Instant::now(),
-        quanta: 0,
         pending: Vec::new(),
+        silent_since: None,
+        ends: 0,
+        heard: false,
     };
     let raw = RawMode::enter();
-    let result = nodescope_cluster::run(&config, folder.path(), &interrupted, &mut terminal);
+    let result = nodescope_cluster::run(&config, &results, &interrupted, &mut terminal);
     drop(raw);
     eprintln!();
     match result {

@@ -1,9 +1,12 @@
 //! The results folder: what a run says about itself, and the report made from it.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
+use nodescope_cluster::{FolderError, ResultsFolder};
 use nodescope_report::{CoreCpi, NetworkCounts, Report, ReportInput, StudyInfo};
 use nodescope_window::WindowsFile;
 use serde::{Deserialize, Serialize};
@@ -42,11 +45,11 @@ impl RunFile {
     pub const NAME: &'static str = "run.json";
 
     /// Writes it into a results folder.
-    pub fn write(&self, folder: &Path) -> Result<(), Failure> {
+    pub fn write(&self, folder: &ResultsFolder) -> Result<(), Failure> {
         let mut text =
             serde_json::to_string_pretty(self).map_err(|error| Failure::of(Exit::Host, &error))?;
         text.push('\n');
-        write(&folder.join(Self::NAME), &text)
+        put(folder, Self::NAME, &text)
     }
 
     /// Reads it from a results folder.
@@ -80,14 +83,36 @@ impl RunFile {
 
 /// Replaces a file as a whole or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    let partial = path.with_extension("partial");
-    fs::write(&partial, text)
-        .and_then(|()| fs::rename(&partial, path))
-        .map_err(|error| {
-            // On a full disk what is left of it would only be in the way.
-            let _ = fs::remove_file(&partial);
-            Failure::io("write", path)(error)
+    let parent = path.parent().filter(|parent| *parent != Path::new(""));
+    // The partial file has a name that no file of the user's has, and the rights of any new file.
+    let partial = tempfile::Builder::new()
+        .prefix(".nodescope-")
+        .permissions(fs::Permissions::from_mode(0o666))
+        .tempfile_in(parent.unwrap_or(Path::new(".")));
+    partial
+        .and_then(|mut partial| {
+            partial.write_all(text.as_bytes())?;
+            partial.persist(path).map_err(|error| error.error)
         })
+        .map(drop)
+        .map_err(Failure::io("write", path))
+}
+
+/// Writes a file into a results folder.
+pub fn put(folder: &ResultsFolder, name: &str, text: &str) -> Result<(), Failure> {
+    folder
+        .write(name, text.as_bytes())
+        .map(drop)
+        .map_err(folder_failure)
+}
+
+/// Who is at fault if a results folder cannot be used.
+pub fn folder_failure(error: FolderError) -> Failure {
+    let exit = match error {
+        FolderError::Io { .. } => Exit::Host,
+        _ => Exit::Study,
+    };
+    Failure::of(exit, &error)
 }
 
 /// The report of results, complete or not. `core` replaces what the study says.

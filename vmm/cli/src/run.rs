@@ -1,13 +1,13 @@
 //! `nodescope run`.
 
-use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nodescope_cluster::build::BuildError;
-use nodescope_cluster::{Ending, Outcome, RunError};
+use nodescope_cluster::results::FILES;
+use nodescope_cluster::{ClusterConfig, Ending, FolderError, Outcome, ResultsFolder, RunError};
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
 use nodescope_study::quantity::Time;
@@ -15,7 +15,7 @@ use nodescope_study::quantity::Time;
 use crate::args::{self, LogFormat};
 use crate::exit::{Exit, Failure};
 use crate::progress::Watcher;
-use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, report, write};
+use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::terminal::print;
 use crate::{check, config};
 
@@ -25,13 +25,17 @@ const STUDY_COPY: &str = "study.toml";
 /// Runs a study, from the checks to the report.
 pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     let study = check::load(&args.study)?;
-    let folder = args.results.as_ref().unwrap_or(&study.results);
-    prepare(folder, args.force)?;
+    let path = args.results.as_ref().unwrap_or(&study.results);
+    let results = ResultsFolder::take(path, RunFile::NAME, args.force).map_err(folder_failure)?;
     let threads = args.host_threads.map(|threads| threads as usize);
     let mut watcher = Watcher::new(format, study.nodes);
     let prepared = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
+    // Earlier results stay for as long as it is not sure that there will be new ones.
+    results
+        .clear(&file_names(&study, &config))
+        .map_err(folder_failure)?;
     let mut description = study.description();
     description.push(("image".into(), prepared.image));
 
@@ -53,18 +57,17 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
         network: Vec::new(),
         notes: Vec::new(),
     };
-    fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
-    write(&folder.join(STUDY_COPY), &study.text)?;
-    file.write(folder)?;
+    put(&results, STUDY_COPY, &study.text)?;
+    file.write(&results)?;
 
     let interrupted = on_interrupt()?;
     let start = Instant::now();
-    let result = nodescope_cluster::run(&config, folder, &interrupted, &mut watcher);
+    let result = nodescope_cluster::run(&config, &results, &interrupted, &mut watcher);
     let elapsed = start.elapsed();
     watcher.end();
     let mut failure = match &result {
         Ok(outcome) => {
-            let (exit, text) = verdict(&study, outcome, folder);
+            let (exit, text) = verdict(&study, outcome, path);
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
             file.instructions.clone_from(&outcome.instructions);
@@ -78,8 +81,8 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     file.exit_code = Some(failure.exit as u8);
     // The run's own failure is what the user must hear; that its record could not be written comes after it.
     let told = file
-        .write(folder)
-        .and_then(|()| tell(folder, elapsed, &file));
+        .write(&results)
+        .and_then(|()| tell(&results, elapsed, &file));
     if let Err(second) = told {
         if failure.exit == Exit::Ok {
             return Err(second);
@@ -92,32 +95,16 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     }
 }
 
-/// Makes room for results. Only what a run has written is ever removed.
-fn prepare(folder: &Path, force: bool) -> Result<(), Failure> {
-    let shown = folder.display();
-    let mut entries = match fs::read_dir(folder) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(Failure::io("list", folder)(error)),
-    };
-    if entries.next().is_none() {
-        return Ok(());
-    }
-    if !folder.join(RunFile::NAME).is_file() {
-        return Err(Failure::new(
-            Exit::Study,
-            format!("{shown} holds other files than results; give another folder with --results"),
-        ));
-    }
-    if !force {
-        return Err(Failure::new(
-            Exit::Study,
-            format!(
-                "{shown} already holds results; replace them with --force, or give another folder with --results"
-            ),
-        ));
-    }
-    fs::remove_dir_all(folder).map_err(Failure::io("remove", folder))
+/// The files that a run is known to make, by their names among the results: those of patterns are not known before.
+fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
+    let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML].map(String::from);
+    let collected = study.job.collect.iter().filter_map(|path| {
+        let name = path.rsplit('/').next()?;
+        (!name.contains(['*', '?', '['])).then(|| format!("{FILES}/{name}"))
+    });
+    let mut names = nodescope_cluster::run::file_names(config);
+    names.extend(own.into_iter().chain(collected));
+    names
 }
 
 /// A flag that Ctrl-C sets. A second one ends the program at once.
@@ -248,17 +235,20 @@ pub fn exit_of(error: &RunError) -> Exit {
         }) => Exit::Host,
         RunError::Node(_) => Exit::Guest,
         RunError::Window(_) | RunError::Model(_) => Exit::Study,
-        RunError::Results(_) | RunError::Trace(_) | RunError::Capture(_) | RunError::Records(_) => {
-            Exit::Host
-        }
+        RunError::Results(error) => match error {
+            FolderError::Io { .. } => Exit::Host,
+            _ => Exit::Study,
+        },
+        RunError::Trace(_) | RunError::Capture(_) | RunError::Records(_) => Exit::Host,
     }
 }
 
 /// Writes the report's files and prints it. `elapsed` is the run's time on this host, without the build of an image.
-fn tell(folder: &Path, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
+fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
+    let folder = results.path();
     let report = report(folder, None)?;
-    write(&folder.join(REPORT_JSON), &report.json())?;
-    write(&folder.join(REPORT_HTML), &report.html())?;
+    put(results, REPORT_JSON, &report.json())?;
+    put(results, REPORT_HTML, &report.html())?;
     print(&report.text())?;
     let seconds = elapsed.as_secs_f64();
     let instructions: u64 = file.instructions.iter().sum();

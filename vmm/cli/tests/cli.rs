@@ -176,6 +176,101 @@ fn results_are_not_overwritten_unasked() {
         &["run", "s.toml"],
         "results/s already holds results; replace them with --force",
     );
+    // What an unknown program wrote cannot be told from the user's own.
+    says(
+        &["run", "s.toml", "--force"],
+        "results/s holds results without the list of what their run has written (written.txt)",
+    );
+    assert!(results.join("thesis.tex").exists() && results.join("run.json").exists());
+}
+
+/// Results as a run leaves them: with the list of what it wrote.
+fn written(place: &Place, files: &[&str]) -> std::path::PathBuf {
+    let results = place.path().join("results/s");
+    fs::create_dir_all(results.join("files")).unwrap();
+    for file in files {
+        fs::write(results.join(file), "old").unwrap();
+    }
+    let list = format!("files/\n{}\n", files.join("\n"));
+    fs::write(results.join("written.txt"), list).unwrap();
+    results
+}
+
+#[test]
+fn force_replaces_what_a_run_wrote_and_nothing_else() {
+    let place = own_image(JOB);
+    let results = written(
+        &place,
+        &["run.json", "trace.nst", "report.html", "files/out.dat"],
+    );
+    fs::write(results.join("thesis.tex"), "mine").unwrap();
+    fs::create_dir(results.join("figures")).unwrap();
+    fs::write(results.join("figures/a.svg"), "mine").unwrap();
+    fs::write(results.join("files/notes.txt"), "mine").unwrap();
+    let output = place.run(&["run", "s.toml", "--force"]);
+    // The run begins, though the kernel of these studies does not boot.
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("kernel vmlinux"),
+        "{output:?}"
+    );
+    for kept in ["thesis.tex", "figures/a.svg", "files/notes.txt"] {
+        assert_eq!(fs::read_to_string(results.join(kept)).unwrap(), "mine");
+    }
+    assert!(!results.join("files/out.dat").exists());
+    assert_ne!(fs::read_to_string(results.join("run.json")).unwrap(), "old");
+    let list = fs::read_to_string(results.join("written.txt")).unwrap();
+    for name in ["run.json", "study.toml", "job.disk", "console-node1.log"] {
+        assert!(list.lines().any(|line| line == name), "{list}");
+        assert!(results.join(name).exists(), "{name}");
+    }
+    assert!(
+        !list.contains("thesis") && !list.contains("notes"),
+        "{list}"
+    );
+}
+
+#[test]
+fn a_users_file_in_the_way_of_a_result_is_told_and_nothing_is_removed() {
+    let place = own_image(&format!(
+        "{JOB}job.collect = [\"out.dat\"]\nresults.directory = \"results/s\"\n"
+    ));
+    for mine in ["report.html", "files/out.dat"] {
+        let results = written(&place, &["run.json"]);
+        fs::write(results.join(mine), "mine").unwrap();
+        let output = place.run(&["run", "s.toml", "--force"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        let told = format!("results/s/{mine} is in the way of a new result");
+        assert!(stderr.contains(&told), "{stderr}");
+        assert_eq!(fs::read_to_string(results.join(mine)).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(results.join("run.json")).unwrap(), "old");
+        fs::remove_dir_all(results).unwrap();
+    }
+}
+
+#[test]
+fn a_second_run_in_the_same_folder_is_refused() {
+    let place = own_image(JOB);
+    let results = written(&place, &["run.json"]);
+    let list = fs::File::open(results.join("written.txt")).unwrap();
+    // SAFETY: the descriptor belongs to `list`, which outlives the call.
+    let locked = unsafe { libc::flock(std::os::fd::AsRawFd::as_raw_fd(&list), libc::LOCK_EX) };
+    assert_eq!(locked, 0);
+    let output = place.run(&["run", "s.toml", "--force"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
+    assert!(
+        stderr.contains("error: another run is writing to results/s; wait until it has ended"),
+        "{stderr}"
+    );
+    assert_eq!(fs::read_to_string(results.join("run.json")).unwrap(), "old");
+    // The lock goes with the process that holds it.
+    drop(list);
+    let output = place.run(&["run", "s.toml", "--force"]);
+    assert!(
+        String::from_utf8_lossy(&output.stderr).contains("kernel vmlinux"),
+        "{output:?}"
+    );
 }
 
 #[test]
@@ -190,7 +285,7 @@ fn results_that_cannot_be_written() {
     assert_eq!(output.status.code(), Some(5));
 }
 
-/// A file system of two pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
+/// A file system of three pages in a mount name space of its own: no rights are needed for that where user name spaces are on.
 #[test]
 fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
     let place = own_image(JOB);
@@ -201,7 +296,7 @@ fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
             .current_dir(place.path())
             .output()
     };
-    let mount = "mkdir -p full && mount -t tmpfs -o size=8k tmpfs full";
+    let mount = "mkdir -p full && mount -t tmpfs -o size=12k tmpfs full";
     match unshare(mount) {
         Ok(output) if output.status.success() => {}
         other => {
@@ -210,7 +305,7 @@ fn a_full_disk_is_told_with_a_way_out_and_leaves_readable_results() {
             return;
         }
     }
-    // Room for the study and for run.json; the job disk is the first file that does not fit.
+    // Room for the list of files, the study and run.json; the job disk is the first file that does not fit.
     let output = unshare(&format!(
         "{mount}; $NODESCOPE run s.toml --results full/r; code=$?; $NODESCOPE report full/r || exit 99; exit $code"
     ))

@@ -2,11 +2,13 @@
 //!
 //! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
 //! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
-//! files, windows open and close (`windows`); [`outcome`] is what users hear of it. Nothing here reads the host's clock.
+//! files, windows open and close (`windows`); [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
+//! host's clock.
 
 pub mod build;
 pub mod config;
 pub mod executor;
+pub mod folder;
 mod gate;
 mod meetings;
 pub mod network;
@@ -18,6 +20,7 @@ mod watch;
 mod windows;
 
 pub use config::ClusterConfig;
+pub use folder::{FolderError, ResultsFolder};
 pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError};
 pub use results::Results;
 pub use run::run;

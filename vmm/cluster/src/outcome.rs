@@ -7,7 +7,7 @@ use nodescope_window::{ModelError, RecordError, SpecFault, WindowsFile};
 use thiserror::Error;
 
 use crate::build::BuildError;
-use crate::results::ResultsError;
+use crate::folder::FolderError;
 
 /// What a cluster is doing, as users think of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +114,7 @@ pub enum RunError {
     #[error(transparent)]
     Node(#[from] NodeError),
     #[error(transparent)]
-    Results(#[from] ResultsError),
+    Results(#[from] FolderError),
     #[error(transparent)]
     Trace(#[from] WriteError),
     #[error(transparent)]

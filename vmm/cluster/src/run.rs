@@ -1,6 +1,5 @@
 //! From power-on to the end of the job.
 
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use nodescope_fabric::Capture;
@@ -15,9 +14,10 @@ use nodescope_window::WindowsFile;
 use crate::build::build;
 use crate::config::ClusterConfig;
 use crate::executor::{Executor, Stretch};
+use crate::folder::{FolderError, ResultsFolder};
 use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError};
-use crate::results::Results;
+use crate::results::{Results, console_log};
 use crate::watch::{Watch, phases};
 use crate::windows::Windows;
 
@@ -29,16 +29,28 @@ const GRACE_PS: u64 = 2_000_000_000_000;
 pub const TRACE_FILE: &str = "trace.nst";
 /// File name of the packet capture among the results.
 pub const CAPTURE_FILE: &str = "fabric.pcap";
+/// File name of the job disk's contents among the results.
+pub const JOB_DISK: &str = "job.disk";
+
+/// The files that a run is known to make, by their names in the results folder. What guests send is not among them.
+pub fn file_names(config: &ClusterConfig) -> Vec<String> {
+    let fixed = [JOB_DISK, TRACE_FILE, WindowsFile::NAME].map(String::from);
+    (0..config.nodes)
+        .map(console_log)
+        .chain(fixed)
+        .chain(config.capture.then(|| CAPTURE_FILE.into()))
+        .collect()
+}
 
 /// Run a study. `interrupted` is looked at every few milliseconds of the host's time.
 pub fn run(
     config: &ClusterConfig,
-    results_dir: &Path,
+    folder: &ResultsFolder,
     interrupted: &AtomicBool,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RunError> {
-    let results = Results::create(results_dir, config.nodes)?;
-    let job_disk = results.write("job.disk", &config.job_disk)?;
+    let results = Results::create(folder, config.nodes)?;
+    let job_disk = folder.write(JOB_DISK, &config.job_disk)?;
     let (switch, nodes) = build(config, &job_disk)?;
     let entries = nodes
         .iter()
@@ -49,10 +61,12 @@ pub fn run(
         })
         .collect();
     let header = Header::new(&config.name, &config.study_id, entries);
-    let trace = TraceWriter::create(results.path(TRACE_FILE), &header)?;
+    let trace = TraceWriter::create(folder.reserve(TRACE_FILE)?, &header)?;
     let capture = config
         .capture
-        .then(|| Capture::create(&results.path(CAPTURE_FILE)))
+        .then(|| folder.reserve(CAPTURE_FILE))
+        .transpose()?
+        .map(|path| Capture::create(&path))
         .transpose()?;
     let count = nodes.len();
     let mut run = Run {
@@ -66,6 +80,7 @@ pub fn run(
         now_ps: 0,
         active_ps: 0,
         judged: false,
+        saved_at: 0,
         warnings: Vec::new(),
     };
     let executor = Executor::new(nodes, Network::new(switch, capture));
@@ -91,7 +106,7 @@ pub fn run(
 
 struct Run<'a> {
     config: &'a ClusterConfig,
-    results: Results,
+    results: Results<'a>,
     trace: TraceWriter,
     windows: Windows<'a>,
     watches: Vec<Watch>,
@@ -102,6 +117,8 @@ struct Run<'a> {
     active_ps: u64,
     /// Since then it has been found that this is no deadlock.
     judged: bool,
+    /// Instructions of all nodes when the trace was last saved.
+    saved_at: u64,
     warnings: Vec<String>,
 }
 
@@ -111,6 +128,16 @@ type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>
 /// some milliseconds, and so many quanta.
 const LONGEST_STRETCH_PS: u64 = 1_000_000_000;
 const MOST_QUANTA: u64 = 256;
+/// A cluster with somebody at a console does not run on for longer than this, picoseconds, however idle it is.
+const CONSOLE_STRETCH_PS: u64 = 10_000_000_000;
+/// With more vCPUs than these a stretch is shorter, since it takes the host longer.
+const VCPUS: u64 = 64;
+
+/// Events wait to be written for so many instructions of all nodes, which take the host about a second at most: a run that is killed
+/// loses no more. Instructions stand for time here since the bytes of a trace must not depend on the host.
+const UNSAVED: u64 = 100_000_000;
+/// The same while a window is open, in which the host needs longer for an instruction.
+const UNSAVED_IN_WINDOW: u64 = 10_000_000;
 
 impl Run<'_> {
     /// The quanta until something happens, and what follows from it.
@@ -165,11 +192,12 @@ impl Run<'_> {
             apart_ps: LONGEST_QUANTUM_PS,
             limit_ps,
             until_ps: self.undisturbed_ps(),
-            most: (LONGEST_STRETCH_PS / lookahead).clamp(1, MOST_QUANTA),
+            most: (LONGEST_STRETCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),
         });
         self.now_ps = reached;
         executor.network().check()?;
         self.collect(executor, observer)?;
+        self.save(executor)?;
         if statuses.is_err()
             && let Some(panic) = self.panic()
         {
@@ -186,6 +214,29 @@ impl Run<'_> {
         })
     }
 
+    /// How many times longer than usual a stretch would take the host, by the number of vCPUs.
+    fn slowness(&self) -> u64 {
+        let vcpus = u64::from(self.config.nodes) * u64::from(self.config.topology.vcpus());
+        vcpus.div_ceil(VCPUS).max(1)
+    }
+
+    /// Writes the events that have been collected, once they have waited long enough.
+    fn save(&mut self, executor: &Executor) -> Result<(), RunError> {
+        if !self.trace.has_collected() {
+            return Ok(());
+        }
+        let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
+        let most = match self.windows.open() {
+            Some(_) => UNSAVED_IN_WINDOW,
+            None => UNSAVED,
+        };
+        if instructions >= self.saved_at.saturating_add(most) {
+            self.trace.flush()?;
+            self.saved_at = instructions;
+        }
+        Ok(())
+    }
+
     /// Until when quanta may follow each other as long as no node wants attention: nothing else is to be done between them.
     fn undisturbed_ps(&self) -> u64 {
         let running = |w: &Watch| w.status == NodeStatus::Running;
@@ -196,8 +247,13 @@ impl Run<'_> {
             Some(patience) if !self.judged => self.active_ps + patience,
             _ => u64::MAX,
         };
+        // Somebody who types wants an answer.
+        let console = match self.config.console {
+            true => self.now_ps + CONSOLE_STRETCH_PS,
+            false => u64::MAX,
+        };
         let until = self.windows.driver().next_ps().min(deadlock);
-        until.min(self.config.time_limit_ps)
+        until.min(console).min(self.config.time_limit_ps)
     }
 
     /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
@@ -222,7 +278,7 @@ impl Run<'_> {
         self.trace.flush()?;
         let mut builder = StandingBuilder::default();
         // Without the messages before them, calls that stand may look as if nothing could end them.
-        let reader = match TraceReader::open(self.results.path(TRACE_FILE)) {
+        let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
             Ok(reader) => reader,
             Err(error) => {
                 tracing::warn!(%error, "deadlocks cannot be looked for: the trace does not read back");
@@ -338,7 +394,16 @@ impl Run<'_> {
                 match &event.request {
                     Request::Hello(hello) => watch.owners.hello(event.cr3, hello),
                     Request::Message(text) => observer.message(index as u32, text),
-                    Request::PutFile(chunk) => self.results.chunk(chunk)?,
+                    Request::PutFile(chunk) => match self.results.chunk(chunk) {
+                        // The run goes on without a file that something of the user's is in the way of.
+                        Err(error @ FolderError::InTheWay(_)) => {
+                            let text = format!("node {index}: {error}");
+                            if !self.warnings.contains(&text) {
+                                self.warnings.push(text);
+                            }
+                        }
+                        stored => stored?,
+                    },
                     Request::JobExit(status) => self.job_status = Some(*status),
                     _ => {}
                 }
@@ -417,7 +482,9 @@ impl Run<'_> {
                 format!("the guest opened a window \"{n}\" that the study does not have")
             }));
         let windows = self.windows.finish();
-        windows.write(self.results.path(WindowsFile::NAME))?;
+        let folder = self.results.folder();
+        folder.reserve(&WindowsFile::partial_name())?;
+        windows.write(folder.reserve(WindowsFile::NAME)?)?;
         Ok(Outcome {
             ending: ending.cloned().unwrap_or(Ending::Interrupted),
             job_status: self.job_status,

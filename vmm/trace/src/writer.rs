@@ -133,6 +133,11 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
+    /// Whether events have been collected that are not in the file yet.
+    pub fn has_collected(&self) -> bool {
+        self.in_chunk != 0
+    }
+
     /// Writes what has been collected as a chunk of its own.
     pub fn flush(&mut self) -> Result<(), WriteError> {
         if self.in_chunk == 0 {

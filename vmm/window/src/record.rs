@@ -130,6 +130,11 @@ impl WindowsFile {
         }
     }
 
+    /// Name of the file that is written before it replaces the one called [`WindowsFile::NAME`].
+    pub fn partial_name() -> String {
+        format!("{}.partial", Self::NAME)
+    }
+
     /// Writes the file; an existing one is replaced as a whole or not at all.
     pub fn write(&self, file: impl AsRef<Path>) -> Result<(), RecordError> {
         let file = file.as_ref();

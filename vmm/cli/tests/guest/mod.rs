@@ -1,0 +1,247 @@
+//! Kernels of a few instructions, which boot at once and do one thing: what a run does with its guest is seen without a guest image.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use iced_x86::code_asm::*;
+use tempfile::TempDir;
+
+/// Where kernels are loaded.
+const BASE: u64 = 0x10_0000;
+/// `nodescope_hypercall::LEAF`, and the operations that are used here.
+const LEAF: u32 = 0x4e53_4350;
+const MARK: u32 = 8;
+const JOB_EXIT: u32 = 12;
+/// First serial port, and its line status.
+const SERIAL: u32 = 0x3f8;
+const LINE_STATUS: u32 = SERIAL + 5;
+/// The port that power is switched off at, and the value that does (ACPI 6.5, section 4.8.3.7).
+const SLEEP: u32 = 0x600;
+const OFF: u32 = 5 << 2 | 1 << 5;
+
+/// A kernel in the making.
+pub struct Kernel {
+    code: CodeAssembler,
+    texts: Vec<(CodeLabel, String)>,
+}
+
+impl Kernel {
+    pub fn new() -> Kernel {
+        Kernel {
+            code: CodeAssembler::new(64).unwrap(),
+            texts: Vec::new(),
+        }
+    }
+
+    fn text(&mut self, text: &str) -> CodeLabel {
+        let label = self.code.create_label();
+        self.texts.push((label, text.into()));
+        label
+    }
+
+    /// Writes a text to the console.
+    pub fn say(mut self, text: &str) -> Kernel {
+        let at = self.text(text);
+        let code = &mut self.code;
+        let mut next = code.create_label();
+        code.lea(rsi, ptr(at)).unwrap();
+        code.mov(ecx, text.len() as u32).unwrap();
+        code.mov(edx, SERIAL).unwrap();
+        code.set_label(&mut next).unwrap();
+        code.mov(al, byte_ptr(rsi)).unwrap();
+        code.out(dx, al).unwrap();
+        code.inc(rsi).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(next).unwrap();
+        self
+    }
+
+    /// Sets a mark, which becomes an event of the trace.
+    pub fn mark(mut self, name: &str) -> Kernel {
+        let at = self.text(name);
+        let code = &mut self.code;
+        code.lea(rsi, ptr(at)).unwrap();
+        code.mov(edi, name.len() as u32).unwrap();
+        code.mov(eax, LEAF).unwrap();
+        code.mov(ecx, MARK).unwrap();
+        code.cpuid().unwrap();
+        self
+    }
+
+    /// Executes about so many instructions.
+    pub fn work(mut self, instructions: u32) -> Kernel {
+        let code = &mut self.code;
+        let mut again = code.create_label();
+        code.mov(ecx, instructions / 2).unwrap();
+        code.set_label(&mut again).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(again).unwrap();
+        self
+    }
+
+    /// Waits until a byte is typed at the console.
+    pub fn read(mut self, byte: u32) -> Kernel {
+        let code = &mut self.code;
+        let mut wait = code.create_label();
+        let mut pause = code.create_label();
+        code.set_label(&mut wait).unwrap();
+        // Looking is slow: it leaves the engine.
+        code.mov(ecx, 1000).unwrap();
+        code.set_label(&mut pause).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(pause).unwrap();
+        code.mov(edx, LINE_STATUS).unwrap();
+        code.in_(al, dx).unwrap();
+        code.test(al, 1).unwrap();
+        code.je(wait).unwrap();
+        code.mov(edx, SERIAL).unwrap();
+        code.in_(al, dx).unwrap();
+        code.cmp(al, byte as i32).unwrap();
+        code.jne(wait).unwrap();
+        self
+    }
+
+    /// Does all that was said so far for ever.
+    pub fn for_ever(mut self, path: &Path) {
+        self.code.mov(rax, BASE + CODE).unwrap();
+        self.code.jmp(rax).unwrap();
+        self.write(path);
+    }
+
+    /// Ends the job with a status and powers the node off.
+    pub fn off(mut self, status: u32, path: &Path) {
+        let code = &mut self.code;
+        code.mov(esi, status).unwrap();
+        code.mov(eax, LEAF).unwrap();
+        code.mov(ecx, JOB_EXIT).unwrap();
+        code.cpuid().unwrap();
+        code.mov(eax, OFF).unwrap();
+        code.mov(edx, SLEEP).unwrap();
+        code.out(dx, al).unwrap();
+        self.write(path);
+    }
+
+    /// An ELF executable of one segment.
+    fn write(mut self, path: &Path) {
+        for (mut label, text) in self.texts {
+            self.code.set_label(&mut label).unwrap();
+            self.code.db(text.as_bytes()).unwrap();
+        }
+        let code = self.code.assemble(BASE + CODE).unwrap();
+        let mut file = Vec::new();
+        let half = |file: &mut Vec<u8>, value: u16| file.extend(value.to_le_bytes());
+        let word = |file: &mut Vec<u8>, value: u32| file.extend(value.to_le_bytes());
+        let long = |file: &mut Vec<u8>, value: u64| file.extend(value.to_le_bytes());
+        file.extend(b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0");
+        half(&mut file, 2); // executable
+        half(&mut file, 62); // x86-64
+        word(&mut file, 1);
+        long(&mut file, BASE + CODE); // entry
+        long(&mut file, 64); // program headers
+        long(&mut file, 0);
+        word(&mut file, 0);
+        for value in [64, 56, 1, 0, 0, 0] {
+            half(&mut file, value);
+        }
+        word(&mut file, 1); // load
+        word(&mut file, 7);
+        let size = CODE + code.len() as u64;
+        for value in [0, BASE, BASE, size, size, 0x1000] {
+            long(&mut file, value);
+        }
+        assert_eq!(file.len() as u64, CODE);
+        file.extend(code);
+        fs::write(path, file).unwrap();
+    }
+}
+
+/// Offset of the code in the file and in memory: behind the ELF header and one program header.
+const CODE: u64 = 64 + 56;
+
+/// A folder with a study `s.toml` of such a kernel.
+pub struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    /// A study of `nodes`; `part` is added. `make` writes the kernel.
+    pub fn new(nodes: u32, part: &str, make: impl FnOnce(&Path)) -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path();
+        let study = format!(
+            "image = {{ kernel = \"vmlinux\", initramfs = \"initramfs\", root = \"root\" }}\n\
+             cluster.nodes = {nodes}\njob.command = \"true\"\njob.mpi = \"none\"\njob.ranks = 1\nnode.memory = \"64 MiB\"\n{part}"
+        );
+        fs::write(path.join("s.toml"), study).unwrap();
+        fs::write(path.join("initramfs"), b"\x1f\x8b compressed").unwrap();
+        fs::write(path.join("root"), [0; 512]).unwrap();
+        make(&path.join("vmlinux"));
+        Place { dir }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn results(&self) -> std::path::PathBuf {
+        self.path().join("results/s")
+    }
+
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nodescope"));
+        command
+            .args(args)
+            .current_dir(self.path())
+            .env("XDG_CACHE_HOME", self.path().join("cache"))
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    /// Starts a command and waits until the file among the results has `bytes`.
+    pub fn start(&self, args: &[&str], file: &str, bytes: u64) -> Child {
+        let mut child = self.command(args).spawn().unwrap();
+        let begin = Instant::now();
+        let path = self.results().join(file);
+        while fs::metadata(&path).map_or(0, |data| data.len()) < bytes {
+            if let Some(status) = child.try_wait().unwrap() {
+                let output = child.wait_with_output().unwrap();
+                panic!("ended with {status}: {output:?}");
+            }
+            assert!(begin.elapsed() < Duration::from_secs(120), "no {file}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child
+    }
+}
+
+/// Sends a signal to a child.
+pub fn signal(child: &Child, signal: i32) {
+    // SAFETY: kill takes any process and signal; the child has not been waited for.
+    assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+}
+
+/// Waits for a child for so long.
+pub fn ends_within(mut child: Child, limit: Duration) -> Output {
+    let begin = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if begin.elapsed() > limit {
+            child.kill().unwrap();
+            panic!("still runs after {limit:?}: {:?}", child.wait_with_output());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.wait_with_output().unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}

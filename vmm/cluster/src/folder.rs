@@ -1,0 +1,401 @@
+//! The results folder: locked while a run writes to it, with a list of everything that the run has made there.
+//!
+//! The list tells the next run what it may replace. A file is listed before it is made, so that the list also covers a run that
+//! was killed. What is not listed belongs to the user: it is neither removed nor overwritten. Symbolic links within the folder are
+//! never followed, since no run makes any.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+
+/// Name of the list among the results: a path a line, relative to the folder, folders with a slash at the end. The run that writes
+/// to the folder holds a lock (`flock`) on it.
+pub const LIST: &str = "written.txt";
+
+/// Why a results folder cannot be used, or a file in it not be written.
+#[derive(Debug, Error)]
+pub enum FolderError {
+    /// The operating system says no.
+    #[error("cannot {action} {}: {source}; results written so far are kept", .path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was to be done with it.
+        action: &'static str,
+        /// The host's answer.
+        source: io::Error,
+    },
+    /// Another run writes to it.
+    #[error("another run is writing to {}; wait until it has ended, or give another folder with --results", .0.display())]
+    Locked(PathBuf),
+    /// There are results already, which are to stay.
+    #[error("{} already holds results; replace them with --force, or give another folder with --results", .0.display())]
+    Occupied(PathBuf),
+    /// There is something, but no results.
+    #[error("{} holds other files than results; give another folder with --results", .0.display())]
+    Foreign(PathBuf),
+    /// There are results, but nothing says which files a run has written.
+    #[error(
+        "{} holds results without the list of what their run has written ({LIST}), so they cannot be told from files of yours; remove them yourself, or give another folder with --results", .0.display()
+    )]
+    Unlisted(PathBuf),
+    /// A file, link or folder of the user's where a result would go.
+    #[error("{} is in the way of a new result, and no run has written it; move it, or give another folder with --results", .0.display())]
+    InTheWay(PathBuf),
+    /// A path that leaves the folder.
+    #[error("{0:?} is no path within the results")]
+    Outside(String),
+}
+
+/// A results folder that this process alone writes to, for as long as this lives.
+#[derive(Debug)]
+pub struct ResultsFolder {
+    path: PathBuf,
+    list: Mutex<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    file: File,
+    /// What the run before has made, until it is removed.
+    earlier: Vec<String>,
+    /// What this run has made.
+    own: BTreeSet<String>,
+    /// The list did not exist before.
+    fresh: bool,
+}
+
+impl FolderError {
+    /// For `map_err`: a file could not be written.
+    pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> FolderError {
+        io_error(path, "write")
+    }
+}
+
+impl ResultsFolder {
+    /// Takes a folder for a new run, and makes it if need be. Nothing that is there changes before [`ResultsFolder::clear`].
+    /// `marker` is a file by which results without a list are known.
+    ///
+    /// # Errors
+    ///
+    /// Another run that writes to it, files that are not results, or results if they are not to be replaced.
+    pub fn take(path: &Path, marker: &str, replace: bool) -> Result<Self, FolderError> {
+        let shown = || path.to_path_buf();
+        if !is_file(&path.join(LIST)) && holds_anything(path)? {
+            return Err(match is_file(&path.join(marker)) {
+                true if replace => FolderError::Unlisted(shown()),
+                true => FolderError::Occupied(shown()),
+                false => FolderError::Foreign(shown()),
+            });
+        }
+        fs::create_dir_all(path).map_err(io_error(path, "create"))?;
+        let mut list = List::open(path)?;
+        if !list.fresh {
+            list.read(path)?;
+            if !list.earlier.is_empty() && !replace {
+                return Err(FolderError::Occupied(shown()));
+            }
+        }
+        Ok(Self {
+            path: path.into(),
+            list: Mutex::new(list),
+        })
+    }
+
+    /// An empty folder, or one of an earlier run that is replaced: what tests and consoles need.
+    ///
+    /// # Errors
+    ///
+    /// See [`ResultsFolder::take`] and [`ResultsFolder::clear`].
+    pub fn create(path: &Path) -> Result<Self, FolderError> {
+        let folder = Self::take(path, LIST, true)?;
+        folder.clear(&[])?;
+        Ok(folder)
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes what the run before has made, and nothing else. `expected` are files that the new run will make: if something of
+    /// the user's is in the way of one, nothing is removed.
+    ///
+    /// # Errors
+    ///
+    /// Something in the way, or a file that cannot be removed.
+    pub fn clear(&self, expected: &[String]) -> Result<(), FolderError> {
+        let mut list = self.list();
+        let earlier: BTreeSet<&str> = list.earlier.iter().map(String::as_str).collect();
+        for name in expected {
+            let is_earlier = earlier.contains(name.as_str()) && is_file(&self.path.join(name));
+            if let Some(found) = self.in_the_way(name, is_earlier) {
+                return Err(FolderError::InTheWay(found));
+            }
+        }
+        for name in earlier.iter().filter(|name| !name.ends_with('/')) {
+            self.remove(name)?;
+        }
+        // A folder is listed before what is in it. One that holds anything of the user's stays.
+        for name in list.earlier.iter().rev().filter(|name| name.ends_with('/')) {
+            if !self.leads_through_link(name) {
+                let _ = fs::remove_dir(self.path.join(name));
+            }
+        }
+        let path = self.path.join(LIST);
+        list.file
+            .set_len(0)
+            .and_then(|()| list.file.seek(SeekFrom::Start(0)))
+            .map_err(io_error(&path, "write"))?;
+        list.earlier.clear();
+        Ok(())
+    }
+
+    /// The path of a file that this run is about to make, after its folders are made and all of them are listed. The file does not
+    /// exist, unless this run has made it before.
+    ///
+    /// # Errors
+    ///
+    /// Something of the user's in the way, or a list that cannot be written.
+    pub fn reserve(&self, name: &str) -> Result<PathBuf, FolderError> {
+        if !is_within(name) {
+            return Err(FolderError::Outside(name.into()));
+        }
+        let mut list = self.list();
+        for (end, _) in name.match_indices('/') {
+            self.reserve_folder(&mut list, &name[..=end])?;
+        }
+        let path = self.path.join(name);
+        if list.own.contains(name) {
+            // What the user has put in its place meanwhile stays.
+            return match fs::symlink_metadata(&path) {
+                Ok(found) if !found.is_file() => Err(FolderError::InTheWay(path)),
+                _ => Ok(path),
+            };
+        }
+        if fs::symlink_metadata(&path).is_ok() {
+            return Err(FolderError::InTheWay(path));
+        }
+        self.add(&mut list, name)?;
+        Ok(path)
+    }
+
+    /// A new, empty file for this run; one of the same name that this run has made is emptied.
+    ///
+    /// # Errors
+    ///
+    /// See [`ResultsFolder::reserve`]; a file that cannot be made.
+    pub fn create_file(&self, name: &str) -> Result<(PathBuf, File), FolderError> {
+        let path = self.reserve(name)?;
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
+            .open(&path)
+            .map_err(io_error(&path, "write"))?;
+        Ok((path, file))
+    }
+
+    /// A whole file, which replaces the one that this run wrote before as a whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// See [`ResultsFolder::create_file`].
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<PathBuf, FolderError> {
+        let path = self.reserve(name)?;
+        let (partial, mut file) = self.create_file(&format!("{name}{PARTIAL}"))?;
+        file.write_all(bytes)
+            .and_then(|()| fs::rename(&partial, &path))
+            .map_err(|source| {
+                // On a full disk what is left of it would only be in the way.
+                let _ = fs::remove_file(&partial);
+                io_error(&path, "write")(source)
+            })?;
+        Ok(path)
+    }
+
+    fn list(&self) -> std::sync::MutexGuard<'_, List> {
+        // What a panic has left is a list of files that exist or do not.
+        self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, list: &mut List, name: &str) -> Result<(), FolderError> {
+        // One system call: the list is cut within a line only if the host goes down.
+        list.file
+            .write_all(format!("{name}\n").as_bytes())
+            .map_err(io_error(&self.path.join(LIST), "write"))?;
+        list.own.insert(name.into());
+        Ok(())
+    }
+
+    /// A folder within the results; `name` ends with a slash.
+    fn reserve_folder(&self, list: &mut List, name: &str) -> Result<(), FolderError> {
+        let path = self.path.join(name.trim_end_matches('/'));
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => return Ok(()),
+            Ok(_) => return Err(FolderError::InTheWay(path)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(io_error(&path, "create")(error)),
+        }
+        if !list.own.contains(name) {
+            self.add(list, name)?;
+        }
+        fs::create_dir(&path).map_err(io_error(&path, "create"))
+    }
+
+    /// Removes a file that a run has made, unless it is gone or something else lies in its place.
+    fn remove(&self, name: &str) -> Result<(), FolderError> {
+        let path = self.path.join(name);
+        if self.leads_through_link(name) || !is_file(&path) {
+            return Ok(());
+        }
+        fs::remove_file(&path).map_err(io_error(&path, "remove"))
+    }
+
+    /// What keeps a new file from being made: something in its place, unless that `is_earlier` and will be removed, or anything
+    /// but a folder on the way to it.
+    fn in_the_way(&self, name: &str, is_earlier: bool) -> Option<PathBuf> {
+        let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
+        for folder in folders {
+            let path = self.path.join(folder);
+            if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_dir()) {
+                return Some(path);
+            }
+        }
+        let path = self.path.join(name);
+        (!is_earlier && fs::symlink_metadata(&path).is_ok()).then_some(path)
+    }
+
+    /// Whether a folder on the way to a listed path has become a link.
+    fn leads_through_link(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('/');
+        let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
+        folders.chain([name]).any(|part| {
+            fs::symlink_metadata(self.path.join(part)).is_ok_and(|found| found.is_symlink())
+        })
+    }
+}
+
+impl Drop for ResultsFolder {
+    /// A run that has made nothing leaves nothing behind.
+    fn drop(&mut self) {
+        let list = self.list.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if list.fresh && list.own.is_empty() {
+            let _ = fs::remove_file(self.path.join(LIST));
+            // Only an empty folder goes.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+/// The end of the name of a file that is being written to replace another.
+const PARTIAL: &str = ".partial";
+
+fn io_error(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> FolderError {
+    let path = path.to_path_buf();
+    move |source| FolderError::Io {
+        path,
+        action,
+        source,
+    }
+}
+
+fn is_file(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
+}
+
+/// Whether a name leads to something in the folder, by plain names alone.
+fn is_within(name: &str) -> bool {
+    let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+    let path = Path::new(name);
+    !name.is_empty()
+        && !name.contains(['\n', '\0'])
+        && path.components().all(plain)
+        // Components pass over ".", "//" and a slash at the end.
+        && path.components().count() == name.split('/').count()
+        && name != LIST
+}
+
+fn holds_anything(path: &Path) -> Result<bool, FolderError> {
+    match fs::read_dir(path) {
+        Ok(mut entries) => Ok(entries.next().is_some()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(io_error(path, "list")(error)),
+    }
+}
+
+impl List {
+    /// Opens the list in a folder, or makes it, and locks it.
+    fn open(folder: &Path) -> Result<List, FolderError> {
+        let path = folder.join(LIST);
+        loop {
+            let mut options = OpenOptions::new();
+            options
+                .read(true)
+                .write(true)
+                .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+            let (file, fresh) = match options.clone().create_new(true).open(&path) {
+                Ok(file) => (file, true),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    match options.open(&path) {
+                        Ok(file) => (file, false),
+                        Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                        Err(error) => return Err(io_error(&path, "open")(error)),
+                    }
+                }
+                Err(error) => return Err(io_error(&path, "write")(error)),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::WOULDBLOCK) => {
+                    return Err(FolderError::Locked(folder.into()));
+                }
+                // Some file systems cannot lock. A run there is as good as before, as long as it is alone.
+                Err(error) => {
+                    tracing::warn!(
+                        "{} cannot be locked ({error}): start no second run there",
+                        path.display()
+                    );
+                }
+            }
+            // A run that made nothing may have removed the list between these two steps: the lock is then on a file without a name.
+            let opened = file.metadata().map_err(io_error(&path, "open"))?;
+            let named = fs::symlink_metadata(&path);
+            if named.is_ok_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
+                return Ok(List {
+                    file,
+                    earlier: Vec::new(),
+                    own: BTreeSet::new(),
+                    fresh,
+                });
+            }
+        }
+    }
+
+    fn read(&mut self, folder: &Path) -> Result<(), FolderError> {
+        let path = folder.join(LIST);
+        let mut bytes = Vec::new();
+        self.file
+            .read_to_end(&mut bytes)
+            .map_err(io_error(&path, "read"))?;
+        let text = String::from_utf8_lossy(&bytes);
+        // The last line may be cut where the host went down: its file was not made yet. A line that leads elsewhere is no run's.
+        self.earlier = text
+            .split_inclusive('\n')
+            .filter_map(|line| line.strip_suffix('\n'))
+            .filter(|name| is_within(name.strip_suffix('/').unwrap_or(name)))
+            .map(str::to_owned)
+            .collect();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;
