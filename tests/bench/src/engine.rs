@@ -75,6 +75,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         kernel: guest.kernel.clone(),
         initramfs: guest.initramfs.clone(),
         root: guest.root.clone(),
+        root_blocks: None,
         job_disk: guest.disk.clone(),
         link: LinkConfig {
             bandwidth: 10_000_000_000,

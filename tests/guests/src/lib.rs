@@ -123,6 +123,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         kernel: image.vmlinux.clone(),
         initramfs: image.initramfs.clone(),
         root: image.root.clone(),
+        root_blocks: Some(image.root_blocks.clone()),
         job_disk: nodescope_image::job_disk(job).expect("a job disk"),
         link: LinkConfig {
             bandwidth: 10_000_000_000,

@@ -182,3 +182,32 @@ fn a_window_over_an_idle_node() {
     });
     assert_eq!(report.unwrap().windows.len(), 4);
 }
+
+/// Noise in the root disk is the host's fault: the run ends as soon as a guest reads the noise, and says where.
+#[test]
+fn a_root_disk_that_does_not_hold_what_was_built() {
+    use std::os::unix::fs::FileExt;
+    let Some(image) = image() else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("root.img");
+    std::fs::copy(&image.root, &root).unwrap();
+    let file = std::fs::File::options().write(true).open(&root).unwrap();
+    // All but the superblock and the group descriptors.
+    let noise = [0x5a; 1 << 20];
+    for at in (1 << 20..80 << 20).step_by(noise.len()) {
+        file.write_all_at(&noise, at).unwrap();
+    }
+    let mut config = cluster(image, 1, small_node(128), &script("#!/bin/sh\n"));
+    config.root = root;
+    let error = run(&config, &dir.path().join("results")).unwrap_err();
+    assert!(matches!(error, RunError::Disk { .. }), "{error}");
+    let message = error.to_string();
+    assert!(
+        message.contains("root.img: damaged: the 65536 bytes at offset "),
+        "{message}"
+    );
+    assert!(
+        message.contains("nodescope image build --force"),
+        "{message}"
+    );
+}

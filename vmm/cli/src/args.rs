@@ -179,6 +179,9 @@ pub enum ImageCommand {
     Build {
         /// A study whose packages are added.
         study: Option<PathBuf>,
+        /// Build it although it is in the cache, in place of the one there.
+        #[arg(long)]
+        force: bool,
     },
     /// List the images in the cache.
     List,

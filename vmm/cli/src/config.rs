@@ -3,8 +3,10 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 use nodescope_cluster::ClusterConfig;
+use nodescope_image::BlockHashes;
 use nodescope_study::{Host, ImageSource, Study};
 use sha2::{Digest, Sha256};
 
@@ -19,6 +21,7 @@ struct Files {
     kernel: PathBuf,
     initramfs: PathBuf,
     root: PathBuf,
+    root_blocks: Option<BlockHashes>,
     /// For people.
     name: String,
     identity: String,
@@ -30,13 +33,15 @@ pub struct Prepared {
     pub image: String,
 }
 
-/// The configuration of a study. Builds the image if need be and tells `progress` what it does.
+/// The configuration of a study. Builds the image if need be and tells `progress` what it does; once `interrupted` is set, a build
+/// ends.
 pub fn cluster(
     study: &Study,
     host_threads: Option<usize>,
+    interrupted: &AtomicBool,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Prepared, Failure> {
-    let files = files(study, progress)?;
+    let files = files(study, interrupted, progress)?;
     let job_disk = study
         .job_disk()
         .map_err(|error| Failure::of(Exit::Host, &error))?;
@@ -56,6 +61,7 @@ pub fn cluster(
         kernel: files.kernel,
         initramfs: files.initramfs,
         root: files.root,
+        root_blocks: files.root_blocks,
         job_disk,
         link: study.network.link,
         mtu: study.network.mtu,
@@ -76,10 +82,14 @@ pub fn cluster(
     Ok(Prepared { cluster, image })
 }
 
-fn files(study: &Study, progress: &mut dyn FnMut(&str)) -> Result<Files, Failure> {
+fn files(
+    study: &Study,
+    interrupted: &AtomicBool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Files, Failure> {
     match &study.image {
         ImageSource::Debian(spec) => {
-            let image = image::build(spec, progress)?;
+            let image = image::build(spec, false, interrupted, progress)?;
             let manifest = &image.manifest;
             let digests = manifest.files.values().map(|file| file.sha256.as_str());
             Ok(Files {
@@ -88,6 +98,7 @@ fn files(study: &Study, progress: &mut dyn FnMut(&str)) -> Result<Files, Failure
                 kernel: image.vmlinux,
                 initramfs: image.initramfs,
                 root: image.root,
+                root_blocks: Some(image.root_blocks),
             })
         }
         ImageSource::Files {
@@ -100,6 +111,7 @@ fn files(study: &Study, progress: &mut dyn FnMut(&str)) -> Result<Files, Failure
                 kernel: kernel.clone(),
                 initramfs: initramfs.clone(),
                 root: root.clone(),
+                root_blocks: None,
                 name: "files of the study".into(),
                 identity: identity(digests.iter().map(String::as_str)),
             })

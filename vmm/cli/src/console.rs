@@ -139,7 +139,9 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let mut config = config::cluster(&study, None, &mut |line| eprintln!("{line}"))?.cluster;
+    let interrupted = on_interrupt()?;
+    let mut config =
+        config::cluster(&study, None, &interrupted, &mut |line| eprintln!("{line}"))?.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;
@@ -155,7 +157,6 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         })?;
 
     let results = ResultsFolder::create(folder.path()).map_err(folder_failure)?;
-    let interrupted = on_interrupt()?;
     let (sender, keys) = channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 256];

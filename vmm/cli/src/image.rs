@@ -1,19 +1,23 @@
 //! `nodescope image`.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
-use nodescope_image::{Image, ImageError, ImageSpec};
+use nodescope_image::{BuildOptions, Image, ImageError, ImageSpec};
 use nodescope_study::quantity::Bytes;
 use nodescope_study::{ImageSource, Study};
 
 use crate::args::{self, ImageCommand};
 use crate::exit::{Exit, Failure};
+use crate::run::on_interrupt;
 
 /// Builds, lists or shows images.
 pub fn image(args: &args::Image) -> Result<Exit, Failure> {
     match &args.command {
-        ImageCommand::Build { study } => {
-            let image = build(&spec(study.as_deref())?, &mut |line| eprintln!("{line}"))?;
+        ImageCommand::Build { study, force } => {
+            let spec = spec(study.as_deref())?;
+            let interrupted = on_interrupt()?;
+            let image = build(&spec, *force, &interrupted, &mut |line| eprintln!("{line}"))?;
             println!("{}", image.dir.display());
         }
         ImageCommand::List => {
@@ -42,9 +46,18 @@ pub fn image(args: &args::Image) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// The image of a spec, built if need be.
-pub fn build(spec: &ImageSpec, progress: &mut dyn FnMut(&str)) -> Result<Image, Failure> {
-    nodescope_image::build(spec, &cache()?, progress).map_err(fail)
+/// The image of a spec, built if need be, or in any case. Once `interrupted` is set, a build ends.
+pub fn build(
+    spec: &ImageSpec,
+    force: bool,
+    interrupted: &AtomicBool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Image, Failure> {
+    let options = BuildOptions {
+        force,
+        stop: Some(interrupted),
+    };
+    nodescope_image::build_with(spec, &cache()?, &options, progress).map_err(fail)
 }
 
 fn cache() -> Result<PathBuf, Failure> {
@@ -53,6 +66,7 @@ fn cache() -> Result<PathBuf, Failure> {
 
 fn fail(error: ImageError) -> Failure {
     let exit = match error {
+        ImageError::Interrupted => Exit::Interrupted,
         ImageError::PackageName(_) | ImageError::NoPackage { .. } => Exit::Study,
         _ => Exit::Host,
     };

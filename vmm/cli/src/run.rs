@@ -29,7 +29,8 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     let results = ResultsFolder::take(path, RunFile::NAME, args.force).map_err(folder_failure)?;
     let threads = args.host_threads.map(|threads| threads as usize);
     let mut watcher = Watcher::new(format, study.nodes);
-    let prepared = config::cluster(&study, threads, &mut |line| watcher.say(line))?;
+    let interrupted = on_interrupt()?;
+    let prepared = config::cluster(&study, threads, &interrupted, &mut |line| watcher.say(line))?;
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
     // Earlier results stay for as long as it is not sure that there will be new ones.
@@ -60,7 +61,6 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     put(&results, STUDY_COPY, &study.text)?;
     file.write(&results)?;
 
-    let interrupted = on_interrupt()?;
     let start = Instant::now();
     let result = nodescope_cluster::run(&config, &results, &interrupted, &mut watcher);
     let elapsed = start.elapsed();
@@ -239,7 +239,10 @@ pub fn exit_of(error: &RunError) -> Exit {
             FolderError::Io { .. } => Exit::Host,
             _ => Exit::Study,
         },
-        RunError::Trace(_) | RunError::Capture(_) | RunError::Records(_) => Exit::Host,
+        RunError::Disk { .. }
+        | RunError::Trace(_)
+        | RunError::Capture(_)
+        | RunError::Records(_) => Exit::Host,
     }
 }
 

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
-use nodescope_devices::virtio::block::{Block, BlockTiming, Disk, Image};
+use nodescope_devices::virtio::block::{Block, BlockCheck, BlockTiming, Disk, Image};
 use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
 use nodescope_devices::virtio::rng::Rng;
 use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkError, Switch};
 use nodescope_hypercall::NodeIdentity;
-use nodescope_image::NodeCommandLine;
+use nodescope_image::{BLOCK_BYTES, BlockHashes, NodeCommandLine};
 use nodescope_machine::acpi::{AcpiError, PlatformDescription, Trigger, VirtioSlot};
 use nodescope_machine::boot::{BootConfig, BootError, Initramfs, KernelImage};
 use nodescope_machine::cpuid::CpuidError;
@@ -57,6 +57,20 @@ pub enum BuildError {
     DiskBandwidth,
 }
 
+/// The hashes that were recorded when an image was built, as the devices ask for them.
+#[derive(Debug)]
+struct Recorded(BlockHashes);
+
+impl BlockCheck for Recorded {
+    fn block_bytes(&self) -> u64 {
+        BLOCK_BYTES
+    }
+
+    fn holds(&self, block: u64, contents: &[u8]) -> bool {
+        self.0.holds(block, contents)
+    }
+}
+
 /// MAC address of a node: locally administered, the node's number in the last two bytes.
 pub fn mac(node: u32) -> [u8; 6] {
     let n = (node + 1).to_be_bytes();
@@ -81,13 +95,18 @@ pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Nod
     let switch = Switch::new(&ports)?;
     let kernel = KernelImage::open(&config.kernel)?;
     let initramfs = Initramfs::open(&config.initramfs)?;
-    let open = |path: &Path| {
-        Image::open(path).map_err(|source| BuildError::Disk {
+    let open = |path: &Path, blocks: Option<&BlockHashes>| {
+        let image = match blocks {
+            Some(blocks) => Image::open_checked(path, Box::new(Recorded(blocks.clone()))),
+            None => Image::open(path),
+        };
+        image.map_err(|source| BuildError::Disk {
             path: path.into(),
             source,
         })
     };
-    let (root, job) = (open(&config.root)?, open(job_disk)?);
+    let root = open(&config.root, config.root_blocks.as_ref())?;
+    let job = open(job_disk, None)?;
     let nodes = (0..config.nodes)
         .map(|n| build_node(config, n, &kernel, &initramfs, [&root, &job]))
         .collect::<Result<_, _>>()?;

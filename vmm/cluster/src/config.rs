@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use nodescope_fabric::LinkConfig;
+use nodescope_image::BlockHashes;
 use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_window::WindowSpec;
@@ -32,6 +33,8 @@ pub struct ClusterConfig {
     pub initramfs: PathBuf,
     /// Root image, read-only and shared.
     pub root: PathBuf,
+    /// What the blocks of the root image must hold, checked as they are first read; none: whatever they hold.
+    pub root_blocks: Option<BlockHashes>,
     /// The job disk's contents (`nodescope_image::job_disk`).
     pub job_disk: Vec<u8>,
     /// Link of each node.

@@ -1,5 +1,6 @@
 //! What users hear of a run, while it goes on and at its end.
 
+use nodescope_devices::virtio::block::ImageFault;
 use nodescope_fabric::{CaptureError, PortCounts};
 use nodescope_machine::node::NodeError;
 use nodescope_trace::WriteError;
@@ -113,6 +114,9 @@ pub enum RunError {
     Build(#[from] BuildError),
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// The guests cannot have read what the study says.
+    #[error("{fault}{}", mend(fault))]
+    Disk { fault: ImageFault },
     #[error(transparent)]
     Results(#[from] FolderError),
     #[error(transparent)]
@@ -125,4 +129,14 @@ pub enum RunError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Records(#[from] RecordError),
+}
+
+/// What to do about it.
+fn mend(fault: &ImageFault) -> &'static str {
+    match fault {
+        ImageFault::Damaged { .. } => {
+            "; build the image again: nodescope image build --force, with the study's file where that adds packages"
+        }
+        ImageFault::Read { .. } => "",
+    }
 }

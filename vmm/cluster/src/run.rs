@@ -1,10 +1,12 @@
 //! From power-on to the end of the job.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nodescope_devices::virtio::block::Image;
 use nodescope_fabric::Capture;
 use nodescope_hypercall::Request;
-use nodescope_machine::node::{NodeError, NodeStatus};
+use nodescope_machine::node::{Node, NodeError, NodeStatus};
 use nodescope_trace::{
     Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader, TraceWriter,
     merge,
@@ -69,9 +71,12 @@ pub fn run(
         .map(|path| Capture::create(&path))
         .transpose()?;
     let count = nodes.len();
+    // All nodes have the same.
+    let images = nodes.first().map(Node::images).unwrap_or_default();
     let mut run = Run {
         config,
         results,
+        images,
         trace,
         windows: Windows::new(config)?,
         watches: (0..count).map(|n| Watch::new(n as u32)).collect(),
@@ -107,6 +112,7 @@ pub fn run(
 struct Run<'a> {
     config: &'a ClusterConfig,
     results: Results<'a>,
+    images: Vec<Arc<Image>>,
     trace: TraceWriter,
     windows: Windows<'a>,
     watches: Vec<Watch>,
@@ -197,6 +203,7 @@ impl Run<'_> {
         self.now_ps = reached;
         executor.network().check()?;
         self.collect(executor, observer)?;
+        self.check_images()?;
         self.save(executor)?;
         if statuses.is_err()
             && let Some(panic) = self.panic()
@@ -235,6 +242,16 @@ impl Run<'_> {
             self.saved_at = instructions;
         }
         Ok(())
+    }
+
+    /// Whether the guests could read what they asked for. What follows in a guest from that they could not is not the guest's doing.
+    fn check_images(&self) -> Result<(), RunError> {
+        let fault = self.images.iter().find_map(|image| image.fault());
+        fault.map_or(Ok(()), |fault| {
+            Err(RunError::Disk {
+                fault: fault.clone(),
+            })
+        })
     }
 
     /// Until when quanta may follow each other as long as no node wants attention: nothing else is to be done between them.

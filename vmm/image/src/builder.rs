@@ -5,12 +5,14 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::cache::{INITRAMFS, MANIFEST, ROOT, VMLINUX, open};
+use crate::cache::{INITRAMFS, ROOT, VMLINUX, open, open_checked, record};
+use crate::claim::{Claim, remove_leftovers};
 use crate::initramfs::{ModuleFile, initramfs, module_order};
-use crate::key::file_sha256;
-use crate::manifest::MANIFEST_FORMAT;
+use crate::manifest::{BlockRecord, MANIFEST_FORMAT};
 use crate::tools::{find_tool, run};
-use crate::{FileRecord, Image, ImageError, ImageSpec, InputSet, Manifest, Recipe, unpack_bzimage};
+use crate::{
+    BuildOptions, Image, ImageError, ImageSpec, InputSet, Manifest, Recipe, unpack_bzimage,
+};
 
 /// Time stamp of every file that has none of its own (2024-01-01), so that the same inputs give the same bytes.
 const EPOCH: &str = "1704067200";
@@ -18,16 +20,31 @@ const EPOCH: &str = "1704067200";
 /// The image of `spec`: from the cache at `cache_dir` if it is there, else built and put there. Tells `progress` what it does, a
 /// line each.
 ///
+/// # Errors
+///
+/// As [`build_with`].
+pub fn build(
+    spec: &ImageSpec,
+    cache_dir: &Path,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Image, ImageError> {
+    build_with(spec, cache_dir, &BuildOptions::default(), progress)
+}
+
+/// The same, with options.
+///
 /// Runs mmdebstrap, a C compiler (through the tools' `build`) and mke2fs on the host, and takes packages from Debian's mirrors. A
-/// build that fails or is interrupted leaves nothing that a later one would take for an image; its log stays in `cache_dir`.
+/// build that fails or is interrupted leaves nothing that a later one would take for an image; its log stays in `cache_dir`. If
+/// another process builds the same image, this one waits for it and takes what it has built.
 ///
 /// # Errors
 ///
 /// A missing tool, with the package to install; a recipe or package name that is wrong; a program that failed, with the end of its
-/// log.
-pub fn build(
+/// log; an interruption.
+pub fn build_with(
     spec: &ImageSpec,
     cache_dir: &Path,
+    options: &BuildOptions<'_>,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Image, ImageError> {
     let recipe = Recipe::read(&spec.recipe)?;
@@ -41,25 +58,28 @@ pub fn build(
     };
     let key = inputs.key();
     let dir = cache_dir.join(&key);
-    if dir.is_dir() {
-        match open(&dir) {
-            Ok(image) => {
-                progress(&format!("image {key} is in the cache"));
-                return Ok(image);
-            }
-            Err(damage) => {
-                progress(&format!("{damage}"));
-                progress("building it again");
-                fs::remove_dir_all(&dir).map_err(ImageError::io("remove", &dir))?;
-            }
-        }
+    if !options.force
+        && let Some(image) = cached(&dir, &key, progress)?
+    {
+        return Ok(image);
     }
-    progress(&format!("building image {key}"));
     fs::create_dir_all(cache_dir).map_err(ImageError::io("create", cache_dir))?;
-    let work = tempfile::Builder::new()
-        .prefix(".build-")
-        .tempdir_in(cache_dir)
-        .map_err(ImageError::io("create a folder in", cache_dir))?;
+    let mut waited = false;
+    let claim = Claim::take(cache_dir, &key, options, || {
+        progress(&format!(
+            "another process builds image {key}; waiting for it"
+        ));
+        waited = true;
+    })?;
+    // What the other process has built is as good as what this one would build.
+    if waited && let Some(image) = cached(&dir, &key, progress)? {
+        return Ok(image);
+    }
+    let temporary = std::env::temp_dir();
+    remove_leftovers(cache_dir, &claim, &[cache_dir, &temporary], progress)?;
+    progress(&format!("building image {key}"));
+    let work = claim.folder(cache_dir)?;
+    let unpacked = claim.folder(&temporary)?;
     let log = cache_dir.join(format!("{key}.log"));
     fs::write(&log, "").map_err(ImageError::io("write", &log))?;
     let (stage, tree, out) = (
@@ -84,7 +104,7 @@ pub fn build(
     }
 
     progress("compiling the in-guest tools");
-    stage_files(spec, &recipe, work.path(), &stage, &log)?;
+    stage_files(spec, &recipe, work.path(), &stage, &log, options)?;
 
     progress("installing Debian packages (mmdebstrap)");
     let tar = work.path().join("root.tar");
@@ -108,11 +128,14 @@ pub fn build(
     command
         .env("SOURCE_DATE_EPOCH", EPOCH)
         .env("NODESCOPE_KERNEL", &recipe.kernel)
+        // So that the next build can remove what this one leaves if it is killed.
+        .env("TMPDIR", unpacked.path())
         .env("LC_ALL", "C.UTF-8");
     run(
-        &mut command,
+        &command,
         "installing Debian packages",
         &log,
+        options,
         &mut |line| {
             if let Some(step) = line.strip_prefix("I: ") {
                 progress(&format!("  {step}"));
@@ -121,7 +144,7 @@ pub fn build(
     )
     .map_err(
         |error| match missing_packages(&read_text(&log).unwrap_or_default()) {
-            packages if packages.is_empty() => error,
+            packages if packages.is_empty() || matches!(error, ImageError::Interrupted) => error,
             packages => ImageError::NoPackage {
                 packages,
                 suite: recipe.suite.clone(),
@@ -145,7 +168,7 @@ pub fn build(
         .env("SOURCE_DATE_EPOCH", EPOCH)
         .env("LC_ALL", "C.UTF-8");
     command.env("PATH", with_sbin());
-    run(&mut command, "making the root disk", &log, &mut |_| {})?;
+    run(&command, "making the root disk", &log, options, &mut |_| {})?;
 
     progress("unpacking the kernel, making the initramfs");
     let kernel = read_text(&tree.join("opt/nodescope/kernel"))?
@@ -161,20 +184,6 @@ pub fn build(
         &initramfs(&init, &read(&tree.join("bin/busybox"))?, &modules),
     )?;
 
-    let mut files = BTreeMap::new();
-    for name in [VMLINUX, INITRAMFS, ROOT] {
-        let path = out.join(name);
-        let bytes = fs::metadata(&path)
-            .map_err(ImageError::io("examine", &path))?
-            .len();
-        files.insert(
-            name.to_owned(),
-            FileRecord {
-                bytes,
-                sha256: file_sha256(&path)?,
-            },
-        );
-    }
     let packages = read_text(&tree.join("opt/nodescope/packages"))?;
     let manifest = Manifest {
         format: MANIFEST_FORMAT,
@@ -188,30 +197,50 @@ pub fn build(
             .filter_map(|line| line.split_once(' '))
             .map(|(a, b)| (a.into(), b.into()))
             .collect(),
-        files,
+        files: BTreeMap::new(),
+        blocks: BlockRecord::default(),
         inputs,
+        checksum: String::new(),
     };
-    let mut text = serde_json::to_vec_pretty(&manifest).map_err(|error| ImageError::Io {
-        action: "write",
-        path: out.join(MANIFEST),
-        source: error.into(),
-    })?;
-    text.push(b'\n');
-    write(&out.join(MANIFEST), &text)?;
+    record(&out, manifest)?;
 
-    // One step from absent to complete. If another build of the same image was faster, its result is as good.
-    if let Err(source) = fs::rename(&out, &dir)
-        && !dir.is_dir()
-    {
-        return Err(ImageError::Io {
-            action: "rename",
-            path: out,
-            source,
-        });
+    options.check()?;
+    // The key promises what the image was made from.
+    if InputSet::of(spec)?.key() != key {
+        return Err(ImageError::InputsChanged(spec.recipe.clone()));
     }
+    // A run that has the files of the image before open keeps them. A reader between the two steps finds no image.
+    if dir.exists() {
+        let before = work.path().join("before");
+        fs::rename(&dir, &before).map_err(ImageError::io("rename", &dir))?;
+    }
+    fs::rename(&out, &dir).map_err(ImageError::io("rename", &out))?;
     let image = open(&dir)?;
     progress(&format!("image {key} is ready: {}", dir.display()));
     Ok(image)
+}
+
+/// The image in folder `dir`, if it is there and whole.
+fn cached(
+    dir: &Path,
+    key: &str,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Option<Image>, ImageError> {
+    if !dir.is_dir() {
+        return Ok(None);
+    }
+    match open_checked(dir) {
+        Ok(image) => {
+            progress(&format!("image {key} is in the cache"));
+            Ok(Some(image))
+        }
+        Err(damage @ ImageError::Damaged { .. }) => {
+            progress(&format!("{damage}"));
+            progress("building it again");
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// Puts the files that go over the packages' tree into `stage`: the recipe's own, and the compiled in-guest tools.
@@ -221,6 +250,7 @@ fn stage_files(
     work: &Path,
     stage: &Path,
     log: &Path,
+    options: &BuildOptions<'_>,
 ) -> Result<(), ImageError> {
     copy_tree(&spec.recipe.join("root"), stage)?;
     let built = work.join("tools");
@@ -229,6 +259,7 @@ fn stage_files(
         Command::new(&script).arg(&built),
         "compiling the in-guest tools",
         log,
+        options,
         &mut |_| {},
     )?;
     for folder in ["bin", "lib"] {
@@ -397,11 +428,12 @@ mod tests {
             "{message}"
         );
         assert!(message.ends_with("\nmpicc.mpich not found"), "{message}");
-        let left: Vec<_> = fs::read_dir(cache.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name())
+        let left = fs::read_dir(cache.path()).unwrap();
+        let mut left: Vec<_> = left
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
-        assert_eq!(left.len(), 1, "{left:?}");
-        assert!(left[0].to_string_lossy().ends_with(".log"));
+        left.sort();
+        let key = InputSet::of(&spec).unwrap().key();
+        assert_eq!(left, [format!("{key}.lock"), format!("{key}.log")]);
     }
 }

@@ -3,13 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::manifest::MANIFEST_FORMAT;
-use crate::{Image, ImageError, ImageSpec, InputSet, Manifest};
+use crate::blocks::{BLOCK_BYTES, BlockHash, block_count};
+use crate::key::file_sha256;
+use crate::manifest::{BlockRecord, MANIFEST_FORMAT};
+use crate::{BlockHashes, FileRecord, Image, ImageError, ImageSpec, InputSet, Manifest};
 
 pub(crate) const VMLINUX: &str = "vmlinux";
 pub(crate) const INITRAMFS: &str = "initramfs.cpio";
 pub(crate) const ROOT: &str = "root.img";
 pub(crate) const MANIFEST: &str = "manifest.json";
+/// The hashes of the blocks of [`FILES`], in that order.
+const BLOCKS: &str = "blocks.blake3";
+/// The files that a guest boots.
+const FILES: [&str; 3] = [INITRAMFS, ROOT, VMLINUX];
 
 /// Where images are kept unless the caller says otherwise: `$XDG_CACHE_HOME/nodescope/images`, by default `~/.cache/nodescope/images`.
 ///
@@ -65,26 +71,102 @@ pub fn list(cache_dir: &Path) -> Result<Vec<Result<Image, ImageError>>, ImageErr
     Ok(dirs.iter().map(|dir| open(dir)).collect())
 }
 
-/// Opens the image in folder `dir`, checking that its files are there and have their recorded sizes.
+/// Records what the files in folder `dir` hold, in the manifest and in the file of hashes: the image is complete then.
+pub(crate) fn record(dir: &Path, mut manifest: Manifest) -> Result<(), ImageError> {
+    let mut hashes = Vec::new();
+    manifest.files.clear();
+    for name in FILES {
+        let path = dir.join(name);
+        let data = fs::metadata(&path).map_err(ImageError::io("examine", &path))?;
+        let record = FileRecord {
+            bytes: data.len(),
+            sha256: file_sha256(&path)?,
+        };
+        manifest.files.insert(name.to_owned(), record);
+        hashes.extend_from_slice(BlockHashes::of(&path)?.hashes());
+    }
+    let hashes = hashes.as_flattened();
+    manifest.blocks = BlockRecord {
+        bytes: BLOCK_BYTES,
+        blake3: blake3::hash(hashes).to_hex().to_string(),
+    };
+    let path = dir.join(BLOCKS);
+    fs::write(&path, hashes).map_err(ImageError::io("write", &path))?;
+    let path = dir.join(MANIFEST);
+    let text = manifest.expected_checksum().and_then(|checksum| {
+        manifest.checksum = checksum;
+        serde_json::to_vec_pretty(&manifest)
+    });
+    text.map_err(Into::into)
+        .and_then(|mut text| {
+            text.push(b'\n');
+            fs::write(&path, text)
+        })
+        .map_err(ImageError::io("write", &path))
+}
+
+/// Opens the image in folder `dir`, checking that its files are there, have their recorded sizes, and that what is recorded about
+/// their contents is whole.
 pub(crate) fn open(dir: &Path) -> Result<Image, ImageError> {
+    Ok(open_with_hashes(dir)?.0)
+}
+
+/// The same, and checks what the kernel and the initramfs hold. The root disk is left to whoever reads the root disk, block by block
+/// ([`Image::root_blocks`]).
+pub(crate) fn open_checked(dir: &Path) -> Result<Image, ImageError> {
+    let (image, hashes) = open_with_hashes(dir)?;
+    for (name, hashes) in FILES.iter().zip(hashes) {
+        if *name == ROOT {
+            continue;
+        }
+        if let Some(offset) = hashes.first_damage(&dir.join(name))? {
+            return Err(ImageError::Damaged {
+                dir: dir.to_path_buf(),
+                problem: format!(
+                    "{name} does not hold what was recorded, in the block at offset {offset}"
+                ),
+            });
+        }
+    }
+    Ok(image)
+}
+
+/// The image in a folder, and what the blocks of each of [`FILES`] must hold.
+fn open_with_hashes(dir: &Path) -> Result<(Image, [BlockHashes; 3]), ImageError> {
     let damaged = |problem: String| ImageError::Damaged {
         dir: dir.to_path_buf(),
         problem,
     };
     let text = fs::read(dir.join(MANIFEST))
         .map_err(|error| damaged(format!("cannot read {MANIFEST}: {error}")))?;
-    let manifest: Manifest = serde_json::from_slice(&text)
-        .map_err(|error| damaged(format!("{MANIFEST} cannot be understood: {error}")))?;
-    if manifest.format != MANIFEST_FORMAT {
+    let not_understood = |error| damaged(format!("{MANIFEST} cannot be understood: {error}"));
+    #[derive(serde::Deserialize)]
+    struct Format {
+        format: u32,
+    }
+    let Format { format } = serde_json::from_slice(&text).map_err(not_understood)?;
+    if format != MANIFEST_FORMAT {
         return Err(damaged(format!(
-            "{MANIFEST} has format {}, {MANIFEST_FORMAT} is known",
-            manifest.format
+            "{MANIFEST} has format {format}, {MANIFEST_FORMAT} is known",
         )));
     }
-    for name in [VMLINUX, INITRAMFS, ROOT] {
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(not_understood)?;
+    if manifest.checksum != manifest.expected_checksum().map_err(not_understood)? {
+        return Err(damaged(format!("{MANIFEST} does not fit its checksum")));
+    }
+    let blocks = fs::read(dir.join(BLOCKS))
+        .map_err(|error| damaged(format!("cannot read {BLOCKS}: {error}")))?;
+    let (hashes, rest) = blocks.as_chunks::<{ size_of::<BlockHash>() }>();
+    let whole = blake3::hash(&blocks).to_hex().as_str() == manifest.blocks.blake3;
+    if !whole || !rest.is_empty() || manifest.blocks.bytes != BLOCK_BYTES {
+        return Err(damaged(format!("{BLOCKS} is not what was recorded")));
+    }
+    let mut rest = hashes;
+    let mut hashes = [(); 3].map(|()| BlockHashes::recorded(&[]));
+    for (name, hashes) in FILES.iter().zip(&mut hashes) {
         let record = manifest
             .files
-            .get(name)
+            .get(*name)
             .ok_or_else(|| damaged(format!("{MANIFEST} does not list {name}")))?;
         let bytes = fs::metadata(dir.join(name))
             .map_err(|error| damaged(format!("cannot read {name}: {error}")))?
@@ -95,14 +177,22 @@ pub(crate) fn open(dir: &Path) -> Result<Image, ImageError> {
                 record.bytes
             )));
         }
+        let count = usize::try_from(block_count(bytes)).ok();
+        let Some((own, others)) = count.and_then(|count| rest.split_at_checked(count)) else {
+            return Err(damaged(format!("{BLOCKS} has no hashes for {name}")));
+        };
+        *hashes = BlockHashes::recorded(own);
+        rest = others;
     }
-    Ok(Image {
+    let image = Image {
         dir: dir.to_path_buf(),
         vmlinux: dir.join(VMLINUX),
         initramfs: dir.join(INITRAMFS),
         root: dir.join(ROOT),
+        root_blocks: hashes[1].clone(),
         manifest,
-    })
+    };
+    Ok((image, hashes))
 }
 
 #[cfg(test)]
@@ -110,7 +200,6 @@ pub(crate) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::FileRecord;
     use crate::key::tests::sample;
 
     /// Puts a tiny complete image of `spec` into `cache`, as a build would.
@@ -118,17 +207,8 @@ pub(crate) mod tests {
         let inputs = InputSet::of(spec).unwrap();
         let dir = cache.join(inputs.key());
         fs::create_dir_all(&dir).unwrap();
-        let mut files = BTreeMap::new();
-        for name in [VMLINUX, INITRAMFS, ROOT] {
-            fs::write(dir.join(name), name).unwrap();
-            let sha256 = crate::key::file_sha256(&dir.join(name)).unwrap();
-            files.insert(
-                name.to_owned(),
-                FileRecord {
-                    bytes: name.len() as u64,
-                    sha256,
-                },
-            );
+        for name in FILES {
+            fs::write(dir.join(name), name.repeat(10_000)).unwrap();
         }
         let manifest = Manifest {
             format: MANIFEST_FORMAT,
@@ -138,14 +218,12 @@ pub(crate) mod tests {
             modules: vec!["overlay.ko".into()],
             extra_packages: Vec::new(),
             packages: BTreeMap::from([("hpcc".into(), "1.5.0-3".into())]),
-            files,
+            files: BTreeMap::new(),
+            blocks: BlockRecord::default(),
             inputs,
+            checksum: String::new(),
         };
-        fs::write(
-            dir.join(MANIFEST),
-            serde_json::to_vec_pretty(&manifest).unwrap(),
-        )
-        .unwrap();
+        record(&dir, manifest).unwrap();
         dir
     }
 
@@ -183,7 +261,7 @@ pub(crate) mod tests {
         assert_eq!(
             message,
             format!(
-                "cached image {}: root.img has 5 bytes, 8 recorded; delete this folder and build again",
+                "cached image {}: root.img has 5 bytes, 80000 recorded; build it again: nodescope image build --force",
                 dir.display()
             )
         );
@@ -196,6 +274,54 @@ pub(crate) mod tests {
         fs::write(dir.join(MANIFEST), "{").unwrap();
         let listed = list(cache.path()).unwrap();
         assert!(matches!(&listed[..], [Err(ImageError::Damaged { .. })]));
+    }
+
+    /// A flipped bit anywhere in an image is found: in what is checked at once, or in the block of the root disk.
+    #[test]
+    fn changed_contents_are_found_though_all_sizes_are_as_recorded() {
+        let (_recipe, spec) = sample();
+        let cache = tempfile::tempdir().unwrap();
+        let dir = plant(&spec, cache.path());
+        assert_eq!(open_checked(&dir).unwrap(), open(&dir).unwrap());
+        let flipped = |name: &str, at: usize| {
+            let path = dir.join(name);
+            let before = fs::read(&path).unwrap();
+            let mut bytes = before.clone();
+            bytes[at] ^= 1;
+            fs::write(&path, bytes).unwrap();
+            let result = open_checked(&dir);
+            fs::write(&path, before).unwrap();
+            result
+        };
+        let message = |name, at| flipped(name, at).unwrap_err().to_string();
+        for (name, at, expected) in [
+            (
+                VMLINUX,
+                66_000,
+                "vmlinux does not hold what was recorded, in the block at offset 65536",
+            ),
+            (
+                INITRAMFS,
+                0,
+                "initramfs.cpio does not hold what was recorded, in the block at offset 0",
+            ),
+            (BLOCKS, 40, "blocks.blake3 is not what was recorded"),
+        ] {
+            let message = message(name, at);
+            assert!(message.contains(expected), "{message}");
+        }
+        let manifest = fs::read(dir.join(MANIFEST)).unwrap();
+        for at in (0..manifest.len()).filter(|at| manifest[*at].is_ascii_alphanumeric()) {
+            let message = message(MANIFEST, at);
+            assert!(message.contains(MANIFEST), "{at}: {message}");
+        }
+        let image = flipped(ROOT, 70_000).unwrap();
+        let mut root = fs::read(&image.root).unwrap();
+        let size = BLOCK_BYTES as usize;
+        assert!(image.root_blocks.holds(1, &root[size..]));
+        root[70_000] ^= 1;
+        assert!(image.root_blocks.holds(0, &root[..size]));
+        assert!(!image.root_blocks.holds(1, &root[size..]));
     }
 
     #[test]

@@ -94,14 +94,20 @@ pub enum ImageError {
         /// Why not.
         problem: &'static str,
     },
-    /// A cached image lacks a file or its manifest cannot be read.
-    #[error("cached image {}: {problem}; delete this folder and build again", dir.display())]
+    /// A cached image lacks a file, or a file does not hold what was recorded.
+    #[error("cached image {}: {problem}; build it again: nodescope image build --force", dir.display())]
     Damaged {
         /// The image's folder.
         dir: PathBuf,
         /// What is missing or wrong.
         problem: String,
     },
+    /// The recipe, or a file that it names, was edited during the build.
+    #[error("{} or the tools that it names changed while the image was built; build it again", .0.display())]
+    InputsChanged(PathBuf),
+    /// The caller asked for the end of the build.
+    #[error("the build of the guest image was interrupted; what it had unpacked is removed")]
+    Interrupted,
     /// There is no place for the cache.
     #[error("no cache folder: set XDG_CACHE_HOME or HOME")]
     NoCacheDir,

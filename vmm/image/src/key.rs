@@ -11,7 +11,7 @@ use crate::spec::check_package_name;
 use crate::{ImageError, ImageSpec, Recipe};
 
 /// Raised when the builder itself changes what the same inputs give.
-const BUILDER_VERSION: u32 = 1;
+const BUILDER_VERSION: u32 = 2;
 
 /// One input of an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

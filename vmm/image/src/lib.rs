@@ -7,9 +7,11 @@
 //! What differs between runs and nodes is not in the image: a node's identity is on its kernel command line ([`NodeCommandLine`]),
 //! the job and the user's files are on the job disk ([`job_disk`]). `guest-images/README.md` describes the guest's side.
 
+mod blocks;
 mod builder;
 mod bzimage;
 mod cache;
+mod claim;
 mod command_line;
 pub mod cpio;
 mod error;
@@ -17,10 +19,12 @@ mod initramfs;
 mod job;
 mod key;
 mod manifest;
+mod options;
 mod spec;
 mod tools;
 
-pub use builder::build;
+pub use blocks::{BLOCK_BYTES, BlockHashes};
+pub use builder::{build, build_with};
 pub use bzimage::{unpack_bzimage, unpack_legacy_lz4};
 pub use cache::{default_cache_dir, find, list};
 pub use command_line::{BASE_COMMAND_LINE, NodeCommandLine};
@@ -28,5 +32,6 @@ pub use error::ImageError;
 pub use initramfs::{ModuleFile, initramfs, module_order};
 pub use job::{JobFile, job_disk, job_files};
 pub use key::{Input, InputSet};
-pub use manifest::{FileRecord, Image, MANIFEST_FORMAT, Manifest};
+pub use manifest::{BlockRecord, FileRecord, Image, MANIFEST_FORMAT, Manifest};
+pub use options::BuildOptions;
 pub use spec::{ImageSpec, Recipe, check_package_name};

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::InputSet;
+use crate::{BlockHashes, InputSet};
 
 /// Version of the manifest's format; another one is not read.
-pub const MANIFEST_FORMAT: u32 = 1;
+pub const MANIFEST_FORMAT: u32 = 2;
 
 /// `manifest.json` of an image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,8 +29,33 @@ pub struct Manifest {
     pub packages: BTreeMap<String, String>,
     /// The image's files.
     pub files: BTreeMap<String, FileRecord>,
+    /// The hashes of the files' blocks.
+    pub blocks: BlockRecord,
     /// What the key was made from.
     pub inputs: InputSet,
+    /// BLAKE3 of the manifest with an empty checksum, as compact JSON, in hexadecimal.
+    pub checksum: String,
+}
+
+impl Manifest {
+    /// What the checksum must be.
+    pub(crate) fn expected_checksum(&self) -> serde_json::Result<String> {
+        let without = Manifest {
+            checksum: String::new(),
+            ..self.clone()
+        };
+        let text = serde_json::to_vec(&without)?;
+        Ok(blake3::hash(&text).to_hex().to_string())
+    }
+}
+
+/// The file of an image that has the hashes of the other files' blocks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockRecord {
+    /// Bytes of a block.
+    pub bytes: u64,
+    /// BLAKE3 of the file of hashes, in hexadecimal.
+    pub blake3: String,
 }
 
 /// One of the image's files.
@@ -53,6 +78,8 @@ pub struct Image {
     pub initramfs: PathBuf,
     /// The root disk: a read-only ext4 image, the first virtio-blk device of every node.
     pub root: PathBuf,
+    /// What the blocks of the root disk must hold.
+    pub root_blocks: BlockHashes,
     /// What it holds.
     pub manifest: Manifest,
 }

@@ -1,12 +1,22 @@
 //! The programs of the host that a build runs: finding them, running them with a log, and telling what went wrong.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
 
 use crate::ImageError;
+use crate::options::BuildOptions;
+
+/// Between two looks at whether the build is to end.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// Looks after which killed programs count as gone.
+const LAST_LOOKS: u32 = 50;
 
 /// Finds a program on PATH, then where Debian keeps an administrator's programs.
 ///
@@ -22,15 +32,17 @@ pub(crate) fn find_tool(tool: &'static str, package: &'static str) -> Result<Pat
         .ok_or(ImageError::MissingTool { tool, package })
 }
 
-/// Runs `command` for `what`; both its outputs go to the file `log`, and each line to `line` as it comes.
+/// Runs `command` for `what`; both its outputs go to the file `log`, and each line to `line` as it comes. The command does not
+/// outlive this process, however that ends, and what it mounts nobody else sees.
 ///
 /// # Errors
 ///
-/// [`ImageError::Command`] with the end of the log if it cannot be started or does not succeed.
+/// [`ImageError::Command`] with the end of the log if it cannot be started or does not succeed; [`ImageError::Interrupted`].
 pub(crate) fn run(
-    command: &mut Command,
+    command: &Command,
     what: &str,
     log: &Path,
+    options: &BuildOptions<'_>,
     line: &mut dyn FnMut(&str),
 ) -> Result<(), ImageError> {
     let fail = |status: String| ImageError::Command {
@@ -49,21 +61,49 @@ pub(crate) fn run(
     let stderr = writer
         .try_clone()
         .map_err(ImageError::io("make a pipe for", log))?;
+    let mut command = contained(command);
     // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk), and this
-    // process, and the shell or script that runs it, must outlive that to tell the user. If this process is interrupted,
-    // the command ends when it next writes to the pipe that nobody reads.
+    // process, and the shell or script that runs it, must outlive that to tell the user.
     let child = command
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(writer)
         .stderr(stderr)
         .spawn();
-    // The command holds the pipe's writing end, which would keep the loop below from ending.
-    command.stdout(Stdio::null()).stderr(Stdio::null());
+    // The command holds the pipe's writing end, which would keep the lines from ending.
+    drop(command);
     let mut child = child.map_err(|error| fail(error.to_string()))?;
-    let copied = copy_lines(reader, &mut file, line);
+    let (send, lines) = channel();
+    thread::spawn(move || read_lines(reader, &send));
+    let mut written = Ok(());
+    let mut stopped = Ok(());
+    let mut looks = 0;
+    loop {
+        if stopped.is_ok() {
+            stopped = options.check();
+            if stopped.is_err() {
+                kill(&mut child);
+            }
+        }
+        match lines.recv_timeout(PATIENCE) {
+            Ok(bytes) => {
+                // A log that cannot be written must not keep the command from ending.
+                written = written.and_then(|()| file.write_all(&bytes));
+                line(String::from_utf8_lossy(&bytes).trim_end());
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) if stopped.is_err() => {
+                looks += 1;
+                if looks == LAST_LOOKS {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+    }
     let status: ExitStatus = child.wait().map_err(|error| fail(error.to_string()))?;
-    copied.map_err(ImageError::io("write", log))?;
+    stopped?;
+    written.map_err(ImageError::io("write", log))?;
     if status.success() {
         Ok(())
     } else {
@@ -71,19 +111,91 @@ pub(crate) fn run(
     }
 }
 
-fn copy_lines(
-    reader: impl Read,
-    file: &mut File,
-    line: &mut dyn FnMut(&str),
-) -> std::io::Result<()> {
+fn read_lines(reader: impl Read, lines: &Sender<Vec<u8>>) {
     let mut reader = BufReader::new(reader);
-    let mut bytes = Vec::new();
-    while reader.read_until(b'\n', &mut bytes)? != 0 {
-        file.write_all(&bytes)?;
-        line(String::from_utf8_lossy(&bytes).trim_end());
-        bytes.clear();
+    loop {
+        let mut bytes = Vec::new();
+        match reader.read_until(b'\n', &mut bytes) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {
+                if lines.send(bytes).is_err() {
+                    return;
+                }
+            }
+        }
     }
-    Ok(())
+}
+
+/// Ends a command and all that it has started.
+fn kill(child: &mut Child) {
+    use rustix::process::{Pid, Signal, kill_process_group};
+    // Where the group has gone, or is not ours, its leader is what remains.
+    let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.kill();
+}
+
+/// `command` such that it dies with the thread that starts it (prctl(2), `PR_SET_PDEATHSIG`), and with it all that it has started.
+/// For root, who may mount: in namespaces of its own. The kernel kills the processes of a PID namespace when the first of them
+/// dies, and drops the mounts of a mount namespace with its last process. A plain user's mmdebstrap makes such namespaces itself.
+fn contained(command: &Command) -> Command {
+    let words = wrapper().iter().map(AsRef::as_ref);
+    let mut words = words
+        .chain([command.get_program()])
+        .chain(command.get_args());
+    let mut wrapped = Command::new(words.next().unwrap_or(command.get_program()));
+    wrapped.args(words);
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        wrapped.current_dir(dir);
+    }
+    wrapped
+}
+
+/// The words before a command's own that contain it; as many as this host and user can have.
+fn wrapper() -> &'static [PathBuf] {
+    static WRAPPER: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    WRAPPER.get_or_init(|| {
+        let Ok(setpriv) = find_tool("setpriv", "util-linux") else {
+            return Vec::new();
+        };
+        let alone = vec![setpriv, "--pdeathsig".into(), "KILL".into()];
+        let Ok(unshare) = find_tool("unshare", "util-linux") else {
+            return alone;
+        };
+        let namespaces = [
+            "--mount",
+            "--propagation=private",
+            "--pid",
+            "--fork",
+            "--kill-child=KILL",
+            "--mount-proc",
+            // The first process of a PID namespace must take in orphans, and ignores most signals: not a role for the command.
+            "sh",
+            "-c",
+            "\"$@\"; exit $?",
+            "sh",
+        ];
+        let namespaces = namespaces.map(PathBuf::from);
+        let both = [&alone[..], &[unshare], &namespaces].concat();
+        // A container's root may lack the right to namespaces. Then it cannot mount, either.
+        let possible = Command::new(&both[0])
+            .args(&both[1..])
+            .arg("true")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        if possible { both } else { alone }
+    })
 }
 
 /// The last lines of a log, for an error message.
@@ -118,6 +230,7 @@ mod tests {
             Command::new("sh").args(["-c", "echo one; echo two >&2"]),
             "talking",
             &log,
+            &BuildOptions::default(),
             &mut |line| seen.push(line.to_owned()),
         )
         .unwrap();
@@ -133,15 +246,15 @@ mod tests {
             Command::new("sh").args(["-c", "echo disk full; kill -TERM 0; sleep 60"]),
             "installing",
             &log,
+            &BuildOptions::default(),
             &mut |_| {},
         )
         .unwrap_err()
         .to_string();
-        assert!(
-            error.starts_with("installing failed (signal: 15"),
-            "{error}"
-        );
-        assert!(error.ends_with("\ndisk full"), "{error}");
+        // In a namespace the shell that is its first process tells of the signal.
+        let ended = ["signal: 15", "exit status: 143"].map(|s| format!("installing failed ({s}"));
+        assert!(ended.iter().any(|s| error.starts_with(s)), "{error}");
+        assert!(error.contains("\ndisk full"), "{error}");
     }
 
     #[test]
@@ -152,6 +265,7 @@ mod tests {
             Command::new("sh").args(["-c", "echo no such mirror; exit 7"]),
             "installing",
             &log,
+            &BuildOptions::default(),
             &mut |_| {},
         )
         .unwrap_err()
@@ -164,5 +278,103 @@ mod tests {
             "{error}"
         );
         assert!(error.ends_with("\nno such mirror"), "{error}");
+    }
+
+    /// Whether a process runs whose command line has this word.
+    fn runs(word: &str) -> bool {
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        processes
+            .filter_map(|entry| fs::read(entry.path().join("cmdline")).ok())
+            .any(|line| line.split(|byte| *byte == 0).any(|w| w == word.as_bytes()))
+    }
+
+    fn until(what: &str, mut holds: impl FnMut() -> bool) {
+        for _ in 0..600 {
+            if holds() {
+                return;
+            }
+            thread::sleep(PATIENCE);
+        }
+        panic!("not within a minute: {what}");
+    }
+
+    /// A command that starts two others, one of them apart from its session, and tells when they run.
+    fn restless(seconds: &str) -> Command {
+        let script = format!("setsid sleep {seconds} & echo started; sleep {seconds}");
+        let mut command = Command::new("sh");
+        command.args(["-c", &script]);
+        command
+    }
+
+    #[test]
+    fn a_build_that_is_interrupted_leaves_no_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let seconds = format!("70{}", std::process::id());
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        let options = BuildOptions {
+            stop: Some(&stop),
+            ..BuildOptions::default()
+        };
+        let result = run(
+            &restless(&seconds),
+            "waiting",
+            &dir.path().join("log"),
+            &options,
+            &mut |line| {
+                assert_eq!(line, "started");
+                until("both sleep", || runs(&seconds));
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            },
+        );
+        assert!(matches!(result, Err(ImageError::Interrupted)), "{result:?}");
+        if wrapper().len() > 3 {
+            until("both are gone", || !runs(&seconds));
+        }
+    }
+
+    /// Runs this very test program again, as the process that is killed.
+    #[test]
+    fn a_build_that_is_killed_leaves_no_process_and_no_mount() {
+        const MARK: &str = "NODESCOPE_TEST_BUILD_TO_KILL";
+        if let Ok(dir) = std::env::var(MARK) {
+            let dir = Path::new(&dir);
+            let script = format!(
+                "mkdir {0}/mounted; mount -t tmpfs none {0}/mounted && echo mounted >{0}/said; sleep 80{1}",
+                dir.display(),
+                std::process::id()
+            );
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]);
+            let options = BuildOptions::default();
+            let _ = run(&command, "waiting", &dir.join("log"), &options, &mut |_| {});
+            return;
+        }
+        if wrapper().len() <= 3 {
+            nodescope_test_needs::skip(
+                nodescope_test_needs::Need::Mount,
+                "namespaces are root's to make",
+            );
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let mut victim = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "tools::tests::a_build_that_is_killed_leaves_no_process_and_no_mount",
+            ])
+            .env(MARK, dir.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let seconds = format!("80{}", victim.id());
+        until("the mount", || dir.path().join("said").exists());
+        until("the sleep", || runs(&seconds));
+        let mounted = dir.path().join("mounted").display().to_string();
+        let seen = |mounts: &str| mounts.contains(&mounted);
+        assert!(!seen(&fs::read_to_string("/proc/self/mountinfo").unwrap()));
+        victim.kill().unwrap();
+        victim.wait().unwrap();
+        until("the end of what it started", || !runs(&seconds));
+        fs::remove_dir(dir.path().join("mounted")).unwrap();
     }
 }

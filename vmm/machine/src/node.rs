@@ -2,12 +2,14 @@
 
 use std::any::Any;
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
 use nodescope_devices::lapic::{CpuAction, TimerClock};
 use nodescope_devices::power::PowerRequest;
 use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
+use nodescope_devices::virtio::block::Image;
 use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::{Function, NodeIdentity};
@@ -249,6 +251,19 @@ impl Node {
             other.attach(Some(model.filter()));
         }
         std::mem::replace(&mut self.vcpus[vcpu], other)
+    }
+
+    /// The image files behind its disks.
+    pub fn images(&self) -> Vec<Arc<Image>> {
+        let disks = self
+            .board
+            .chipset
+            .virtio()
+            .filter_map(|v| match v.device() {
+                Device::Block(block) => block.disk().image().cloned(),
+                _ => None,
+            });
+        disks.collect()
     }
 
     /// What the guest has written to its console since the last call.

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use proptest::prelude::*;
 use virtio_bindings::virtio_mmio::*;
 
-use super::block::{Block, BlockTiming, Disk, Image};
+use super::block::{Block, BlockCheck, BlockTiming, Disk, Image};
 use super::net::{Frame, Net, NetConfig, Offloads};
 use super::rng::Rng;
 use super::testing::*;
@@ -229,6 +229,51 @@ fn images_are_shared_read_only_and_overlays_keep_their_changes() {
         assert!(d.bytes(DATA, 20 * 512) == expect);
     }
     assert!(Image::open(std::path::Path::new("/nonexistent/image")).is_err());
+}
+
+/// Every block of 4 KiB holds one and the same byte.
+#[derive(Debug)]
+struct Uniform;
+
+impl BlockCheck for Uniform {
+    fn block_bytes(&self) -> u64 {
+        4096
+    }
+    fn holds(&self, block: u64, contents: &[u8]) -> bool {
+        contents.iter().all(|byte| u64::from(*byte) == block)
+    }
+}
+
+#[test]
+fn a_damaged_block_is_found_when_it_is_first_read_and_the_host_is_told() {
+    let mut content: Vec<u8> = (0..4u8).flat_map(|block| [block; 4096]).collect();
+    content.truncate(3 * 4096 + 1024);
+    content[2 * 4096 + 77] ^= 1;
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(&content).unwrap();
+    let image = Image::open_checked(file.path(), Box::new(Uniform)).unwrap();
+    let disk = Disk::read_only(image.clone());
+    let mut d = Driver::new(
+        Device::Block(Block::new(disk, "root", timing(0, 0))),
+        VERSION_1,
+    );
+    let mut status = |sector, sectors: u32| {
+        request(&mut d, 0, sector, Some((DATA, 512 * sectors, true)));
+        d.kick(0, 0);
+        d.bytes(STATUS, 1)[0]
+    };
+    // The first two blocks, the last, and what is around the damaged one.
+    assert_eq!([status(0, 16), status(24, 2), status(15, 1)], [0; 3]);
+    assert!(image.fault().is_none());
+    // The sector is whole, its block is not.
+    assert_eq!([status(16, 1), status(15, 2), status(23, 2)], [1; 3]);
+    let fault = image.fault().unwrap().to_string();
+    let expected = format!(
+        "{}: damaged: the 4096 bytes at offset 8192 are not those that the image was made with",
+        file.path().display()
+    );
+    assert_eq!(fault, expected);
+    assert_eq!(status(0, 1), 0);
 }
 
 #[test]

@@ -4,8 +4,11 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use thiserror::Error;
 
 use super::state::DiskState;
 use crate::state::RestoreError;
@@ -16,19 +19,88 @@ pub const SECTOR: u64 = 512;
 /// Bytes that are held together once written.
 const CLUSTER: u64 = 4096;
 
+/// What each block of an image file must hold.
+pub trait BlockCheck: std::fmt::Debug + Send + Sync {
+    /// Bytes of a block; the last block of a file may be shorter.
+    fn block_bytes(&self) -> u64;
+    /// Whether this is what a block, by its number, must hold.
+    fn holds(&self, block: u64, contents: &[u8]) -> bool;
+}
+
+/// Why an image file could not give what a guest asked for. The host is at fault, not the guest.
+#[derive(Clone, Debug, Error)]
+pub enum ImageFault {
+    /// The file holds something else than it did when it was made.
+    #[error("{}: damaged: the {bytes} bytes at offset {offset} are not those that the image was made with", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Where the damaged block begins.
+        offset: u64,
+        /// The block's length.
+        bytes: usize,
+    },
+    /// The host cannot read the file.
+    #[error("cannot read {} at offset {offset}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        offset: u64,
+        /// The host's answer.
+        source: Arc<io::Error>,
+    },
+}
+
 /// An image file, read-only and shared between nodes. It must not change while it is in use.
 #[derive(Debug)]
 pub struct Image {
+    path: PathBuf,
     file: File,
     len: u64,
+    check: Option<Checked>,
+    /// The first failure of a read.
+    fault: OnceLock<ImageFault>,
+}
+
+/// What blocks must hold, and which blocks were found to hold that: a bit each.
+#[derive(Debug)]
+struct Checked {
+    check: Box<dyn BlockCheck>,
+    seen: Vec<AtomicU64>,
 }
 
 impl Image {
     /// Open an image file.
     pub fn open(path: &Path) -> io::Result<Arc<Self>> {
+        Self::with_check(path, None)
+    }
+
+    /// Open an image file of which each block is checked when it is first read.
+    pub fn open_checked(path: &Path, check: Box<dyn BlockCheck>) -> io::Result<Arc<Self>> {
+        Self::with_check(path, Some(check))
+    }
+
+    fn with_check(path: &Path, check: Option<Box<dyn BlockCheck>>) -> io::Result<Arc<Self>> {
         let file = File::open(path)?;
         let len = file.metadata()?.len();
-        Ok(Arc::new(Self { file, len }))
+        let check = check.map(|check| {
+            let words = len.div_ceil(check.block_bytes()).div_ceil(64);
+            let seen = (0..words).map(|_| AtomicU64::new(0)).collect();
+            Checked { check, seen }
+        });
+        Ok(Arc::new(Self {
+            path: path.into(),
+            file,
+            len,
+            check,
+            fault: OnceLock::new(),
+        }))
+    }
+
+    /// The first failure of a read: what the guest was told of it, an error of the disk, is not the guest's doing.
+    pub fn fault(&self) -> Option<&ImageFault> {
+        self.fault.get()
     }
 
     /// Length in bytes.
@@ -46,7 +118,55 @@ impl Image {
         let within = self.len.saturating_sub(at).min(buf.len() as u64) as usize;
         let (inside, outside) = buf.split_at_mut(within);
         outside.fill(0);
-        self.file.read_exact_at(inside, at)
+        if inside.is_empty() {
+            return Ok(());
+        }
+        let read = self.check_blocks(at, inside.len()).and_then(|()| {
+            let cannot = |source| self.cannot_read(at, source);
+            self.file.read_exact_at(inside, at).map_err(cannot)
+        });
+        read.map_err(|fault| {
+            let error = io::Error::other(fault.to_string());
+            // The first failure is kept.
+            let _ = self.fault.set(fault);
+            error
+        })
+    }
+
+    /// Check the blocks of `len` bytes at a position, but those that were checked before.
+    fn check_blocks(&self, at: u64, len: usize) -> Result<(), ImageFault> {
+        let Some(Checked { check, seen }) = &self.check else {
+            return Ok(());
+        };
+        let size = check.block_bytes();
+        for block in at / size..=(at + len as u64 - 1) / size {
+            let (word, bit) = (&seen[(block / 64) as usize], 1 << (block % 64));
+            // Nothing else depends on the bit; two threads may check a block twice.
+            if word.load(Ordering::Relaxed) & bit != 0 {
+                continue;
+            }
+            let offset = block * size;
+            let mut contents = vec![0; (self.len - offset).min(size) as usize];
+            let read = self.file.read_exact_at(&mut contents, offset);
+            read.map_err(|source| self.cannot_read(offset, source))?;
+            if !check.holds(block, &contents) {
+                return Err(ImageFault::Damaged {
+                    path: self.path.clone(),
+                    offset,
+                    bytes: contents.len(),
+                });
+            }
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn cannot_read(&self, offset: u64, source: io::Error) -> ImageFault {
+        ImageFault::Read {
+            path: self.path.clone(),
+            offset,
+            source: Arc::new(source),
+        }
     }
 }
 
@@ -92,6 +212,11 @@ impl Disk {
     /// Size in sectors.
     pub fn sectors(&self) -> u64 {
         self.sectors
+    }
+
+    /// The image under it.
+    pub fn image(&self) -> Option<&Arc<Image>> {
+        self.base.as_ref()
     }
 
     /// Whether the guest cannot write.

@@ -6,5 +6,5 @@ mod queue;
 mod state;
 
 pub use device::{Block, BlockTiming};
-pub use disk::{Disk, Image, SECTOR};
+pub use disk::{BlockCheck, Disk, Image, ImageFault, SECTOR};
 pub use state::{BlockState, Completion, DiskState};

@@ -1,0 +1,258 @@
+//! One build of an image at a time, and nothing left of a build that was killed.
+//!
+//! A build holds a lock on the file `KEY.lock` in the cache from its beginning to its end, however the build ends: the kernel drops
+//! the lock of a process that dies. What a build unpacks lies in folders that bear the key. Whoever has a key's lock may therefore
+//! remove such folders: nobody works in them.
+
+use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use tempfile::TempDir;
+
+use crate::ImageError;
+use crate::options::BuildOptions;
+
+/// Between two looks at a lock that another build has.
+const PATIENCE: Duration = Duration::from_millis(100);
+
+/// The right to build an image, until dropped.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _lock: File,
+    key: String,
+}
+
+impl Claim {
+    /// Takes the right to build the image `key`. While another process has it, `waiting` is told once and this call waits.
+    ///
+    /// # Errors
+    ///
+    /// The lock's file cannot be made; or [`ImageError::Interrupted`].
+    pub(crate) fn take(
+        cache_dir: &Path,
+        key: &str,
+        options: &BuildOptions<'_>,
+        mut waiting: impl FnMut(),
+    ) -> Result<Claim, ImageError> {
+        let mut told = false;
+        loop {
+            if let Some(claim) = Claim::try_take(cache_dir, key)? {
+                return Ok(claim);
+            }
+            if !told {
+                waiting();
+                told = true;
+            }
+            options.check()?;
+            thread::sleep(PATIENCE);
+        }
+    }
+
+    fn try_take(cache_dir: &Path, key: &str) -> Result<Option<Claim>, ImageError> {
+        let path = cache_dir.join(format!("{key}.lock"));
+        let file = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(ImageError::io("open", &path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Claim {
+                _lock: file,
+                key: key.to_owned(),
+            })),
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(ImageError::io("lock", &path)(error.into())),
+        }
+    }
+
+    /// A fresh folder of this build in `parent`.
+    pub(crate) fn folder(&self, parent: &Path) -> Result<TempDir, ImageError> {
+        tempfile::Builder::new()
+            .prefix(&prefix(&self.key))
+            // Where a plain user builds, the packages' scripts run as another user, who must get in.
+            .permissions(fs::Permissions::from_mode(0o755))
+            .tempdir_in(parent)
+            .map_err(ImageError::io("create a folder in", parent))
+    }
+}
+
+/// Removes what builds that were killed have left in `folders`. Tells `progress` what cannot be removed.
+///
+/// # Errors
+///
+/// The lock's file of a build cannot be made.
+pub(crate) fn remove_leftovers(
+    cache_dir: &Path,
+    own: &Claim,
+    folders: &[&Path],
+    progress: &mut dyn FnMut(&str),
+) -> Result<(), ImageError> {
+    for folder in folders {
+        for (path, key) in leftovers(folder) {
+            // Another image may be under construction.
+            let claim = if key == own.key {
+                None
+            } else {
+                match Claim::try_take(cache_dir, &key)? {
+                    Some(claim) => Some(claim),
+                    None => continue,
+                }
+            };
+            let removed = match mounts_below(&path) {
+                // Removal would go through a mount, into what is mounted.
+                true => Err("something is mounted in it; unmount that".to_owned()),
+                false => fs::remove_dir_all(&path).map_err(|error| error.to_string()),
+            };
+            match removed {
+                Ok(()) => progress(&format!(
+                    "removed what a killed build left in {}",
+                    path.display()
+                )),
+                Err(problem) => progress(&format!(
+                    "cannot remove {}, which a killed build left: {problem}",
+                    path.display()
+                )),
+            }
+            drop(claim);
+        }
+    }
+    Ok(())
+}
+
+/// How the names of a build's folders begin.
+fn prefix(key: &str) -> String {
+    format!(".nodescope-build-{key}-")
+}
+
+/// The folders of builds in a folder, with their keys.
+fn leftovers(folder: &Path) -> Vec<(PathBuf, String)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| {
+            let name = entry.file_name().into_string().ok()?;
+            let (key, _) = name.strip_prefix(".nodescope-build-")?.split_once('-')?;
+            let is_key = key.len() == 32 && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            (is_key && is_folder).then(|| (entry.path(), key.to_owned()))
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Whether this process sees a mount in a folder (proc(5), /proc/PID/mountinfo: the fifth field is where). If in doubt, yes.
+fn mounts_below(folder: &Path) -> bool {
+    let Ok(folder) = fs::canonicalize(folder) else {
+        return true;
+    };
+    let Ok(mounts) = fs::read_to_string("/proc/self/mountinfo") else {
+        return true;
+    };
+    let mut places = mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        // Blanks and the like are octal there; the names of the folders have none, and what comes before them is not asked for.
+        .map(|place| place.replace("\\040", " "));
+    places.any(|place| Path::new(&place).starts_with(&folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const KEY: &str = "0123456789abcdef0123456789abcdef";
+    const OTHER: &str = "fedcba9876543210fedcba9876543210";
+
+    fn take(cache: &Path, key: &str) -> Claim {
+        Claim::take(cache, key, &BuildOptions::default(), || {
+            panic!("it is free")
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn the_second_build_of_an_image_waits_for_the_first() {
+        let cache = tempfile::tempdir().unwrap();
+        let first = take(cache.path(), KEY);
+        drop(take(cache.path(), OTHER));
+        let waits = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let options = BuildOptions::default();
+                Claim::take(cache.path(), KEY, &options, || {
+                    waits.store(true, Ordering::SeqCst);
+                })
+            });
+            while !waits.load(Ordering::SeqCst) {
+                assert!(!second.is_finished());
+                thread::yield_now();
+            }
+            drop(first);
+            second.join().unwrap().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_build_that_waits_can_be_interrupted() {
+        let cache = tempfile::tempdir().unwrap();
+        let _first = take(cache.path(), KEY);
+        let stop = AtomicBool::new(false);
+        let options = BuildOptions {
+            stop: Some(&stop),
+            ..BuildOptions::default()
+        };
+        let result = Claim::take(cache.path(), KEY, &options, || {
+            stop.store(true, Ordering::SeqCst);
+        });
+        assert!(matches!(result, Err(ImageError::Interrupted)));
+    }
+
+    #[test]
+    fn leftovers_go_and_what_others_work_in_stays() {
+        let cache = tempfile::tempdir().unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        let folders = [cache.path(), temporary.path()];
+        let busy = take(cache.path(), OTHER);
+        let kept = busy.folder(temporary.path()).unwrap();
+        // A build that is killed removes nothing.
+        for (key, parent) in [(KEY, 0), (KEY, 1), (&KEY.replace('0', "1"), 1)] {
+            let folder = take(cache.path(), key).folder(folders[parent]).unwrap();
+            fs::write(folder.path().join("root.tar"), "half").unwrap();
+            let _ = folder.keep();
+        }
+        let unrelated = temporary.path().join(".nodescope-build-of-mine");
+        fs::create_dir(&unrelated).unwrap();
+        let own = take(cache.path(), KEY);
+        let mut said = Vec::new();
+        let mut say = |line: &str| said.push(line.to_owned());
+        remove_leftovers(cache.path(), &own, &folders, &mut say).unwrap();
+        assert_eq!(said.len(), 3, "{said:?}");
+        assert!(
+            said.iter().all(|line| line.starts_with("removed what")),
+            "{said:?}"
+        );
+        assert!(leftovers(cache.path()).is_empty());
+        assert_eq!(
+            leftovers(temporary.path()),
+            [(kept.path().to_path_buf(), OTHER.to_owned())]
+        );
+        assert!(unrelated.is_dir());
+    }
+
+    #[test]
+    fn mounts_are_seen() {
+        assert!(mounts_below(Path::new("/")));
+        assert!(mounts_below(Path::new("/proc")));
+        let dir = tempfile::tempdir().unwrap();
+        assert!(!mounts_below(dir.path()));
+        assert!(mounts_below(&dir.path().join("absent")));
+    }
+}

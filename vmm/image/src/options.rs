@@ -1,0 +1,24 @@
+//! How an image is built: what a caller may ask for beyond the image itself.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::ImageError;
+
+/// What a caller of [`crate::build_with`] may ask for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuildOptions<'a> {
+    /// Build the image although it is in the cache.
+    pub force: bool,
+    /// Set by another thread, or by the handler of a signal, to end the build: its programs are killed, its folders removed.
+    pub stop: Option<&'a AtomicBool>,
+}
+
+impl BuildOptions<'_> {
+    /// Whether the build is to end.
+    pub(crate) fn check(&self) -> Result<(), ImageError> {
+        match self.stop {
+            Some(stop) if stop.load(Ordering::Relaxed) => Err(ImageError::Interrupted),
+            _ => Ok(()),
+        }
+    }
+}
