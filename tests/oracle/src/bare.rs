@@ -10,6 +10,7 @@ use nodescope_memory::Ram;
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Permission, Privilege,
 };
+use nodescope_x86::bits::msr;
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, Segment, VcpuState};
 
@@ -152,6 +153,8 @@ pub struct Bare {
     pub written: Vec<(u16, Vec<u8>)>,
     /// Port reads so far.
     pub reads: u8,
+    /// IA32_APIC_BASE, where there is a local APIC.
+    pub apic_base: Option<u64>,
     /// Address spaces that were asked for: CR3 of each context, by its index.
     pub spaces: Vec<u64>,
     /// Counters that were handed over.
@@ -175,8 +178,9 @@ impl Platform for Bare {
         data.fill(0);
     }
     fn mmio_write(&mut self, _: u16, _: u64, _: u64, _: &[u8]) {}
-    fn msr_read(&mut self, _: u16, _: u64, _: u32) -> Result<u64, MsrFault> {
-        Err(MsrFault)
+    fn msr_read(&mut self, _: u16, _: u64, number: u32) -> Result<u64, MsrFault> {
+        let base = self.apic_base.filter(|_| number == msr::APIC_BASE);
+        base.ok_or(MsrFault)
     }
     fn msr_write(&mut self, _: u16, _: u64, _: u32, _: u64) -> Result<(), MsrFault> {
         Err(MsrFault)

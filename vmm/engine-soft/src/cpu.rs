@@ -8,6 +8,7 @@ use nodescope_x86::bits::rflags;
 use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, Time, Vector256};
 
 use crate::code::Code;
+use crate::debug::Breakpoints;
 use crate::features::Features;
 use crate::filter::{DataFilter, InstructionFilter};
 use crate::lookup::BlockTable;
@@ -72,6 +73,8 @@ pub struct Cpu {
     pub control: Control,
     /// Debug registers.
     pub debug: Debug,
+    /// What they ask for.
+    pub breakpoints: Breakpoints,
     /// MSRs.
     pub msrs: Msrs,
     /// Shadow, NMI, activity.

@@ -2,7 +2,7 @@
 
 use nodescope_engine::EngineError;
 use nodescope_plugin_api::Privilege;
-use nodescope_x86::bits::{cr0, efer, rflags};
+use nodescope_x86::bits::{cr0, dr7, efer, rflags};
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, MpState, Segment, Vector};
 
@@ -235,6 +235,10 @@ impl Cpu {
             ..segment
         };
         self.rflags &= !(rflags::TF | rflags::NT | rflags::RF | rflags::VM);
+        if vector == Vector::Debug as u8 {
+            // The handler may access the debug registers.
+            self.debug.dr7 &= !dr7::GD;
+        }
         if kind == 0xe {
             self.rflags &= !rflags::IF;
         }
@@ -478,8 +482,11 @@ impl Cpu {
         if size == 2 {
             mask &= 0xffff;
         }
-        // RF is not kept: instruction breakpoints are not modelled.
-        self.rflags = (self.rflags & !mask | flags & mask) & !rflags::RF | rflags::FIXED;
+        // RF concerns breakpoints on code alone.
+        if !self.breakpoints.on_code() {
+            mask &= !rflags::RF;
+        }
+        self.rflags = self.rflags & !(mask | rflags::RF) | flags & mask | rflags::FIXED;
         self.events.nmi_blocked = false;
         if new_cpl > old_cpl {
             self.drop_inner_segments();

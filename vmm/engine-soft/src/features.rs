@@ -288,10 +288,9 @@ impl<'a> GuestDecoder<'a> {
             .collect();
         let dropped = prefixes - shorter.len();
         shorter.extend(bytes[prefixes..].iter().take(MAX_INSTRUCTION));
-        let len = Decoder::new(self.mode.bits(), &shorter, self.features.options)
-            .decode()
-            .len();
-        dropped + len > MAX_INSTRUCTION
+        let shorter = Decoder::new(self.mode.bits(), &shorter, self.features.options).decode();
+        let is_known = !shorter.is_invalid() && dropped + shorter.len() > MAX_INSTRUCTION;
+        prefixes >= MAX_INSTRUCTION || is_known
     }
 
     /// The next instruction.

@@ -2,12 +2,13 @@
 //!
 //! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `lookup`
 //! (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation),
-//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `gate` (call gates).
+//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `gate` (call gates), `debug` (breakpoints).
 
 mod block;
 mod code;
 mod cpi;
 mod cpu;
+mod debug;
 mod deliver;
 mod features;
 mod fetch;

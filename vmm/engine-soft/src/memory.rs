@@ -10,7 +10,8 @@ use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
-use crate::filter::{Baseline, Isa, Mapped, Position};
+use crate::debug::Watched;
+use crate::filter::{Baseline, Isa, LARGE_SHIFT, Mapped, PAGE_SHIFT, Position};
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, Trap, ZERO, attr};
 
@@ -117,13 +118,16 @@ impl Cpu {
 
     /// Let the filter know a page, and the large one that it is a part of.
     fn enter_page(&mut self, place: &Place, page: &Page) {
+        if self.breakpoints.watch(place.linear, PAGE_SHIFT) {
+            return;
+        }
         let at = Mapped {
             linear: place.linear,
             physical: place.physical,
             host: place.host as u64,
             writable: place.writable,
         };
-        if page.large() {
+        if page.large() && !self.breakpoints.watch(place.linear, LARGE_SHIFT) {
             let region = &self.ram.regions()[page.region as usize];
             let offset = (place.physical - region.start) as usize;
             let mut large = at;
@@ -393,6 +397,8 @@ impl Cpu {
         extra: bool,
     ) -> Result<Target, Trap> {
         let write = access == Access::Write;
+        let watched = if write { Watched::Write } else { Watched::Read };
+        self.watch_access(linear, len, watched);
         if let Some(place) = self.known_page(linear, len, write) {
             if self.attached {
                 self.touch_line(&place, access, extra);
@@ -476,7 +482,7 @@ impl Cpu {
     ) -> Option<*mut u8> {
         let intent = if write { Intent::Write } else { Intent::Read };
         let page = self.cached_page(linear, intent)?;
-        if page.host.is_null() {
+        if page.host.is_null() || self.breakpoints.watch(linear, PAGE_SHIFT) {
             return None;
         }
         let place = self.place(&page, linear, len);
@@ -576,6 +582,9 @@ impl Cpu {
         let host = place.host as u64;
         self.filter
             .enter_line(place.linear, host, line, &outcome, position, place.writable);
+        if self.breakpoints.watch(place.linear, PAGE_SHIFT) {
+            self.filter.flush_page(place.linear);
+        }
     }
 
     /// Report a reference to `line` to the attached model, with what hits came to that it has not seen, and apply what it

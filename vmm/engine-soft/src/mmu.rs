@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use nodescope_plugin_api::Privilege;
 use nodescope_x86::Exception;
 use nodescope_x86::bits::{cr0, cr4, efer, page_fault, pte, rflags};
+use nodescope_x86::cpuid::PHYSICAL_BITS;
 
 use crate::cpu::Cpu;
 use crate::op::Trap;
@@ -365,9 +366,6 @@ impl Cpu {
         }
     }
 }
-
-/// MAXPHYADDR of the template (CPUID leaf 0x80000008).
-const PHYSICAL_BITS: u32 = 46;
 
 /// Access rights (SDM vol. 3A §4.6).
 fn allowed(cpu: &Cpu, page: &Page, intent: Intent, user: bool) -> bool {

@@ -2,7 +2,7 @@
 
 use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
 use nodescope_plugin_api::Counters;
-use nodescope_x86::bits::rflags;
+use nodescope_x86::bits::{dr6, rflags};
 use nodescope_x86::state::InterruptShadow;
 use nodescope_x86::{Exception, MpState, Vector};
 
@@ -156,8 +156,19 @@ impl Cpu {
                 until = until.min(next.max(now + 1));
                 waits |= behind_sti && (next <= now || self.platform().interrupt_pending(id, now));
             }
-            let trap_flag = self.rflags & rflags::TF != 0 && shadow != InterruptShadow::MovSs;
-            let instructions = if trap_flag || waits || shadow == InterruptShadow::MovSs {
+            let behind_mov_ss = shadow == InterruptShadow::MovSs;
+            let trap_flag = self.rflags & rflags::TF != 0 && !behind_mov_ss;
+            let breakpoints = self.breakpoints.on_code();
+            if breakpoints {
+                if !behind_mov_ss && let Some(exception) = self.fault_before() {
+                    self.deliver_anew(exception)?;
+                    continue;
+                }
+                // It is for one instruction.
+                self.rflags &= !rflags::RF;
+            }
+            self.forget_breakpoints_met();
+            let instructions = if trap_flag || waits || behind_mov_ss || breakpoints {
                 1
             } else {
                 limit.instructions - self.time.instructions
@@ -167,6 +178,8 @@ impl Cpu {
             let end = self.run_blocks(until - now, instructions, true);
             let stepped = trap_flag && self.retired != before;
             match end {
+                // A repeated instruction goes on without another look for breakpoints.
+                End::Look if breakpoints && self.retired == before => self.rflags |= rflags::RF,
                 End::Look => {}
                 End::Halt => {
                     self.synchronise_clock();
@@ -175,21 +188,26 @@ impl Cpu {
                 End::Trap => {
                     self.synchronise_clock();
                     let exception = self.take_trap()?;
-                    if self.delivered_at == Some(self.time.instructions) {
-                        // The first instruction of a handler raised it: where that has a stack of its own, there is no end.
-                        self.stall += DELIVERY_CYCLES;
-                    }
-                    self.delivered_at = Some(self.time.instructions);
-                    self.deliver_exception(exception)?;
+                    self.deliver_anew(exception)?;
                     continue;
                 }
             }
-            if stepped {
-                // Single-step trap after the instruction (SDM vol. 3B §17.3.1.4).
-                self.debug.dr6 |= 1 << 14;
-                self.deliver_exception(Exception::new(Vector::Debug))?;
+            // Single-step trap after the instruction (SDM vol. 3B §17.3.1.4).
+            if let Some(exception) = self.trap_behind(if stepped { dr6::BS } else { 0 }) {
+                self.synchronise_clock();
+                self.deliver_anew(exception)?;
             }
         }
+    }
+
+    /// Deliver an exception that no other delivery raised; the clock is synchronised.
+    fn deliver_anew(&mut self, exception: Exception) -> Result<(), EngineError> {
+        if self.delivered_at == Some(self.time.instructions) {
+            // The first instruction of a handler raised it: where that has a stack of its own, there is no end.
+            self.stall += DELIVERY_CYCLES;
+        }
+        self.delivered_at = Some(self.time.instructions);
+        self.deliver_exception(exception)
     }
 
     /// Execute whole blocks until a number of cycles has passed, but no more than a number of instructions, for which the last block

@@ -88,6 +88,7 @@ impl SoftVcpu {
             segments: state.segments,
             control: state.control,
             debug: state.debug,
+            breakpoints: Default::default(),
             msrs: state.msrs,
             events: state.events,
             time: state.time,
@@ -252,6 +253,7 @@ impl Vcpu for SoftVcpu {
             state.segments.data[nodescope_x86::state::seg::SS].dpl()
         };
         cpu.forget_translations();
+        cpu.refresh_breakpoints();
         cpu.refresh_mode();
     }
 

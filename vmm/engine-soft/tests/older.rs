@@ -149,7 +149,7 @@ fn reserved_nops_do_nothing() {
 fn an_instruction_has_15_bytes_at_most() {
     let bytes = |prefixes| [vec![0x66; prefixes], vec![0x90]].concat();
     Machine::with_bytes(&bytes(14)).steps(1);
-    let (_, e) = Machine::with_bytes(&[vec![0x66; 12], vec![0x06]].concat()).fault();
+    let (_, e) = Machine::with_bytes(&[vec![0x66; 14], vec![0x06]].concat()).fault();
     assert_eq!(e.vector, Vector::InvalidOpcode);
     for opcode in [0x90, 0x06] {
         let (_, e) = Machine::with_bytes(&[vec![0x66; 15], vec![opcode]].concat()).fault();

@@ -15,7 +15,7 @@
 //!   the kernel uses enhanced IBRS, one MSR write per CPU, instead of retpolines and buffer clearing.
 
 use nodescope_x86::bits::xcr0;
-use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, xsave_size};
+use nodescope_x86::cpuid::{CpuidEntry, CpuidRegister, CpuidTable, PHYSICAL_BITS, xsave_size};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -25,8 +25,6 @@ use CpuidRegister::{Eax, Ebx, Ecx, Edx};
 
 /// Family 6, model 63, stepping 2 (Haswell server) as leaf 1 EAX.
 pub const SIGNATURE: u32 = 0x0003_06f2;
-/// Physical address bits (1 TiB).
-pub const PHYSICAL_BITS: u32 = 40;
 /// Linear address bits.
 pub const LINEAR_BITS: u32 = 48;
 

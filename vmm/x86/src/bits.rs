@@ -66,6 +66,27 @@ pub mod cr4 {
     pub const PKE: u64 = 1 << 22;
 }
 
+/// DR6 bits (SDM vol. 3B, "Debug Status Register (DR6)"); 0 to 3 tell the breakpoints met.
+pub mod dr6 {
+    #![allow(missing_docs)]
+    /// Always read as one.
+    pub const FIXED: u64 = 0xffff_0ff0;
+    /// Those that change.
+    pub const CHANGES: u64 = 0xe00f;
+    pub const BD: u64 = 1 << 13;
+    pub const BS: u64 = 1 << 14;
+}
+
+/// DR7 bits (SDM vol. 3B, "Debug Control Register (DR7)").
+pub mod dr7 {
+    #![allow(missing_docs)]
+    /// Always reads as one.
+    pub const FIXED: u64 = 1 << 10;
+    /// Those that change.
+    pub const CHANGES: u64 = 0xffff_23ff;
+    pub const GD: u64 = 1 << 13;
+}
+
 /// IA32_EFER bits.
 pub mod efer {
     #![allow(missing_docs)]

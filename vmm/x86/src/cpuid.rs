@@ -12,6 +12,9 @@ pub const HYPERVISOR_BASE: u32 = 0x4000_0000;
 /// First extended leaf.
 pub const EXTENDED_BASE: u32 = 0x8000_0000;
 
+/// Physical address bits of every guest, MAXPHYADDR (1 TiB): what CPUID leaf 0x80000008 announces.
+pub const PHYSICAL_BITS: u32 = 40;
+
 /// IA32_ARCH_CAPABILITIES (MSR 0x10a) as every engine reports it where it can: the modelled core leaks nothing, so a
 /// stock kernel needs no mitigation that would disturb what is measured.
 ///

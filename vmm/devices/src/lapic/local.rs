@@ -1,5 +1,6 @@
 //! One local APIC: its registers, priorities and timer.
 
+use nodescope_x86::cpuid::PHYSICAL_BITS;
 use serde::{Deserialize, Serialize};
 
 use super::message::{Destination, Trigger};
@@ -146,7 +147,7 @@ impl LocalApic {
     pub fn set_base(&mut self, value: u64) -> Result<(), MsrFault> {
         const FLAGS: u64 = BASE_BSP | BASE_EXTD | BASE_ENABLE;
         let address = value & !0xfff;
-        if value & 0xfff & !FLAGS != 0 || address >> 46 != 0 {
+        if value & 0xfff & !FLAGS != 0 || address >> PHYSICAL_BITS != 0 {
             return Err(MsrFault);
         }
         let old = self.mode();

@@ -119,8 +119,8 @@ const LOCAL: usize = 0;
 const GLOBAL: usize = 1;
 
 /// log2 of the size of a page, and of a large one.
-const PAGE_SHIFT: u32 = 12;
-const LARGE_SHIFT: u32 = 21;
+pub const PAGE_SHIFT: u32 = 12;
+pub const LARGE_SHIFT: u32 = 21;
 
 impl Default for DataFilter {
     fn default() -> Self {

@@ -14,7 +14,7 @@ mod sets;
 #[cfg(test)]
 mod tests;
 
-pub use data::{DataFilter, Entry, FilterLayout, Mapped};
+pub use data::{DataFilter, Entry, FilterLayout, LARGE_SHIFT, Mapped, PAGE_SHIFT};
 pub use instruction::InstructionFilter;
 pub use isa::{Avx2, Baseline, Isa};
 pub use second::{Known, Modified, SecondLevel, Writes};

@@ -2,12 +2,14 @@
 //! tables: every vector's handler halts, and the test looks at what was pushed.
 
 mod code;
+mod debug;
 mod exceptions;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod opcodes;
 mod paging;
 mod privilege;
+mod tables;
 
 use iced_x86::code_asm::*;
 use machine::*;

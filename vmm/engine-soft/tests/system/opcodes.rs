@@ -95,19 +95,11 @@ fn has_an_older_meaning(bytes: &[u8], i: &Instruction) -> bool {
 /// What raises `#UD` though the processor has it.
 fn raises_invalid_opcode(i: &Instruction, bits: u32) -> bool {
     use Mnemonic::*;
-    let control = (0..i.op_count()).find(|&n| i.op_register(n).is_cr() || i.op_register(n).is_dr());
     match i.mnemonic() {
         Ud0 | Ud1 | Ud2 => true,
         // Not from 32-bit code (SDM vol. 2B).
         Syscall | Sysret | Sysretq => bits != 64,
         Mov if i.op0_register() == iced_x86::Register::CS => true,
-        Mov => control.is_some_and(|n| {
-            let register = i.op_register(n);
-            match register.number() {
-                0 | 2 | 3 | 8 if register.is_cr() => false,
-                number => register.is_cr() && number != 4 || number > 7,
-            }
-        }),
         _ => false,
     }
 }

@@ -2,7 +2,7 @@
 
 use iced_x86::{Mnemonic, OpKind};
 use nodescope_x86::Exception;
-use nodescope_x86::bits::{cr0, cr4, efer};
+use nodescope_x86::bits::{cr0, cr4, dr6, dr7, efer};
 
 use super::tables::selector_operand;
 use super::{attend, privileged};
@@ -177,6 +177,9 @@ fn write_cr4(cpu: &mut Cpu, value: u64) -> Result<(), Trap> {
     if changed & (cr4::PGE | cr4::PAE | cr4::PSE | cr4::SMEP) != 0 {
         cpu.forget_translations();
     }
+    if changed & cr4::DE != 0 {
+        cpu.refresh_breakpoints();
+    }
     cpu.refresh_mode();
     Ok(())
 }
@@ -209,29 +212,46 @@ fn cache_flush(cpu: &mut Cpu, op: &Op) -> Done {
     attend(cpu, op)
 }
 
-fn read_dr(cpu: &mut Cpu, op: &Op) -> Done {
+/// The debug register that an instruction may access: DR4 and DR5 are DR6 and DR7 as long as CR4.DE is clear, and there are no
+/// others (SDM vol. 2B, MOV).
+fn debug_register(cpu: &mut Cpu, number: u8) -> Result<u8, Trap> {
+    if number > 7 {
+        return Err(cpu.raise(Exception::ud()));
+    }
     privileged(cpu)?;
-    let value = match op.src {
-        n @ 0..=3 => cpu.debug.dr[usize::from(n)],
-        4 | 6 => cpu.debug.dr6,
-        _ => cpu.debug.dr7,
+    let extensions = cpu.control.cr4 & cr4::DE != 0;
+    if matches!(number, 4 | 5) && extensions {
+        return Err(cpu.raise(Exception::ud()));
+    }
+    cpu.guard_debug_registers()?;
+    Ok(if matches!(number, 4 | 5) {
+        number + 2
+    } else {
+        number
+    })
+}
+
+fn read_dr(cpu: &mut Cpu, op: &Op) -> Done {
+    let value = match debug_register(cpu, op.src)? {
+        6 => cpu.debug.dr6,
+        7 => cpu.debug.dr7,
+        n => cpu.debug.dr[usize::from(n)],
     };
     set_native(cpu, op.dst, value);
     Ok(Flow::Next)
 }
 
 fn write_dr(cpu: &mut Cpu, op: &Op) -> Done {
-    privileged(cpu)?;
+    let register = debug_register(cpu, op.dst)?;
     let value = native(cpu, op.src);
-    match op.dst {
-        n @ 0..=3 => cpu.debug.dr[usize::from(n)] = value,
-        4 | 6 => cpu.debug.dr6 = value & 0x1_e00f | 0xffff_0ff0 & !(1 << 16) | value & 1 << 16,
-        _ => {
-            if value & 0xff != 0 {
-                return Err(cpu.unsupported("hardware breakpoints (DR7 enables one)"));
-            }
-            cpu.debug.dr7 = value & 0xffff_2bff | 0x400;
-        }
+    if register >= 6 && value >> 32 != 0 {
+        return Err(cpu.raise(Exception::gp(0)));
     }
-    Ok(Flow::Next)
+    match register {
+        6 => cpu.debug.dr6 = value & dr6::CHANGES | dr6::FIXED,
+        7 => cpu.debug.dr7 = value & dr7::CHANGES | dr7::FIXED,
+        n => cpu.debug.dr[usize::from(n)] = value,
+    }
+    cpu.refresh_breakpoints();
+    attend(cpu, op)
 }

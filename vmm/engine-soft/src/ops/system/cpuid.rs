@@ -1,7 +1,7 @@
 //! CPUID: the template's answers, and the guest's tools calling out (`vmm/hypercall`).
 
 use nodescope_engine::{GuestVirtual, Hypercall, MemoryFault};
-use nodescope_x86::bits::cr4;
+use nodescope_x86::bits::{cr4, msr};
 
 use super::attend;
 use crate::cpu::Cpu;
@@ -11,6 +11,20 @@ use crate::op::{Done, Op, Trap};
 
 /// EAX of the magic CPUID (`vmm/hypercall`).
 const HYPERCALL_LEAF: u64 = 0x4e53_4350;
+
+/// Leaf 1 EDX: there is a local APIC.
+const APIC: u32 = 1 << 9;
+/// IA32_APIC_BASE: the local APIC is enabled.
+const APIC_ENABLED: u64 = 1 << 11;
+
+impl Cpu {
+    /// Where IA32_APIC_BASE disables the local APIC, CPUID announces none (SDM vol. 3A §11.4.3).
+    fn local_apic_is_off(&mut self) -> bool {
+        let (id, now) = (self.id, self.now());
+        let base = self.platform().msr_read(id, now, msr::APIC_BASE);
+        base.is_ok_and(|base| base & APIC_ENABLED == 0)
+    }
+}
 
 pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
     let (leaf, subleaf) = (cpu.gpr[0] as u32, cpu.gpr[1] as u32);
@@ -42,6 +56,9 @@ pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
         // OSXSAVE mirrors CR4 (SDM vol. 2A, CPUID leaf 1 ECX bit 27).
         if leaf == 1 {
             e.ecx = e.ecx & !(1 << 27) | u32::from(cpu.control.cr4 & cr4::OSXSAVE != 0) << 27;
+        }
+        if leaf == 1 && cpu.local_apic_is_off() {
+            e.edx &= !APIC;
         }
         (a, b, c, d) = (e.eax, e.ebx, e.ecx, e.edx);
     }

@@ -2,12 +2,16 @@
 
 use nodescope_x86::Exception;
 use nodescope_x86::bits::{cr0, efer, msr};
+use nodescope_x86::cpuid::CpuidRegister::Ecx;
 use nodescope_x86::state::seg;
 
 use super::{attend, privileged};
 use crate::cpu::Cpu;
 use crate::memory::is_canonical;
 use crate::op::{Done, Op};
+
+/// IA32_APIC_BASE: x2APIC mode, reserved where CPUID does not announce it.
+const X2APIC_ENABLED: u64 = 1 << 10;
 
 pub(super) fn rdmsr(cpu: &mut Cpu, op: &Op) -> Done {
     privileged(cpu)?;
@@ -76,6 +80,9 @@ pub(super) fn wrmsr(cpu: &mut Cpu, op: &Op) -> Done {
             | msr::SYSENTER_EIP
     );
     if canonical_only && !is_canonical(value) {
+        return Err(cpu.raise(Exception::gp(0)));
+    }
+    if number == msr::APIC_BASE && value & X2APIC_ENABLED != 0 && !cpu.cpuid.has(1, 0, Ecx, 21) {
         return Err(cpu.raise(Exception::gp(0)));
     }
     let now = cpu.now();

@@ -6,6 +6,7 @@ use nodescope_x86::bits::cr0;
 
 use super::attend;
 use crate::cpu::Cpu;
+use crate::debug::Watched;
 use crate::lower::Lowering;
 use crate::op::{Done, Handler, Op, Trap};
 
@@ -39,7 +40,14 @@ pub(super) fn lower(l: &mut Lowering<'_>) -> Option<Handler> {
     Some(handler)
 }
 
+/// `#GP` where a port may not be used; a breakpoint on the port is met where it may.
 pub fn io_allowed(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
+    check_port(cpu, port, size)?;
+    cpu.watch_access(port.into(), size as usize, Watched::Port);
+    Ok(())
+}
+
+fn check_port(cpu: &mut Cpu, port: u16, size: u32) -> Result<(), Trap> {
     let iopl = (cpu.rflags >> 12 & 3) as u8;
     if cpu.control.cr0 & cr0::PE == 0 || cpu.cpl <= iopl {
         return Ok(());

@@ -136,7 +136,7 @@ fn system_descriptor(
     if selector & 4 != 0 {
         return Err(cpu.raise(Exception::gp(error)));
     }
-    let Some((raw, at)) = cpu.descriptor(selector)? else {
+    let Some((raw, _)) = cpu.descriptor(selector)? else {
         return Err(cpu.raise(Exception::gp(error)));
     };
     let mut s = unpack(selector, raw);
@@ -147,8 +147,10 @@ fn system_descriptor(
         return Err(cpu.raise(Exception::with_error(Vector::SegmentNotPresent, error)));
     }
     if cpu.long_mode() {
-        let high = cpu.as_supervisor(|c| c.load::<u64>(at.wrapping_add(8)))?;
-        s.base |= high << 32;
+        s.base |= cpu.upper_descriptor(selector)? << 32;
+        if !is_canonical(s.base) {
+            return Err(cpu.raise(Exception::gp(error)));
+        }
     }
     Ok(s)
 }
@@ -174,7 +176,9 @@ fn ltr(cpu: &mut Cpu, op: &Op) -> Done {
     if selector & !3 == 0 {
         return Err(cpu.raise(Exception::gp(0)));
     }
-    let mut s = system_descriptor(cpu, selector, [9, 1])?;
+    // Long mode has no 16-bit TSS.
+    let kinds = if cpu.long_mode() { [9, 9] } else { [9, 1] };
+    let mut s = system_descriptor(cpu, selector, kinds)?;
     // Mark the task busy.
     if let Some((raw, at)) = cpu.descriptor(selector)? {
         cpu.as_supervisor(|c| c.store::<u64>(at, raw | 2 << 40))?;

@@ -1,0 +1,175 @@
+//! Hardware breakpoints (SDM vol. 3B chapter 18, "Debug, Branch Profile, TSC…").
+//!
+//! Breakpoints on code are looked for before each instruction, which runs by itself as long as there are any. Those on data cost nothing
+//! elsewhere: their pages are kept out of the filter, so that every access to them goes the slow way and is seen there.
+
+use nodescope_x86::bits::{cr4, dr6, dr7, rflags};
+use nodescope_x86::{Exception, Vector};
+
+use crate::cpu::Cpu;
+use crate::op::Trap;
+
+/// What a breakpoint waits for: the R/W field.
+const EXECUTION: u64 = 0;
+const WRITE: u64 = 1;
+const PORT: u64 = 2;
+
+/// The breakpoints that are enabled, one bit for each address register.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Breakpoints {
+    code: u8,
+    data: u8,
+    ports: u8,
+    /// First bytes of the data watched.
+    first: [u64; 4],
+    /// Lengths of all.
+    len: [u8; 4],
+    /// Those that the running instruction has met.
+    met: u8,
+}
+
+/// An access of an instruction, as breakpoints see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// Data read.
+    Read,
+    /// Data written.
+    Write,
+    /// A port.
+    Port,
+}
+
+/// Numbers of the bits that are set.
+fn numbers(set: u8) -> impl Iterator<Item = usize> {
+    (0..4).filter(move |n| set >> n & 1 != 0)
+}
+
+impl Breakpoints {
+    fn new(address: [u64; 4], control: u64, debugging_extensions: bool) -> Self {
+        let mut b = Self::default();
+        for (n, address) in address.into_iter().enumerate() {
+            if control >> (2 * n) & 3 == 0 {
+                continue;
+            }
+            // Lengths of 1, 2, 8 and 4 bytes; addresses are aligned to them.
+            let len = [1, 2, 8, 4][(control >> (18 + 4 * n) & 3) as usize];
+            b.len[n] = len;
+            b.first[n] = address & !u64::from(len - 1);
+            match control >> (16 + 4 * n) & 3 {
+                EXECUTION => {
+                    b.code |= 1 << n;
+                    b.first[n] = address;
+                }
+                PORT if debugging_extensions => b.ports |= 1 << n,
+                // Undefined.
+                PORT => {}
+                _ => b.data |= 1 << n,
+            }
+        }
+        b
+    }
+
+    /// Whether any waits for code.
+    pub fn on_code(&self) -> bool {
+        self.code != 0
+    }
+
+    /// Those that wait for code at an address.
+    fn at(&self, linear: u64) -> u8 {
+        let here = numbers(self.code).filter(|&n| self.first[n] == linear);
+        here.fold(0, |all, n| all | 1 << n)
+    }
+
+    /// Whether data is watched in a part of memory: of so many bytes, a power of two.
+    #[inline(always)]
+    pub fn watch(&self, linear: u64, shift: u32) -> bool {
+        self.data != 0 && self.watch_slow(linear, shift)
+    }
+
+    #[cold]
+    fn watch_slow(&self, linear: u64, shift: u32) -> bool {
+        numbers(self.data).any(|n| self.first[n] >> shift == linear >> shift)
+    }
+}
+
+impl Cpu {
+    /// Take notice of the debug registers: call it after every change of one of them, or of CR4.DE.
+    pub fn refresh_breakpoints(&mut self) {
+        let extensions = self.control.cr4 & cr4::DE != 0;
+        let new = Breakpoints::new(self.debug.dr, self.debug.dr7, extensions);
+        if (new.data | self.breakpoints.data) != 0 && new != self.breakpoints {
+            // The pages that are watched now may be known, and those that were watched may be known again.
+            self.filter.flush();
+        }
+        self.breakpoints = new;
+    }
+
+    /// An access to data that may be watched: a trap follows the instruction.
+    #[inline(always)]
+    pub fn watch_access(&mut self, linear: u64, len: usize, access: Watched) {
+        let b = &self.breakpoints;
+        if (b.data | b.ports) != 0 {
+            self.watch_access_slow(linear, len, access);
+        }
+    }
+
+    #[cold]
+    fn watch_access_slow(&mut self, linear: u64, len: usize, access: Watched) {
+        let b = &self.breakpoints;
+        let set = if access == Watched::Port {
+            b.ports
+        } else {
+            b.data
+        };
+        let met = numbers(set).filter(|&n| {
+            let kind = self.debug.dr7 >> (16 + 4 * n) & 3;
+            let waits = access != Watched::Read || kind != WRITE;
+            let end = linear.wrapping_add(len as u64 - 1);
+            let last = b.first[n] + u64::from(b.len[n] - 1);
+            waits && linear <= last && b.first[n] <= end
+        });
+        let met = met.fold(0, |all, n| all | 1 << n);
+        if met != 0 {
+            self.breakpoints.met |= met;
+            // The run loop must look.
+            self.touched_platform = true;
+            self.end_block();
+        }
+    }
+
+    /// What accesses beside those of instructions have met does not count.
+    pub fn forget_breakpoints_met(&mut self) {
+        self.breakpoints.met = 0;
+    }
+
+    /// The trap that follows an instruction, for these bits of DR6 and the breakpoints that it has met.
+    pub fn trap_behind(&mut self, because: u64) -> Option<Exception> {
+        let met = u64::from(std::mem::take(&mut self.breakpoints.met)) | because;
+        (met != 0).then(|| {
+            self.debug.dr6 |= met;
+            Exception::new(Vector::Debug)
+        })
+    }
+
+    /// The fault before the instruction at the instruction pointer, if it has a breakpoint and is not resumed.
+    pub fn fault_before(&mut self) -> Option<Exception> {
+        if self.rflags & rflags::RF != 0 {
+            return None;
+        }
+        let ip = self.gpr[crate::op::RIP as usize];
+        let met = self.breakpoints.at(self.code_linear(ip));
+        (met != 0).then(|| {
+            self.debug.dr6 |= u64::from(met);
+            Exception::new(Vector::Debug)
+        })
+    }
+
+    /// `#DB` where a debugger guards the debug registers against access.
+    pub fn guard_debug_registers(&mut self) -> Result<(), Trap> {
+        if self.debug.dr7 & dr7::GD == 0 {
+            return Ok(());
+        }
+        self.debug.dr6 |= dr6::BD;
+        Err(self.raise(Exception::new(Vector::Debug)))
+    }
+}

@@ -1,0 +1,284 @@
+//! Debug registers, and what breakpoints do.
+
+use iced_x86::code_asm::*;
+use nodescope_engine::{Exit, Limit, Vcpu};
+use nodescope_plugin_api::FilterGeometry;
+
+use crate::machine::*;
+use crate::*;
+
+const DEBUGGING_EXTENSIONS: u64 = 8;
+/// Nothing met.
+const QUIET: u64 = 0xffff_0ff0;
+const RESUME: u64 = 1 << 16;
+
+/// DR7 with one breakpoint, number `n`, that waits for `kind` with a length field.
+fn enable(n: u32, kind: u64, len: u64) -> u64 {
+    0x400 | 2 << (2 * n) | (len << 2 | kind) << (16 + 4 * n)
+}
+
+const EXECUTION: u64 = 0;
+const WRITE: u64 = 1;
+const PORT: u64 = 2;
+const ACCESS: u64 = 3;
+/// Length fields.
+const BYTE: u64 = 0;
+const WORD: u64 = 1;
+const EIGHT: u64 = 2;
+const FOUR: u64 = 3;
+
+impl System {
+    fn breakpoint(mut self, n: u32, at: u64, kind: u64, len: u64) -> Self {
+        self.m.state.debug.dr[n as usize] = at;
+        self.m.state.debug.dr7 |= enable(n, kind, len);
+        self
+    }
+
+    /// The vector of the handler that halts, the instruction pointer that it returns to, and DR6.
+    fn trapped(&mut self) -> (u8, u64, u64) {
+        let vector = self.handled();
+        (vector, self.frame(false).1.rip, self.m.state.debug.dr6)
+    }
+}
+
+#[test]
+fn debug_registers_read_back_what_they_can_hold() {
+    let mut s = System::new(|a| {
+        a.mov(dr0, rax).unwrap();
+        a.mov(dr6, rbx).unwrap();
+        a.mov(dr7, rbp).unwrap();
+        a.mov(rcx, dr0).unwrap();
+        a.mov(rdx, dr6).unwrap();
+        a.mov(rsi, dr7).unwrap();
+        // The older names.
+        a.mov(rdi, dr4).unwrap();
+        a.mov(r8, dr5).unwrap();
+        a.hlt().unwrap();
+    })
+    .set(RAX, 0x1234_5678_9abc_def0)
+    .set(RBX, 0xffff_ffff & !QUIET)
+    .set(RBP, 0xffff_ffff & !(1 << 13));
+    assert_eq!(s.run(), Exit::Halted);
+    assert_eq!(s.m.reg(RCX), 0x1234_5678_9abc_def0);
+    assert_eq!(s.m.reg(RDX), QUIET | 0xe00f);
+    assert_eq!(s.m.reg(RSI), 0xffff_07ff);
+    assert_eq!((s.m.reg(RDI), s.m.reg(8)), (s.m.reg(RDX), s.m.reg(RSI)));
+}
+
+#[test]
+fn debug_registers_that_are_not_there_fault() {
+    type Code = fn(&mut CodeAssembler);
+    let cases: [(Code, u64, u8); 5] = [
+        (|a| a.mov(rax, dr4).unwrap(), DEBUGGING_EXTENSIONS, 6),
+        (|a| a.mov(dr5, rax).unwrap(), DEBUGGING_EXTENSIONS, 6),
+        (|a| a.mov(rax, dr8).unwrap(), 0, 6),
+        // Upper halves of DR6 and DR7 are reserved.
+        (|a| a.mov(dr6, rbx).unwrap(), 0, 13),
+        (|a| a.mov(dr7, rbx).unwrap(), 0, 13),
+    ];
+    for (code, extensions, vector) in cases {
+        let mut s = System::new(code).set(RBX, 1 << 32);
+        s.m.state.control.cr4 |= extensions;
+        assert_eq!(s.handled(), vector);
+    }
+    let mut s = System::new(|a| a.mov(rax, dr7).unwrap()).user();
+    assert_eq!(s.handled(), 13);
+}
+
+#[test]
+fn guarded_debug_registers_trap_their_access() {
+    let mut s = System::new(|a| a.mov(dr0, rax).unwrap()).set(RAX, 5);
+    s.m.state.debug.dr7 |= 1 << 13;
+    assert_eq!(s.trapped(), (1, CODE, QUIET | 1 << 13));
+    // The handler may use them.
+    assert_eq!(s.m.state.debug.dr7, 0x400);
+    assert_eq!(s.m.state.debug.dr[0], 0);
+}
+
+#[test]
+fn a_breakpoint_is_met_by_the_accesses_that_it_waits_for() {
+    type Code = fn(&mut CodeAssembler);
+    let store: Code = |a| a.mov(qword_ptr(rbx), rax).unwrap();
+    let load: Code = |a| a.mov(rax, qword_ptr(rbx)).unwrap();
+    let add: Code = |a| a.add(qword_ptr(rbx), rax).unwrap();
+    let vector: Code = |a| a.movups(xmmword_ptr(rbx), xmm1).unwrap();
+    for (code, kind, len, at, met) in [
+        (store, WRITE, EIGHT, DATA, true),
+        (store, WRITE, BYTE, DATA + 7, true),
+        (store, WRITE, BYTE, DATA + 8, false),
+        (store, WRITE, BYTE, DATA - 1, false),
+        (store, ACCESS, FOUR, DATA + 4, true),
+        (load, ACCESS, WORD, DATA + 6, true),
+        (load, WRITE, EIGHT, DATA, false),
+        (add, WRITE, FOUR, DATA, true),
+        (add, ACCESS, FOUR, DATA, true),
+        (vector, WRITE, BYTE, DATA + 15, true),
+        (vector, WRITE, BYTE, DATA + 16, false),
+        // Aligned to the length.
+        (store, WRITE, EIGHT, DATA + 13, false),
+        (store, WRITE, EIGHT, DATA + 5, true),
+    ] {
+        for attached in [false, true] {
+            let mut s = System::new(|a| {
+                code(a);
+                a.nop().unwrap();
+                a.hlt().unwrap();
+            })
+            .set(RBX, DATA)
+            .breakpoint(2, at, kind, len);
+            s.m.state.control.cr4 |= 0x600;
+            if attached {
+                attach(&mut s);
+            }
+            if met {
+                assert_eq!(s.trapped(), (1, CODE + 3, QUIET | 4));
+            } else {
+                assert_eq!(s.run(), Exit::Halted);
+                assert_eq!(s.m.state.debug.dr6, QUIET);
+            }
+        }
+    }
+}
+
+fn attach(s: &mut System) {
+    s.m.vcpu.attach(Some(FilterGeometry {
+        line_shift: 6,
+        data_slots: 6,
+        instruction_slots: 6,
+        data_ways: 1,
+        instruction_ways: 1,
+    }));
+}
+
+/// A loop runs as translated code, next to the data watched and over it, and traps at the access that meets the breakpoint.
+#[test]
+fn breakpoints_on_data_hold_in_translated_code() {
+    for attached in [false, true] {
+        let mut s = System::new(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(qword_ptr(rbx), rcx).unwrap();
+            a.add(rbx, 8).unwrap();
+            a.dec(rcx).unwrap();
+            a.jne(again).unwrap();
+            a.hlt().unwrap();
+        })
+        .set(RBX, DATA)
+        .set(RCX, 4096)
+        .breakpoint(0, DATA + 8 * 3000 + 4, WRITE, FOUR);
+        if attached {
+            attach(&mut s);
+        }
+        s.m.vcpu.restore(&s.m.state);
+        let limit = Limit::instructions(s.m.state.time.instructions + 20_000);
+        assert_eq!(s.m.vcpu.run(&mut s.m.ports, limit).unwrap(), Exit::Halted);
+        s.m.state = s.m.vcpu.save();
+        let (_, frame) = s.frame(false);
+        assert_eq!(frame.rip, CODE + 3);
+        assert_eq!(s.m.reg(RBX), DATA + 8 * 3000);
+        assert_eq!(s.m.state.debug.dr6, QUIET | 1);
+        assert!(s.m.vcpu.activity().entries > 0, "it was not translated");
+    }
+}
+
+#[test]
+fn a_repeated_instruction_traps_after_the_element() {
+    let mut s = System::new(|a| {
+        a.rep().stosb().unwrap();
+        a.hlt().unwrap();
+    })
+    .set(RAX, 0x5a)
+    .set(RCX, 64)
+    .set(RDI, DATA)
+    .breakpoint(1, DATA + 20, WRITE, BYTE);
+    assert_eq!(s.trapped(), (1, CODE, QUIET | 2));
+    assert_eq!((s.m.reg(RCX), s.m.reg(RDI)), (43, DATA + 21));
+    // It goes on from there.
+    s.m.state.general.rip = CODE;
+    s.m.state.debug.dr6 = QUIET;
+    s.m.state.events = Default::default();
+    assert_eq!(s.run(), Exit::Halted);
+    assert_eq!((s.m.reg(RCX), s.m.state.debug.dr6), (0, QUIET));
+}
+
+#[test]
+fn a_breakpoint_on_code_faults_before_the_instruction_once() {
+    let mut s = System::new(|a| {
+        a.inc(eax).unwrap();
+        a.inc(eax).unwrap();
+        a.inc(eax).unwrap();
+        a.hlt().unwrap();
+    })
+    .user()
+    .breakpoint(3, CODE + 2, EXECUTION, BYTE);
+    // The handler returns with the resume flag set, as debuggers' do.
+    let handler = [0x80, 0x4c, 0x24, 0x12, 0x01, 0x48, 0xcf];
+    assert!(s.m.ram.write(HANDLERS + 16, &handler));
+    assert_eq!(s.handled(), 13, "HLT in user mode");
+    assert_eq!((s.m.reg(RAX), s.m.state.debug.dr6), (3, QUIET | 8));
+    assert_eq!(s.m.state.general.rflags & RESUME, 0);
+
+    let mut s = System::new(|a| a.inc(eax).unwrap()).breakpoint(0, CODE, EXECUTION, BYTE);
+    assert_eq!(s.trapped(), (1, CODE, QUIET | 1));
+    assert_eq!(s.m.reg(RAX), 0);
+    // The handler decides whether to resume.
+    assert_eq!(s.frame(false).1.flags & RESUME, 0);
+}
+
+#[test]
+fn a_handler_with_a_breakpoint_of_its_own_does_not_stop_the_clock() {
+    let mut s = System::new(|a| a.nop().unwrap()).breakpoint(0, HANDLERS + 16, EXECUTION, BYTE);
+    // On a stack of its own.
+    let gate = s.get(IDT + 16);
+    s.put(IDT + 16, gate | 1 << 32);
+    s = s.breakpoint(1, CODE, EXECUTION, BYTE);
+    s.m.vcpu.restore(&s.m.state);
+    let end = s.m.vcpu.cycles() + 10_000;
+    let exit = s.m.vcpu.run(&mut s.m.ports, Limit::cycles(end));
+    assert_eq!(exit.unwrap(), Exit::Limit);
+    assert!(s.m.vcpu.cycles() >= end);
+}
+
+#[test]
+fn breakpoints_on_ports_need_the_debugging_extensions() {
+    for (extensions, met) in [(DEBUGGING_EXTENSIONS, true), (0, false)] {
+        let mut s = System::new(|a| {
+            a.out(0x80, al).unwrap();
+            a.hlt().unwrap();
+        })
+        .breakpoint(0, 0x80, PORT, BYTE);
+        s.m.state.control.cr4 |= extensions;
+        if met {
+            assert_eq!(s.trapped(), (1, CODE + 2, QUIET | 1));
+        } else {
+            assert_eq!(s.run(), Exit::Halted);
+        }
+        assert_eq!(s.m.ports.written.len(), 1);
+    }
+}
+
+/// A window over a program with a breakpoint counts what one without counts.
+#[test]
+fn a_breakpoint_that_is_not_met_changes_no_count() {
+    let run = |watched: bool| {
+        let mut s = System::new(|a| {
+            let mut again = a.create_label();
+            a.set_label(&mut again).unwrap();
+            a.mov(rax, qword_ptr(rbx)).unwrap();
+            a.add(qword_ptr(rbx + 64), rax).unwrap();
+            a.dec(rcx).unwrap();
+            a.jne(again).unwrap();
+            a.hlt().unwrap();
+        })
+        .set(RBX, DATA)
+        .set(RCX, 200);
+        if watched {
+            s = s.breakpoint(0, DATA + 8, WRITE, EIGHT);
+        }
+        attach(&mut s);
+        assert_eq!(s.run(), Exit::Halted);
+        s.m.vcpu.flush_counters(&mut s.m.ports);
+        (s.m.state.general, s.m.state.time, s.m.ports.accounts)
+    };
+    assert_eq!(run(false), run(true));
+}
