@@ -23,6 +23,7 @@ mod native;
 mod op;
 mod ops;
 mod run;
+mod split;
 mod turn;
 pub mod vcpu;
 

@@ -201,6 +201,11 @@ impl Cpu {
 
     /// Read bytes at a linear address, split at pages and lines.
     pub fn read_bytes(&mut self, linear: u64, buf: &mut [u8]) -> Result<(), Trap> {
+        if let Some(split) = self.split(linear, buf.len(), false) {
+            // SAFETY: it was just asked for.
+            unsafe { split.read(buf) };
+            return Ok(());
+        }
         // All pages are translated before anything is read: reading a device may have effects.
         self.check_span(linear, buf.len(), Intent::Read)?;
         let mut at = 0;
@@ -225,6 +230,11 @@ impl Cpu {
 
     /// Write bytes at a linear address, split at pages and lines; nothing is written where any page faults.
     pub fn write_bytes(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Trap> {
+        if let Some(split) = self.split(linear, bytes.len(), true) {
+            // SAFETY: it was just asked for.
+            unsafe { split.write(bytes) };
+            return Ok(());
+        }
         self.check_span(linear, bytes.len(), Intent::Write)?;
         let mut at = 0;
         for_each_piece(self.filter.shift(), linear, bytes.len(), |piece, len| {
@@ -294,7 +304,14 @@ impl Cpu {
     #[inline(never)]
     fn write_span_slow(&mut self, linear: u64, len: usize) -> Result<*mut u8, Trap> {
         // As in translated code, the page tables are not asked where the filter knows the page to be writable.
-        if len > self.filter.room(linear) || self.known_page(linear, len, true).is_none() {
+        let known = if len > self.filter.room(linear) {
+            self.attached
+                && (self.native.served(linear, len, true).is_some()
+                    || self.split_is_known(linear, len, true))
+        } else {
+            self.known_page(linear, len, true).is_some()
+        };
+        if !known {
             self.probe_write(linear, len)?;
         }
         Ok(self.scratch.0.as_mut_ptr())
@@ -562,6 +579,21 @@ impl Cpu {
         {
             self.refer(Baseline, place, access);
         }
+    }
+
+    /// Report an access within one line that the filter does not permit, where it knows the page: the host address. None, and nothing
+    /// done, elsewhere.
+    #[inline(always)]
+    pub fn refer_known(
+        &mut self,
+        isa: impl Isa,
+        linear: u64,
+        len: usize,
+        access: Access,
+    ) -> Option<*mut u8> {
+        let place = self.known_page(linear, len, access == Access::Write)?;
+        self.refer(isa, &place, access);
+        Some(place.host)
     }
 
     /// Report an access that the filter does not permit.

@@ -51,6 +51,8 @@ pub const CODE_PHYSICAL: u64 = 0x1_8000;
 pub const WINDOW_PHYSICAL: u64 = 0x2_0000;
 /// The data pages again, as they are at first; in guests that have large pages, other memory.
 pub const WINDOW_ALIAS: u64 = WINDOW + 0x10_0000;
+/// The same pages in the opposite order, so that no page has its neighbour's memory beside its own.
+pub const WINDOW_REVERSED: u64 = WINDOW + 0x18_0000;
 const DEVICE_PHYSICAL: u64 = 0xd000_0000;
 /// Other memory for a page of code or data lies behind the four pages.
 const OTHER: u64 = 0x4000;
@@ -127,6 +129,11 @@ impl Image {
             let bits = P | U | NX | write | if k == 1 { 0 } else { A | D };
             entries[4 + k as usize] = map(WINDOW + k * PAGE, (WINDOW_PHYSICAL + k * PAGE) | bits);
             map(WINDOW_ALIAS + k * PAGE, (WINDOW_PHYSICAL + k * PAGE) | bits);
+            let last = WINDOW_LEN as u64 / PAGE - 1;
+            map(
+                WINDOW_REVERSED + (last - k) * PAGE,
+                (WINDOW_PHYSICAL + k * PAGE) | bits,
+            );
         }
         map(DEVICE, DEVICE_PHYSICAL | P | W | U | NX);
         assert!(tables.end() <= IDT);

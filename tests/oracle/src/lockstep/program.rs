@@ -4,7 +4,7 @@ use iced_x86::{Encoder, Instruction, InstructionInfoFactory, OpKind, Register};
 
 use super::guest::{
     ALIAS, CODE_AS_DATA, CODE_LEN, COMPATIBLE_CS, DEVICE, KERNEL_SPARE, STRIDE, USER_CS,
-    WINDOW_ALIAS,
+    WINDOW_ALIAS, WINDOW_REVERSED,
 };
 use crate::catalogue::Group;
 use crate::generate::Generator;
@@ -38,6 +38,8 @@ pub struct Writer {
     pub strings: bool,
     /// Programs use whole vector registers, and clear their upper halves, often.
     pub widths: bool,
+    /// Programs load and store often where operands lie in two lines, or two pages.
+    pub splits: bool,
     /// The guest has large pages.
     pub large: bool,
 }
@@ -54,6 +56,7 @@ impl Default for Writer {
             changes_mode: false,
             strings: false,
             widths: false,
+            splits: false,
             large: false,
         }
     }
@@ -194,6 +197,11 @@ fn form(
     code.extend(prefix);
     code.push(0x40 | wide | register >> 3 << 2 | index.unwrap_or(0) >> 3 << 1 | base >> 3);
     code.extend(opcode);
+    operand(code, register, base, index, displacement);
+}
+
+/// ModRM and what belongs to it: a register, and a base, perhaps an index, and a displacement of four bytes.
+fn operand(code: &mut Vec<u8>, register: u8, base: u8, index: Option<u8>, displacement: i32) {
     let register = (register & 7) << 3;
     if index.is_some() || base & 7 == 4 {
         let scale = if index.is_some() { 0 } else { 0xc0 };
@@ -273,6 +281,77 @@ fn stride(code: &mut Vec<u8>, r: &mut Random) {
     }
 }
 
+/// A short loop over two arrays whose elements often lie in two lines, and now and then in two pages, one of which may be missing, may not
+/// be written, or may lie elsewhere than behind the other.
+fn splits(code: &mut Vec<u8>, r: &mut Random) {
+    // RBX and RSI, or two that the translator keeps in memory.
+    let bases = r.pick(&[[3_u8, 6], [12, 13], [7, 9]]);
+    for base in bases {
+        let pages = r.pick(&[
+            WINDOW,
+            WINDOW,
+            WINDOW_REVERSED,
+            WINDOW_REVERSED,
+            WINDOW_ALIAS,
+        ]);
+        // The last two pages of those in the opposite order may be written.
+        let (page, within) = match r.below(3) {
+            0 => (2, r.pick(&[0xfc8, 0xfe8, 0xff0, 0xffc])),
+            _ => (
+                r.below(4),
+                r.pick(&[0x10, 0x30, 0x3c, 0x7f0, 0xf30, 0xfb0, 0xfe8, 0xff0]),
+            ),
+        };
+        let at = pages + page * PAGE + within + r.pick(&[0, 0, 0, 1, 4, 7]);
+        load(code, base.into(), at);
+    }
+    let count = r.pick(&[0_u8, 1, 2, 10]);
+    load(code, count.into(), 1 + r.below(30));
+    // PUSH and POP split as well.
+    if r.chance(200) {
+        load(
+            code,
+            4,
+            WINDOW + r.below(4) * PAGE + r.pick(&[0x44, 0x84, 0xffc, 0x1004]),
+        );
+        code.extend([0x50 | r.next() as u8 & 7, 0x58 | r.pick(&[0, 1, 2, 3])]);
+    }
+    let top = code.len();
+    for _ in 0..1 + r.below(4) {
+        let base = r.pick(&bases);
+        let displacement = r.pick(&[0, 0, 0x20, 0x40, -0x10, 0x3f, 0x200]);
+        // Of the register YMM1: VMOVUPS either way, VADDPD and VMULPS with YMM1 again, which may be much alike.
+        let wide: [(u8, u8); 4] = [(0xfc, 0x10), (0xfc, 0x11), (0xf5, 0x58), (0xf4, 0x59)];
+        let vector = |code: &mut Vec<u8>, (last, opcode): (u8, u8)| {
+            // VEX of three bytes, for a base of any number.
+            code.extend([0xc4, 0xc1 | (!base >> 3 & 1) << 5, last & 0x7f, opcode]);
+            operand(code, 1, base, None, displacement);
+        };
+        match r.below(8) {
+            0..=2 => vector(code, r.pick(&wide)),
+            // y[i] += a * x[i]
+            3 | 4 => {
+                for form in [wide[0], wide[2], wide[1]] {
+                    vector(code, form);
+                }
+            }
+            5 => {
+                let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
+                    form(code, (prefix, 0, opcode), 1, base, None, displacement);
+                };
+                pair(code, operand, r);
+            }
+            _ => field(code, base, None, displacement, r),
+        }
+    }
+    for base in bases {
+        let step: u32 = r.pick(&[0, 0, 0, 8, 32, 32, 48, 0x40, 0xff0]);
+        code.extend([0x48 | base >> 3, 0x81, 0xc0 | base & 7]);
+        code.extend(step.to_le_bytes());
+    }
+    turn(code, top, count, r);
+}
+
 /// Jump back to what begins at `top`, by flags of all kinds, mostly of this register; with a count often few times.
 fn turn(code: &mut Vec<u8>, top: usize, register: u8, r: &mut Random) {
     let (x, n) = (register >> 3, register & 7);
@@ -339,8 +418,9 @@ pub fn noise(r: &mut Random) -> Vec<u8> {
     code
 }
 
-/// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever.
-pub fn walk(r: &mut Random) -> Vec<u8> {
+/// Loads and stores of all sizes at addresses of the data pages that follow no order, or one after the other, for ever. `splits`: pages
+/// that follow each other may lie in the opposite order in memory, and operands lie across their ends often.
+pub fn walk(splits: bool, r: &mut Random) -> Vec<u8> {
     let mut code = Vec::new();
     for _ in 0..4 + r.below(12) {
         // RBX is the next of a stream, or what RAX makes at random.
@@ -371,8 +451,9 @@ pub fn walk(r: &mut Random) -> Vec<u8> {
                 &[0xc5, 0xfc, 0x11, 0x8b],
                 &[0x48, 0x01, 0x8b],
             ]);
-            let pages = r.pick(&[WINDOW, WINDOW, WINDOW, WINDOW_ALIAS]);
-            let at = pages as u32 + r.pick(&[0, 0, 8, 40]);
+            let third = if splits { WINDOW_REVERSED } else { WINDOW };
+            let pages = r.pick(&[WINDOW, WINDOW, third, WINDOW_ALIAS]);
+            let at = pages as u32 + r.pick(&[0, 0, 8, if splits { 0xff0 } else { 40 }]);
             match r.below(4) {
                 0 => {
                     let operand = |code: &mut Vec<u8>, prefix: &[u8], opcode: &[u8]| {
@@ -494,6 +575,10 @@ impl Writer {
             }
             if self.widths && r.chance(200) {
                 widths(&mut code, r);
+                continue;
+            }
+            if self.splits && r.chance(300) {
+                splits(&mut code, r);
                 continue;
             }
             match r.below(40) {

@@ -279,6 +279,8 @@ struct Pair {
     time_passes: bool,
     /// See [`Writer::strings`].
     strings: bool,
+    /// See [`Writer::splits`]. Other seeds mean what they meant before there were any.
+    splits: bool,
     /// The guest has large pages. Other seeds mean what they meant before there were any.
     large: bool,
     /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
@@ -345,6 +347,7 @@ impl Pair {
             time_passes: cpi >= 1 << 15,
             strings: seed.is_multiple_of(5),
             large: seed % 4 == 3,
+            splits: seed % 11 < 3 && Group::Avx.missing().is_empty(),
             turns: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             turn: 0,
             configuration: format!(
@@ -377,11 +380,12 @@ impl Pair {
             writer.changes_mode = self.kind == Kind::Node;
             writer.strings = self.strings;
             writer.large = self.large;
+            writer.splits = self.splits;
             writer.widths = self.turns.is_some() && Group::Avx.missing().is_empty();
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
             let code = match self.kind {
-                Kind::Caches if walks => walk(r),
+                Kind::Caches if walks => walk(self.splits, r),
                 Kind::Blocks | Kind::Caches => writer.blocks(r),
                 Kind::Bytes => writer.bytes(r),
                 Kind::Noise => noise(r),

@@ -150,6 +150,10 @@ impl DataFilter {
     /// Offsets of user's and the kernel's lines of 64 bytes from the first entry, in bytes.
     pub const LINES: [usize; 2] = [FIRST_LINE << ENTRY_SHIFT, (FIRST_LINE + 1) << ENTRY_SHIFT];
 
+    /// Offset of the mask by which the address of a line of 64 bytes becomes the offset of its entry among those of
+    /// [`DataFilter::LINES`].
+    pub const MASK: usize = std::mem::offset_of!(Self, mask);
+
     /// Offsets of user's and the kernel's pages from the first entry, in bytes.
     pub const PAGES: [usize; 2] = [0, PAGES << ENTRY_SHIFT];
     /// An address shifted right by so much, and masked, is the offset of its page's entry among those of a privilege.
@@ -608,6 +612,35 @@ impl DataFilter {
         }
     }
 
+    /// The host address of an access of `len` bytes within the most recently used line of its set, if that permits the access.
+    #[inline(always)]
+    pub fn hits(&self, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
+        let entry = self.entry(linear);
+        let tag = if write { entry.write } else { entry.read };
+        let offset = self.hit(tag, linear, len)?;
+        Some((entry.host + offset) as *mut u8)
+    }
+
+    /// The lane of the line of an address, if whole sets are kept and that line permits the access.
+    #[inline]
+    pub fn lane(&self, linear: u64, write: bool) -> Option<usize> {
+        if !self.second.sets.kept() {
+            return None;
+        }
+        let wanted = SecondLevel::tag(self.tag(linear), self.privilege);
+        let lanes = self.second.sets.lanes(self.second.sets.set(linear));
+        let lane = lanes.start
+            + self.second.known[lanes]
+                .iter()
+                .position(|known| known.tag == wanted)?;
+        let permitted = match self.second.known[lane].writes() {
+            Writes::Pass => true,
+            Writes::Exclusive => !write || self.second.modified.has_room(),
+            Writes::Forbidden => !write,
+        };
+        permitted.then_some(lane)
+    }
+
     /// Serve an access of `len` bytes that missed its set's most recent line by another line of the set, which becomes the
     /// most recent. As translated code does in [`crate::native`]. The host address.
     #[inline]
@@ -617,19 +650,12 @@ impl DataFilter {
         }
         let (slot, privilege) = (self.slot(linear), self.privilege);
         let tag = self.tag(linear);
-        let wanted = SecondLevel::tag(tag, privilege);
-        let lanes = self.second.sets.lanes(self.second.sets.set(linear));
-        let lane = lanes.start
-            + self.second.known[lanes]
-                .iter()
-                .position(|known| known.tag == wanted)?;
+        let lane = self.lane(linear, write)?;
         let known = self.second.known[lane];
         let (host, mut writes) = (known.host, known.writes());
         if write && writes != Writes::Pass {
-            let line = self.second.sets.lines[lane];
-            if writes != Writes::Exclusive || !self.second.modified.note(line) {
-                return None;
-            }
+            let noted = self.second.modified.note(self.second.sets.lines[lane]);
+            debug_assert!(noted, "there was room");
             writes = Writes::Pass;
             self.second.set_writes(lane, writes);
         }

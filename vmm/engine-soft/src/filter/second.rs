@@ -124,6 +124,12 @@ impl Modified {
         &self.lines[..count]
     }
 
+    /// Whether there is room for one more.
+    #[inline]
+    pub fn has_room(&self) -> bool {
+        (self.count as usize) < Self::ROOM
+    }
+
     /// Whether the line found room.
     #[inline]
     pub fn note(&mut self, line: u64) -> bool {

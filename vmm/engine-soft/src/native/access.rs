@@ -1,5 +1,5 @@
 //! Look-ups that missed are made good: the routine that translated code calls, and the function that it leads to. Every miss of a
-//! model's first level comes this way.
+//! model's first level comes this way, but for those of accesses that lie in two lines ([`super::split`]).
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -17,6 +17,18 @@ use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 /// then, or zero. It saves only what a function may change, and leaves the vector registers live.
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
+    if avx && bmi {
+        call_out(a, host, &[short_access, access_avx2])
+    } else {
+        call_out(a, host, &[access])
+    }
+}
+
+/// What a routine calls.
+pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
+
+/// A routine that calls a function, and the next one if that answers with null.
+pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     let start = a.here();
     for (n, host) in changed_registers() {
         a.store(gpr(n), host);
@@ -25,19 +37,22 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     a.ri(Code::Sub_rm64_imm8, RSP, 8);
     let described = MemoryOperand::with_base(RSP);
     a.mr(Code::Mov_rm32_r32, described, Register::ECX);
-    let call = |a: &mut Assembler, function: *const ()| {
-        a.copy(RDI, CPU);
-        a.rm(Code::Mov_r32_rm32, Register::ESI, described);
-        a.constant(RAX, function as u64);
-        a.r(Code::Call_rm64, RAX);
-    };
-    let long = if avx && bmi {
-        self::access_avx2 as *const ()
-    } else {
-        self::access as *const ()
+    let call = |a: &mut Assembler| {
+        let answered = a.label();
+        for (n, function) in functions.iter().enumerate() {
+            a.copy(RDI, CPU);
+            a.rm(Code::Mov_r32_rm32, Register::ESI, described);
+            a.constant(RAX, *function as *const () as u64);
+            a.r(Code::Call_rm64, RAX);
+            if n + 1 < functions.len() {
+                a.rr(Code::Test_rm64_r64, RAX, RAX);
+                a.jcc(cc::NE, answered);
+            }
+        }
+        a.bind(answered);
     };
     let done = a.label();
-    if avx {
+    if host.avx {
         // MXCSR is the host's before any function is called: the compiler takes it for that, and models may compute with floating-point
         // numbers.
         let no_vectors = a.label();
@@ -49,14 +64,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
         let with_vectors = |a: &mut Assembler, wide: bool| {
             store_vectors(a, wide);
             save_mxcsr(a);
-            let short_enough = a.label();
-            if bmi {
-                call(a, self::short_access as *const ());
-                a.rr(Code::Test_rm64_r64, RAX, RAX);
-                a.jcc(cc::NE, short_enough);
-            }
-            call(a, long);
-            a.bind(short_enough);
+            call(a);
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
             take_vectors(a, wide);
             a.jmp(done);
@@ -65,13 +73,8 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
         a.bind(wide);
         with_vectors(a, true);
         a.bind(no_vectors);
-        if bmi {
-            call(a, self::short_access as *const ());
-            a.rr(Code::Test_rm64_r64, RAX, RAX);
-            a.jcc(cc::NE, done);
-        }
     }
-    call(a, long);
+    call(a);
     a.bind(done);
     a.ri(Code::Add_rm64_imm8, RSP, 8);
     a.load(LEFT, field!(left));
@@ -123,7 +126,7 @@ pub fn describe(memory: Memory, count: u32) -> u32 {
 impl Cpu {
     /// Bring the count of retired instructions up to the head of the block of an access. How many instructions the block has.
     #[inline(always)]
-    fn arrive_at_head(&mut self, what: u32) -> i64 {
+    pub(super) fn arrive_at_head(&mut self, what: u32) -> i64 {
         let count = i64::from(what >> 16);
         self.retired = self.native.retired_at(self.native.left + count);
         count

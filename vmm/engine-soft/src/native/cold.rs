@@ -139,27 +139,18 @@ impl Emitter {
                 self.a.jmp(apart);
                 continue;
             }
-            if let Some(address) = missed.address
-                && self.layout.lane_shift != 0
-                && !memory.aligned
-            {
+            // Accesses that lie in two lines.
+            let splits = self.a.label();
+            let address = missed
+                .address
+                .filter(|_| self.layout.lane_shift != 0 && !memory.aligned);
+            if let Some(address) = address {
                 // The lowest bits are the address's.
-                let crosses = self.a.label();
-                self.leave_if_crossing(memory, crosses);
+                self.leave_if_split(memory, splits);
                 // Anew: the entry may have been written a moment ago.
                 self.a.rm(Code::Lea_r64_m, RAX, address);
                 self.a.store(field!(linear), RAX);
                 self.second_level(&missed);
-                if missed.apart.is_some() {
-                    self.a.bind(crosses);
-                } else {
-                    let slow = self.a.label();
-                    self.a.jmp(slow);
-                    self.a.bind(crosses);
-                    self.a.rm(Code::Lea_r64_m, RAX, address);
-                    self.a.store(field!(linear), RAX);
-                    self.a.bind(slow);
-                }
             } else {
                 // RAX is the linear address less the entry's base, RCX the entry.
                 let tag = if memory.write { WRITE } else { READ };
@@ -175,16 +166,15 @@ impl Emitter {
                 }
                 self.a.store(field!(linear), RAX);
                 if self.layout.lane_shift != 0 {
-                    let crosses = self.a.label();
                     if !memory.aligned {
-                        self.leave_if_crossing(memory, crosses);
+                        self.leave_if_split(memory, splits);
                         self.a.load(RAX, field!(linear));
                     }
                     self.second_level(&missed);
-                    self.a.bind(crosses);
                 }
             }
             if let Some(apart) = missed.apart {
+                self.a.bind(splits);
                 self.a.jmp(apart);
                 continue;
             }
@@ -194,6 +184,22 @@ impl Emitter {
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
             self.a.jcc(cc::E, missed.interpret);
             self.a.jmp(missed.resume);
+            if self.layout.lane_shift == 0 || memory.aligned || memory.size == 1 {
+                continue;
+            }
+            self.a.bind(splits);
+            if memory.read && memory.write {
+                self.a.jmp(missed.interpret);
+                continue;
+            }
+            match address {
+                Some(address) => {
+                    self.a.rm(Code::Lea_r64_m, RAX, address);
+                    self.a.store(field!(linear), RAX);
+                }
+                None => self.a.load(RAX, field!(linear)),
+            }
+            self.split(&missed);
         }
         self.a.part(Part::Call);
         for cold in std::mem::take(&mut self.cold) {
@@ -219,14 +225,27 @@ impl Emitter {
     }
 
     /// Go on where an access stays within a line, by the lowest bits of its address in EAX, which are all that is left of it.
-    fn leave_if_crossing(&mut self, memory: Memory, crosses: Label) {
+    fn leave_if_split(&mut self, memory: Memory, splits: Label) {
         if memory.size > 1 {
             let line = self.layout.unit;
             self.a.ri(Code::And_rm32_imm32, EAX, line as i32 - 1);
             self.a
                 .ri(Code::Cmp_rm32_imm32, EAX, (line - memory.size) as i32);
-            self.a.jcc(cc::A, crosses);
+            self.a.jcc(cc::A, splits);
         }
+    }
+
+    /// Look up both lines of an access, whose address is in RAX.
+    fn split(&mut self, missed: &Missed) {
+        let Missed { memory, resume, .. } = *missed;
+        let routines = &self.routines.split;
+        let routine = routines.routine(self.layout.lane_shift, self.kernel, memory.write);
+        self.a
+            .constant(RCX, super::access::describe(memory, self.count).into());
+        self.a.call_to(routine);
+        self.a.rr(Code::Test_rm64_r64, RAX, RAX);
+        self.a.jcc(cc::NE, resume);
+        self.a.jmp(missed.interpret);
     }
 
     /// Try the other lines of the set of an access within a line, whose address is in RAX.

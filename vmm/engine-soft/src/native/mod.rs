@@ -3,7 +3,7 @@
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
-//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `second_level` and `tables` (look-ups that miss),
+//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
@@ -33,6 +33,7 @@ pub mod registers;
 mod runtime;
 mod second_level;
 mod share;
+mod split;
 mod stack;
 mod string;
 mod system;
@@ -150,6 +151,10 @@ pub struct Native {
     tables: tables::Lent,
     /// Vector registers while they run.
     spilled: [[u8; 32]; 8],
+    /// Host addresses of the pieces of a split access ([`split`]) that are no neighbours, or zero.
+    split_hosts: [u64; 2],
+    /// Where such an access is read from.
+    bounce: [u8; 32],
     /// Where to go on after [`Exit::GoOn`].
     next: u64,
     /// Where branches lead to that are not linked.
@@ -174,6 +179,8 @@ pub struct Native {
     /// It was made to while translated code ran: the run loop must look at the machine where it ends.
     attend: bool,
     done: Done,
+    /// What the interpreter need not ask the filter and the model for again, while it carries out an operation.
+    served: Option<split::Served>,
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
     /// The exit that led to the block that is looked for, where it can be linked to that.
@@ -339,6 +346,8 @@ impl Native {
             ways: tables::Ways::default(),
             tables: None,
             spilled: [[0; 32]; 8],
+            split_hosts: [0; 2],
+            bounce: [0; 32],
             next: 0,
             jumps: Jumps::default(),
             enabled: translate != Translate::Never,
@@ -355,6 +364,7 @@ impl Native {
             heeds_interrupts: false,
             attend: false,
             done: Ok(Flow::Next),
+            served: None,
             partial: None,
             pending: None,
             sought: None,

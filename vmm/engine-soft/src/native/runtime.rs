@@ -11,6 +11,7 @@ use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::code_map::{self, Part};
 use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
+use super::split::SplitRoutines;
 use super::string::StringRoutines;
 use super::{Budget, Exit, Native, Translation, jumps};
 use crate::cpu::{Cpu, Mode};
@@ -61,6 +62,8 @@ pub struct Routines {
     pub strings: StringRoutines,
     /// Tried before `access` and `fetch`.
     pub second_level: SecondLevelRoutines,
+    /// Accesses that lie in two lines.
+    pub split: SplitRoutines,
 }
 
 pub fn ymm(n: usize) -> Register {
@@ -286,6 +289,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     let spent = super::turn::routine(&mut a, host, leave);
     a.part(Part::Missed);
     let second_level = super::second_level::routines(&mut a, host);
+    let split = super::split::routines(&mut a, host, &second_level);
     a.part(Part::Operation);
     let strings = super::string::routines(&mut a);
     code_map::note(a.pieces());
@@ -302,6 +306,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         load_vectors,
         strings,
         second_level,
+        split,
     };
     Ok((a.finish()?.0, routines))
 }
@@ -444,6 +449,7 @@ impl Cpu {
         } else {
             (op.handler)(self, op)
         };
+        self.native.served = None;
         // An unfinished REP instruction takes itself back.
         let taken_back = self.retired.wrapping_sub(head);
         self.retired = head;

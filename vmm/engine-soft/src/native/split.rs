@@ -1,0 +1,275 @@
+//! Accesses that lie in two cache lines (split accesses), in windows in which the filter keeps whole sets: both lines are looked up, and
+//! the access is carried out by the host as one where they are neighbours there, too.
+//!
+//! It is the rule of [`Cpu::split_is_known`] and what [`Cpu::split`] does, for the interpreter carries out what is left, and must find
+//! nothing done or all of it:
+//!
+//! - Where the first line is the most recently used of its set, asking for it does nothing, so the second one may be asked for next.
+//! - Elsewhere it is asked for only where both lie in one page that the filter knows: then the second one cannot fail.
+
+use iced_x86::{Code, Register};
+
+use super::access::{Function, call_out};
+use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
+use super::runtime::field;
+use super::second_level::{DataAccess, SecondLevelRoutines};
+use super::{Host, Native, PACKED_BITS};
+use crate::cpu::Cpu;
+use crate::filter::{Avx2, Baseline, DataFilter, Entry, Isa, SecondLevel};
+use crate::split::Split;
+
+use std::mem::offset_of;
+
+use Register::{EDX, RAX, RCX, RDX, RSI};
+
+/// Addresses of the routines, by lanes of a set (8, 16), privilege (user, kernel) and access (read, write).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SplitRoutines([[[u64; 2]; 2]; 2]);
+
+impl SplitRoutines {
+    /// RAX is the address of an access, as is [`Native::linear`], and ECX what [`super::access::describe`] makes of it: RAX is the host
+    /// address then, or zero. Keeps all other registers but RCX and flags.
+    pub fn routine(&self, lane_shift: u32, kernel: bool, write: bool) -> u64 {
+        self.0[usize::from(lane_shift == 4)][usize::from(kernel)][usize::from(write)]
+    }
+}
+
+const FILTER: usize = offset_of!(Cpu, filter);
+const ENTRIES: usize = FILTER + offset_of!(DataFilter, entries);
+const LINE: i32 = SecondLevel::LINE as i32;
+
+/// Assemble all of them.
+pub fn routines(
+    a: &mut Assembler,
+    host: Host,
+    second_level: &SecondLevelRoutines,
+) -> SplitRoutines {
+    let function: Function = if host.avx && host.bmi {
+        split_avx2
+    } else {
+        split
+    };
+    let call = call_out(a, host, &[function]);
+    let mut routines = SplitRoutines::default();
+    for lane_shift in [3, 4] {
+        for kernel in [false, true] {
+            for write in [false, true] {
+                let access = if write {
+                    DataAccess::Write
+                } else {
+                    DataAccess::Read
+                };
+                let line = second_level.data(lane_shift, kernel, access);
+                routines.0[usize::from(lane_shift == 4)][usize::from(kernel)][usize::from(write)] =
+                    routine(a, kernel, write, line, call);
+            }
+        }
+    }
+    routines
+}
+
+/// `line`: the routine that tries the lines of a set that are not the most recently used one; `call`: the one that leads to [`split`].
+fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -> u64 {
+    let tag = if write {
+        offset_of!(Entry, write)
+    } else {
+        offset_of!(Entry, read)
+    };
+    let privilege = usize::from(kernel);
+    let lines = ENTRIES + DataFilter::LINES[privilege];
+    let mask = field_of_cpu(FILTER + DataFilter::MASK);
+    let host_address = offset_of!(Entry, host);
+    let [first_other, second, second_other, both, apart, known, slow] = [(); 7].map(|()| a.label());
+
+    let start = a.here();
+    for register in [RDX, RSI, RCX] {
+        a.r(Code::Push_r64, register);
+    }
+    a.copy(RSI, RAX);
+    a.rm(Code::And_r64_rm64, RSI, mask);
+    a.copy(RDX, RAX);
+    a.rm(Code::Sub_r64_rm64, RDX, indexed_field(lines + tag, RSI));
+    a.ri(Code::Cmp_rm64_imm8, RDX, LINE - 1);
+    a.jcc(cc::A, first_other);
+    a.rm(
+        Code::Add_r64_rm64,
+        RDX,
+        indexed_field(lines + host_address, RSI),
+    );
+    // RDX is the host address of the first piece, RAX becomes the address of the second one.
+    a.bind(second);
+    a.ri(Code::Or_rm64_imm8, RAX, LINE - 1);
+    a.ri(Code::Add_rm64_imm8, RAX, 1);
+    a.copy(RCX, RAX);
+    a.rm(Code::And_r64_rm64, RCX, mask);
+    a.rm(Code::Cmp_r64_rm64, RAX, indexed_field(lines + tag, RCX));
+    a.jcc(cc::NE, second_other);
+    a.rm(
+        Code::Mov_r64_rm64,
+        RAX,
+        indexed_field(lines + host_address, RCX),
+    );
+    // RAX is its host address.
+    a.bind(both);
+    a.copy(RSI, RDX);
+    a.ri(Code::Or_rm64_imm8, RSI, LINE - 1);
+    a.ri(Code::Add_rm64_imm8, RSI, 1);
+    a.rr(Code::Cmp_r64_rm64, RSI, RAX);
+    a.jcc(cc::NE, apart);
+    // As `Cpu::count_split`.
+    let packed = field_of_cpu(field!(packed));
+    if write {
+        a.mi(Code::Add_rm64_imm32, packed, 1 << PACKED_BITS);
+    } else {
+        a.constant(RSI, 1 << (2 * PACKED_BITS));
+        a.mr(Code::Add_rm64_r64, packed, RSI);
+    }
+    a.copy(RAX, RDX);
+    let restore = |a: &mut Assembler| {
+        for register in [RCX, RSI, RDX] {
+            a.r(Code::Pop_r64, register);
+        }
+    };
+    restore(a);
+    a.plain(Code::Retnq);
+
+    a.bind(second_other);
+    a.load(RSI, field!(linear));
+    a.store(field!(linear), RAX);
+    a.call_to(line);
+    a.store(field!(linear), RSI);
+    a.rr(Code::Test_rm64_r64, RAX, RAX);
+    a.jcc(cc::NE, both);
+    a.jmp(slow);
+
+    a.bind(first_other);
+    a.rr(Code::Mov_r32_rm32, EDX, Register::EAX);
+    a.ri(Code::And_rm32_imm32, EDX, 0xfff);
+    a.ri(Code::Cmp_rm32_imm32, EDX, 0x1000 - LINE);
+    a.jcc(cc::AE, slow);
+    // Whether a page, or a large one, is known and permits the access.
+    let page_tag = |a: &mut Assembler, first: usize, (shift, mask): (u32, u32), size: u64| {
+        a.copy(RDX, RAX);
+        a.ri(Code::Shr_rm64_imm8, RDX, shift as i32);
+        a.ri(Code::And_rm32_imm32, EDX, mask as i32);
+        a.copy(RSI, RAX);
+        a.ri(Code::And_rm64_imm32, RSI, -(size as i32));
+        a.rm(
+            Code::Cmp_r64_rm64,
+            RSI,
+            indexed_field(ENTRIES + first + tag, RDX),
+        );
+    };
+    let [page, large] = DataFilter::PAGE_SIZES;
+    let of_pages = DataFilter::PAGES[privilege];
+    page_tag(a, of_pages, DataFilter::PAGE_INDEX, page);
+    a.jcc(cc::E, known);
+    let of_large = DataFilter::LARGE_PAGES[privilege];
+    page_tag(a, of_large, DataFilter::LARGE_INDEX, large);
+    a.jcc(cc::NE, slow);
+    a.bind(known);
+    a.copy(RCX, RAX);
+    a.rm(Code::And_r64_rm64, RCX, mask);
+    a.call_to(line);
+    a.rr(Code::Test_rm64_r64, RAX, RAX);
+    a.jcc(cc::E, slow);
+    a.copy(RDX, RAX);
+    a.load(RAX, field!(linear));
+    a.jmp(second);
+
+    // Both lines were asked for, and are not neighbours on the host.
+    a.bind(apart);
+    a.store(field!(split_hosts), RDX);
+    a.store(field!(split_hosts) + 8, RAX);
+    a.bind(slow);
+    restore(a);
+    a.jmp_to(call);
+    start
+}
+
+/// Make good a split access, for the address in [`Native::linear`]: an address on the host from which all of it can be read, or to which
+/// all of it can be written; null where the interpreter must carry out the operation.
+///
+/// # Safety
+/// As for `interpret` in [`super::runtime`].
+unsafe extern "sysv64" fn split(cpu: *mut Cpu, what: u32) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { split_on(Baseline, cpu, what) }
+}
+
+/// The same for hosts with AVX2.
+///
+/// # Safety
+/// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
+#[target_feature(enable = "avx2,bmi1,bmi2")]
+unsafe extern "sysv64" fn split_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
+    // SAFETY: the caller's promise.
+    unsafe { split_on(Avx2::assume(), cpu, what) }
+}
+
+/// # Safety
+/// As for `interpret` in [`super::runtime`].
+#[inline(always)]
+unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
+    // SAFETY: as in `runtime::interpret`.
+    let cpu = unsafe { &mut *cpu };
+    let (linear, len) = (cpu.native.linear, (what & 0xff) as usize);
+    let write = what & 1 << 9 != 0;
+    let split = match std::mem::take(&mut cpu.native.split_hosts) {
+        [0, 0] => {
+            cpu.native.activity.misses += 1;
+            if !cpu.native.ways_asked {
+                cpu.make_ways();
+            }
+            let count = cpu.arrive_at_head(what);
+            let stall = cpu.stall;
+            let split = cpu.split_on(isa, linear, len, write);
+            if cpu.stall != stall {
+                cpu.shorten_budget(count);
+            }
+            split
+        }
+        hosts => {
+            cpu.count_split(write);
+            let first = cpu.filter.room(linear);
+            Some(Split::new(hosts.map(|host| host as *mut u8), first))
+        }
+    };
+    let Some(split) = split else {
+        return std::ptr::null_mut();
+    };
+    if let Some(host) = split.in_one_piece() {
+        return host;
+    }
+    if write {
+        cpu.native.served = Some(Served {
+            linear,
+            len,
+            write,
+            split,
+        });
+        return std::ptr::null_mut();
+    }
+    let native = &mut cpu.native;
+    // SAFETY: it was just asked for.
+    unsafe { split.read(&mut native.bounce[..len]) };
+    native.bounce.as_mut_ptr()
+}
+
+/// A split access whose lines were asked for, and which the interpreter is to carry out.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    linear: u64,
+    len: usize,
+    write: bool,
+    split: Split,
+}
+
+impl Native {
+    /// Where a split access goes whose lines were asked for in translated code.
+    pub fn served(&self, linear: u64, len: usize, write: bool) -> Option<Split> {
+        let served = self.served?;
+        let same = (served.linear, served.len, served.write) == (linear, len, write);
+        same.then_some(served.split)
+    }
+}

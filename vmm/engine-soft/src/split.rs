@@ -1,0 +1,131 @@
+//! Accesses that lie in two cache lines (split accesses) while a model is attached.
+//!
+//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower
+//! one first, and the model hears of each that the filter does not permit, as of any other access. The interpreter and translated
+//! code (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
+
+use nodescope_plugin_api::Access;
+
+use crate::cpu::Cpu;
+use crate::filter::{Baseline, Isa};
+
+/// Where the two pieces of a split access are on the host, and the bytes of the first piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Split {
+    hosts: [*mut u8; 2],
+    first: usize,
+}
+
+impl Split {
+    /// A split access by the host addresses of both pieces.
+    pub fn new(hosts: [*mut u8; 2], first: usize) -> Self {
+        Self { hosts, first }
+    }
+
+    /// The host address of the whole, where both pieces lie in one piece on the host.
+    pub fn in_one_piece(&self) -> Option<*mut u8> {
+        let [lower, upper] = self.hosts;
+        (lower.wrapping_add(self.first) == upper).then_some(lower)
+    }
+
+    /// Read it.
+    ///
+    /// # Safety
+    /// [`Cpu::split`] has just answered with this for a read of `to.len()` bytes.
+    pub unsafe fn read(&self, to: &mut [u8]) {
+        let (lower, upper) = to.split_at_mut(self.first);
+        for (host, to) in self.hosts.into_iter().zip([lower, upper]) {
+            // SAFETY: guest RAM holds so many bytes from here, by the caller's promise; `to` is not guest RAM.
+            unsafe { std::ptr::copy_nonoverlapping(host, to.as_mut_ptr(), to.len()) };
+        }
+    }
+
+    /// Write it.
+    ///
+    /// # Safety
+    /// [`Cpu::split`] has just answered with this for a write of `from.len()` bytes.
+    pub unsafe fn write(&self, from: &[u8]) {
+        let (lower, upper) = from.split_at(self.first);
+        for (host, from) in self.hosts.into_iter().zip([lower, upper]) {
+            // SAFETY: as in `read`.
+            unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), host, from.len()) };
+        }
+    }
+}
+
+impl Cpu {
+    /// Ask for both lines of an access that lies in two; None, and nothing done, where it lies in one or in more than two, or where
+    /// more must be known than the filter does.
+    #[inline]
+    pub fn split(&mut self, linear: u64, len: usize, write: bool) -> Option<Split> {
+        if !self.attached {
+            return None;
+        }
+        if let Some(served) = self.native.served(linear, len, write) {
+            return Some(served);
+        }
+        self.split_on(Baseline, linear, len, write)
+    }
+
+    /// The same where translated code has not asked for the lines.
+    #[inline(always)]
+    pub fn split_on(
+        &mut self,
+        isa: impl Isa,
+        linear: u64,
+        len: usize,
+        write: bool,
+    ) -> Option<Split> {
+        if !self.split_is_known(linear, len, write) {
+            return None;
+        }
+        let first = self.filter.room(linear);
+        let lower = self.piece(isa, linear, first, write)?;
+        let second = linear.wrapping_add(first as u64);
+        let upper = self.piece(isa, second, len - first, write)?;
+        self.count_split(write);
+        Some(Split::new([lower, upper], first))
+    }
+
+    /// Whether the filter alone proves that both pieces of an access can be had, so that nothing can fail once the first was asked
+    /// for: the first line is the most recently used of its set and permits the access, or its page is known; so is the second
+    /// page, or, behind such a first line, any line of the second's set permits the access. Nothing is done.
+    pub fn split_is_known(&self, linear: u64, len: usize, write: bool) -> bool {
+        let first = self.filter.room(linear);
+        if len <= first || len - first > self.filter.room(0) {
+            return false;
+        }
+        let (second, rest) = (linear.wrapping_add(first as u64), len - first);
+        let page_known = |linear| self.filter.page(linear, write).is_some();
+        if self.filter.hits(linear, first, write).is_some() {
+            self.filter.hits(second, rest, write).is_some()
+                || self.filter.lane(second, write).is_some()
+                || page_known(second)
+        } else {
+            page_known(linear) && page_known(second)
+        }
+    }
+
+    /// One of the pieces.
+    #[inline(always)]
+    fn piece(&mut self, isa: impl Isa, linear: u64, len: usize, write: bool) -> Option<*mut u8> {
+        if let Some(host) = self.filter.hits(linear, len, write) {
+            return Some(host);
+        }
+        if let Some(host) = self.filter.promote(linear, len, write) {
+            return Some(host);
+        }
+        let access = if write { Access::Write } else { Access::Read };
+        self.refer_known(isa, linear, len, access)
+    }
+
+    /// The instruction's own count is one access: the second line is counted here.
+    pub fn count_split(&mut self, write: bool) {
+        let counters = self.counters_mut();
+        if write {
+            counters.stores += 1;
+        } else {
+            counters.loads += 1;
+        }
+    }
+}
