@@ -88,29 +88,80 @@ SCALAR void BUILD(dgemm_scalar)(long n)
 	sink = c[1];
 }
 
-/* Blocks of four rows and two vectors in registers, as libraries do. */
+/* Blocks of four rows and two vectors in registers, as libraries do; TYPE is a vector in memory. */
+#define BLOCKS(n, a, b, c, TYPE) \
+	for (long r = 0; r < (n) * 8; r++) \
+		for (int i = 0; i < ORDER; i += 4) \
+			for (int j = 0; j < ORDER; j += 2 * LANES) { \
+				vector s[4][2] = { 0 }; \
+				for (int k = 0; k < ORDER; k++) { \
+					vector u = *(const TYPE *)&(b)[k * ORDER + j]; \
+					vector v = *(const TYPE *)&(b)[k * ORDER + j + LANES]; \
+					_Pragma("GCC unroll 4") \
+					for (int m = 0; m < 4; m++) { \
+						double w = (a)[(i + m) * ORDER + k]; \
+						s[m][0] += w * u; \
+						s[m][1] += w * v; \
+					} \
+				} \
+				_Pragma("GCC unroll 4") \
+				for (int m = 0; m < 4; m++) { \
+					*(TYPE *)&(c)[(i + m) * ORDER + j] = s[m][0]; \
+					*(TYPE *)&(c)[(i + m) * ORDER + j + LANES] = s[m][1]; \
+				} \
+			}
+
 __attribute__((noinline)) void BUILD(dgemm_vector)(long n)
 {
 	matrices();
-	for (long r = 0; r < n * 8; r++)
-		for (int i = 0; i < ORDER; i += 4)
-			for (int j = 0; j < ORDER; j += 2 * LANES) {
-				vector s[4][2] = { 0 };
-				for (int k = 0; k < ORDER; k++) {
-					vector u = *(const vector *)&b[k * ORDER + j];
-					vector v = *(const vector *)&b[k * ORDER + j + LANES];
-#pragma GCC unroll 4
-					for (int m = 0; m < 4; m++) {
-						double w = a[(i + m) * ORDER + k];
-						s[m][0] += w * u;
-						s[m][1] += w * v;
-					}
-				}
-#pragma GCC unroll 4
-				for (int m = 0; m < 4; m++) {
-					*(vector *)&c[(i + m) * ORDER + j] = s[m][0];
-					*(vector *)&c[(i + m) * ORDER + j + LANES] = s[m][1];
-				}
-			}
+	BLOCKS(n, a, b, c, vector)
 	sink = c[1];
 }
+
+#ifdef __AVX2__
+/*
+ * The same where memory is as malloc gives it: aligned to 16 bytes, so that every other vector of 32 bytes lies in two cache lines.
+ */
+typedef double misaligned __attribute__((vector_size(8 * LANES), aligned(16)));
+
+static double *misaligned_ones(long n)
+{
+	return ones(n + 8) + 2;
+}
+
+void daxpy_memory_misaligned_avx2(long n)
+{
+	static double *x, *y;
+	if (!x) {
+		x = misaligned_ones(FAR);
+		y = misaligned_ones(FAR);
+	}
+	for (long i = 0; i < n; i++)
+		daxpy(FAR, 1e-3, x, y);
+	sink = y[1];
+}
+
+void daxpy_l1_misaligned_avx2(long n)
+{
+	static double *x, *y;
+	if (!x) {
+		x = misaligned_ones(NEAR);
+		y = misaligned_ones(NEAR);
+	}
+	for (long i = 0; i < n * 2000; i++)
+		daxpy(NEAR, 1e-6, x, y);
+	sink = y[1];
+}
+
+__attribute__((noinline)) void dgemm_vector_misaligned_avx2(long n)
+{
+	static double *a, *b, *c;
+	if (!a) {
+		a = misaligned_ones(ORDER * ORDER);
+		b = misaligned_ones(ORDER * ORDER);
+		c = misaligned_ones(ORDER * ORDER);
+	}
+	BLOCKS(n, a, b, c, misaligned)
+	sink = c[1];
+}
+#endif

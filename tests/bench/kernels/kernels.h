@@ -23,5 +23,8 @@ void traced(long n);
 	void dgemm_vector_##build(long n)
 FLOATING(sse2);
 FLOATING(avx2);
+void daxpy_memory_misaligned_avx2(long n);
+void daxpy_l1_misaligned_avx2(long n);
+void dgemm_vector_misaligned_avx2(long n);
 
 #endif

@@ -23,6 +23,7 @@ static const struct { const char *name; void (*run)(long); } kernels[] = {
 	ROW(integer), ROW(chase), ROW(chase_l3), ROW(quicksort), ROW(traced),
 	ROW(daxpy_memory_sse2), ROW(daxpy_l1_sse2), ROW(dgemm_scalar_sse2), ROW(dgemm_vector_sse2),
 	ROW(daxpy_memory_avx2), ROW(daxpy_l1_avx2), ROW(dgemm_scalar_avx2), ROW(dgemm_vector_avx2),
+	ROW(daxpy_memory_misaligned_avx2), ROW(daxpy_l1_misaligned_avx2), ROW(dgemm_vector_misaligned_avx2),
 };
 
 static void together(void)

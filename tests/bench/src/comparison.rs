@@ -124,7 +124,7 @@ impl Comparison {
             );
             let _ = writeln!(
                 text,
-                "{:<20}{:>10}{:>12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>16}",
+                "{:<29}{:>10}{:>12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>16}",
                 "",
                 "native",
                 peer,
@@ -140,7 +140,7 @@ impl Comparison {
                 let ratios = self.ratios(engine, &row.name);
                 let _ = writeln!(
                     text,
-                    "{:<20}{:>10}{:>12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>16}",
+                    "{:<29}{:>10}{:>12}{:>10}{:>10}{:>10}{:>10}{:>12}{:>16}",
                     row.name,
                     cell(of(&self.native), 4),
                     cell(of(&self.peer), 3),
@@ -159,7 +159,7 @@ impl Comparison {
                 let (ratios, speed) = self.means(engine, groups);
                 let _ = writeln!(
                     text,
-                    "{:<72}{:>10}{:>12}{:>16}",
+                    "{:<81}{:>10}{:>12}{:>16}",
                     format!("geometric mean, {name}"),
                     cell(speed, 1),
                     cell(ratios.native, 2),

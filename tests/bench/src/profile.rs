@@ -80,7 +80,7 @@ pub fn profile(options: &Options) -> Result<Value, Failure> {
         options.say(
             &PARTS
                 .iter()
-                .fold(format!("{:<20}{:>9}", "", "samples"), |line, (part, _)| {
+                .fold(format!("{:<29}{:>9}", "", "samples"), |line, (part, _)| {
                     format!("{line}{part:>12}")
                 }),
         );
@@ -95,7 +95,7 @@ pub fn profile(options: &Options) -> Result<Value, Failure> {
             options.say(
                 &shares
                     .iter()
-                    .fold(format!("{:<20}{all:>9}", row.name), |line, share| {
+                    .fold(format!("{:<29}{all:>9}", row.name), |line, share| {
                         format!("{line}{:>12}", cell(*share, 1))
                     }),
             );

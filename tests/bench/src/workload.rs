@@ -49,7 +49,7 @@ pub struct Row {
 }
 
 /// Kernels with repeats that take 10 to 700 ms natively.
-const KERNELS: [(&str, Group, u32); 13] = [
+const KERNELS: [(&str, Group, u32); 16] = [
     ("integer", Group::Seven, 40),
     ("chase", Group::Seven, 20),
     ("daxpy_memory_sse2", Group::Seven, 20),
@@ -65,6 +65,10 @@ const KERNELS: [(&str, Group, u32); 13] = [
     ("chase_l3", Group::Apart, 20),
     // A hypercall for every few thousand instructions, as a program that calls MPI without pause makes them under the tracer.
     ("traced", Group::Apart, 16),
+    // AVX2 on memory that is aligned to 16 bytes, as malloc's is: half of the vectors lie in two cache lines.
+    ("daxpy_memory_misaligned_avx2", Group::Apart, 20),
+    ("daxpy_l1_misaligned_avx2", Group::Apart, 60),
+    ("dgemm_vector_misaligned_avx2", Group::Apart, 40),
 ];
 
 /// Sections of hpcc that are measured.
