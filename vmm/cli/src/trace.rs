@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nodescope_cluster::run::TRACE_FILE;
+use nodescope_config::quantity::Time;
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_host_trace::{HostTraceError, Summary, merge};
 use nodescope_image::{ImageSpec, Recipe};
@@ -81,13 +82,7 @@ fn text(summary: &Summary, trace: &Path) -> String {
 
 /// A time of measured precision.
 fn time(picoseconds: u64) -> String {
-    let (unit, factor) = match picoseconds {
-        0..1_000_000 => ("ns", 1e3),
-        1_000_000..1_000_000_000 => ("us", 1e6),
-        1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
-        _ => ("s", 1e12),
-    };
-    format!("{:.1} {unit}", picoseconds as f64 / factor)
+    Time(picoseconds).rounded(1)
 }
 
 fn fail(error: HostTraceError) -> Failure {

@@ -222,6 +222,19 @@ quantity! {
     Time, "a time", "picoseconds", "1.3 us",
     [("h", 3600 * T), ("min", 60 * T), ("s", T), ("ms", G), ("us", M), ("µs", M), ("μs", M), ("ns", K), ("ps", 1)]
 }
+impl Time {
+    /// As people read a time that was measured or predicted: in the unit that suits it, with so many decimals.
+    pub fn rounded(self, decimals: usize) -> String {
+        let (unit, factor) = match self.0 {
+            0..1_000_000 => ("ns", 1e3),
+            1_000_000..1_000_000_000 => ("us", 1e6),
+            1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
+            _ => ("s", 1e12),
+        };
+        format!("{:.decimals$} {unit}", self.0 as f64 / factor)
+    }
+}
+
 quantity! {
     /// Bits per second.
     BitRate, "a bit rate", "bit/s", "10 Gbit/s",
@@ -332,6 +345,14 @@ mod tests {
         assert_eq!("10 M instructions".parse(), Ok(Instructions(10_000_000)));
         assert_eq!("1_000 instructions".parse(), Ok(Instructions(1000)));
         assert_eq!("18446744073709551615 B".parse(), Ok(Bytes(u64::MAX)));
+    }
+
+    #[test]
+    fn times_are_rounded_in_a_unit_that_suits_them() {
+        assert_eq!(Time(0).rounded(3), "0.000 ns");
+        assert_eq!(Time(1_234_567).rounded(3), "1.235 us");
+        assert_eq!(Time(1_234_567_890).rounded(1), "1.2 ms");
+        assert_eq!(Time(u64::MAX).rounded(4), "18446744.0737 s");
     }
 
     #[test]

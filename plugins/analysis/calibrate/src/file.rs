@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nodescope_config::quantity::ByteRate;
+use nodescope_config::quantity::{ByteRate, Time};
 use nodescope_predict::{Channel, Table};
 
 use crate::fit::{Fit, Limit};
@@ -203,13 +203,7 @@ fn quoted(text: &str) -> String {
 }
 
 fn time(picoseconds: u64) -> String {
-    let (unit, factor) = match picoseconds {
-        0..1_000_000 => ("ns", 1e3),
-        1_000_000..1_000_000_000 => ("us", 1e6),
-        1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
-        _ => ("s", 1e12),
-    };
-    format!("{:.4} {unit}", picoseconds as f64 / factor)
+    Time(picoseconds).rounded(4)
 }
 
 fn eager(fit: &Fit) -> String {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use nodescope_config::quantity::Time;
+
 use crate::predict::Prediction;
 use crate::result::{Blocked, Problem, RankTimes};
 
@@ -320,11 +322,5 @@ fn blocked_line(f: &mut std::fmt::Formatter<'_>, rank: &Blocked) -> std::fmt::Re
 
 /// A time in a unit that suits it.
 pub(crate) fn time(picoseconds: u64) -> String {
-    let (unit, factor) = match picoseconds {
-        0..1_000_000 => ("ns", 1e3),
-        1_000_000..1_000_000_000 => ("us", 1e6),
-        1_000_000_000..1_000_000_000_000 => ("ms", 1e9),
-        _ => ("s", 1e12),
-    };
-    format!("{:.3} {unit}", picoseconds as f64 / factor)
+    Time(picoseconds).rounded(3)
 }
