@@ -46,6 +46,18 @@ pub enum ExportError {
         /// Ranks of the job.
         size: u32,
     },
+    /// An event of a node that the header does not have.
+    #[error(
+        "event {event} of the trace is of node {node}, but its header has {nodes} nodes; the trace is damaged"
+    )]
+    NoSuchNode {
+        /// The event, from 0.
+        event: u64,
+        /// Its node.
+        node: u32,
+        /// Nodes of the header.
+        nodes: usize,
+    },
     /// A header with more virtual CPUs than a file can have a line for.
     #[error(
         "the trace's header states {stated} virtual CPUs; Paraver's files have a line for each, of at most {most}"

@@ -301,6 +301,13 @@ impl Survey {
                 }
                 Err(error) => return Err(error.into()),
             };
+            if event.node as usize >= survey.header.nodes.len() {
+                return Err(ExportError::NoSuchNode {
+                    event: survey.events,
+                    node: event.node,
+                    nodes: survey.header.nodes.len(),
+                });
+            }
             survey.events += 1;
             survey.end = survey.end.max(event.stamp.time);
             let Some(location) = finder.of(&event) else {

@@ -54,8 +54,10 @@ impl Header {
         } else {
             (span, nanoseconds)
         };
-        let since = (i128::from(ticks) - i128::from(first.ticks)) * nanoseconds * 1000 / span;
-        let time = i128::from(first.monotonic) * 1000 + since;
+        // A damaged log's moments may be anything; 128 bits hold those of a real one.
+        let since = i128::from(ticks) - i128::from(first.ticks);
+        let since = since.saturating_mul(nanoseconds).saturating_mul(1000) / span;
+        let time = (i128::from(first.monotonic) * 1000).saturating_add(since);
         u64::try_from(time.max(0)).unwrap_or(u64::MAX)
     }
 
@@ -252,5 +254,11 @@ mod tests {
         assert_eq!(header.time(900), 0);
         assert_eq!(header.epoch(), 50);
         assert_eq!(Header::default().time(3), 3000);
+        let damaged = Header {
+            first: moment(0, 0),
+            last: moment(1, u64::MAX - 50),
+            ..Header::default()
+        };
+        assert_eq!(damaged.time(u64::MAX), u64::MAX);
     }
 }

@@ -41,7 +41,7 @@ struct Process {
 
 impl Process {
     fn time(&self, ticks: u64) -> u64 {
-        let time = i128::from(self.log.header().time(ticks)) + self.shift;
+        let time = i128::from(self.log.header().time(ticks)).saturating_add(self.shift);
         u64::try_from(time.max(0)).unwrap_or(u64::MAX)
     }
 
@@ -148,9 +148,12 @@ fn write(
             None => process.next.clone(),
         };
         let (inner, outer) = (process.time(inner), process.time(outer));
-        summary.own += inner.abs_diff(outer);
+        // What a log says may be anything: a sum that 64 bits do not hold stays at the greatest that they do.
+        summary.own = summary.own.saturating_add(inner.abs_diff(outer));
         if let Request::MpiEvents(records) = &request {
-            summary.calls += records.iter().map(|record| record.calls).sum::<u64>();
+            for record in records {
+                summary.calls = summary.calls.saturating_add(record.calls);
+            }
         }
         let stamp = Stamp {
             time: outer,

@@ -37,6 +37,8 @@ impl Table {
                     .map(|cell| cell.chars().count())
                     .max()
                     .unwrap_or(0)
+                    // Names come from guests and from files: they may be of any length.
+                    .min(width)
             })
             .collect();
         let total = 2 + widths.iter().sum::<usize>() + 2 * columns.saturating_sub(1);
@@ -135,6 +137,15 @@ mod tests {
             "title\n  name         n\n  a           10\n  a very lo~   5\n  one two three\n  four five six\n    seven\n      eight\n"
         );
         assert!(table.text(16).lines().all(|line| line.len() <= 16));
+    }
+
+    #[test]
+    fn cells_of_any_length_fit() {
+        // Widths of the standard library's formatting end at 65,535.
+        let long = "x".repeat(100_000);
+        let mut table = Table::new("title", 1, &["name", "n"]);
+        table.row(vec![long.clone(), long]);
+        assert!(table.text(20).lines().all(|line| line.len() <= 2 * 20 + 4));
     }
 
     #[test]

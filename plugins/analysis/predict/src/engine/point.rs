@@ -144,6 +144,8 @@ impl Engine<'_> {
                 (Model::Post, Target::Context(_)) if mode != Mode::Buffered => {
                     self.contexts[context as usize].clock = arrival;
                 }
+                // The library posts what is buffered while its sender goes on.
+                (Model::Post, Target::Context(_)) => self.progresses(rank, start, arrival),
                 (Model::Post, _) => {
                     self.progresses(rank, start, arrival);
                     let end = if mode == Mode::Buffered {
