@@ -1,5 +1,7 @@
 //! The report as one HTML page, written so that it is well-formed XML, too.
 
+use nodescope_page::Page;
+
 use crate::Report;
 use crate::table::Table;
 use crate::text::{
@@ -35,13 +37,8 @@ footer { max-width: 1160px; margin: 0 auto 40px; padding: 0 24px; color: var(--s
 ";
 
 pub(crate) fn write(report: &Report) -> String {
-    let mut page = Page::default();
-    page.raw("<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\" />\n");
-    page.raw("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\" />\n");
-    page.element("title", "", &title(report));
-    page.raw(&format!(
-        "<style>{STYLE}</style>\n</head>\n<body>\n<header><div>\n"
-    ));
+    let mut page = Page::begin(&title(report), STYLE);
+    page.raw("<header><div>\n");
     page.element("h1", "", &report.study.name);
     page.raw("<dl>");
     for (label, value) in &report.study.description {
@@ -71,10 +68,10 @@ pub(crate) fn write(report: &Report) -> String {
         }
         if !svg.is_empty() {
             page.element("h3", "", "CPI stack");
-            page.chart(svg, legend);
+            chart(&mut page, svg, legend);
         }
-        for table in window_tables(window) {
-            page.table(table);
+        for shown in window_tables(window) {
+            table(&mut page, shown);
         }
         page.raw("</section>\n");
     }
@@ -87,7 +84,7 @@ pub(crate) fn write(report: &Report) -> String {
                 "",
                 "Timeline: how much of each interval the ranks spent inside MPI, from the first entry to the last exit",
             );
-            page.chart(svg, legend);
+            chart(&mut page, svg, legend);
             let shown = report.mpi.as_ref().map_or(0, |mpi| mpi.ranks.len());
             if shown > crate::charts::MOST_LANES {
                 page.element(
@@ -99,18 +96,18 @@ pub(crate) fn write(report: &Report) -> String {
         }
         if let Some(svg) = &report.charts.matrix {
             page.element("h3", "", "Bytes sent, point to point, counted");
-            page.chart(svg, &[]);
+            chart(&mut page, svg, &[]);
         }
-        for table in mpi_tables(mpi) {
-            page.table(table);
+        for shown in mpi_tables(mpi) {
+            table(&mut page, shown);
         }
-        page.table(matrix_table(mpi));
+        table(&mut page, matrix_table(mpi));
         page.raw("</section>\n");
     }
     if !report.network.is_empty() {
         page.raw("<section>");
         page.element("h2", "", "Network");
-        page.table(network_table(&report.network));
+        table(&mut page, network_table(&report.network));
         page.raw("</section>\n");
     }
     page.raw("<section>");
@@ -123,91 +120,49 @@ pub(crate) fn write(report: &Report) -> String {
             source.source.clone(),
         ]);
     }
-    page.table(sources);
-    page.raw("</section>\n</main>\n<footer>The exact figures are in report.json.</footer>\n</body>\n</html>\n");
-    page.0
+    table(&mut page, sources);
+    page.raw("</section>\n</main>\n<footer>The exact figures are in report.json.</footer>\n");
+    page.finish()
 }
 
-#[derive(Default)]
-struct Page(String);
-
-impl Page {
-    fn raw(&mut self, markup: &str) {
-        self.0.push_str(markup);
-    }
-
-    fn element(&mut self, tag: &str, class: &str, text: &str) {
-        self.0.push('<');
-        self.0.push_str(tag);
-        if !class.is_empty() {
-            self.0.push_str(&format!(" class=\"{class}\""));
-        }
-        self.0.push('>');
-        self.0.push_str(&escaped(text));
-        self.0.push_str(&format!("</{tag}>"));
-    }
-
-    fn chart(&mut self, svg: &str, legend: &[(String, String)]) {
-        self.raw("<div class=\"wide\">");
-        self.raw(svg);
-        self.raw("</div>");
-        if !legend.is_empty() {
-            self.raw("<div class=\"legend\">");
-            for (name, colour) in legend {
-                self.raw(&format!("<span><i style=\"background: {colour}\"></i>"));
-                self.raw(&escaped(name));
-                self.raw("</span>");
-            }
-            self.raw("</div>");
-        }
-        self.raw("\n");
-    }
-
-    fn table(&mut self, table: Table) {
-        let table = limited(table, ROWS);
-        if !table.title.is_empty() {
-            let (head, rest) = table.title.split_once(". ").unwrap_or((&table.title, ""));
-            self.element("h3", "", head);
-            if !rest.is_empty() {
-                self.element("p", "caption", rest);
-            }
-        }
-        if !table.rows.is_empty() {
-            let class = |column: usize| if column < table.names { "name" } else { "" };
-            self.raw("<div class=\"wide\"><table>\n<thead><tr>");
-            for (column, cell) in table.head.iter().enumerate() {
-                self.element("th", class(column), cell);
-            }
-            self.raw("</tr></thead>\n<tbody>\n");
-            for row in &table.rows {
-                self.raw("<tr>");
-                for (column, cell) in row.iter().enumerate() {
-                    self.element("td", class(column), cell);
-                }
-                self.raw("</tr>\n");
-            }
-            self.raw("</tbody></table></div>\n");
-        }
-        for sentence in &table.below {
-            self.element("p", "", sentence);
-        }
-    }
+fn chart(page: &mut Page, svg: &str, legend: &[(String, String)]) {
+    page.raw("<div class=\"wide\">");
+    page.raw(svg);
+    page.raw("</div>");
+    page.legend(
+        legend
+            .iter()
+            .map(|(name, colour)| (name.as_str(), colour.as_str())),
+    );
+    page.raw("\n");
 }
 
-/// Text in markup: special characters escaped, characters that XML forbids replaced.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\t' | '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
-                out.push(character);
-            }
-            _ => out.push('\u{fffd}'),
+fn table(page: &mut Page, table: Table) {
+    let table = limited(table, ROWS);
+    if !table.title.is_empty() {
+        let (head, rest) = table.title.split_once(". ").unwrap_or((&table.title, ""));
+        page.element("h3", "", head);
+        if !rest.is_empty() {
+            page.element("p", "caption", rest);
         }
     }
-    out
+    if !table.rows.is_empty() {
+        let class = |column: usize| if column < table.names { "name" } else { "" };
+        page.raw("<div class=\"wide\"><table>\n<thead><tr>");
+        for (column, cell) in table.head.iter().enumerate() {
+            page.element("th", class(column), cell);
+        }
+        page.raw("</tr></thead>\n<tbody>\n");
+        for row in &table.rows {
+            page.raw("<tr>");
+            for (column, cell) in row.iter().enumerate() {
+                page.element("td", class(column), cell);
+            }
+            page.raw("</tr>\n");
+        }
+        page.raw("</tbody></table></div>\n");
+    }
+    for sentence in &table.below {
+        page.element("p", "", sentence);
+    }
 }

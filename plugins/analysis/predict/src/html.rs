@@ -1,7 +1,6 @@
 //! A prediction as one HTML page, written so that it is well-formed XML, too.
 
-use std::fmt::Write;
-
+use nodescope_page::Page;
 use plotters::prelude::*;
 
 use crate::chart::{ChartError, PARTS, font};
@@ -34,17 +33,12 @@ impl Prediction {
     ///
     /// Where a chart cannot be drawn.
     pub fn html(&self) -> Result<String, ChartError> {
-        let mut page = String::from(
-            "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\" />\n",
-        );
         let title = format!("{} ranks on {}", self.ranks, self.cluster.name);
-        // Writing to a string cannot fail.
-        let _ = write!(
-            page,
-            "<title>{0}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<p>predicted time {1}</p>\n",
-            escaped(&title),
-            time(self.outcome.time)
-        );
+        let mut page = Page::begin(&title, STYLE);
+        page.element("h1", "", &title);
+        let predicted = format!("predicted time {}", time(self.outcome.time));
+        page.element("p", "", &predicted);
+        page.raw("\n");
         if self.outcome.complete() && self.outcome.time > 0 {
             section(&mut page, "Where the time of each rank goes", &self.bars()?);
             if let Some(phases) = &self.phases {
@@ -52,12 +46,12 @@ impl Prediction {
                 section(&mut page, "What each rank does when", &drawn);
             }
         }
-        let _ = write!(
-            page,
-            "<section><h2>In numbers</h2>\n<pre>{}</pre></section>\n</body>\n</html>\n",
-            escaped(&self.text())
-        );
-        Ok(page)
+        page.raw("<section>");
+        page.element("h2", "", "In numbers");
+        page.raw("\n");
+        page.element("pre", "", &self.text());
+        page.raw("</section>\n");
+        Ok(page.finish())
     }
 
     fn bars(&self) -> Result<String, ChartError> {
@@ -125,7 +119,7 @@ fn name(first: usize, count: usize) -> String {
     }
 }
 
-/// Lanes with coloured pieces from 0 to `end`, below a legend.
+/// Lanes with coloured pieces from 0 to `end`.
 fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
     let failed = |error: &dyn std::fmt::Display| ChartError(error.to_string());
     let mut svg = String::new();
@@ -163,26 +157,18 @@ fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
         }
         area.present().map_err(|error| failed(&error))?;
     }
-    let mut out = String::from("<p class=\"legend\">");
-    for (name, colour) in NAMES.iter().zip(PARTS) {
-        let css = format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2);
-        let _ = write!(out, "<i style=\"background:{css}\"></i>{name}");
-    }
-    out.push_str("</p>\n");
-    out.push_str(&svg);
-    Ok(out)
+    Ok(svg)
 }
 
-fn section(page: &mut String, title: &str, content: &str) {
-    let _ = write!(
-        page,
-        "<section><h2>{}</h2>\n{content}</section>\n",
-        escaped(title)
-    );
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
+/// A chart below its title and the legend of all of them.
+fn section(page: &mut Page, title: &str, svg: &str) {
+    page.raw("<section>");
+    page.element("h2", "", title);
+    page.raw("\n");
+    let colours =
+        PARTS.map(|RGBColor(red, green, blue)| format!("#{red:02x}{green:02x}{blue:02x}"));
+    page.legend(NAMES.into_iter().zip(colours.iter().map(String::as_str)));
+    page.raw("\n");
+    page.raw(svg);
+    page.raw("</section>\n");
 }
