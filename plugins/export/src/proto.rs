@@ -1,61 +1,129 @@
-//! The wire format of protocol buffers, as far as Perfetto needs it (protobuf.dev, "Encoding").
+//! Perfetto's messages, as far as the export uses them (perfetto.dev, reference of the trace's protocol buffers).
 
-/// A message being encoded.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Message(Vec<u8>);
+use prost::Message;
 
-impl Message {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
+/// A trace, or a part of one: traces are concatenated by their bytes.
+#[derive(Message)]
+pub(crate) struct Trace {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) packet: Vec<Packet>,
+}
 
-    /// A uint32, uint64, bool or enum field.
-    pub(crate) fn number(&mut self, field: u32, value: u64) -> &mut Message {
-        self.varint(u64::from(field) << 3);
-        self.varint(value);
-        self
-    }
+/// `TracePacket`.
+#[derive(Message)]
+pub(crate) struct Packet {
+    /// Nanoseconds.
+    #[prost(uint64, optional, tag = "8")]
+    pub(crate) timestamp: Option<u64>,
+    #[prost(uint32, tag = "10")]
+    pub(crate) sequence_id: u32,
+    #[prost(message, optional, tag = "11")]
+    pub(crate) event: Option<TrackEvent>,
+    #[prost(message, optional, tag = "12")]
+    pub(crate) interned: Option<Interned>,
+    #[prost(uint32, tag = "13")]
+    pub(crate) sequence_flags: u32,
+    #[prost(message, optional, tag = "60")]
+    pub(crate) track: Option<Track>,
+}
 
-    /// A fixed64 field.
-    pub(crate) fn fixed(&mut self, field: u32, value: u64) -> &mut Message {
-        self.varint(u64::from(field) << 3 | 1);
-        self.0.extend(value.to_le_bytes());
-        self
-    }
+/// `TrackEvent`.
+#[derive(Message)]
+pub(crate) struct TrackEvent {
+    #[prost(uint64, repeated, packed = "false", tag = "3")]
+    pub(crate) categories: Vec<u64>,
+    #[prost(message, repeated, tag = "4")]
+    pub(crate) annotations: Vec<Annotation>,
+    #[prost(enumeration = "Kind", tag = "9")]
+    pub(crate) kind: i32,
+    /// Number of an interned name.
+    #[prost(uint64, optional, tag = "10")]
+    pub(crate) name: Option<u64>,
+    #[prost(uint64, tag = "11")]
+    pub(crate) track: u64,
+    #[prost(string, optional, tag = "23")]
+    pub(crate) name_text: Option<String>,
+    #[prost(fixed64, repeated, packed = "false", tag = "47")]
+    pub(crate) flows: Vec<u64>,
+    #[prost(fixed64, repeated, packed = "false", tag = "48")]
+    pub(crate) last_flows: Vec<u64>,
+}
 
-    /// A string or bytes field.
-    pub(crate) fn text(&mut self, field: u32, text: impl AsRef<[u8]>) -> &mut Message {
-        let text = text.as_ref();
-        self.varint(u64::from(field) << 3 | 2);
-        self.varint(text.len() as u64);
-        self.0.extend(text);
-        self
-    }
+/// `TrackEvent.Type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, prost::Enumeration)]
+#[repr(i32)]
+pub(crate) enum Kind {
+    Unspecified = 0,
+    Begin = 1,
+    End = 2,
+    Instant = 3,
+}
 
-    /// A message field, encoded by `build` into this message's own buffer.
-    pub(crate) fn message(&mut self, field: u32, build: impl FnOnce(&mut Message)) -> &mut Message {
-        self.varint(u64::from(field) << 3 | 2);
-        let start = self.0.len();
-        build(self);
-        let length = self.0.len() - start;
-        let mut prefix = Message::default();
-        prefix.varint(length as u64);
-        // The length comes before what it is of: short, since messages are.
-        self.0.splice(start..start, prefix.0);
-        self
-    }
+/// `DebugAnnotation`; it has one of the values.
+#[derive(Message)]
+pub(crate) struct Annotation {
+    /// Number of an interned name.
+    #[prost(uint64, tag = "1")]
+    pub(crate) name: u64,
+    #[prost(uint64, optional, tag = "3")]
+    pub(crate) number: Option<u64>,
+    #[prost(string, optional, tag = "6")]
+    pub(crate) text: Option<String>,
+    #[prost(uint64, optional, tag = "7")]
+    pub(crate) pointer: Option<u64>,
+}
 
-    /// The bytes.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.0
-    }
+/// `InternedData`.
+#[derive(Message)]
+pub(crate) struct Interned {
+    #[prost(message, repeated, tag = "1")]
+    pub(crate) categories: Vec<Name>,
+    #[prost(message, repeated, tag = "2")]
+    pub(crate) event_names: Vec<Name>,
+    #[prost(message, repeated, tag = "3")]
+    pub(crate) annotation_names: Vec<Name>,
+}
 
-    /// Begins anew.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
+/// A name and its number, from 1.
+#[derive(Message)]
+pub(crate) struct Name {
+    #[prost(uint64, tag = "1")]
+    pub(crate) iid: u64,
+    #[prost(string, tag = "2")]
+    pub(crate) name: String,
+}
+
+/// `TrackDescriptor`.
+#[derive(Message)]
+pub(crate) struct Track {
+    #[prost(uint64, tag = "1")]
+    pub(crate) uuid: u64,
+    #[prost(string, optional, tag = "2")]
+    pub(crate) name: Option<String>,
+    #[prost(message, optional, tag = "3")]
+    pub(crate) process: Option<Process>,
+    #[prost(message, optional, tag = "4")]
+    pub(crate) thread: Option<Thread>,
+    #[prost(uint64, optional, tag = "5")]
+    pub(crate) parent: Option<u64>,
+}
+
+/// `ProcessDescriptor`.
+#[derive(Message)]
+pub(crate) struct Process {
+    #[prost(int32, tag = "1")]
+    pub(crate) pid: i32,
+    #[prost(string, tag = "6")]
+    pub(crate) name: String,
+}
+
+/// `ThreadDescriptor`.
+#[derive(Message)]
+pub(crate) struct Thread {
+    #[prost(int32, tag = "1")]
+    pub(crate) pid: i32,
+    #[prost(int32, tag = "2")]
+    pub(crate) tid: i32,
+    #[prost(string, tag = "5")]
+    pub(crate) name: String,
 }
