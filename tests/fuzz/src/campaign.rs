@@ -1,0 +1,191 @@
+//! Long runs. Cases run in a process of their own, which may die: of a panic, of memory that it does not get, of a stack that is too
+//! small, or because a case goes on for ever. Its parent keeps the input that it died of, and goes on with the next case.
+
+use std::fs;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::targets::Target;
+
+/// Memory that the process of a campaign's cases may have.
+const MEMORY: u64 = 4 << 30;
+/// Stack that it has, as the main thread of a program does.
+const STACK: usize = 8 << 20;
+/// Exit status of a program that panicked.
+const PANICKED: i32 = 101;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// How long, seconds.
+    pub seconds: u64,
+    /// The seed of its cases.
+    pub seed: u64,
+    /// The first case.
+    pub first: u64,
+    /// Seconds after which a case counts as one that goes on for ever.
+    pub limit: u64,
+    /// Where inputs are kept that something died of.
+    pub failures: PathBuf,
+}
+
+/// A case that something died of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The case.
+    pub case: u64,
+    /// How it ended.
+    pub how: String,
+    /// Its input.
+    pub input: PathBuf,
+}
+
+/// What a campaign found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Cases that ran.
+    pub cases: u64,
+    /// Those that something died of.
+    pub failures: Vec<Failure>,
+}
+
+/// Runs a campaign on a target; `program` is this program, which [`work`] is reached by.
+///
+/// # Errors
+///
+/// What the operating system says of processes and files.
+pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<Found> {
+    let end = Instant::now() + Duration::from_secs(campaign.seconds);
+    let folder = tempfile::tempdir()?;
+    let state = folder.path().join("case");
+    let output = folder.path().join("output");
+    let mut found = Found::default();
+    let mut next = campaign.first;
+    while Instant::now() < end {
+        let child = Command::new(program)
+            .args(["--worker", target.name])
+            .args(["--seed", &campaign.seed.to_string()])
+            .args(["--first", &next.to_string()])
+            .arg("--state")
+            .arg(&state)
+            .env("RUST_BACKTRACE", "0")
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&output)?)
+            .spawn()?;
+        let (case, status) = watch(child, &state, end, Duration::from_secs(campaign.limit))?;
+        let case = case.unwrap_or(next);
+        found.cases += case - next + 1;
+        next = case + 1;
+        let how = match status {
+            // It was told to stop, or has nothing to do.
+            Ended::Over => break,
+            Ended::Hangs => format!("goes on for more than {} s", campaign.limit),
+            Ended::Died(status) if target.foreign && status.code() != Some(PANICKED) => continue,
+            Ended::Died(status) => died(status, &fs::read_to_string(&output).unwrap_or_default()),
+        };
+        fs::create_dir_all(&campaign.failures)?;
+        let name = format!("{}-{}-{case}", target.name, campaign.seed);
+        let input = campaign.failures.join(name);
+        fs::write(&input, target.input(campaign.seed, case))?;
+        eprintln!("{}: {how}", input.display());
+        found.failures.push(Failure { case, how, input });
+    }
+    Ok(found)
+}
+
+fn died(status: ExitStatus, said: &str) -> String {
+    let panic = said
+        .lines()
+        .skip_while(|line| !line.contains("panicked at"));
+    let panic: Vec<&str> = panic.take(2).collect();
+    match (panic.as_slice(), status.signal()) {
+        ([], Some(signal)) => format!("ended by signal {signal}: {}", said.trim()),
+        ([], None) => format!("ended with {status}: {}", said.trim()),
+        (lines, _) => lines.join(" "),
+    }
+}
+
+enum Ended {
+    Over,
+    Hangs,
+    Died(ExitStatus),
+}
+
+/// Waits for a worker; the case that it was at, and how it ended.
+fn watch(
+    mut child: Child,
+    state: &Path,
+    end: Instant,
+    limit: Duration,
+) -> io::Result<(Option<u64>, Ended)> {
+    let at = || fs::read_to_string(state).ok()?.trim().parse::<u64>().ok();
+    let mut since = (at(), Instant::now());
+    loop {
+        if let Some(status) = child.try_wait()? {
+            let ended = match status.success() {
+                true => Ended::Over,
+                false => Ended::Died(status),
+            };
+            return Ok((at(), ended));
+        }
+        let case = at();
+        if case != since.0 {
+            since = (case, Instant::now());
+        }
+        let hangs = since.1.elapsed() > limit;
+        if hangs || Instant::now() >= end {
+            child.kill()?;
+            child.wait()?;
+            let ended = if hangs { Ended::Hangs } else { Ended::Over };
+            return Ok((at(), ended));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Runs cases until it dies, and keeps the number of the case in `state`.
+///
+/// # Errors
+///
+/// What the operating system says of limits, threads and files.
+pub fn work(target: &'static Target, seed: u64, first: u64, state: &Path) -> io::Result<()> {
+    limit()?;
+    let state = state.to_owned();
+    let cases = move || -> io::Result<()> {
+        let mut keep = fs::File::create(&state)?;
+        for case in first.. {
+            number(&mut keep, case)?;
+            target.check(&target.input(seed, case));
+        }
+        Ok(())
+    };
+    let worker = std::thread::Builder::new().stack_size(STACK).spawn(cases)?;
+    match worker.join() {
+        Ok(done) => done,
+        // The message has been printed.
+        Err(_) => std::process::exit(PANICKED),
+    }
+}
+
+fn number(file: &mut fs::File, case: u64) -> io::Result<()> {
+    use std::io::{Seek, SeekFrom, Write};
+    file.seek(SeekFrom::Start(0))?;
+    // Numbers only become longer.
+    file.write_all(case.to_string().as_bytes())
+}
+
+/// Limits this process's memory.
+fn limit() -> io::Result<()> {
+    let limit = libc::rlimit {
+        rlim_cur: MEMORY,
+        rlim_max: MEMORY,
+    };
+    // SAFETY: `limit` is a valid structure, which the call only reads.
+    match unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const limit) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,27 @@
+//! Damaged traces and files of every kind, given to everything that reads them.
+//!
+//! A *target* is something that reads what users or other programs wrote: `trace` (the reader, profiles, where ranks stand, the report,
+//! the model, predictions, calibration, every export), `study`, `cluster`, and so on. It has seeds, which are good inputs, a way to
+//! mutate them, and what is done with the outcome. Whatever an input says: nothing panics, no sum wraps, nothing takes memory out of
+//! proportion to the input, and nothing goes on for ever.
+//!
+//! - [`choices`]: where decisions come from: a seed, by way of `arbitrary`.
+//! - [`json`], [`text`]: mutation of values whose schema is known, and of bytes.
+//! - [`traces`]: mutation of traces: decoded, changed field by field, encoded with valid checksums.
+//! - [`targets`]: everything that reads.
+//! - [`meter`]: how much memory a case takes.
+//! - [`campaign`]: long runs, each case in a process that may die of it (`scripts/fuzz`).
+//!
+//! Tests run some cases of fixed seeds, and the inputs of `corpus/`, which once failed.
+
+pub mod campaign;
+pub mod choices;
+pub mod json;
+pub mod meter;
+pub mod targets;
+pub mod text;
+pub mod traces;
+
+/// Every allocation is counted.
+#[global_allocator]
+static METER: meter::Meter = meter::Meter;

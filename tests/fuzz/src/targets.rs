@@ -1,0 +1,123 @@
+//! Everything that reads what users or other programs wrote.
+
+mod files;
+mod results;
+mod trace;
+
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::choices::{self, Choices};
+use crate::meter;
+
+/// Something that reads, and what is given to it.
+#[derive(Clone, Copy)]
+pub struct Target {
+    /// Its name on the command line, and of its folder in the corpus.
+    pub name: &'static str,
+    /// What is read, for people.
+    pub what: &'static str,
+    /// Good inputs.
+    pub seeds: fn() -> Vec<Vec<u8>>,
+    /// A case's input.
+    pub mutate: fn(&mut Choices<'_>) -> Vec<u8>,
+    /// Reads an input; a folder is there for files.
+    pub run: fn(&[u8], &Path),
+    /// It runs a library of others on the input, whose own crashes are not ours.
+    pub foreign: bool,
+}
+
+/// Every target.
+pub const ALL: &[Target] = &[
+    trace::READ,
+    trace::PREDICT,
+    trace::EXPORT,
+    trace::RAW,
+    files::STUDY,
+    files::CLUSTER,
+    files::SWEEP,
+    files::RECIPE,
+    files::KERNEL,
+    files::NETPIPE,
+    files::SIMGRID,
+    files::LOG,
+    files::OTF2,
+    results::WINDOWS,
+    results::RUN,
+];
+
+/// The target of a name.
+pub fn named(name: &str) -> Option<&'static Target> {
+    ALL.iter().find(|target| target.name == name)
+}
+
+/// Memory that any input may take.
+const FREE: usize = 384 << 20;
+/// And for each of its bytes.
+const PER_BYTE: usize = 4096;
+
+impl Target {
+    /// The input of a case.
+    pub fn input(&self, seed: u64, case: u64) -> Vec<u8> {
+        let bytes = choices::bytes(seed, case);
+        (self.mutate)(&mut Choices::new(&bytes))
+    }
+
+    /// Reads an input, in a folder that is gone afterwards.
+    ///
+    /// # Panics
+    ///
+    /// If what reads it does, or takes memory out of proportion to it.
+    pub fn check(&self, input: &[u8]) {
+        let folder = tempfile::tempdir().expect("a folder for a case's files");
+        let before = meter::begin();
+        (self.run)(input, folder.path());
+        let most = meter::most().saturating_sub(before);
+        let allowed = FREE + PER_BYTE * input.len();
+        assert!(
+            most <= allowed,
+            "{}: an input of {} bytes takes {most} bytes of memory",
+            self.name,
+            input.len()
+        );
+    }
+}
+
+/// Seeds that are made once.
+struct Once<T>(OnceLock<T>);
+
+impl<T> Once<T> {
+    const fn new() -> Once<T> {
+        Once(OnceLock::new())
+    }
+
+    fn get(&self, make: impl FnOnce() -> T) -> &T {
+        self.0.get_or_init(make)
+    }
+}
+
+/// Mutates one of some seeds as a text.
+fn mutated(seeds: &[Vec<u8>], words: &[&str], choices: &mut Choices<'_>) -> Vec<u8> {
+    let mut bytes = choices.of(seeds).cloned().unwrap_or_default();
+    crate::text::mutate(&mut bytes, words, choices);
+    bytes
+}
+
+/// Writes an input to a file.
+fn put(folder: &Path, name: &str, input: &[u8]) -> std::path::PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, input).expect("a case's file");
+    path
+}
+
+/// Bytes of all files below a folder.
+fn size(folder: &Path) -> u64 {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(data) if data.is_dir() => size(&entry.path()),
+            Ok(data) => data.len(),
+            Err(_) => 0,
+        })
+        .sum()
+}

@@ -1,0 +1,44 @@
+//! Some cases of fixed seeds for each target; `scripts/fuzz` runs as many as there is time for.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use nodescope_fuzz::targets::{Target, named};
+
+/// Runs cases, and says which case it was that failed.
+fn cases(name: &str, count: u64) {
+    let target: &Target = named(name).expect("a target");
+    for (number, seed) in (target.seeds)().iter().enumerate() {
+        assert!(!seed.is_empty(), "seed {number} of {name} is empty");
+        target.check(seed);
+    }
+    for case in 0..count {
+        let checked = catch_unwind(AssertUnwindSafe(|| target.check(&target.input(1, case))));
+        assert!(
+            checked.is_ok(),
+            "case {case}; run scripts/fuzz {name} --seed 1 --first {case} --seconds 1, which keeps its input"
+        );
+    }
+}
+
+// One test: memory is counted for the whole process.
+#[test]
+fn damaged_inputs_are_refused_or_read() {
+    for (name, count) in [
+        ("trace", 150),
+        ("predict", 150),
+        ("export", 80),
+        ("raw", 300),
+        ("study", 300),
+        ("cluster", 300),
+        ("sweep", 200),
+        ("recipe", 200),
+        ("kernel", 1000),
+        ("netpipe", 150),
+        ("simgrid", 200),
+        ("log", 200),
+        ("windows", 200),
+        ("run", 100),
+    ] {
+        cases(name, count);
+    }
+}
