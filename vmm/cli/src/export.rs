@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::{self, BitRate, Time};
-use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Options};
+use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Options, Summary};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
@@ -23,6 +23,8 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
         },
         network: network.unwrap_or_default(),
     };
+    // A format that fails, such as one whose library is not installed, keeps no other from being written.
+    let mut failures = Vec::new();
     for &format in &args.format {
         let format = Format::from(format);
         // Files of several formats lie apart: their names may be the same.
@@ -30,31 +32,53 @@ pub fn export(args: &args::Export) -> Result<Exit, Failure> {
             1 => args.output.clone(),
             _ => args.output.join(format.name()),
         };
-        let summary =
-            nodescope_export::export(&trace, format, &folder, &options).map_err(|error| {
-                let exit = match &error {
-                    ExportError::Io { .. } => Exit::Host,
-                    ExportError::Otf2(error) if error.missing() => Exit::Host,
-                    _ => Exit::Study,
-                };
-                Failure::of(exit, &error)
-            })?;
-        let mut text = format!(
-            "{}: {} events, {} of them MPI calls\n",
-            format.name(),
-            summary.events,
-            summary.calls
-        );
-        for file in &summary.files {
-            // Writing to a string cannot fail.
-            let _ = writeln!(text, "  {}", file.display());
+        match nodescope_export::export(&trace, format, &folder, &options) {
+            Ok(summary) => print(&text(format, &summary))?,
+            Err(error) => failures.push((format, failure(&error))),
         }
-        for note in &summary.notes {
-            let _ = writeln!(text, "  note: {note}");
-        }
-        print(&text)?;
     }
-    Ok(Exit::Ok)
+    let of_several = args.format.len() > 1;
+    let named = |format: Format, mut failure: Failure| {
+        if of_several {
+            failure.chain[0] = format!("{}: {}", format.name(), failure.chain[0]);
+        }
+        failure
+    };
+    let mut failures = failures
+        .into_iter()
+        .map(|(format, failure)| named(format, failure));
+    let Some(mut first) = failures.next() else {
+        return Ok(Exit::Ok);
+    };
+    let others: Vec<String> = failures.map(|failure| failure.chain.join(": ")).collect();
+    first.also = (!others.is_empty()).then(|| others.join("; "));
+    Err(first)
+}
+
+fn failure(error: &ExportError) -> Failure {
+    let exit = match error {
+        ExportError::Io { .. } => Exit::Host,
+        ExportError::Otf2(error) if error.missing() => Exit::Host,
+        _ => Exit::Study,
+    };
+    Failure::of(exit, error)
+}
+
+fn text(format: Format, summary: &Summary) -> String {
+    let mut text = format!(
+        "{}: {} events, {} of them MPI calls\n",
+        format.name(),
+        summary.events,
+        summary.calls
+    );
+    for file in &summary.files {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "  {}", file.display());
+    }
+    for note in &summary.notes {
+        let _ = writeln!(text, "  note: {note}");
+    }
+    text
 }
 
 /// Makes a trace of another tool's.

@@ -10,7 +10,7 @@ use std::process::Command;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_config::quantity::Time;
 use nodescope_host_trace::tracer::{Mpi, library};
-use nodescope_host_trace::{HostTraceError, Summary, merge};
+use nodescope_host_trace::{HostTraceError, SUFFIX, Summary, merge};
 use nodescope_image::{ImageSpec, Recipe};
 
 use crate::args::{self, MpiName};
@@ -39,15 +39,25 @@ pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
     };
     let library = library(mpi, &sources()?, &cache()?).map_err(fail)?;
     let logs = args.output.join(LOGS);
-    if logs.exists() {
-        fs::remove_dir_all(&logs).map_err(Failure::io("remove", &logs))?;
+    let earlier = logs_in(&logs)?;
+    if !earlier.is_empty() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} holds logs of an earlier trace; give another folder, or --force to replace them",
+                logs.display()
+            ),
+        ));
     }
+    remove_files(&earlier)?;
     fs::create_dir_all(&logs).map_err(Failure::io("create", &logs))?;
     let logs = fs::canonicalize(&logs).map_err(Failure::io("open", &logs))?;
     let status = run(&args.command, &library, &logs)?;
     let summary = merge(&logs, &trace, Some(status)).map_err(fail)?;
     if !args.keep_logs {
-        fs::remove_dir_all(&logs).map_err(Failure::io("remove", &logs))?;
+        remove_files(&logs_in(&logs)?)?;
+        // A folder that holds anything of the user's stays.
+        let _ = fs::remove_dir(&logs);
     }
     print(&text(&summary, &trace))?;
     if status == 0 {
@@ -58,6 +68,28 @@ pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
         );
         Ok(Exit::JobFailed)
     }
+}
+
+/// The processes' logs in a folder, by the name that the tracer gives them. Other files there are the user's.
+fn logs_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::io("list", folder)(error)),
+    };
+    let mut logs = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(Failure::io("list", folder))?.path();
+        let named = path.extension().is_some_and(|suffix| suffix == SUFFIX);
+        if named && fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+            logs.push(path);
+        }
+    }
+    Ok(logs)
+}
+
+fn remove_files(files: &[PathBuf]) -> Result<(), Failure> {
+    (files.iter()).try_for_each(|file| fs::remove_file(file).map_err(Failure::io("remove", file)))
 }
 
 fn text(summary: &Summary, trace: &Path) -> String {

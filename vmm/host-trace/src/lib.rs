@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use nodescope_hypercall::HypercallError;
 use nodescope_trace::WriteError;
 
-pub use merge::{Summary, merge};
+pub use merge::{SUFFIX, Summary, merge};
 
 /// Why there is no trace.
 #[derive(Debug, thiserror::Error)]

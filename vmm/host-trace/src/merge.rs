@@ -12,7 +12,7 @@ use crate::HostTraceError;
 use crate::log::{LogReader, Logged};
 
 /// The end of a log's file name.
-const SUFFIX: &str = "calls";
+pub const SUFFIX: &str = "calls";
 
 /// What a trace made of logs holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

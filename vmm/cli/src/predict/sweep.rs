@@ -78,6 +78,10 @@ pub fn ranks(
     programs: &[Program],
     request: &Request,
 ) -> Result<Exit, Failure> {
+    // Every number of ranks is checked before the first is interpreted.
+    (args.ranks.iter())
+        .try_for_each(|&target| cluster.place(target).map(drop))
+        .map_err(|error| Failure::of(Exit::Study, &error))?;
     let request = ScaleRequest {
         targets: args.ranks.clone(),
         threshold: args.efficiency,

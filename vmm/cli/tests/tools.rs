@@ -1,0 +1,135 @@
+//! Commands that work on a trace, which is made here: no guest runs.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nodescope_hypercall::record::communicator;
+use nodescope_hypercall::{Flavour, Function, Hello, MpiRecord, Peer, ProcessKind, ThreadId};
+use nodescope_trace::{Body, Event, Header, MpiCall, NodeEntry, Stamp, TraceWriter};
+
+/// Writes the trace of two ranks that meet at two barriers.
+fn trace(path: &Path) {
+    let node = NodeEntry {
+        name: "node0".into(),
+        vcpus: 2,
+        frequency_hz: 1_000_000_000,
+    };
+    let mut writer = TraceWriter::create(path, &Header::new("s", "0123", vec![node])).unwrap();
+    let mut sequence = 0;
+    let mut write = |time, rank, body| {
+        let stamp = Stamp {
+            time,
+            instructions: time / 1000,
+            vcpu: rank,
+        };
+        let event = Event {
+            node: 0,
+            sequence,
+            stamp,
+            body,
+        };
+        writer.write(&event).unwrap();
+        sequence += 1;
+    };
+    for rank in 0..2 {
+        let hello = Hello {
+            kind: ProcessKind::MpiRank,
+            rank: Peer::Rank(rank),
+            world_size: 2,
+            pid: 100 + rank,
+            flavour: Flavour::OpenMpi,
+            host: "node0".into(),
+            program: "program".into(),
+        };
+        write(1_000_000, rank, Body::Process(hello));
+    }
+    for call in 0..2_u64 {
+        for rank in 0..2 {
+            let thread = ThreadId {
+                pid: 100 + rank,
+                tid: 100 + rank,
+            };
+            let mut record = MpiRecord::new(Function::Barrier, thread, Peer::Rank(rank), call);
+            record.communicator = communicator::WORLD;
+            record.communicator_size = 2;
+            let stamp = |time| Stamp {
+                time,
+                instructions: time / 1000,
+                vcpu: rank,
+            };
+            let (entry, exit) = (2_000_000 * (call + 1), 2_000_000 * (call + 1) + 500_000);
+            let call = MpiCall {
+                record,
+                entry: stamp(entry),
+                exit: stamp(exit),
+                time_inside: exit - entry,
+                instructions_inside: (exit - entry) / 1000,
+                entry_seen: true,
+            };
+            write(exit, rank, Body::Mpi(Box::new(call)));
+        }
+    }
+    writer.finish().unwrap();
+}
+
+fn run(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nodescope"))
+        .args(args)
+        .current_dir(folder)
+        // A library of this name that is none: as if libotf2 were not installed.
+        .env("LD_LIBRARY_PATH", folder.join("lib"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_format_without_its_library_keeps_no_other_from_being_written() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(&dir.path().join("t.nst"));
+    fs::create_dir(dir.path().join("lib")).unwrap();
+    for name in ["libopen-trace-format2.so.10", "libotf2.so.10", "libotf2.so"] {
+        fs::write(dir.path().join("lib").join(name), "no library").unwrap();
+    }
+    let output = run(
+        dir.path(),
+        &[
+            "export",
+            "t.nst",
+            "--format",
+            "otf2,csv,perfetto",
+            "-o",
+            "out",
+        ],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(5), "{stderr}");
+    assert!(
+        stderr.starts_with("error: otf2: OTF2 archives need the library libotf2"),
+        "{stderr}"
+    );
+    for format in ["csv", "perfetto"] {
+        let files = fs::read_dir(dir.path().join("out").join(format)).unwrap();
+        let bytes: u64 = files.map(|f| f.unwrap().metadata().unwrap().len()).sum();
+        assert!(bytes > 0, "{format}");
+    }
+}
+
+#[test]
+fn more_ranks_than_the_cluster_has_room_for_are_refused_by_number() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(&dir.path().join("t.nst"));
+    let cluster = "name = \"small\"\n[nodes]\ncount = 2\ncores = 4\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
+    fs::write(dir.path().join("c.toml"), cluster).unwrap();
+    let output = run(
+        dir.path(),
+        &["predict", "t.nst", "--cluster", "c.toml", "--ranks", "8,64"],
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert_eq!(
+        stderr,
+        "error: 64 ranks at 4 a node need 16 nodes, but cluster \"small\" has 2\n"
+    );
+    assert!(output.stdout.is_empty(), "{output:?}");
+}
