@@ -19,6 +19,13 @@ pub struct Args {
     /// How progress and errors are told on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
+    /// Tell more on standard error: the phases of a run and how long each took; twice: details. RUST_LOG asks for more of single
+    /// crates, such as RUST_LOG=nodescope_cluster=debug.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    pub verbose: u8,
+    /// Tell nothing on standard error but errors: no progress, no messages of guests, no warnings.
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
 }
 
 /// How progress and errors are told.
@@ -73,9 +80,12 @@ pub struct Run {
     /// Interpret guest code in place of translating it: slower, with the same results.
     #[arg(long)]
     pub interpret: bool,
-    /// Replace results that are already there.
+    /// Replace results that are already there: files that the run before wrote, and no others.
     #[arg(long)]
     pub force: bool,
+    /// Show a node's console on standard error as it is written; of node 0, where the job's output goes, if no other is given.
+    #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    pub follow: Option<u32>,
 }
 
 /// `nodescope report`.

@@ -31,6 +31,7 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
 
 /// The study in `file` if it can be run here; its problems are printed otherwise, warnings in any case.
 pub fn load(file: &Path) -> Result<Study, Failure> {
+    let _span = tracing::info_span!("check").entered();
     let host = Host::probe();
     let said = |exit, problems: &Problems| {
         eprintln!("{problems}");

@@ -41,7 +41,17 @@ pub fn cluster(
     interrupted: &AtomicBool,
     progress: &mut dyn FnMut(&str),
 ) -> Result<Prepared, Failure> {
-    let files = files(study, interrupted, progress)?;
+    let files = {
+        let _span = tracing::info_span!("image").entered();
+        files(study, interrupted, progress)?
+    };
+    tracing::debug!(
+        "kernel {}, initramfs {}, root disk {}, contents {}",
+        files.kernel.display(),
+        files.initramfs.display(),
+        files.root.display(),
+        files.identity
+    );
     let job_disk = study
         .job_disk()
         .map_err(|error| Failure::of(Exit::Host, &error))?;

@@ -10,8 +10,9 @@ use nodescope_cluster::{Ending, Observer, Progress, ResultsFolder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
-use crate::run::{exit_of, on_interrupt};
+use crate::run::exit_of;
 use crate::terminal::RawMode;
 use crate::{check, config};
 
@@ -139,9 +140,10 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
             ),
         ));
     }
-    let interrupted = on_interrupt()?;
+    let signals = on_interrupt()?;
+    let interrupted = signals.flag();
     let mut config =
-        config::cluster(&study, None, &interrupted, &mut |line| eprintln!("{line}"))?.cluster;
+        config::cluster(&study, None, interrupted, &mut |line| eprintln!("{line}"))?.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;
@@ -157,6 +159,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         })?;
 
     let results = ResultsFolder::create(folder.path()).map_err(folder_failure)?;
+    signals.arm("", || ());
     let (sender, keys) = channel();
     std::thread::spawn(move || {
         let mut buffer = [0; 256];
@@ -181,7 +184,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         heard: false,
     };
     let raw = RawMode::enter();
-    let result = nodescope_cluster::run(&config, &results, &interrupted, &mut terminal);
+    let result = nodescope_cluster::run(&config, &results, interrupted, &mut terminal);
     drop(raw);
     eprintln!();
     match result {

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use crate::args::LogFormat;
+use crate::interrupt::{file_limit, memory_limit};
 
 /// How a command ended, for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,18 @@ const FULL: &str = "No space left on device";
 /// What to do about it.
 const FULL_HELP: &str = "free space where that file lies, or use another disk: --results for results, XDG_CACHE_HOME for guest images, TMPDIR for what their build unpacks";
 
+/// What it says of a file that would exceed a limit.
+const TOO_LARGE: &str = "File too large";
+const TOO_LARGE_HELP: &str = "the file system has no room for a file of this size; use another one, with --results for results";
+/// What it says where there is no memory, or no address space, left.
+const NO_MEMORY: [&str; 2] = ["Cannot allocate memory", "out of memory"];
+const NO_MEMORY_HELP: &str =
+    "the host has no memory left; lower node.memory or cluster.nodes, or use a larger host";
+
+/// What it says where a process has as many open files as it may.
+const NO_FILES: &str = "Too many open files";
+const NO_FILES_HELP: &str = "raise the limit of open files: ulimit -n 65536";
+
 impl Failure {
     /// A failure with a message of its own.
     pub fn new(exit: Exit, message: impl Into<String>) -> Failure {
@@ -63,7 +76,8 @@ impl Failure {
         }
     }
 
-    /// A failure told by an error and its causes. A cause that the text before it already quotes is left out.
+    /// A failure told by an error and its causes. A cause that the text before it already quotes is left out. What the host lacks is the
+    /// host's fault, whatever it was needed for.
     pub fn of(exit: Exit, error: &dyn Error) -> Failure {
         let mut chain = vec![error.to_string()];
         let mut next = error.source();
@@ -74,8 +88,12 @@ impl Failure {
             }
             next = cause.source();
         }
+        let lacking = [FULL, TOO_LARGE, NO_FILES].iter().chain(&NO_MEMORY);
+        let of_host = lacking
+            .into_iter()
+            .any(|what| chain.iter().any(|text| text.contains(what)));
         Failure {
-            exit,
+            exit: if of_host { Exit::Host } else { exit },
             chain,
             also: None,
         }
@@ -87,11 +105,31 @@ impl Failure {
         move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
     }
 
-    /// What the user can do about it, where that is not in the message. A full disk comes through many crates and programs,
-    /// so it is known by what the system calls it.
-    fn help(&self) -> Option<&'static str> {
-        let full = |text: &String| text.contains(FULL);
-        self.chain.iter().any(full).then_some(FULL_HELP)
+    /// What the user can do about it, where that is not in the message. What comes through many crates and programs is known by
+    /// what the system calls it.
+    fn help(&self) -> Option<String> {
+        let says = |what: &str| self.chain.iter().any(|text| text.contains(what));
+        if says(FULL) {
+            return Some(FULL_HELP.into());
+        }
+        if says(TOO_LARGE) {
+            return Some(match file_limit() {
+                Some(bytes) => format!(
+                    "no file may have more than {bytes} bytes here (RLIMIT_FSIZE); raise that limit: ulimit -f unlimited"
+                ),
+                None => TOO_LARGE_HELP.into(),
+            });
+        }
+        if says(NO_FILES) {
+            return Some(NO_FILES_HELP.into());
+        }
+        let no_memory = NO_MEMORY.iter().any(|what| says(what));
+        no_memory.then(|| match memory_limit() {
+            Some(bytes) => format!(
+                "this process may have no more than {bytes} bytes of address space (RLIMIT_AS); raise that limit: ulimit -v unlimited"
+            ),
+            None => NO_MEMORY_HELP.into(),
+        })
     }
 
     /// Tells the user, once.
@@ -163,6 +201,23 @@ mod tests {
         );
         let failure = Failure::new(Exit::Host, "cannot write /r/run.json: Permission denied");
         assert_eq!(failure.help(), None);
+    }
+
+    #[test]
+    fn what_the_host_lacks_is_the_hosts_fault() {
+        for (code, help) in [(12, "memory"), (24, "ulimit -n"), (27, "file")] {
+            let error = Quoting {
+                source: std::io::Error::from_raw_os_error(code),
+            };
+            let failure = Failure::of(Exit::Study, &error);
+            assert_eq!(failure.exit, Exit::Host, "{code}");
+            let told = failure.help().unwrap_or_default();
+            assert!(told.contains(help), "{told}");
+        }
+        let other = Quoting {
+            source: std::io::Error::from_raw_os_error(2),
+        };
+        assert_eq!(Failure::of(Exit::Study, &other).exit, Exit::Study);
     }
 
     #[test]

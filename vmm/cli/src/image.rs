@@ -9,15 +9,15 @@ use nodescope_study::{ImageSource, Study};
 
 use crate::args::{self, ImageCommand};
 use crate::exit::{Exit, Failure};
-use crate::run::on_interrupt;
+use crate::interrupt::on_interrupt;
 
 /// Builds, lists or shows images.
 pub fn image(args: &args::Image) -> Result<Exit, Failure> {
     match &args.command {
         ImageCommand::Build { study, force } => {
             let spec = spec(study.as_deref())?;
-            let interrupted = on_interrupt()?;
-            let image = build(&spec, *force, &interrupted, &mut |line| eprintln!("{line}"))?;
+            let signals = on_interrupt()?;
+            let image = build(&spec, *force, signals.flag(), &mut |line| eprintln!("{line}"))?;
             println!("{}", image.dir.display());
         }
         ImageCommand::List => {

@@ -7,7 +7,11 @@ mod config;
 mod console;
 mod exit;
 mod export;
+mod follow;
 mod image;
+mod interrupt;
+mod logging;
+mod memory;
 mod predict;
 mod progress;
 mod report;
@@ -15,7 +19,6 @@ mod results;
 mod run;
 mod terminal;
 mod trace;
-mod warnings;
 
 use clap::Parser;
 
@@ -24,9 +27,11 @@ use crate::exit::Exit;
 
 fn main() -> std::process::ExitCode {
     let args = Args::parse();
-    warnings::print(args.log_format);
+    memory::tell_lack();
+    interrupt::survive_file_limit();
+    logging::start(&args);
     let result = match &args.command {
-        Command::Run(run) => run::run(run, args.log_format),
+        Command::Run(run) => run::run(run, &args),
         Command::Report(report) => report::report(report),
         Command::Predict(predict) => predict::predict(predict),
         Command::Calibrate(args) => calibrate::calibrate(args),

@@ -1,4 +1,4 @@
-//! Progress of a run: bars on a terminal, lines elsewhere, JSON lines for programs.
+//! Progress of a run: bars on a terminal, lines elsewhere, JSON lines for programs, or nothing.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -8,6 +8,8 @@ use nodescope_cluster::{Observer, Phase, Progress};
 use serde_json::json;
 
 use crate::args::LogFormat;
+use crate::follow::Follower;
+use crate::terminal::{tell, tell_above};
 
 /// Between two updates of bars.
 const BARS: Duration = Duration::from_millis(200);
@@ -15,52 +17,86 @@ const BARS: Duration = Duration::from_millis(200);
 const LINES: Duration = Duration::from_secs(10);
 /// Between two looks at whether a phase has changed.
 const LOOKS: Duration = Duration::from_millis(200);
-/// Quanta between two looks at the host's clock.
-const QUANTA: u32 = 64;
+/// Stretches of quanta between two looks at the host's clock.
+const STRETCHES: u32 = 8;
+/// Nodes that are told of one by one; of more there is a summary.
+const EACH: usize = 4;
 
 enum Output {
     Bars(Vec<ProgressBar>, MultiProgress),
     Lines,
     Json,
+    Quiet,
+}
+
+/// How a run is to be told of.
+pub struct Telling {
+    /// Text or JSON.
+    pub format: LogFormat,
+    /// Progress and messages are not told.
+    pub quiet: bool,
+    /// The node whose console is shown.
+    pub follow: Option<u32>,
+    /// The study's limit of virtual time, picoseconds.
+    pub time_limit_ps: u64,
 }
 
 /// Watches a run and tells the user.
 pub struct Watcher {
     output: Output,
+    follower: Option<Follower>,
+    time_limit_ps: u64,
     start: Instant,
     looked: Instant,
+    stretches: u32,
+    /// When last told, and what was known then.
     told: Instant,
-    quanta: u32,
-    /// Instructions of each node when last told.
     before: Vec<u64>,
+    before_ps: u64,
     phases: Vec<Phase>,
 }
 
 impl Watcher {
     /// For a cluster of `nodes`.
-    pub fn new(format: LogFormat, nodes: u32) -> Watcher {
-        let output = if format == LogFormat::Json {
+    pub fn new(telling: &Telling, nodes: u32) -> Watcher {
+        let output = if telling.quiet {
+            Output::Quiet
+        } else if telling.format == LogFormat::Json {
             Output::Json
         } else if std::io::stderr().is_terminal() {
             let all = MultiProgress::new();
             let style = ProgressStyle::with_template("{spinner} {prefix:>8} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_spinner());
-            let bar = |node| {
-                let bar = ProgressBar::new_spinner().with_style(style.clone());
-                all.add(bar.with_prefix(format!("node{node}")))
+            let bar = |name| {
+                all.add(
+                    ProgressBar::new_spinner()
+                        .with_style(style.clone())
+                        .with_prefix(name),
+                )
             };
-            Output::Bars((0..nodes).map(bar).collect(), all)
+            let bars = if nodes as usize <= EACH {
+                (0..nodes).map(|node| bar(format!("node{node}"))).collect()
+            } else {
+                vec![bar(format!("{nodes} nodes"))]
+            };
+            tell_above(Some(all.clone()));
+            Output::Bars(bars, all)
         } else {
             Output::Lines
         };
         let now = Instant::now();
         Watcher {
             output,
+            follower: telling
+                .follow
+                .map(|node| Follower::new(node, telling.format)),
+            time_limit_ps: telling.time_limit_ps,
             start: now,
             looked: now,
+            stretches: 0,
             told: now,
-            quanta: 0,
             before: vec![0; nodes as usize],
+            before_ps: 0,
             phases: Vec::new(),
         }
     }
@@ -68,19 +104,21 @@ impl Watcher {
     /// A line for the user.
     pub fn say(&self, text: &str) {
         match &self.output {
-            Output::Bars(_, all) => {
-                // A terminal that cannot be written to has nobody in front of it.
-                let _ = all.println(text);
-            }
-            Output::Lines => eprintln!("{text}"),
-            Output::Json => eprintln!("{}", json!({"event": "text", "text": text})),
+            Output::Bars(..) | Output::Lines => tell(text),
+            Output::Json => tell(&json!({"event": "text", "text": text}).to_string()),
+            Output::Quiet => {}
         }
     }
 
     /// The run is over: bars go.
-    pub fn end(&self) {
-        if let Output::Bars(bars, _) = &self.output {
+    pub fn end(&mut self) {
+        if let Some(follower) = &mut self.follower {
+            follower.end();
+        }
+        if let Output::Bars(bars, all) = &self.output {
             bars.iter().for_each(ProgressBar::finish_and_clear);
+            let _ = all.clear();
+            tell_above(None);
         }
     }
 
@@ -97,36 +135,47 @@ impl Watcher {
                 rate: count.saturating_sub(before) as f64 / seconds,
             })
             .collect();
-        let window = progress.window.as_deref();
+        let window = progress.window.as_ref().map(|window| window.name.as_str());
         let virtual_s = progress.virtual_ps as f64 / 1e12;
+        let left = self.left(progress, seconds);
+        let outlook = left.as_ref().map_or(String::new(), Left::text);
         match &self.output {
-            Output::Bars(bars, _) => {
+            Output::Bars(bars, _) if bars.len() == nodes.len() => {
                 for (bar, node) in bars.iter().zip(&nodes) {
                     bar.set_message(format!(
-                        "{:<24} {virtual_s:>10.4} s virtual  {}",
+                        "{:<24} {virtual_s:>10.4} s virtual  {}{outlook}",
                         phase_name(node.phase, window),
                         node.figures()
                     ));
                     bar.tick();
                 }
             }
+            Output::Bars(bars, _) => {
+                for bar in bars {
+                    bar.set_message(format!(
+                        "{virtual_s:>10.4} s virtual  {}{outlook}",
+                        summary(&nodes, window)
+                    ));
+                    bar.tick();
+                }
+            }
             Output::Lines => {
-                let each: Vec<_> = nodes
-                    .iter()
-                    .enumerate()
-                    .map(|(index, node)| {
+                let what = if nodes.len() <= EACH {
+                    let each = nodes.iter().enumerate().map(|(index, node)| {
                         format!(
                             "node{index} {} {}",
                             phase_name(node.phase, window),
                             node.figures()
                         )
-                    })
-                    .collect();
-                eprintln!(
-                    "[{:>5.0} s] {virtual_s:.4} s virtual: {}",
+                    });
+                    each.collect::<Vec<_>>().join(", ")
+                } else {
+                    format!("{} nodes {}", nodes.len(), summary(&nodes, window))
+                };
+                tell(&format!(
+                    "[{:>5.0} s] {virtual_s:.4} s virtual: {what}{outlook}",
                     self.start.elapsed().as_secs_f64(),
-                    each.join(", ")
-                );
+                ));
             }
             Output::Json => {
                 let each: Vec<_> = nodes
@@ -141,20 +190,78 @@ impl Watcher {
                         })
                     })
                     .collect();
-                eprintln!(
-                    "{}",
-                    json!({
+                tell(
+                    &json!({
                         "event": "progress",
                         "host_seconds": self.start.elapsed().as_secs_f64(),
                         "virtual_ps": progress.virtual_ps,
                         "window": window,
+                        "left": left.map(|left| json!({"until": left.until, "host_seconds": left.seconds, "at_most": left.at_most})),
                         "nodes": each,
                     })
+                    .to_string(),
                 );
             }
+            Output::Quiet => {}
         }
         self.told = now;
         self.before.clone_from(&progress.instructions);
+        self.before_ps = progress.virtual_ps;
+    }
+
+    /// How long it goes on like this: to the end of the open window, if that is known, or else to the time limit.
+    fn left(&self, progress: &Progress, seconds: f64) -> Option<Left> {
+        let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
+        if let Some(window) = &progress.window {
+            let counts = |all: &[u64]| all.iter().map(|&count| count as f64).sum::<f64>();
+            let rate = (counts(&progress.instructions) - counts(&self.before)) / seconds;
+            let (instructions, ps) = (window.instructions_left, window.ps_left);
+            let seconds = match (instructions, ps) {
+                (Some(instructions), None) => instructions as f64 / rate,
+                // The warm-up is counted in instructions, whatever is measured.
+                (instructions, Some(ps)) => {
+                    instructions.unwrap_or(0) as f64 / rate + ps as f64 / virtual_rate
+                }
+                (None, None) => return None,
+            };
+            return Left::new("the window", seconds, false);
+        }
+        let ps = self.time_limit_ps.saturating_sub(progress.virtual_ps) as f64;
+        Left::new("the time limit", ps / virtual_rate, true)
+    }
+}
+
+/// How long something lasts that goes on as it did since last told, in the host's time.
+struct Left {
+    until: &'static str,
+    seconds: f64,
+    /// What is waited for may come before.
+    at_most: bool,
+}
+
+impl Left {
+    /// Nothing where there is no telling, such as while the cluster stands still.
+    fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<Left> {
+        /// Nobody plans with more: a hundred days.
+        const MOST: f64 = 100.0 * 86400.0;
+        (seconds.is_finite() && seconds < MOST).then_some(Left {
+            until,
+            seconds,
+            at_most,
+        })
+    }
+
+    fn text(&self) -> String {
+        let time = match self.seconds {
+            0.0..60.0 => format!("{:.0} s", self.seconds.ceil()),
+            60.0..3600.0 => format!("{:.0} min", (self.seconds / 60.0).ceil()),
+            _ => format!("{:.1} h", self.seconds / 3600.0),
+        };
+        if self.at_most {
+            format!("; {} in {time} at this speed", self.until)
+        } else {
+            format!("; {} ends in about {time}", self.until)
+        }
     }
 }
 
@@ -174,14 +281,46 @@ impl NodeProgress {
     }
 }
 
-fn phase_name(phase: Phase, window: Option<&str>) -> String {
-    let name = match phase {
-        Phase::Boot => "boot",
-        Phase::Job => "job",
-        Phase::WarmUp => "warm-up",
-        Phase::Window => "window",
-        Phase::PowerOff => "power-off",
+/// All nodes in a few words: how many are in which phase, what they do together, and the slowest of them.
+fn summary(nodes: &[NodeProgress], window: Option<&str>) -> String {
+    let mut phases: Vec<(Phase, usize)> = Vec::new();
+    for node in nodes {
+        match phases.iter_mut().find(|(phase, _)| *phase == node.phase) {
+            Some((_, count)) => *count += 1,
+            None => phases.push((node.phase, 1)),
+        }
+    }
+    let phases = match phases.as_slice() {
+        [(phase, _)] => phase_name(*phase, window),
+        several => several
+            .iter()
+            .map(|(phase, count)| format!("{} ({count})", phase_name(*phase, window)))
+            .collect::<Vec<_>>()
+            .join(", "),
     };
+    let all = NodeProgress {
+        phase: Phase::Boot,
+        instructions: nodes.iter().map(|node| node.instructions).sum(),
+        rate: nodes.iter().map(|node| node.rate).sum(),
+    };
+    let slowest = (nodes.iter().enumerate())
+        .min_by(|(_, a), (_, b)| {
+            a.rate
+                .total_cmp(&b.rate)
+                .then(a.instructions.cmp(&b.instructions))
+        })
+        .map_or(String::new(), |(index, node)| {
+            format!(
+                "; slowest node{index} {} {}",
+                phase_name(node.phase, window),
+                node.figures()
+            )
+        });
+    format!("{phases} {}{slowest}", all.figures())
+}
+
+fn phase_name(phase: Phase, window: Option<&str>) -> String {
+    let name = phase.name();
     match (phase, window) {
         (Phase::WarmUp | Phase::Window, Some(window)) => format!("{name} {window}"),
         _ => name.to_owned(),
@@ -190,11 +329,14 @@ fn phase_name(phase: Phase, window: Option<&str>) -> String {
 
 impl Observer for Watcher {
     fn progress(&mut self, progress: &dyn Fn() -> Progress) {
-        self.quanta += 1;
-        if self.quanta < QUANTA {
+        if matches!(self.output, Output::Quiet) {
             return;
         }
-        self.quanta = 0;
+        self.stretches += 1;
+        if self.stretches < STRETCHES {
+            return;
+        }
+        self.stretches = 0;
         let now = Instant::now();
         if now.duration_since(self.looked) < LOOKS {
             return;
@@ -204,7 +346,7 @@ impl Observer for Watcher {
         let changed = progress.phases != self.phases;
         let interval = match self.output {
             Output::Bars(..) => BARS,
-            Output::Lines | Output::Json => LINES,
+            _ => LINES,
         };
         if changed || now.duration_since(self.told) >= interval {
             self.phases.clone_from(&progress.phases);
@@ -214,14 +356,61 @@ impl Observer for Watcher {
 
     fn message(&mut self, node: u32, text: &str) {
         match &self.output {
-            Output::Json => eprintln!(
-                "{}",
-                json!({"event": "message", "node": node, "text": text})
-            ),
-            _ => self.say(&format!("node{node}: {text}")),
+            Output::Json => {
+                tell(&json!({"event": "message", "node": node, "text": text}).to_string());
+            }
+            _ => self.say(&format!("node{node}: {}", crate::follow::visible(text))),
         }
     }
 
     // The results keep every console's log.
-    fn console(&mut self, _node: u32, _bytes: &[u8]) {}
+    fn console(&mut self, node: u32, bytes: &[u8]) {
+        if let Some(follower) = &mut self.follower {
+            follower.console(node, bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(phase: Phase, instructions: u64, rate: f64) -> NodeProgress {
+        NodeProgress {
+            phase,
+            instructions,
+            rate,
+        }
+    }
+
+    #[test]
+    fn many_nodes_are_one_line_with_the_slowest() {
+        let mut nodes: Vec<_> = (0..16)
+            .map(|_| node(Phase::Job, 2_000_000_000, 50e6))
+            .collect();
+        nodes[7].rate = 10e6;
+        assert_eq!(
+            summary(&nodes, None),
+            "job 32.00 G instructions, 760.0 M/s; slowest node7 job 2.00 G instructions, 10.0 M/s"
+        );
+        nodes[3].phase = Phase::Boot;
+        assert!(summary(&nodes, None).starts_with("job (15), boot (1) 32.00 G"));
+        nodes.iter_mut().for_each(|node| node.phase = Phase::Window);
+        assert!(summary(&nodes, Some("hpl")).starts_with("window hpl 32.00 G"));
+    }
+
+    #[test]
+    fn what_is_left_is_told_where_it_is_known() {
+        let text = |seconds, at_most| Left::new("the window", seconds, at_most).map(|l| l.text());
+        assert_eq!(text(f64::INFINITY, false), None);
+        assert_eq!(text(f64::NAN, false), None);
+        assert_eq!(
+            text(12.2, false).as_deref(),
+            Some("; the window ends in about 13 s")
+        );
+        assert_eq!(
+            text(90.0, true).as_deref(),
+            Some("; the window in 2 min at this speed")
+        );
+    }
 }

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use nodescope_cluster::build::BuildError;
@@ -12,9 +11,10 @@ use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
 use nodescope_study::quantity::Time;
 
-use crate::args::{self, LogFormat};
+use crate::args::{self, Args, LogFormat};
 use crate::exit::{Exit, Failure};
-use crate::progress::Watcher;
+use crate::interrupt::{Last, Signals, on_interrupt};
+use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::terminal::print;
 use crate::{check, config};
@@ -23,14 +23,34 @@ use crate::{check, config};
 const STUDY_COPY: &str = "study.toml";
 
 /// Runs a study, from the checks to the report.
-pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
+pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let study = check::load(&args.study)?;
+    if let Some(node) = args.follow.filter(|&node| node >= study.nodes) {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "--follow: there is no node {node}; the study's nodes are 0 to {}",
+                study.nodes - 1
+            ),
+        ));
+    }
     let path = args.results.as_ref().unwrap_or(&study.results);
     let results = ResultsFolder::take(path, RunFile::NAME, args.force).map_err(folder_failure)?;
+    let results = Arc::new(results);
     let threads = args.host_threads.map(|threads| threads as usize);
-    let mut watcher = Watcher::new(format, study.nodes);
-    let interrupted = on_interrupt()?;
-    let prepared = config::cluster(&study, threads, &interrupted, &mut |line| watcher.say(line))?;
+    let mut watcher = Watcher::new(
+        &Telling {
+            format: all.log_format,
+            quiet: all.quiet,
+            follow: args.follow,
+            time_limit_ps: study.time_limit.0,
+        },
+        study.nodes,
+    );
+    let signals = on_interrupt()?;
+    let prepared = config::cluster(&study, threads, signals.flag(), &mut |line| {
+        watcher.say(line);
+    })?;
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
     // Earlier results stay for as long as it is not sure that there will be new ones.
@@ -61,10 +81,25 @@ pub fn run(args: &args::Run, format: LogFormat) -> Result<Exit, Failure> {
     put(&results, STUDY_COPY, &study.text)?;
     file.write(&results)?;
 
+    tracing::info!(
+        "study {}, {} nodes on {} host threads, results in {}",
+        config.study_id,
+        config.nodes,
+        config.host_threads,
+        path.display()
+    );
+    let record = Last::new(file.clone());
+    arm(&signals, &results, &record, all.log_format);
     let start = Instant::now();
-    let result = nodescope_cluster::run(&config, &results, &interrupted, &mut watcher);
+    let result = nodescope_cluster::run(&config, &results, signals.flag(), &mut watcher);
     let elapsed = start.elapsed();
     watcher.end();
+    if record.take().is_none() {
+        // The signal's thread writes the record, and ends the program.
+        loop {
+            std::thread::park();
+        }
+    }
     let mut failure = match &result {
         Ok(outcome) => {
             let (exit, text) = verdict(&study, outcome, path);
@@ -107,18 +142,29 @@ fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
     names
 }
 
-/// A flag that Ctrl-C sets. A second one ends the program at once.
-pub fn on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = flag.clone();
-    ctrlc::set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(Exit::Interrupted as i32);
-        }
-        eprintln!("\nstopping; what was measured is kept (once more to stop at once)");
-    })
-    .map_err(|error| Failure::of(Exit::Host, &error))?;
-    Ok(flag)
+/// Prepares for signals: what the run itself does not come to within the time that it has is done in its place.
+fn arm(
+    signals: &Signals,
+    results: &Arc<ResultsFolder>,
+    record: &Last<RunFile>,
+    format: LogFormat,
+) {
+    let (results, record) = (results.clone(), record.clone());
+    signals.arm("; what was measured is kept", move || {
+        let folder = results.path().display();
+        let unwritten = record.take().is_some_and(|mut file| {
+            file.ending = Some(
+                "interrupted; the cluster did not stop in time, and an open window is lost".into(),
+            );
+            file.exit_code = Some(Exit::Interrupted as u8);
+            file.write(&results).is_err()
+        });
+        let left = if unwritten { ", but for its end" } else { "" };
+        let text = format!(
+            "interrupted; what was written until then is in {folder}{left}, and `nodescope report {folder}` prints it"
+        );
+        Failure::new(Exit::Interrupted, text).print(format);
+    });
 }
 
 /// Exit code and sentence for how a run ended.
@@ -248,6 +294,7 @@ pub fn exit_of(error: &RunError) -> Exit {
 
 /// Writes the report's files and prints it. `elapsed` is the run's time on this host, without the build of an image.
 fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
+    let _span = tracing::info_span!("report").entered();
     let folder = results.path();
     let report = report(folder, None)?;
     put(results, REPORT_JSON, &report.json())?;

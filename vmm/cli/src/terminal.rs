@@ -1,6 +1,9 @@
 //! The terminal: output that may be closed, raw mode.
 
 use std::io::{self, Write};
+use std::sync::{Mutex, PoisonError};
+
+use indicatif::MultiProgress;
 
 use crate::exit::{Exit, Failure};
 
@@ -14,6 +17,23 @@ pub fn print(text: &str) -> Result<(), Failure> {
         )),
         _ => Ok(()),
     }
+}
+
+/// The bars that lines are told above.
+static BARS: Mutex<Option<MultiProgress>> = Mutex::new(None);
+
+/// From now on there are bars, or none, at the bottom of the terminal.
+pub fn tell_above(bars: Option<MultiProgress>) {
+    *BARS.lock().unwrap_or_else(PoisonError::into_inner) = bars;
+}
+
+/// A line on standard error. Whoever does not listen there any more is no failure.
+pub fn tell(line: &str) {
+    let bars = BARS.lock().unwrap_or_else(PoisonError::into_inner);
+    let _ = match &*bars {
+        Some(bars) => bars.println(line),
+        None => writeln!(io::stderr(), "{line}"),
+    };
 }
 
 /// The terminal on standard input in raw mode, for as long as this lives.

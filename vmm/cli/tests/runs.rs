@@ -2,8 +2,12 @@
 
 mod guest;
 
-use std::fs;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use guest::{Kernel, Place, ends_within, signal, stderr};
 
@@ -118,4 +122,178 @@ fn a_console_that_never_ends_is_ended_by_a_signal() {
     signal(&child, libc::SIGTERM);
     let output = ends_within(child, SOON);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// Sets a limit of a process that is about to start.
+fn limited(command: &mut Command, resource: libc::__rlimit_resource_t, bytes: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: bytes,
+    };
+    // SAFETY: setrlimit may be called between fork and exec, and reads a value that the closure owns.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(resource, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+}
+
+#[test]
+fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
+    let text = "a line of a console that fills a file\n".repeat(20);
+    let place = Place::new(1, "", |path| Kernel::new().say(&text).for_ever(path));
+    let mut command = place.command(&["run", "s.toml"]);
+    limited(&mut command, libc::RLIMIT_FSIZE, 100_000);
+    let output = ends_within(command.spawn().unwrap(), SOON);
+    let told = stderr(&output);
+    assert_eq!(output.status.code(), Some(5), "{output:?}");
+    for text in [
+        "error: cannot write results/s/console-node0.log: File too large (os error 27)",
+        "help: no file may have more than 100000 bytes here (RLIMIT_FSIZE)",
+    ] {
+        assert!(told.contains(text), "expected {text:?} in:\n{told}");
+    }
+    // What was written until then is kept and can be read.
+    let log = fs::metadata(place.results().join("console-node0.log")).unwrap();
+    assert_eq!(log.len(), 100_000);
+    assert_eq!(place.run(&["report", "results/s"]).status.code(), Some(0));
+}
+
+#[test]
+fn too_little_address_space_is_a_problem_of_the_host() {
+    let place = Place::new(2, "", |path| Kernel::new().mark("step").off(0, path));
+    let mut codes = Vec::new();
+    // With less than 20 MiB the system cannot even start the program.
+    for mebibytes in [24, 48, 96, 144, 160, 192, 256, 512] {
+        let mut command = place.command(&["run", "s.toml", "--force"]);
+        limited(&mut command, libc::RLIMIT_AS, mebibytes << 20);
+        let output = ends_within(command.spawn().unwrap(), SOON);
+        let told = stderr(&output);
+        let code = output.status.code();
+        assert!(matches!(code, Some(0 | 5)), "{mebibytes} MiB: {output:?}");
+        assert!(code == Some(0) || told.contains("error: "), "{output:?}");
+        codes.push(code);
+    }
+    assert!(codes.contains(&Some(5)), "{codes:?}");
+}
+
+#[test]
+fn a_signal_ends_a_run_whose_report_nobody_reads() {
+    let place = Place::new(1, "", |path| Kernel::new().off(0, path));
+    let mut ends = [0; 2];
+    // SAFETY: `ends` has room for the two descriptors.
+    let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
+    assert_eq!(made, 0);
+    // SAFETY: the descriptors are new, and nobody else's.
+    let (reader, mut writer) = unsafe { (File::from_raw_fd(ends[0]), File::from_raw_fd(ends[1])) };
+    // SAFETY: fcntl on a descriptor that is open.
+    let size = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
+    writer.write_all(&vec![b'x'; size as usize]).unwrap();
+    let child = place
+        .command(&["run", "s.toml"])
+        .stdout(writer)
+        .spawn()
+        .unwrap();
+    let begin = Instant::now();
+    while !place.results().join("report.html").exists() {
+        assert!(begin.elapsed() < SOON);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    signal(&child, libc::SIGTERM);
+    let output = ends_within(child, SOON);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let told = stderr(&output);
+    assert!(
+        told.contains("`nodescope report results/s` prints it"),
+        "{told}"
+    );
+    drop(reader);
+    let output = place.run(&["report", "results/s"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn the_console_can_be_followed_and_cannot_control_the_terminal() {
+    let place = Place::new(2, "", |path| {
+        Kernel::new().say("one\r\n\x1b[2Jtwo").off(0, path);
+    });
+    let output = place.run(&["run", "s.toml", "--follow"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let told = stderr(&output);
+    for line in ["node0| one", "node0| \\u{1b}[2Jtwo"] {
+        assert!(told.lines().any(|told| told == line), "{told}");
+    }
+    assert!(!told.contains("node1|"), "{told}");
+    let output = place.run(&["run", "s.toml", "--force", "--follow=1", "--quiet"]);
+    let told = stderr(&output);
+    assert_eq!(told, "node1| one\nnode1| \\u{1b}[2Jtwo\n");
+    let output = place.run(&["run", "s.toml", "--force", "--follow=2"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let told = "error: --follow: there is no node 2; the study's nodes are 0 to 1\n";
+    assert_eq!(stderr(&output), told);
+}
+
+#[test]
+fn phases_are_told_to_who_asks() {
+    let window = "[[window]]\nname = \"w\"\nmeasure = \"1 M instructions\"\n";
+    let place = Place::new(1, window, |path| {
+        Kernel::new().work(20_000_000).off(0, path)
+    });
+    let told = |args: &[&str], log: &str| {
+        let mut command = place.command(&["run", "s.toml", "--force"]);
+        let output = command.args(args).env("RUST_LOG", log).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        stderr(&output)
+    };
+    let phases = ["check", "image", "boot", "window, window \"w\"", "report"];
+    let all = told(&["-v"], "");
+    for phase in phases {
+        let line = format!("info: {phase} took ");
+        assert!(
+            all.lines().any(|told| told.starts_with(&line)),
+            "{phase}: {all}"
+        );
+    }
+    assert!(!told(&[], "").contains(" took "));
+    let one = told(&[], "nodescope_cluster=info");
+    assert!(
+        one.contains("info: boot took") && !one.contains("check took"),
+        "{one}"
+    );
+    assert_eq!(told(&["--quiet"], ""), "");
+    assert!(told(&[], "x=loud").contains("warning: RUST_LOG is not understood"));
+    let json = told(&["-v", "--log-format", "json"], "");
+    let boot = json
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap())
+        .find(|value| value["phase"] == "boot")
+        .unwrap();
+    assert!(boot["host_seconds"].is_f64(), "{boot}");
+}
+
+#[test]
+fn progress_of_many_nodes_is_one_line_with_the_slowest() {
+    // On slow processors stretches of virtual time are short.
+    let place = Place::new(16, "node.frequency = \"100 MHz\"", |path| {
+        marking().for_ever(path);
+    });
+    let child = place.start(&["run", "s.toml"], "trace.nst", 1);
+    // The first look at the progress, after 200 ms, tells the phase.
+    std::thread::sleep(Duration::from_secs(2));
+    signal(&child, libc::SIGTERM);
+    let output = ends_within(child, SOON);
+    let told = stderr(&output);
+    let lines: Vec<_> = told
+        .lines()
+        .filter(|line| line.contains(" s virtual: "))
+        .collect();
+    assert!(!lines.is_empty(), "{told}");
+    for line in lines {
+        assert!(
+            line.contains("16 nodes boot ") && line.contains("; slowest node"),
+            "{line}"
+        );
+        assert!(line.contains("; the time limit in "), "{line}");
+    }
 }

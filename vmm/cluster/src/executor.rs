@@ -188,7 +188,16 @@ impl Executor {
         self.meetings.stop(false);
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
-                scope.spawn(move || self.help(thread, helpers + 1));
+                let helper = std::thread::Builder::new()
+                    .spawn_scoped(scope, move || self.help(thread, helpers + 1));
+                // Threads that are there run the nodes of those that are not.
+                if let Err(error) = helper {
+                    tracing::warn!(
+                        "the host gives no more than {thread} of {} threads ({error}); the run goes on with these",
+                        helpers + 1
+                    );
+                    break;
+                }
             }
             // However this ends: the scope waits for the helpers.
             let _dismissal = Dismissal {

@@ -15,12 +15,13 @@ pub mod network;
 pub mod outcome;
 pub mod results;
 pub mod run;
+mod spans;
 mod stretch;
 mod watch;
 mod windows;
 
 pub use config::ClusterConfig;
 pub use folder::{FolderError, ResultsFolder};
-pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError};
+pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError, WindowProgress};
 pub use results::Results;
 pub use run::run;

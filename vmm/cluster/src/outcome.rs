@@ -25,6 +25,30 @@ pub enum Phase {
     PowerOff,
 }
 
+impl Phase {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Phase::Boot => "boot",
+            Phase::Job => "job",
+            Phase::WarmUp => "warm-up",
+            Phase::Window => "window",
+            Phase::PowerOff => "power-off",
+        }
+    }
+}
+
+/// An open window.
+#[derive(Clone, Debug)]
+pub struct WindowProgress {
+    /// Its name.
+    pub name: String,
+    /// Instructions of all nodes until it closes, or until it measures where time is measured; none if that is not known.
+    pub instructions_left: Option<u64>,
+    /// Picoseconds of virtual time until it closes, once it measures.
+    pub ps_left: Option<u64>,
+}
+
 /// Where a run stands.
 #[derive(Clone, Debug)]
 pub struct Progress {
@@ -34,8 +58,8 @@ pub struct Progress {
     pub instructions: Vec<u64>,
     /// What each node is doing.
     pub phases: Vec<Phase>,
-    /// Name of the open window.
-    pub window: Option<String>,
+    /// The open window.
+    pub window: Option<WindowProgress>,
 }
 
 /// Who watches a run. All calls come from the thread that called [`run`](crate::run()).

@@ -18,8 +18,9 @@ use crate::config::ClusterConfig;
 use crate::executor::{Executor, Stretch};
 use crate::folder::{FolderError, ResultsFolder};
 use crate::network::Network;
-use crate::outcome::{Ending, Observer, Outcome, Progress, RunError};
+use crate::outcome::{Ending, Observer, Outcome, Progress, RunError, WindowProgress};
 use crate::results::{Results, console_log};
+use crate::spans::PhaseSpan;
 use crate::watch::{Watch, phases};
 use crate::windows::Windows;
 
@@ -86,6 +87,7 @@ pub fn run(
         active_ps: 0,
         judged: false,
         saved_at: 0,
+        span: PhaseSpan::default(),
         warnings: Vec::new(),
     };
     let executor = Executor::new(nodes, Network::new(switch, capture));
@@ -125,6 +127,7 @@ struct Run<'a> {
     judged: bool,
     /// Instructions of all nodes when the trace was last saved.
     saved_at: u64,
+    span: PhaseSpan,
     warnings: Vec<String>,
 }
 
@@ -159,6 +162,10 @@ impl Run<'_> {
         let stepped = windows.step(executor, watches, self.now_ps, &mut said);
         self.note(said)?;
         stepped?;
+        let open = self.windows.open();
+        let phase = open.map_or(self.watches[0].phase, |(_, phase)| phase);
+        self.span
+            .follow(phase, open.map(|(spec, _)| spec.name.as_str()));
         for node in 0..executor.len() {
             let typed = observer.typed(node as u32);
             if !typed.is_empty() {
@@ -240,6 +247,7 @@ impl Run<'_> {
         if instructions >= self.saved_at.saturating_add(most) {
             self.trace.flush()?;
             self.saved_at = instructions;
+            tracing::debug!(instructions, "the trace is saved");
         }
         Ok(())
     }
@@ -321,13 +329,24 @@ impl Run<'_> {
 
     fn progress(&self, executor: &Executor) -> Progress {
         let open = self.windows.open();
+        let instructions: Vec<u64> = (0..executor.len())
+            .map(|n| executor.with_node(n, |n| n.instructions()))
+            .collect();
+        let driver = self.windows.driver();
+        let window = driver.open().map(|window| {
+            let (instructions_left, ps_left) =
+                driver.left(window, self.now_ps, instructions.iter().sum());
+            WindowProgress {
+                name: driver.spec(window).name.clone(),
+                instructions_left,
+                ps_left,
+            }
+        });
         Progress {
             virtual_ps: self.now_ps,
-            instructions: (0..executor.len())
-                .map(|n| executor.with_node(n, |n| n.instructions()))
-                .collect(),
             phases: phases(&self.watches, open.map(|(_, phase)| phase)),
-            window: open.map(|(spec, _)| spec.name.clone()),
+            instructions,
+            window,
         }
     }
 

@@ -247,6 +247,36 @@ impl WindowDriver {
         self.open
     }
 
+    /// What an open window still waits for before it closes: instructions of all nodes, then picoseconds of virtual time. Neither is known of
+    /// a window that the guest closes.
+    pub fn left(&self, window: usize, now: u64, instructions: u64) -> (Option<u64>, Option<u64>) {
+        let Window {
+            spec, phase, times, ..
+        } = &self.windows[window];
+        let warm_up = match phase {
+            Phase::WarmingUp => {
+                let done = instructions.saturating_sub(times.opened_at);
+                Some(spec.warm_up.saturating_sub(done))
+            }
+            _ => None,
+        };
+        match spec.measure {
+            Measure::Guest => (None, None),
+            Measure::Instructions(count) => (
+                Some(match warm_up {
+                    Some(rest) => rest.saturating_add(count),
+                    None => count.saturating_sub(instructions.saturating_sub(times.measured_from)),
+                }),
+                None,
+            ),
+            Measure::Time { ps } => {
+                let from = times.measured_from_ps.filter(|_| warm_up.is_none());
+                let done = from.map_or(0, |from| now.saturating_sub(from));
+                (warm_up, Some(ps.saturating_sub(done)))
+            }
+        }
+    }
+
     /// A window's specification.
     pub fn spec(&self, window: usize) -> &WindowSpec {
         &self.windows[window].spec

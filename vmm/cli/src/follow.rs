@@ -1,0 +1,95 @@
+//! A node's console, shown as it is written. What a guest writes must not control the terminal of its host.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use crate::args::LogFormat;
+use crate::terminal::tell;
+
+/// A line is shown in pieces of so many bytes at most.
+const LONGEST: usize = 4096;
+
+/// Shows the console of one node, line by line.
+pub struct Follower {
+    node: u32,
+    format: LogFormat,
+    line: Vec<u8>,
+}
+
+impl Follower {
+    /// Of a node.
+    pub fn new(node: u32, format: LogFormat) -> Follower {
+        Follower {
+            node,
+            format,
+            line: Vec::new(),
+        }
+    }
+
+    /// Takes console output of any node.
+    pub fn console(&mut self, node: u32, bytes: &[u8]) {
+        if node != self.node {
+            return;
+        }
+        for &byte in bytes {
+            if byte == b'\n' {
+                self.show();
+            } else {
+                self.line.push(byte);
+                if self.line.len() >= LONGEST {
+                    self.show();
+                }
+            }
+        }
+    }
+
+    /// Shows what was written of a last line.
+    pub fn end(&mut self) {
+        if !self.line.is_empty() {
+            self.show();
+        }
+    }
+
+    fn show(&mut self) {
+        let bytes = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&bytes);
+        // The serial console ends lines with both characters.
+        let text = text.trim_end_matches('\r');
+        match self.format {
+            LogFormat::Text => tell(&format!("node{}| {}", self.node, visible(text))),
+            LogFormat::Json => {
+                tell(&json!({"event": "console", "node": self.node, "text": text}).to_string())
+            }
+        }
+    }
+}
+
+/// A guest's text with its control characters as escapes, such as `\u{1b}`: they would move the cursor, change colours or ask the
+/// terminal to type. Tabs stay.
+pub fn visible(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        if character == '\t' || !character.is_control() {
+            shown.push(character);
+        } else {
+            // Writing to a string cannot fail.
+            let _ = write!(shown, "{}", character.escape_default());
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_guests_text_cannot_control_the_terminal() {
+        assert_eq!(
+            visible("\u{1b}[2Jx\ty\u{7}\r\n\u{9b}31m\u{7f}"),
+            "\\u{1b}[2Jx\ty\\u{7}\\r\\n\\u{9b}31m\\u{7f}"
+        );
+        assert_eq!(visible("Zeit: 3 µs"), "Zeit: 3 µs");
+    }
+}

@@ -1,0 +1,125 @@
+//! Signals: Ctrl-C and SIGTERM end a command soon, whatever it is doing; a limit of the size of files does not end it silently.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::exit::{Exit, Failure};
+use crate::terminal::tell;
+
+/// What a run has this long for after a signal: to come to the end of what it is doing and to write its results.
+const PATIENCE: Duration = Duration::from_millis(1700);
+
+/// What is done once at the end, by whoever comes to it first: the command itself, or the signal's thread that has waited for it
+/// long enough.
+pub struct Last<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Clone for Last<T> {
+    fn clone(&self) -> Self {
+        Last(self.0.clone())
+    }
+}
+
+impl<T> Last<T> {
+    /// For the first who takes it.
+    pub fn new(what: T) -> Last<T> {
+        Last(Arc::new(Mutex::new(Some(what))))
+    }
+
+    /// The first who asks gets it.
+    pub fn take(&self) -> Option<T> {
+        locked(&self.0).take()
+    }
+}
+
+/// Signals as a command sees them.
+pub struct Signals {
+    flag: Arc<AtomicBool>,
+    armed: Arc<Mutex<Option<Armed>>>,
+}
+
+/// What is said at a signal, and done if the command does not end in time.
+struct Armed {
+    kept: &'static str,
+    late: Box<dyn FnOnce() + Send>,
+}
+
+impl Signals {
+    /// The flag that the first Ctrl-C or SIGTERM sets. A second signal ends the program at once.
+    pub fn flag(&self) -> &Arc<AtomicBool> {
+        &self.flag
+    }
+
+    /// From now on also the first signal ends the program, after `late`, if the command still runs when its patience is over. `kept`
+    /// tells the user what becomes of its work.
+    pub fn arm(&self, kept: &'static str, late: impl FnOnce() + Send + 'static) {
+        let late = Box::new(late);
+        *locked(&self.armed) = Some(Armed { kept, late });
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nobody panics while the lock is held: a value is put in or taken out.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Listens to signals from now on.
+pub fn on_interrupt() -> Result<Signals, Failure> {
+    let signals = Signals {
+        flag: Arc::default(),
+        armed: Arc::default(),
+    };
+    let (flag, armed) = (signals.flag.clone(), signals.armed.clone());
+    ctrlc::set_handler(move || {
+        if flag.swap(true, Ordering::Relaxed) {
+            std::process::exit(Exit::Interrupted as i32);
+        }
+        let kept = locked(&armed).as_ref().map_or("", |armed| armed.kept);
+        tell(&format!("\nstopping{kept} (once more to stop at once)"));
+        let armed = armed.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(PATIENCE);
+            let Some(Armed { late, .. }) = locked(&armed).take() else {
+                return;
+            };
+            // What it does may get stuck in turn, such as on a file system that does not answer.
+            std::thread::spawn(|| {
+                late();
+                std::process::exit(Exit::Interrupted as i32);
+            });
+            std::thread::sleep(Duration::from_millis(200));
+            std::process::exit(Exit::Interrupted as i32);
+        });
+    })
+    .map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(signals)
+}
+
+/// From now on a file that would exceed the limit of its size (`ulimit -f`) is an error of the write to it. Without this, the system ends
+/// the program by SIGXFSZ. A handler, other than ignoring the signal, is not passed on to programs that are started.
+pub fn survive_file_limit() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = nothing;
+    // SAFETY: the handler does nothing, so that it may run at any point of any thread.
+    unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
+}
+
+/// The limit of the size of files, bytes; none if there is none.
+pub fn file_limit() -> Option<u64> {
+    limit(libc::RLIMIT_FSIZE)
+}
+
+/// The limit of this process's address space, bytes; none if there is none.
+pub fn memory_limit() -> Option<u64> {
+    limit(libc::RLIMIT_AS)
+}
+
+fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: libc::RLIM_INFINITY,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: `limit` outlives the call, which fills it.
+    let failed = unsafe { libc::getrlimit(resource, &mut limit) } != 0;
+    (!failed && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+}

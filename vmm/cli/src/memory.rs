@@ -1,0 +1,70 @@
+//! Memory that the host does not give is a problem of the host, with a message and the exit code for that. Rust's own answer is to abort,
+//! by which a script cannot tell a small host from a broken program.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::exit::Exit;
+
+/// The system's allocator, which keeps in mind that it once had no memory.
+struct Mindful;
+
+#[global_allocator]
+static MEMORY: Mindful = Mindful;
+
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+impl Mindful {
+    fn given(memory: *mut u8) -> *mut u8 {
+        if memory.is_null() {
+            REFUSED.store(true, Ordering::Relaxed);
+        }
+        memory
+    }
+}
+
+// SAFETY: every method is the system allocator's, whose answers are passed on unchanged.
+unsafe impl GlobalAlloc for Mindful {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps to GlobalAlloc::alloc's contract.
+        Self::given(unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller keeps to GlobalAlloc::alloc_zeroed's contract.
+        Self::given(unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller keeps to GlobalAlloc::realloc's contract.
+        Self::given(unsafe { System.realloc(memory, layout, size) })
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps to GlobalAlloc::dealloc's contract.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+const MESSAGE: &str = "error: the host gives no more memory; what was written until now is kept\n  help: lower node.memory or cluster.nodes, raise the limit of this process (ulimit -v), or use a larger host\n";
+
+/// From now on an abort for lack of memory ends the program with the exit code of a problem of the host. Other aborts stay aborts.
+pub fn tell_lack() {
+    extern "C" fn aborted(signal: libc::c_int) {
+        if REFUSED.load(Ordering::Relaxed) {
+            // SAFETY: write and _exit may be called in a signal handler; the message outlives the call.
+            unsafe {
+                libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
+                libc::_exit(Exit::Host as i32);
+            }
+        }
+        // SAFETY: signal and raise may be called in a signal handler. The default action ends the program.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+    let handler: extern "C" fn(libc::c_int) = aborted;
+    // SAFETY: the handler calls nothing but what may be called in one.
+    unsafe { libc::signal(libc::SIGABRT, handler as libc::sighandler_t) };
+}

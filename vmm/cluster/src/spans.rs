@@ -1,0 +1,34 @@
+//! The phases of a run as spans, of which whoever listens to `tracing` hears how long each took the host.
+
+use tracing::info_span;
+use tracing::span::EnteredSpan;
+
+use crate::outcome::Phase;
+
+/// The span of what the cluster is doing.
+#[derive(Default)]
+pub struct PhaseSpan {
+    phase: Option<Phase>,
+    span: Option<EnteredSpan>,
+}
+
+impl PhaseSpan {
+    /// Between two stretches of quanta: the phase of the first node, and the name of the open window.
+    pub fn follow(&mut self, phase: Phase, window: Option<&str>) {
+        if self.phase == Some(phase) {
+            return;
+        }
+        // The span before ends here.
+        self.span = None;
+        self.phase = Some(phase);
+        let window = window.unwrap_or_default();
+        let span = match phase {
+            Phase::Boot => info_span!("boot"),
+            Phase::Job => info_span!("job"),
+            Phase::WarmUp => info_span!("warm-up", window),
+            Phase::Window => info_span!("window", window),
+            Phase::PowerOff => info_span!("power-off"),
+        };
+        self.span = Some(span.entered());
+    }
+}
