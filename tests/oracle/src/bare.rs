@@ -168,7 +168,7 @@ impl Bare {
 
 impl Platform for Bare {
     fn port_read(&mut self, _: u16, _: u64, _: u16, data: &mut [u8]) {
-        self.reads += 1;
+        self.reads = self.reads.wrapping_add(1);
         data.fill(self.reads);
     }
     fn port_write(&mut self, _: u16, _: u64, port: u16, data: &[u8]) {

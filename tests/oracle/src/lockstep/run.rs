@@ -19,7 +19,7 @@ use super::program::{Writer, noise, walk};
 use crate::bare::page;
 use crate::catalogue::Group;
 use crate::generate::{registers, window};
-use crate::layout::CODE;
+use crate::layout::{CODE, WINDOW, WRITABLE_LEN};
 use crate::random::Random;
 
 /// Programs that one pair of vCPUs runs, one after the other.
@@ -233,6 +233,25 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
     )
 }
 
+/// Addresses of breakpoints on code and on data, and DR7, which enables some of them: mostly on data, since programs with any on code
+/// run instruction by instruction.
+fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
+    let (mut addresses, mut control) = ([0; 4], 0x400);
+    let on_code = r.chance(300);
+    for (n, address) in addresses.iter_mut().enumerate() {
+        // R/W and LEN fields.
+        let kind = if on_code && r.chance(300) {
+            *address = CODE + STRIDE * r.below(CODE_LEN as u64 / STRIDE) + r.below(12);
+            0
+        } else {
+            *address = WINDOW + r.below(WRITABLE_LEN as u64);
+            r.pick(&[1, 1, 3]) | r.below(4) << 2
+        };
+        control |= kind << (16 + 4 * n) | r.below(4) << (2 * n);
+    }
+    (addresses, control)
+}
+
 /// The instruction at the instruction pointer.
 fn describe(side: &Side, turn: usize) -> String {
     let s = side.vcpus[turn].save();
@@ -286,6 +305,8 @@ struct Pair {
     /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
     /// long those are, so that all other seeds mean what they meant before there were any.
     turns: Option<Random>,
+    /// Which breakpoints programs begin with; drawn apart, too.
+    breakpoints: Option<Random>,
 }
 
 impl Pair {
@@ -349,6 +370,7 @@ impl Pair {
             large: seed % 4 == 3,
             splits: seed % 11 < 3 && Group::Avx.missing().is_empty(),
             turns: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
+            breakpoints: (seed % 8 == 5).then(|| Random::new(machines ^ 7)),
             turn: 0,
             configuration: format!(
                 "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, without AVX-512 {older_host}"
@@ -460,6 +482,9 @@ impl Pair {
             1 => state.control.cr4 &= !(1 << 9),
             2 => state.control.xcr0 = 3,
             _ => {}
+        }
+        if let Some(r) = &mut self.breakpoints {
+            (state.debug.dr, state.debug.dr7) = breakpoints(r);
         }
         state
     }

@@ -1,9 +1,9 @@
-//! A sweep over all opcodes in user mode: no encoding ends the study, what CPUID does not announce is not there, and what it
+//! A sweep over all opcodes, in user mode and as the kernel: no encoding ends the study, what CPUID does not announce is not there, and what it
 //! announces is.
 
 use std::collections::BTreeMap;
 
-use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic};
+use iced_x86::{Code, CpuidFeature, Decoder, DecoderOptions, Instruction, Mnemonic, Register};
 use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, StepOutcome, Translate};
 use nodescope_machine::cpuid::{CpuidOptions, FEATURES, Template};
@@ -93,13 +93,15 @@ fn has_an_older_meaning(bytes: &[u8], i: &Instruction) -> bool {
 }
 
 /// What raises `#UD` though the processor has it.
-fn raises_invalid_opcode(i: &Instruction, bits: u32) -> bool {
+fn raises_invalid_opcode(i: &Instruction, bits: u32, kernel: bool) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
         Ud0 | Ud1 | Ud2 => true,
         // Not from 32-bit code (SDM vol. 2B).
         Syscall | Sysret | Sysretq => bits != 64,
-        Mov if i.op0_register() == iced_x86::Register::CS => true,
+        Mov if i.op0_register() == Register::CS => true,
+        // Those of DR6 and DR7 without CR4.DE, which only the kernel might use.
+        Mov => (0..2).any(|n| matches!(i.op_register(n), Register::DR4 | Register::DR5)) && kernel,
         _ => false,
     }
 }
@@ -162,6 +164,16 @@ impl Sweep {
         }
     }
 
+    /// Run all as the kernel's code.
+    fn in_the_kernel(mut self) -> Self {
+        let data = &mut self.base.segments.data;
+        for (segment, selector) in [(seg::CS, KERNEL_CS), (seg::SS, KERNEL_SS)] {
+            data[segment].selector = selector as u16;
+            data[segment].attributes &= !0x60;
+        }
+        self
+    }
+
     /// Run what begins with these bytes.
     fn add(&mut self, opcode: &[u8], tail: [u8; 8]) {
         let mut bytes = [opcode, &tail].concat();
@@ -205,7 +217,9 @@ impl Sweep {
                 .iter()
                 .all(|f| self.announced.contains(f));
         let older = !known && !i.is_invalid() && has_an_older_meaning(bytes, &i);
-        let there = known && !raises_invalid_opcode(&i, self.bits) || older;
+        let there = known
+            && !raises_invalid_opcode(&i, self.bits, base.segments.data[seg::SS].dpl() == 0)
+            || older;
         let what = match outcome {
             Err(e) => Some(format!(
                 "ends the study: {}",
@@ -234,6 +248,7 @@ impl Sweep {
             || after.control != base.control
             || after.events != base.events
             || after.msrs != base.msrs
+            || after.debug != base.debug
         {
             self.vcpu.restore(base);
         }
@@ -318,6 +333,16 @@ fn vex(sweep: &mut Sweep, escape: u8, maps: std::ops::RangeInclusive<u8>) {
     }
 }
 
+/// C5: the first map, without W.
+fn short_vex(sweep: &mut Sweep) {
+    let operands = operands(&[0, 1]);
+    for last in 0x80..=255_u8 {
+        if matches!(last >> 3 & 0xf, 0 | 0xf) {
+            sweep.map(&[0xc5, last], &operands);
+        }
+    }
+}
+
 fn evex(sweep: &mut Sweep) {
     let operands: Vec<_> = operands(&[0]);
     for map in [1, 2, 3, 5, 6] {
@@ -373,6 +398,7 @@ fn no_encoding_of_64_bit_code_ends_the_study() {
     }
     three_d_now(&mut sweep);
     vex(&mut sweep, 0xc4, 0..=3);
+    short_vex(&mut sweep);
     vex(&mut sweep, 0x8f, 8..=10);
     evex(&mut sweep);
     let (ran, retired) = sweep.finish();
@@ -390,6 +416,21 @@ fn no_encoding_of_32_and_16_bit_code_ends_the_study() {
         vex(&mut sweep, 0xc4, 1..=3);
         sweep.finish();
     }
+}
+
+/// Nothing that CPUID announces is unknown in the kernel either.
+#[test]
+fn no_encoding_of_the_kernels_code_ends_the_study() {
+    let Some(sweep) = sweep(64, &[], &[]) else {
+        return;
+    };
+    let mut sweep = sweep.in_the_kernel();
+    legacy(
+        &mut sweep,
+        &[&[], &[0x66], &[0xf2], &[0xf3], &[0x48], &[0xf3, 0x48]],
+    );
+    let (ran, retired) = sweep.finish();
+    assert!(ran > 500_000 && retired > 100_000, "{retired} of {ran}");
 }
 
 /// What a study hides is not there, and what the encodings meant before is.
