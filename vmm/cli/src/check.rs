@@ -7,6 +7,7 @@ use nodescope_study::{Host, ImageSource, Problems, Study};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::terminal::note;
 
 /// Reads a study and tells all its problems and the host's.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
@@ -56,7 +57,7 @@ pub fn load(file: &Path) -> Result<Study, Failure> {
         return Err(said(Exit::Host, &problems));
     }
     if !problems.is_empty() {
-        eprintln!("{problems}");
+        note(&problems.to_string());
     }
     Ok(study)
 }

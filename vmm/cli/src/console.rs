@@ -13,7 +13,7 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
 use crate::results::folder_failure;
 use crate::run::exit_of;
-use crate::terminal::RawMode;
+use crate::terminal::{RawMode, note};
 use crate::{check, config};
 
 /// Ctrl-]: leaves the console.
@@ -142,8 +142,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     }
     let signals = on_interrupt()?;
     let interrupted = signals.flag();
-    let mut config =
-        config::cluster(&study, None, interrupted, &mut |line| eprintln!("{line}"))?.cluster;
+    let mut config = config::cluster(&study, None, interrupted, &mut note)?.cluster;
     config.console = true;
     config.windows.clear();
     config.time_limit_ps = u64::MAX;
@@ -169,10 +168,10 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
             }
         }
     });
-    eprintln!(
+    note(&format!(
         "console of node{}; Ctrl-] leaves, 'exit' powers the node off",
         args.node
-    );
+    ));
     let mut terminal = Terminal {
         node: args.node,
         keys,
@@ -186,7 +185,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     let raw = RawMode::enter();
     let result = nodescope_cluster::run(&config, &results, interrupted, &mut terminal);
     drop(raw);
-    eprintln!();
+    note("");
     match result {
         Ok(outcome) => match outcome.ending {
             Ending::GuestPanic { node, line } => Err(Failure::new(

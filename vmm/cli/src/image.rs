@@ -10,6 +10,7 @@ use nodescope_study::{ImageSource, Study};
 use crate::args::{self, ImageCommand};
 use crate::exit::{Exit, Failure};
 use crate::interrupt::on_interrupt;
+use crate::terminal::note;
 
 /// Builds, lists or shows images.
 pub fn image(args: &args::Image) -> Result<Exit, Failure> {
@@ -17,14 +18,14 @@ pub fn image(args: &args::Image) -> Result<Exit, Failure> {
         ImageCommand::Build { study, force } => {
             let spec = spec(study.as_deref())?;
             let signals = on_interrupt()?;
-            let image = build(&spec, *force, signals.flag(), &mut |line| eprintln!("{line}"))?;
+            let image = build(&spec, *force, signals.flag(), &mut note)?;
             println!("{}", image.dir.display());
         }
         ImageCommand::List => {
             for image in nodescope_image::list(&cache()?).map_err(fail)? {
                 match image {
                     Ok(image) => println!("{}", line(&image)),
-                    Err(error) => eprintln!("warning: {error}"),
+                    Err(error) => tracing::warn!("{error}"),
                 }
             }
         }

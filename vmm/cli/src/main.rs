@@ -29,6 +29,9 @@ fn main() -> std::process::ExitCode {
     let args = Args::parse();
     memory::tell_lack();
     interrupt::survive_file_limit();
+    if args.quiet {
+        terminal::be_quiet();
+    }
     logging::start(&args);
     let result = match &args.command {
         Command::Run(run) => run::run(run, &args),

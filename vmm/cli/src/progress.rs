@@ -242,8 +242,8 @@ struct Left {
 impl Left {
     /// Nothing where there is no telling, such as while the cluster stands still.
     fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<Left> {
-        /// Nobody plans with more: a hundred days.
-        const MOST: f64 = 100.0 * 86400.0;
+        /// Nobody plans with more: a day.
+        const MOST: f64 = 86400.0;
         (seconds.is_finite() && seconds < MOST).then_some(Left {
             until,
             seconds,

@@ -143,12 +143,7 @@ fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
 }
 
 /// Prepares for signals: what the run itself does not come to within the time that it has is done in its place.
-fn arm(
-    signals: &Signals,
-    results: &Arc<ResultsFolder>,
-    record: &Last<RunFile>,
-    format: LogFormat,
-) {
+fn arm(signals: &Signals, results: &Arc<ResultsFolder>, record: &Last<RunFile>, format: LogFormat) {
     let (results, record) = (results.clone(), record.clone());
     signals.arm("; what was measured is kept", move || {
         let folder = results.path().display();

@@ -1,6 +1,7 @@
 //! The terminal: output that may be closed, raw mode.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::MultiProgress;
@@ -34,6 +35,21 @@ pub fn tell(line: &str) {
         Some(bars) => bars.println(line),
         None => writeln!(io::stderr(), "{line}"),
     };
+}
+
+/// Whether nothing but errors is told.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// From now on nothing but errors is told.
+pub fn be_quiet() {
+    QUIET.store(true, Ordering::Relaxed);
+}
+
+/// A line on standard error that `--quiet` leaves out.
+pub fn note(line: &str) {
+    if !QUIET.load(Ordering::Relaxed) {
+        tell(line);
+    }
 }
 
 /// The terminal on standard input in raw mode, for as long as this lives.

@@ -63,8 +63,8 @@ pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
     if status == 0 {
         Ok(Exit::Ok)
     } else {
-        eprintln!(
-            "warning: the command ended with status {status}; the trace is of what it did until then"
+        tracing::warn!(
+            "the command ended with status {status}; the trace is of what it did until then"
         );
         Ok(Exit::JobFailed)
     }

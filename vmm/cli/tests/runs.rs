@@ -80,6 +80,33 @@ fn a_killed_run_leaves_a_readable_trace_and_can_be_replaced() {
     );
 }
 
+/// The trace is saved by what the guests have done, so that its bytes do not depend on the host.
+#[test]
+fn a_trace_that_is_saved_often_has_the_same_bytes_on_any_number_of_threads() {
+    let place = Place::new(3, "node.frequency = \"100 MHz\"", |path| {
+        let steps = (0..40).fold(Kernel::new(), |kernel, _| {
+            kernel.mark("step").work(3_000_000)
+        });
+        steps.off(0, path);
+    });
+    let trace = |threads: &str| {
+        let mut command = place.command(&["run", "s.toml", "--force", "--host-threads", threads]);
+        let output = command
+            .env("RUST_LOG", "nodescope_cluster=debug")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let saved = stderr(&output).matches("debug: the trace is saved").count();
+        assert!(saved >= 3, "saved {saved} times");
+        fs::read(place.results().join("trace.nst")).unwrap()
+    };
+    let one = trace("1");
+    for threads in ["2", "3"] {
+        assert!(trace(threads) == one, "{threads} threads");
+    }
+    assert_eq!(marks(&place), 120);
+}
+
 #[test]
 fn of_two_runs_in_one_folder_one_is_refused() {
     let place = Place::new(1, "", |path| marking().for_ever(path));
@@ -275,9 +302,8 @@ fn phases_are_told_to_who_asks() {
 #[test]
 fn progress_of_many_nodes_is_one_line_with_the_slowest() {
     // On slow processors stretches of virtual time are short.
-    let place = Place::new(16, "node.frequency = \"100 MHz\"", |path| {
-        marking().for_ever(path);
-    });
+    let part = "node.frequency = \"100 MHz\"\nstudy.time_limit = \"1 min\"\n";
+    let place = Place::new(16, part, |path| marking().for_ever(path));
     let child = place.start(&["run", "s.toml"], "trace.nst", 1);
     // The first look at the progress, after 200 ms, tells the phase.
     std::thread::sleep(Duration::from_secs(2));
