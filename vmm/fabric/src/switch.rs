@@ -3,7 +3,8 @@
 //! A frame occupies its sender's link for `(bytes + overhead) * 8 / bandwidth`, arrives one latency after its last bit was
 //! sent, and waits where the receiver's link is still busy with another frame. Between two otherwise idle nodes the
 //! one-way time is therefore serialisation + latency. A link to a receiver serves frames in the order in which their senders'
-//! links began to send them: a frame that still waits at its sender keeps no other from a link that is free.
+//! links began to send them: a frame that still waits at its sender keeps no other from a link that is free. The switch holds so many
+//! bytes for each receiver, and for all together; a frame for which there is no room is dropped.
 
 use std::collections::VecDeque;
 
@@ -16,6 +17,10 @@ use crate::PS_PER_SECOND;
 const MIN_FRAME: u64 = 60;
 /// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
 const OVERHEAD: u64 = 24;
+
+/// Bytes, with their overhead, that wait for one receiver's link, and for all.
+const PORT_BUFFER: u64 = 64 << 20;
+const SHARED_BUFFER: u64 = 512 << 20;
 
 /// A link between a node and the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +89,8 @@ pub struct PortCounts {
     pub received_frames: u64,
     /// Bytes delivered to the node.
     pub received_bytes: u64,
-    /// Frames of the node that had no destination.
+    /// Frames of the node that had no destination, or found the switch's buffer full; one for several nodes counts for each that it did
+    /// not reach.
     pub dropped_frames: u64,
 }
 
@@ -159,6 +165,15 @@ impl Switch {
             .min()
     }
 
+    /// Whether the switch can hold another frame for a port at a time.
+    fn has_room(&self, port: usize, at_ps: u64) -> bool {
+        let queued = self.ports[port].queued(at_ps);
+        // Nearly always there is so little that the others need not be asked.
+        queued <= PORT_BUFFER / 64
+            || queued <= PORT_BUFFER
+                && self.ports.iter().map(|p| p.queued(at_ps)).sum::<u64>() <= SHARED_BUFFER
+    }
+
     /// Forward the frames of one quantum, in any order, and those that still wait, as far as they begin to be sent before
     /// `until_ps`, the quantum's end; deliveries come sorted by time, then receiver.
     pub fn forward(&mut self, mut frames: Vec<SentFrame>, until_ps: u64) -> Vec<Delivery> {
@@ -179,8 +194,13 @@ impl Switch {
             let sent = start + serialisation_ps(frame.bytes.len() as u64, link.bandwidth);
             sender.send_free_ps = sent;
             let first = deliveries.len();
+            let mut lost = 0;
             for port in 0..self.ports.len() {
                 if port == frame.port || !addressed(&frame.bytes, &self.ports[port].mac) {
+                    continue;
+                }
+                if !self.has_room(port, start + link.latency_ps) {
+                    lost += 1;
                     continue;
                 }
                 let receiver = &mut self.ports[port];
@@ -207,11 +227,20 @@ impl Switch {
                     }
                     last.bytes = frame.bytes;
                 }
-                None => self.ports[frame.port].counts.dropped_frames += 1,
+                None => lost = lost.max(1),
             }
+            self.ports[frame.port].counts.dropped_frames += lost;
         }
         deliveries.sort_by_key(|d| (d.time_ps, d.port));
         deliveries
+    }
+}
+
+impl Port {
+    /// Bytes that wait for its link at a time.
+    fn queued(&self, at_ps: u64) -> u64 {
+        let wait = u128::from(self.receive_free_ps.saturating_sub(at_ps));
+        (wait * u128::from(self.link.bandwidth) / (8 * u128::from(PS_PER_SECOND))) as u64
     }
 }
 
@@ -383,6 +412,33 @@ mod tests {
             assert!(delivery.checksum_valid);
         }
         assert_eq!(out[1].bytes.as_ptr(), buffer);
+    }
+
+    #[test]
+    fn what_the_switch_cannot_hold_is_dropped() {
+        let slow = LinkConfig {
+            bandwidth: 10_000_000,
+            ..TEN_GBIT
+        };
+        let mut s = Switch::new(&[(A, TEN_GBIT), (B, slow), (C, TEN_GBIT)]).unwrap();
+        let f = |port, to, time_ps| SentFrame {
+            time_ps,
+            port,
+            bytes: frame(to, 1 << 20),
+            checksum_valid: false,
+        };
+        // The sender's link takes 0.84 ms for a frame, the receiver's 0.84 s.
+        let out = s.forward((0..100).map(|_| f(0, B, 0)).collect(), u64::MAX);
+        assert_eq!(out.len(), 65, "one on the link, and overhead is counted");
+        assert_eq!(s.counts()[0].dropped_frames, 35);
+        assert_eq!(s.counts()[1].received_frames, 65);
+        // Others are reached, and B again when there is room.
+        let second = PS_PER_SECOND;
+        let out = s.forward(vec![f(2, [0xff; 6], second / 2)], u64::MAX);
+        assert_eq!(out.iter().map(|d| d.port).collect::<Vec<_>>(), [0]);
+        assert_eq!(s.counts()[2].dropped_frames, 1);
+        let out = s.forward(vec![f(2, [0xff; 6], 10 * second)], u64::MAX);
+        assert_eq!(out.iter().map(|d| d.port).collect::<Vec<_>>(), [0, 1]);
     }
 
     #[test]

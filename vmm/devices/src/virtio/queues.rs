@@ -19,6 +19,14 @@ pub enum QueueFault {
         /// What was wrong.
         cause: virtio_queue::Error,
     },
+    /// Buffers come while no vCPU runs.
+    #[error(
+        "virtqueue {queue}: the rings change while the device works on them: they overlap each other, or buffers lie over them"
+    )]
+    Changing {
+        /// Queue number.
+        queue: usize,
+    },
     /// One chain of descriptors.
     #[error("virtqueue {queue}, descriptor {head}: {what}")]
     Chain {
@@ -35,6 +43,8 @@ pub enum QueueFault {
 pub struct Chain<'a> {
     /// Its first descriptor, which names it.
     pub head: u16,
+    /// How many descriptors it has.
+    pub descriptors: u16,
     /// The part that the driver has filled.
     pub reader: Reader<'a, CodeSlice>,
     /// The part that the device is to fill.
@@ -46,6 +56,8 @@ pub struct Queues<'a> {
     ram: &'a GuestRam,
     queues: &'a mut [Queue],
     interrupt: &'a mut u32,
+    /// Chains that were taken and not put back, and times that buffers came while the device worked.
+    taken: u16,
 }
 
 impl<'a> Queues<'a> {
@@ -54,12 +66,27 @@ impl<'a> Queues<'a> {
             ram,
             queues,
             interrupt,
+            taken: 0,
         }
     }
 
     /// Whether the driver has set up this queue.
     pub fn is_ready(&self, queue: usize) -> bool {
         self.queues.get(queue).is_some_and(|q| q.ready())
+    }
+
+    /// Size of a queue, as the driver has chosen it.
+    pub fn size(&self, queue: usize) -> u16 {
+        self.queues[queue].size()
+    }
+
+    /// One more of what can happen only as often as a queue has places: no vCPU of the node runs while a device works on its queues.
+    fn count(&mut self, queue: usize) -> Result<(), QueueFault> {
+        if self.taken == self.queues[queue].size() {
+            return Err(QueueFault::Changing { queue });
+        }
+        self.taken += 1;
+        Ok(())
     }
 
     /// Take the next chain; None when there is none.
@@ -73,10 +100,20 @@ impl<'a> Queues<'a> {
             let what = "the available ring names a descriptor past the table";
             return Err(QueueFault::Chain { queue, head, what });
         }
+        // "The driver MUST NOT create a descriptor chain longer than the Queue Size of the device" (virtio 1.2 §2.7.5), whether it is in an
+        // indirect table or not (§2.7.5.3.1).
+        let size = q.size();
+        let descriptors = chain.clone().take(usize::from(size) + 1).count();
+        if descriptors > usize::from(size) {
+            let what = "the chain has more descriptors than the queue";
+            return Err(QueueFault::Chain { queue, head, what });
+        }
+        self.count(queue)?;
         let reader = chain.clone().reader(self.ram).map_err(ring(queue))?;
         let writer = chain.writer(self.ram).map_err(ring(queue))?;
         Ok(Some(Chain {
             head,
+            descriptors: descriptors as u16,
             reader,
             writer,
         }))
@@ -86,6 +123,7 @@ impl<'a> Queues<'a> {
     pub fn unpop(&mut self, queue: usize, count: u16) {
         let q = &mut self.queues[queue];
         q.set_next_avail(q.next_avail().wrapping_sub(count));
+        self.taken = self.taken.saturating_sub(count);
     }
 
     /// Give a chain back with `written` bytes filled. [`Queues::signal`] must follow.
@@ -106,9 +144,13 @@ impl<'a> Queues<'a> {
 
     /// The queue seemed empty: ask to be notified. True if buffers have come meanwhile.
     pub fn listen(&mut self, queue: usize) -> Result<bool, QueueFault> {
-        self.queues[queue]
+        let more = self.queues[queue]
             .enable_notification(self.ram)
-            .map_err(ring(queue))
+            .map_err(ring(queue))?;
+        if more {
+            self.count(queue)?;
+        }
+        Ok(more)
     }
 }
 

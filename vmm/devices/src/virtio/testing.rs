@@ -42,7 +42,7 @@ pub fn used(queue: usize) -> u64 {
 impl Driver {
     /// A device that has not been touched.
     pub fn cold(device: Device) -> Self {
-        let ram = Ram::new(&[2 << 20]).unwrap();
+        let ram = Ram::new(&[16 << 20]).unwrap();
         Self {
             device: VirtioMmio::new(device, ram.memory().clone()),
             ram,

@@ -350,7 +350,7 @@ fn malformed_requests_need_a_reset_and_say_why() {
         (&[(0x8000, 15, false), (STATUS, 1, true)], "header"),
         (&[(0x8000, 16, false)], "status byte"),
         (
-            &[(0x8000, 16, false), (0x20_0000 - 8, 16, true)],
+            &[(0x8000, 16, false), (0x100_0000 - 8, 16, true)],
             "invalid descriptor chain",
         ),
         (

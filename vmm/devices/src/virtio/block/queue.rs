@@ -12,6 +12,10 @@ use crate::virtio::{Chain, QueueFault, Queues};
 /// Bytes copied at a time.
 const PIECE: usize = 64 << 10;
 
+/// Most bytes of one request. Linux makes none of more than a few MiB; an indirect table of 256 descriptors could name all memory 256
+/// times.
+const LONGEST: usize = 64 << 20;
+
 const OK: u8 = VIRTIO_BLK_S_OK as u8;
 const IO_ERROR: u8 = VIRTIO_BLK_S_IOERR as u8;
 const UNSUPPORTED: u8 = VIRTIO_BLK_S_UNSUPP as u8;
@@ -24,10 +28,13 @@ impl Block {
         now: u64,
     ) -> Result<(), QueueFault> {
         loop {
-            while let Some(chain) = queues.pop(queue)? {
-                let head = chain.head;
+            while self.work.may_go_on(now)
+                && let Some(chain) = queues.pop(queue)?
+            {
+                let (head, descriptors) = (chain.head, chain.descriptors);
                 let fault = |what| QueueFault::Chain { queue, head, what };
                 let (written, moved) = self.carry_out(chain).map_err(fault)?;
+                self.work.spend(now, self.work(moved, descriptors));
                 let rate = self.timing.bytes_per_second;
                 let transfer = self.timing.clock.cycles_for_bytes(moved, rate);
                 self.busy_until = self.busy_until.max(now).saturating_add(transfer);
@@ -38,7 +45,8 @@ impl Block {
                     written,
                 });
             }
-            if !queues.listen(queue)? {
+            // Nobody need tell the device of what it knows to be there.
+            if self.work.waiting || !queues.listen(queue)? {
                 return self.complete(queues, now);
             }
         }
@@ -86,6 +94,9 @@ impl Block {
             .map_err(|_| "a status byte out of reach")?;
         let mut moved = 0;
         let status = match kind {
+            VIRTIO_BLK_T_IN | VIRTIO_BLK_T_OUT if room.max(reader.available_bytes()) > LONGEST => {
+                IO_ERROR
+            }
             VIRTIO_BLK_T_IN if self.disk.holds(sector, room as u64) => {
                 let mut buf = vec![0; room.min(PIECE)];
                 self.transfer(sector, room, &mut moved, |block, at, len| {

@@ -31,4 +31,8 @@ pub struct BlockState {
     pub completions: Vec<Completion>,
     /// Until when transfers keep the disk busy, cycles.
     pub busy_until: u64,
+    /// When what was carried out would be over if there had been no reset, cycles.
+    pub work_until: u64,
+    /// Requests were left in the queue until that is near.
+    pub waiting: bool,
 }

@@ -5,13 +5,21 @@ use std::collections::VecDeque;
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::*;
 
+use super::link::Link;
 use super::spares::Spares;
 use super::state::{Frame, NetCounters, NetState};
 use crate::state::RestoreError;
+use crate::virtio::ahead::Ahead;
 use crate::virtio::{QueueFault, Queues, VirtioDevice};
 
 pub(super) const RECEIVE: usize = 0;
 pub(super) const TRANSMIT: usize = 1;
+
+/// Cycles that a frame takes a device whose link takes no time.
+const FRAME: u64 = 100;
+/// Bytes of frames that are on their way to the guest or wait for its buffers. The switch keeps half as much for a node
+/// (`vmm/fabric`), and a driver that takes what comes has little waiting.
+const MOST_INCOMING: usize = 128 << 20;
 
 /// Work that the device takes from the guest's network stack, as ordinary network cards do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +52,12 @@ pub struct Net {
     pub(super) incoming: VecDeque<Frame>,
     pub(super) blocked: bool,
     pub(super) counters: NetCounters,
+    /// Bytes of `incoming`, and what each frame takes besides.
+    pub(super) incoming_bytes: usize,
+    /// The link that it sends on, if that takes time.
+    pub(super) link: Option<Link>,
+    /// What the link has to send.
+    pub(super) sending: Ahead,
     /// Not part of the state: no frame depends on them.
     pub(super) spares: Spares,
 }
@@ -58,8 +72,27 @@ impl Net {
             incoming: VecDeque::new(),
             blocked: false,
             counters: NetCounters::default(),
+            incoming_bytes: 0,
+            link: None,
+            sending: Ahead::new(1000 * FRAME),
             spares: Spares::default(),
         }
+    }
+
+    /// The same device on a link that takes time: where the link has more to send than a card's buffer holds, frames stay in the driver's
+    /// queue.
+    pub fn on(self, link: Link) -> Self {
+        Self {
+            link: Some(link),
+            sending: Ahead::new(link.most_ahead()),
+            ..self
+        }
+    }
+
+    /// A frame of so many bytes keeps the device and the link busy.
+    pub(super) fn spend(&mut self, now: u64, bytes: usize) {
+        let cycles = self.link.map_or(FRAME, |link| link.cycles(bytes));
+        self.sending.spend(now, cycles);
     }
 
     /// Its configuration.
@@ -82,8 +115,15 @@ impl Net {
         !self.outgoing.is_empty()
     }
 
-    /// A frame that is to arrive at its time. Among equal times, those injected first arrive first.
+    /// A frame that is to arrive at its time. Among equal times, those injected first arrive first. A frame for which there is no memory is
+    /// dropped: the guest has not taken those before it.
     pub fn inject(&mut self, frame: Frame) {
+        let bytes = self.incoming_bytes + frame.memory();
+        if bytes > MOST_INCOMING {
+            self.counters.dropped_backlog += 1;
+            return;
+        }
+        self.incoming_bytes = bytes;
         let at = self.incoming.partition_point(|f| f.time <= frame.time);
         self.incoming.insert(at, frame);
     }
@@ -91,6 +131,12 @@ impl Net {
     /// Counters.
     pub fn counters(&self) -> &NetCounters {
         &self.counters
+    }
+
+    /// Forget frames that came and will not be handed over.
+    pub(super) fn drop_incoming(&mut self, range: std::ops::Range<usize>) {
+        let bytes: usize = self.incoming.drain(range).map(|f| f.memory()).sum();
+        self.incoming_bytes -= bytes;
     }
 
     pub(super) fn negotiated(&self, feature: u32) -> bool {
@@ -105,6 +151,8 @@ impl Net {
             incoming: self.incoming.iter().map(Frame::saved).collect(),
             blocked: self.blocked,
             counters: self.counters,
+            sending_until: self.sending.until,
+            waiting: self.sending.waiting,
         }
     }
 
@@ -119,6 +167,9 @@ impl Net {
         self.features = state.features;
         self.outgoing = state.outgoing.clone();
         self.incoming = state.incoming.iter().cloned().collect();
+        self.incoming_bytes = self.incoming.iter().map(Frame::memory).sum();
+        self.sending.until = state.sending_until;
+        self.sending.waiting = state.waiting;
         self.blocked = state.blocked;
         self.counters = state.counters;
         Ok(())
@@ -161,18 +212,21 @@ impl VirtioDevice for Net {
     fn activate(&mut self, features: u64, now: u64) {
         self.features = features;
         let past = self.incoming.partition_point(|f| f.time < now);
-        self.incoming.drain(..past);
+        self.drop_incoming(0..past);
         self.counters.dropped_inactive += past as u64;
     }
 
     fn reset(&mut self) {
         self.features = 0;
         self.blocked = false;
+        // What it had begun to send is on its way.
+        self.sending.waiting = false;
     }
 
     fn reset_queue(&mut self, queue: usize) {
-        if queue == RECEIVE {
-            self.blocked = false;
+        match queue {
+            RECEIVE => self.blocked = false,
+            _ => self.sending.waiting = false,
         }
     }
 
@@ -189,17 +243,20 @@ impl VirtioDevice for Net {
     }
 
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
-        if self.blocked {
-            Ok(())
-        } else {
-            self.receive(queues, now)
+        if !self.blocked {
+            self.receive(queues, now)?;
         }
+        if self.sending.is_due(now) && queues.is_ready(TRANSMIT) {
+            self.transmit(queues, now)?;
+        }
+        Ok(())
     }
 
     fn next_event(&self) -> u64 {
-        match self.incoming.front() {
+        let arrival = match self.incoming.front() {
             Some(frame) if !self.blocked => frame.time,
             _ => u64::MAX,
-        }
+        };
+        arrival.min(self.sending.next_event())
     }
 }

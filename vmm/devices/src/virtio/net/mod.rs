@@ -2,6 +2,7 @@
 
 mod checksum;
 mod device;
+mod link;
 mod queue;
 mod segment;
 mod spares;
@@ -10,4 +11,5 @@ mod state;
 mod tests;
 
 pub use device::{Net, NetConfig, Offloads};
+pub use link::Link;
 pub use state::{Frame, NetCounters, NetState};

@@ -47,12 +47,15 @@ impl Header {
 impl Net {
     pub(super) fn transmit(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         loop {
-            while let Some(chain) = queues.pop(TRANSMIT)? {
+            while self.sending.may_go_on(now)
+                && let Some(chain) = queues.pop(TRANSMIT)?
+            {
                 let head = chain.head;
                 self.send(chain, now);
                 queues.add_used(TRANSMIT, head, 0)?;
             }
-            if !queues.listen(TRANSMIT)? {
+            // Nobody need tell the device of what it knows to be there.
+            if self.sending.waiting || !queues.listen(TRANSMIT)? {
                 return queues.signal(TRANSMIT);
             }
         }
@@ -65,6 +68,8 @@ impl Net {
             .and_then(|(header, bytes)| self.offload(header, bytes, now));
         if sent.is_none() {
             self.counters.refused += 1;
+            // It takes the device as long as the shortest frame takes the link.
+            self.spend(now, 0);
         }
     }
 
@@ -129,6 +134,7 @@ impl Net {
 
     fn push(&mut self, frame: Frame) {
         self.counters.sent += 1;
+        self.spend(frame.time, frame.bytes.len());
         self.outgoing.push(frame);
     }
 
@@ -140,7 +146,7 @@ impl Net {
     pub(super) fn receive(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
         let due = self.incoming.partition_point(|f| f.time <= now);
         if self.blocked && due > self.config.backlog {
-            self.incoming.drain(self.config.backlog..due);
+            self.drop_incoming(self.config.backlog..due);
             self.counters.dropped_backlog += (due - self.config.backlog) as u64;
         }
         self.blocked = false;
@@ -173,6 +179,11 @@ impl Net {
         let mut chains: Vec<Chain<'_>> = Vec::new();
         let mut room = 0;
         while room < need {
+            if chains.len() == usize::from(queues.size(RECEIVE)) {
+                // All buffers that a driver can give are too few, until it gives others.
+                queues.unpop(RECEIVE, chains.len() as u16);
+                return Ok(false);
+            }
             let Some(chain) = queues.pop(RECEIVE)? else {
                 // Ask for a notification before putting the chains back: it is the next one that is missing.
                 if queues.listen(RECEIVE)? {
@@ -221,6 +232,7 @@ impl Net {
     /// The first frame has been dealt with.
     fn retire(&mut self) {
         if let Some(frame) = self.incoming.pop_front() {
+            self.incoming_bytes -= frame.memory();
             self.spares.put(frame.bytes);
         }
     }

@@ -16,6 +16,11 @@ pub struct Frame {
 }
 
 impl Frame {
+    /// Bytes that it takes in memory.
+    pub(super) fn memory(&self) -> usize {
+        size_of::<Frame>() + self.bytes.len()
+    }
+
     /// The frame as a state has it.
     pub(super) fn saved(&self) -> Self {
         Self {
@@ -36,7 +41,7 @@ pub struct NetCounters {
     pub refused: u64,
     /// Frames that came while the guest's driver was not ready.
     pub dropped_inactive: u64,
-    /// Frames that came while the backlog for missing buffers was full.
+    /// Frames that came while the backlog for missing buffers was full, or there was no memory for more.
     pub dropped_backlog: u64,
     /// Frames longer than the guest's buffers.
     pub dropped_size: u64,
@@ -55,4 +60,8 @@ pub struct NetState {
     pub blocked: bool,
     /// Counters.
     pub counters: NetCounters,
+    /// When the link has sent what it was given, cycles.
+    pub sending_until: u64,
+    /// Frames were left in the driver's queue until that is near.
+    pub waiting: bool,
 }

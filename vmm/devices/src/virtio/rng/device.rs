@@ -6,19 +6,28 @@ use virtio_bindings::virtio_ids::VIRTIO_ID_RNG;
 
 use super::state::RngState;
 use crate::state::RestoreError;
+use crate::virtio::ahead::Ahead;
 use crate::virtio::{QueueFault, Queues, VirtioDevice};
 
 /// An entropy device.
 #[derive(Debug)]
 pub struct Rng {
     pub(super) generator: ChaCha20Rng,
+    /// A byte takes a cycle, and a request [`REQUEST`] at least.
+    pub(super) work: Ahead,
 }
+
+/// Cycles that a request takes.
+pub(super) const REQUEST: u64 = 500;
+/// Cycles of requests that are carried out at once. A driver has one under way.
+const AHEAD: u64 = 1 << 20;
 
 impl Rng {
     /// The same seed gives the same bytes; nodes and clones need different ones.
     pub fn new(seed: [u8; 32]) -> Self {
         Self {
             generator: ChaCha20Rng::from_seed(seed),
+            work: Ahead::new(AHEAD),
         }
     }
 
@@ -26,12 +35,16 @@ impl Rng {
     pub fn save(&self) -> RngState {
         RngState {
             generator: self.generator.clone(),
+            work_until: self.work.until,
+            waiting: self.work.waiting,
         }
     }
 
     /// Load a state.
     pub fn restore(&mut self, state: &RngState) -> Result<(), RestoreError> {
         self.generator = state.generator.clone();
+        self.work.until = state.work_until;
+        self.work.waiting = state.waiting;
         Ok(())
     }
 }
@@ -51,20 +64,27 @@ impl VirtioDevice for Rng {
     }
     fn activate(&mut self, _features: u64, _now: u64) {}
     /// The generator goes on: a guest that resets the device does not get the same bytes again.
-    fn reset(&mut self) {}
-    fn reset_queue(&mut self, _queue: usize) {}
+    fn reset(&mut self) {
+        self.work.waiting = false;
+    }
+    fn reset_queue(&mut self, _queue: usize) {
+        self.work.waiting = false;
+    }
     fn notify(
         &mut self,
         queue: usize,
         queues: &mut Queues<'_>,
-        _now: u64,
+        now: u64,
     ) -> Result<(), QueueFault> {
-        self.fill(queue, queues)
+        self.fill(queue, queues, now)
     }
-    fn advance(&mut self, _queues: &mut Queues<'_>, _now: u64) -> Result<(), QueueFault> {
+    fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
+        if self.work.is_due(now) && queues.is_ready(0) {
+            return self.fill(0, queues, now);
+        }
         Ok(())
     }
     fn next_event(&self) -> u64 {
-        u64::MAX
+        self.work.next_event()
     }
 }

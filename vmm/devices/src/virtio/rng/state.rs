@@ -8,4 +8,8 @@ use serde::{Deserialize, Serialize};
 pub struct RngState {
     /// Seed and position.
     pub generator: ChaCha20Rng,
+    /// When what was given would be over, cycles.
+    pub work_until: u64,
+    /// Requests were left in the queue until that is near.
+    pub waiting: bool,
 }
