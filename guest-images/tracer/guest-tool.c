@@ -33,7 +33,8 @@ static int outcome(struct nodescope_answer answer, const char *what) {
         "memory stayed unreadable",
         "memory stayed unwritable",
         "refused by the study",
-        "bad argument (too long, not UTF-8, or an unsafe file name)",
+        "bad argument (too long, not UTF-8, a file name that is unsafe or also a folder's)",
+        "over a limit of the study (for files: file_limit, node_limit or limit of [results])",
     };
     if (answer.status == NODESCOPE_OK)
         return DONE;

@@ -29,7 +29,8 @@
 #define NODESCOPE_UNREADABLE 2u    /* memory not readable now: read a byte of every page of it, then call again */
 #define NODESCOPE_UNWRITABLE 3u    /* memory not writable now: write every page of it, then call again */
 #define NODESCOPE_REFUSED 4u       /* understood, but the study does not allow or provide it */
-#define NODESCOPE_BAD_ARGUMENT 5u  /* over a limit, malformed record, text that is not UTF-8, unsafe file name */
+#define NODESCOPE_BAD_ARGUMENT 5u  /* over a limit of the call, malformed record, text that is not UTF-8, unsafe file name */
+#define NODESCOPE_OVER_LIMIT 6u    /* over a limit of the study, such as for files among the results */
 
 /* Operations, in ECX. */
 #define NODESCOPE_OP_PROBE 0u           /* nothing; result: ABI version */

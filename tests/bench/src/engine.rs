@@ -91,6 +91,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         epoch: 1_700_000_000,
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,
+        file_limits: Default::default(),
         windows: Vec::new(),
         time_limit_ps: PATIENCE * 1_000_000_000_000,
         deadlock_ps: None,

@@ -7,8 +7,7 @@ pub mod published;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use nodescope_cluster::{ClusterConfig, Observer, Outcome, Progress, ResultsFolder, RunError};
@@ -139,6 +138,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         epoch: 1_700_000_000,
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,
+        file_limits: Default::default(),
         windows: Vec::new(),
         time_limit_ps: PATIENCE_S * SECOND_PS,
         deadlock_ps: None,
@@ -187,7 +187,7 @@ impl Observer for Silent {
 pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
     let start = Instant::now();
     let folder = ResultsFolder::create(dir)?;
-    let outcome = nodescope_cluster::run(config, &folder, &AtomicBool::new(false), &mut Silent)?;
+    let outcome = nodescope_cluster::run(config, &folder, &Arc::default(), &mut Silent)?;
     let seconds = start.elapsed().as_secs_f64();
     let millions: Vec<u64> = outcome.instructions.iter().map(|n| n / 1_000_000).collect();
     let total: u64 = outcome.instructions.iter().sum();

@@ -84,6 +84,7 @@ pub fn cluster(
         epoch: EPOCH,
         disk_latency_ns: study.disk.latency.0 / 1000,
         disk_bandwidth: study.disk.bandwidth.0,
+        file_limits: study.file_limits,
         windows: study.windows.clone(),
         time_limit_ps: study.time_limit.0,
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::block::{Block, BlockCheck, BlockTiming, Disk, Image};
-use nodescope_devices::virtio::net::{Net, NetConfig, Offloads};
+use nodescope_devices::virtio::net::{Link, Net, NetConfig, Offloads};
 use nodescope_devices::virtio::rng::Rng;
 use nodescope_engine::Vcpu;
 use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
@@ -159,6 +159,15 @@ fn build_node(
     for (i, chunk) in entropy.chunks_exact_mut(8).enumerate() {
         chunk.copy_from_slice(&seed(config, index, 0x100 + i as u64).to_le_bytes());
     }
+    let network = NetConfig {
+        mac: mac(index),
+        mtu: config.mtu,
+        offloads: Offloads {
+            checksum: config.offload,
+            segmentation: config.offload,
+        },
+        backlog: BACKLOG,
+    };
     let virtio = vec![
         Device::Block(Block::new(
             Disk::read_only(disks[0].clone()),
@@ -166,14 +175,9 @@ fn build_node(
             timing,
         )),
         Device::Block(Block::new(Disk::read_only(disks[1].clone()), "job", timing)),
-        Device::Net(Net::new(NetConfig {
-            mac: mac(index),
-            mtu: config.mtu,
-            offloads: Offloads {
-                checksum: config.offload,
-                segmentation: config.offload,
-            },
-            backlog: BACKLOG,
+        Device::Net(Net::new(network).on(Link {
+            clock: timing.clock,
+            bandwidth: config.link.bandwidth,
         })),
         Device::Rng(Rng::new(entropy)),
     ];
@@ -220,7 +224,7 @@ fn build_node(
         name: line.name(),
         text: String::new(),
     };
-    Ok(Node::new(NodeParts {
+    let mut node = Node::new(NodeParts {
         index,
         topology,
         platform,
@@ -230,5 +234,7 @@ fn build_node(
         virtio,
         identity,
         epoch: config.epoch,
-    })?)
+    })?;
+    node.set_file_limits(config.file_limits);
+    Ok(node)
 }

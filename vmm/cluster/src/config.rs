@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use nodescope_fabric::LinkConfig;
 use nodescope_image::BlockHashes;
 use nodescope_machine::cpuid::CpuidOptions;
+use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_window::WindowSpec;
 
@@ -59,6 +60,8 @@ pub struct ClusterConfig {
     pub disk_latency_ns: u64,
     /// Bandwidth of a disk in bytes per second.
     pub disk_bandwidth: u64,
+    /// How much guests may put among the results.
+    pub file_limits: FileLimits,
     /// Measurement windows.
     pub windows: Vec<WindowSpec>,
     /// The study ends at this virtual time at the latest, picoseconds.

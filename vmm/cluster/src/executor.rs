@@ -171,6 +171,15 @@ impl Executor {
         self.fresh_report(index).has_output
     }
 
+    /// The virtual time that all nodes have reached, picoseconds. Where they are not stopped, that is the last quantum's end.
+    pub fn reached_ps(&self) -> u64 {
+        let reached = (0..self.len()).map(|index| {
+            let node = self.node(index);
+            node.clock().ps(node.now())
+        });
+        reached.min().unwrap_or(0)
+    }
+
     /// Whether any node has a network interface that is up.
     pub fn any_connected(&self) -> bool {
         (0..self.len()).any(|index| self.fresh_report(index).connected)

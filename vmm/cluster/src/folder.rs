@@ -192,11 +192,24 @@ impl ResultsFolder {
     ///
     /// See [`ResultsFolder::reserve`]; a file that cannot be made.
     pub fn create_file(&self, name: &str) -> Result<(PathBuf, File), FolderError> {
+        self.file(name, true)
+    }
+
+    /// The same where what this run has written to the file stays.
+    ///
+    /// # Errors
+    ///
+    /// See [`ResultsFolder::create_file`].
+    pub fn open_file(&self, name: &str) -> Result<(PathBuf, File), FolderError> {
+        self.file(name, false)
+    }
+
+    fn file(&self, name: &str, anew: bool) -> Result<(PathBuf, File), FolderError> {
         let path = self.reserve(name)?;
         let file = OpenOptions::new()
             .write(true)
             .create(true)
-            .truncate(true)
+            .truncate(anew)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32)
             .open(&path)
             .map_err(io_error(&path, "write"))?;

@@ -23,5 +23,5 @@ mod windows;
 pub use config::ClusterConfig;
 pub use folder::{FolderError, ResultsFolder};
 pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError, WindowProgress};
-pub use results::Results;
+pub use results::{Results, Stored};
 pub use run::run;

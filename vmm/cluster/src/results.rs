@@ -1,8 +1,8 @@
 //! The results directory: console logs, files from the guests, trace, windows.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -18,11 +18,26 @@ pub fn console_log(node: u32) -> String {
     format!("console-node{node}.log")
 }
 
+/// Files of guests that are open at a time: guests may have begun any number.
+const MOST_OPEN: usize = 16;
+
+/// What became of a piece of a file.
+#[derive(Debug)]
+pub enum Stored {
+    /// It is in its file.
+    Done,
+    /// The name or the place makes it impossible, such as a file of one node that is a folder of another's, or a file of the user's.
+    Impossible(FolderError),
+}
+
 /// Where the results go.
 pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,
-    files: HashMap<String, (PathBuf, File)>,
+    /// Files of guests of which the last piece has not come.
+    begun: HashSet<String>,
+    /// Those of them that are open, the one used last at the end.
+    open: Vec<(String, (PathBuf, File))>,
 }
 
 impl<'a> Results<'a> {
@@ -33,7 +48,8 @@ impl<'a> Results<'a> {
             consoles: (0..nodes)
                 .map(|node| folder.create_file(&console_log(node)))
                 .collect::<Result<_, _>>()?,
-            files: HashMap::new(),
+            begun: HashSet::new(),
+            open: Vec::new(),
         })
     }
 
@@ -49,21 +65,55 @@ impl<'a> Results<'a> {
     }
 
     /// A piece of a file from a guest. Files land in `files/`; the name was checked to be plain when it was decoded.
-    pub fn chunk(&mut self, chunk: &FileChunk) -> Result<(), FolderError> {
-        if !self.files.contains_key(&chunk.name) {
-            let file = self
-                .folder
-                .create_file(&format!("{FILES}/{}", chunk.name))?;
-            self.files.insert(chunk.name.clone(), file);
-        }
-        if let Some((path, file)) = self.files.get(&chunk.name) {
+    pub fn chunk(&mut self, chunk: &FileChunk) -> Result<Stored, FolderError> {
+        let stored = self.file(&chunk.name).and_then(|(path, file)| {
             file.write_all_at(&chunk.data, chunk.offset)
-                .map_err(FolderError::writing(path))?;
-        }
+                .map_err(FolderError::writing(path))
+        });
         if chunk.last {
-            self.files.remove(&chunk.name);
+            self.begun.remove(&chunk.name);
+            self.open.retain(|(name, _)| *name != chunk.name);
         }
-        Ok(())
+        match stored {
+            Ok(()) => Ok(Stored::Done),
+            Err(error) if is_guests(&error) => Ok(Stored::Impossible(error)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The file of this name, open; empty if none of its pieces has come.
+    fn file(&mut self, name: &str) -> Result<&(PathBuf, File), FolderError> {
+        let open = match self.open.iter().position(|(other, _)| other == name) {
+            Some(at) => self.open.remove(at),
+            None => {
+                let below = format!("{FILES}/{name}");
+                let file = match self.begun.insert(name.to_owned()) {
+                    true => self.folder.create_file(&below)?,
+                    false => self.folder.open_file(&below)?,
+                };
+                (name.to_owned(), file)
+            }
+        };
+        if self.open.len() >= MOST_OPEN {
+            self.open.remove(0);
+        }
+        self.open.push(open);
+        Ok(&self.open[self.open.len() - 1].1)
+    }
+}
+
+/// Whether an error comes of the name and the offset that the guest chose, or of a file of the user's, and not of the host's disk.
+fn is_guests(error: &FolderError) -> bool {
+    use io::ErrorKind::{
+        AlreadyExists, InvalidFilename, InvalidInput, IsADirectory, NotADirectory,
+    };
+    match error {
+        FolderError::InTheWay(_) => true,
+        FolderError::Io { source, .. } => matches!(
+            source.kind(),
+            AlreadyExists | InvalidFilename | InvalidInput | IsADirectory | NotADirectory
+        ),
+        _ => false,
     }
 }
 
@@ -73,6 +123,56 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    fn piece(name: &str, offset: u64, data: &[u8], last: bool) -> FileChunk {
+        FileChunk {
+            name: name.into(),
+            offset,
+            data: data.into(),
+            last,
+        }
+    }
+
+    #[test]
+    fn any_number_of_files_may_be_begun() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = ResultsFolder::create(dir.path()).unwrap();
+        let mut results = Results::create(&folder, 1).unwrap();
+        let descriptors = || fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = descriptors();
+        for text in [b"ab", b"cd"] {
+            for number in 0..3000 {
+                let offset = 2 * u64::from(text == b"cd");
+                let piece = piece(&format!("{number}"), offset, text, false);
+                assert!(matches!(results.chunk(&piece), Ok(Stored::Done)));
+            }
+        }
+        // Other tests of this process have files open, too.
+        assert!(descriptors() < before + 200);
+        results.chunk(&piece("7", 4, b"e", true)).unwrap();
+        assert_eq!(fs::read(dir.path().join("files/7")).unwrap(), b"abcde");
+        results.chunk(&piece("7", 0, b"f", true)).unwrap();
+        assert_eq!(fs::read(dir.path().join("files/7")).unwrap(), b"f");
+    }
+
+    #[test]
+    fn what_cannot_be_a_file_is_no_failure_of_the_host() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = ResultsFolder::create(dir.path()).unwrap();
+        let mut results = Results::create(&folder, 1).unwrap();
+        results.chunk(&piece("a", 0, b"x", true)).unwrap();
+        results.chunk(&piece("c/d", 0, b"x", true)).unwrap();
+        let long = "n".repeat(256);
+        for (name, offset) in [("a/b", 0), ("c", 0), (&long, 0), ("a", i64::MAX as u64 + 1)] {
+            let stored = results.chunk(&piece(name, offset, b"x", true)).unwrap();
+            assert!(
+                matches!(stored, Stored::Impossible(_)),
+                "{name}: {stored:?}"
+            );
+        }
+        results.chunk(&piece("c/d", 0, b"y", true)).unwrap();
+        assert_eq!(fs::read(dir.path().join("files/c/d")).unwrap(), b"y");
+    }
 
     #[test]
     fn chunks_land_at_their_offsets_and_a_new_file_of_the_same_name_starts_afresh() {

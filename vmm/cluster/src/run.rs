@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nodescope_devices::virtio::block::Image;
 use nodescope_fabric::Capture;
-use nodescope_hypercall::Request;
+use nodescope_hypercall::{Request, printable};
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 use nodescope_trace::{
     Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader, TraceWriter,
@@ -16,10 +16,10 @@ use nodescope_window::WindowsFile;
 use crate::build::build;
 use crate::config::ClusterConfig;
 use crate::executor::{Executor, Stretch};
-use crate::folder::{FolderError, ResultsFolder};
+use crate::folder::ResultsFolder;
 use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError, WindowProgress};
-use crate::results::{Results, console_log};
+use crate::results::{Results, Stored, console_log};
 use crate::spans::PhaseSpan;
 use crate::watch::{Watch, phases};
 use crate::windows::Windows;
@@ -45,11 +45,11 @@ pub fn file_names(config: &ClusterConfig) -> Vec<String> {
         .collect()
 }
 
-/// Run a study. `interrupted` is looked at every few milliseconds of the host's time.
+/// Run a study. When `interrupted` is set, the run ends within a few milliseconds of the host's time, wherever the guests are.
 pub fn run(
     config: &ClusterConfig,
     folder: &ResultsFolder,
-    interrupted: &AtomicBool,
+    interrupted: &Arc<AtomicBool>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RunError> {
     let results = Results::create(folder, config.nodes)?;
@@ -92,7 +92,10 @@ pub fn run(
     };
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
-        executor.with_node(node, |n| n.heed(run.windows.driver().functions()));
+        executor.with_node(node, |n| {
+            n.heed(run.windows.driver().functions());
+            n.set_stop(Arc::clone(interrupted));
+        });
     }
     let result = executor.run(config.host_threads, |quanta| {
         loop {
@@ -207,7 +210,11 @@ impl Run<'_> {
             until_ps: self.undisturbed_ps(),
             most: (LONGEST_STRETCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),
         });
-        self.now_ps = reached;
+        self.now_ps = match interrupted.load(Ordering::Relaxed) {
+            // Nodes stand still where they saw it.
+            true => executor.reached_ps().clamp(self.now_ps, reached),
+            false => reached,
+        };
         executor.network().check()?;
         self.collect(executor, observer)?;
         self.check_images()?;
@@ -224,7 +231,7 @@ impl Run<'_> {
         observer.progress(&|| self.progress(executor));
         Ok(match self.ending(interrupted) {
             Some(ending) => Some(ending),
-            None => self.deadlock()?,
+            None => self.deadlock(interrupted)?,
         })
     }
 
@@ -283,7 +290,7 @@ impl Run<'_> {
 
     /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
     /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
-    fn deadlock(&mut self) -> Result<Option<Ending>, RunError> {
+    fn deadlock(&mut self, interrupted: &AtomicBool) -> Result<Option<Ending>, RunError> {
         let Some(patience) = self.config.deadlock_ps else {
             return Ok(None);
         };
@@ -292,14 +299,17 @@ impl Run<'_> {
             return Ok(None);
         }
         self.judged = true;
-        let standing = self.standing()?;
+        let standing = self.standing(interrupted)?;
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(Some(Ending::Interrupted));
+        }
         Ok(standing.deadlocks.into_iter().next().map(|deadlock| {
             let ranks = deadlock.ranks;
             Ending::Deadlock { ranks }
         }))
     }
 
-    fn standing(&mut self) -> Result<Standing, RunError> {
+    fn standing(&mut self, interrupted: &AtomicBool) -> Result<Standing, RunError> {
         self.trace.flush()?;
         let mut builder = StandingBuilder::default();
         // Without the messages before them, calls that stand may look as if nothing could end them.
@@ -312,6 +322,9 @@ impl Run<'_> {
         };
         // The file ends where writing goes on later, which reads as a cut.
         for event in reader.events().map_while(Result::ok) {
+            if interrupted.load(Ordering::Relaxed) {
+                return Ok(Standing::default());
+            }
             builder.add(&event);
         }
         for (node, watch) in (0..).zip(&self.watches) {
@@ -399,26 +412,18 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
         let mut streams = Vec::new();
+        let mut files_grew = false;
         for index in 0..executor.len() {
             if !executor.has_output(index) {
                 continue;
             }
-            let (clock, console, events, bad) = executor.with_node(index, |n| {
-                (
-                    n.clock(),
-                    n.take_console(),
-                    n.take_events(),
-                    n.take_bad_hypercalls(),
-                )
-            });
+            let (clock, console, events) =
+                executor.with_node(index, |n| (n.clock(), n.take_console(), n.take_events()));
             let watch = &mut self.watches[index];
             if !console.is_empty() {
                 watch.read_console(&console);
                 observer.console(index as u32, &console);
                 self.results.console(index, &console)?;
-            }
-            for text in bad {
-                self.warnings.push(format!("node {index}: {text}"));
             }
             let mut stream = Vec::new();
             for event in events {
@@ -429,17 +434,15 @@ impl Run<'_> {
                 };
                 match &event.request {
                     Request::Hello(hello) => watch.owners.hello(event.cr3, hello),
-                    Request::Message(text) => observer.message(index as u32, text),
-                    Request::PutFile(chunk) => match self.results.chunk(chunk) {
-                        // The run goes on without a file that something of the user's is in the way of.
-                        Err(error @ FolderError::InTheWay(_)) => {
-                            let text = format!("node {index}: {error}");
-                            if !self.warnings.contains(&text) {
-                                self.warnings.push(text);
-                            }
+                    Request::Message(text) => {
+                        watch.message(text, |line| observer.message(index as u32, line));
+                    }
+                    Request::PutFile(chunk) => {
+                        files_grew = true;
+                        if let Stored::Impossible(why) = self.results.chunk(chunk)? {
+                            watch.impossible_file(&chunk.name, &why);
                         }
-                        stored => stored?,
-                    },
+                    }
                     Request::JobExit(status) => self.job_status = Some(*status),
                     _ => {}
                 }
@@ -457,6 +460,9 @@ impl Run<'_> {
                 streams.push(stream);
             }
         }
+        if files_grew {
+            self.share_file_bytes(executor);
+        }
         if !streams.is_empty() {
             for event in merge(streams) {
                 self.windows.observe(&event);
@@ -464,6 +470,14 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Tell all nodes what guests may still put among the results.
+    fn share_file_bytes(&self, executor: &Executor) {
+        let nodes = || 0..executor.len();
+        let used = nodes().map(|n| executor.with_node(n, |n| n.file_bytes()));
+        let left = self.config.file_limits.study.saturating_sub(used.sum());
+        nodes().for_each(|n| executor.with_node(n, |n| n.set_file_bytes_left(left)));
     }
 
     /// Events of the host into the trace.
@@ -512,11 +526,17 @@ impl Run<'_> {
             self.trace.write(&event)?;
         }
         self.trace.finish()?;
+        for (node, watch) in self.watches.iter().enumerate() {
+            let mut notes = executor.with_node(node, |n| n.notes());
+            notes.extend(watch.notes());
+            let notes = notes.iter().map(|text| format!("node {node}: {text}"));
+            self.warnings.extend(notes);
+        }
         let unknown = self.windows.driver().unknown_names().iter();
-        self.warnings
-            .extend(unknown.map(|n| {
-                format!("the guest opened a window \"{n}\" that the study does not have")
-            }));
+        self.warnings.extend(unknown.map(|name| {
+            let name = printable(name);
+            format!("the guest opened a window \"{name}\" that the study does not have")
+        }));
         let windows = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;

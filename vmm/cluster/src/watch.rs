@@ -1,13 +1,18 @@
 //! What a node has said so far.
 
+use nodescope_hypercall::printable;
 use nodescope_machine::node::NodeStatus;
 use nodescope_trace::Assembler;
 use nodescope_window::Owners;
 
+use crate::folder::FolderError;
 use crate::outcome::Phase;
 
 /// Longest line of a console that is searched for a panic.
 const LONGEST_LINE: usize = 4096;
+
+/// Most lines of messages that are shown of a node.
+const MOST_SHOWN: u64 = 1000;
 
 /// What is followed of each node between quanta.
 pub struct Watch {
@@ -17,6 +22,12 @@ pub struct Watch {
     pub owners: Owners,
     /// The last line of its console, as far as it is written.
     line: Vec<u8>,
+    /// Lines of its messages that were shown to the user.
+    pub shown: u64,
+    /// Lines that were not: there were too many.
+    pub not_shown: u64,
+    /// The first piece of a file that could not be stored, and why, and how many there were.
+    pub impossible_files: Option<(String, u64)>,
     /// Its kernel's last words.
     pub panic: Option<String>,
     /// How it came out of the last stretch.
@@ -32,10 +43,50 @@ impl Watch {
             assembler: Assembler::new(node),
             owners: Owners::default(),
             line: Vec::new(),
+            shown: 0,
+            not_shown: 0,
+            impossible_files: None,
             panic: None,
             status: NodeStatus::Running,
             phase: Phase::Boot,
         }
+    }
+
+    /// A message to the user, in lines that a terminal takes for nothing but text.
+    pub fn message(&mut self, text: &str, mut show: impl FnMut(&str)) {
+        for line in text.lines() {
+            if self.shown < MOST_SHOWN {
+                self.shown += 1;
+                show(&printable(line));
+            } else {
+                self.not_shown += 1;
+            }
+        }
+    }
+
+    /// A piece of a file could not be stored.
+    pub fn impossible_file(&mut self, name: &str, why: &FolderError) {
+        let text = || format!("file \"{}\" cannot be stored: {why}", printable(name));
+        let (_, count) = self.impossible_files.get_or_insert_with(|| (text(), 0));
+        *count += 1;
+    }
+
+    /// Sentences for the user about what it said and put.
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some((text, count)) = &self.impossible_files {
+            notes.push(match count {
+                1 => text.clone(),
+                _ => format!("{text} (the first of {count} pieces of files)"),
+            });
+        }
+        if self.not_shown > 0 {
+            notes.push(format!(
+                "{} lines of messages after the first {MOST_SHOWN} are in the trace alone",
+                self.not_shown
+            ));
+        }
+        notes
     }
 
     /// Look for a panic and for the start and end of the job in console output.
@@ -50,7 +101,7 @@ impl Watch {
             let line = String::from_utf8_lossy(&self.line).trim_end().to_owned();
             self.line.clear();
             if self.panic.is_none() && line.contains("Kernel panic - not syncing") {
-                self.panic = Some(line);
+                self.panic = Some(printable(&line).into_owned());
             } else if line.starts_with("nodescope: job starts") {
                 self.phase = Phase::Job;
             } else if line.starts_with("nodescope: job ends") {
@@ -72,6 +123,30 @@ pub fn phases(watches: &[Watch], window: Option<Phase>) -> Vec<Phase> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_guest_says_commands_no_terminal_and_does_not_fill_it() {
+        let mut watch = Watch::new(0);
+        let mut shown = Vec::new();
+        let text = "one\x1b]0;title\x07\r\n\u{9b}2Jtwo\n";
+        watch.message(text, |line| shown.push(line.to_owned()));
+        assert_eq!(shown, ["one\\u{1b}]0;title\\u{7}", "\\u{9b}2Jtwo"]);
+        for _ in 0..MOST_SHOWN {
+            watch.message("again", |line| shown.push(line.to_owned()));
+        }
+        assert_eq!(shown.len() as u64, MOST_SHOWN);
+        assert!(
+            watch.notes()[0].starts_with("2 lines of messages"),
+            "{:?}",
+            watch.notes()
+        );
+        watch.read_console(b"\x1b[31mKernel panic - not syncing: \x1b[5m\r\n");
+        let panic = watch.panic.as_deref();
+        assert_eq!(
+            panic,
+            Some("\\u{1b}[31mKernel panic - not syncing: \\u{1b}[5m")
+        );
+    }
 
     #[test]
     fn the_job_of_the_first_node_is_that_of_all() {

@@ -77,8 +77,10 @@ pub enum Status {
     Unwritable = 3,
     /// Understood, but not allowed or not provided by the study.
     Refused = 4,
-    /// A limit exceeded, a malformed record, text that is not UTF-8, an unsafe file name.
+    /// A limit of the call exceeded, a malformed record, text that is not UTF-8, an unsafe file name.
     BadArgument = 5,
+    /// A limit of the study exceeded, such as for files among the results.
+    OverLimit = 6,
 }
 
 /// The registers of a call.

@@ -68,6 +68,7 @@
 pub mod call;
 pub mod function;
 pub mod identity;
+mod printable;
 pub mod record;
 
 pub use call::{
@@ -76,6 +77,7 @@ pub use call::{
 };
 pub use function::{Class, Function};
 pub use identity::{IdentityBuffer, NodeIdentity};
+pub use printable::printable;
 pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reduction, Tag};
 
 /// The value of `EAX` that makes `CPUID` a hypercall: `NSCP`.

@@ -428,6 +428,34 @@ impl MpiRecord {
         }
     }
 
+    /// Bytes that it takes in memory, about.
+    pub fn size(&self) -> usize {
+        let numbers = [
+            &self.send_bytes_to,
+            &self.receive_bytes_from,
+            &self.requests,
+            &self.prepared,
+        ];
+        let ranks = [
+            &self.members,
+            &self.remote_members,
+            &self.destinations,
+            &self.sources,
+        ];
+        size_of::<MpiRecord>()
+            + numbers
+                .iter()
+                .map(|list| size_of_val(&list[..]))
+                .sum::<usize>()
+            + ranks
+                .iter()
+                .map(|list| size_of_val(&list[..]))
+                .sum::<usize>()
+            + size_of_val(&self.completions[..])
+            + self.name.len()
+            + self.module_name.len()
+    }
+
     /// Decodes a buffer that holds records one after the other and nothing else.
     pub fn decode_all(buffer: &[u8]) -> Result<Vec<MpiRecord>, RecordError> {
         let mut records = Vec::new();

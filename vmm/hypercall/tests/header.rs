@@ -71,6 +71,7 @@ fn constants_agree() {
         ("UNWRITABLE", Status::Unwritable),
         ("REFUSED", Status::Refused),
         ("BAD_ARGUMENT", Status::BadArgument),
+        ("OVER_LIMIT", Status::OverLimit),
     ] {
         expect(&format!("NODESCOPE_{name}"), status as u64);
     }

@@ -14,7 +14,13 @@ use nodescope_plugin_api::{
     Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
 
+use crate::events::Events;
+use crate::files::{FileBook, FileLimits};
 use crate::node::SLICE;
+use crate::notes::Notes;
+
+/// Most address spaces, each inside and outside MPI functions, that are told apart. Only a kernel that makes address spaces up has more.
+const MOST_ACTIVITIES: usize = 1 << 16;
 
 /// A decoded hypercall with the state in which it was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,15 +82,19 @@ pub struct Board {
     /// The MPI function that the process of an address space is in.
     inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
-    pub(crate) events: Vec<NodeEvent>,
+    pub(crate) events: Events,
+    /// A vCPU has said more than can wait, and is to stand still until the quantum ends and somebody listens.
+    standstill: bool,
     /// MPI functions whose calls somebody waits for.
     pub(crate) heeds: Vec<Function>,
     /// Among the events is one that somebody may wait for.
     pub(crate) heeded: bool,
     /// What NodeIdentity answers.
     pub(crate) identity: NodeIdentity,
-    /// Hypercalls that could not be decoded, for the user: the first few texts and their number.
-    pub(crate) bad_hypercalls: Vec<String>,
+    /// Hypercalls that could not be decoded, and what was refused, for the user.
+    pub(crate) notes: Notes,
+    /// What the guest has put among the results.
+    pub(crate) files: FileBook,
     /// Where the node is to run to, in cycles.
     pub(crate) target: u64,
     /// Tells the next target, if anybody does, and is to be asked for it.
@@ -109,11 +119,13 @@ impl Board {
             activities: Vec::new(),
             inside: HashMap::new(),
             accounts: Accounts::new(),
-            events: Vec::new(),
+            events: Events::default(),
+            standstill: false,
             heeds: Vec::new(),
             heeded: false,
             identity,
-            bad_hypercalls: Vec::new(),
+            notes: Notes::default(),
+            files: FileBook::new(FileLimits::default()),
             target: 0,
             pace: None,
             paced: false,
@@ -123,7 +135,12 @@ impl Board {
 
     /// Somebody may wait for what the node has to say: for anything but MPI calls that were not asked for.
     pub(crate) fn wants_attention(&mut self) -> bool {
-        self.chipset.serial.has_output() || self.heeded || !self.bad_hypercalls.is_empty()
+        self.chipset.serial.has_output() || self.heeded || self.events.are_many()
+    }
+
+    /// Whether the vCPU that runs is to stand still until the quantum ends; asked once.
+    pub(crate) fn take_standstill(&mut self) -> bool {
+        std::mem::take(&mut self.standstill)
     }
 
     /// The network interface is up, and nobody need know anything else about a node of which a vCPU runs.
@@ -153,10 +170,8 @@ impl Board {
             Ok(request) => request,
             Err(error) => {
                 // An unreadable page is ordinary: the tool touches it and calls again.
-                if !matches!(error, nodescope_hypercall::HypercallError::Memory(_))
-                    && self.bad_hypercalls.len() < 16
-                {
-                    self.bad_hypercalls.push(error.to_string());
+                if !matches!(error, nodescope_hypercall::HypercallError::Memory(_)) {
+                    self.notes.bad_call(call.operation, &error);
                 }
                 return error.answer();
             }
@@ -168,7 +183,9 @@ impl Board {
             self.recent.fill(None);
         }
         match &request {
-            Request::MpiEnter(enter, _) => {
+            Request::MpiEnter(enter, _)
+                if self.inside.len() < MOST_ACTIVITIES || self.inside.contains_key(&call.cr3) =>
+            {
                 self.inside.insert(call.cr3, enter.function);
             }
             Request::MpiEvents(_) | Request::MpiPollFailed(_) => {
@@ -185,6 +202,13 @@ impl Board {
                 };
             }
             Request::MpiEvents(records) => Answer::ok(records.len() as u32),
+            Request::PutFile(chunk) => match self.files.enter(chunk) {
+                Ok(()) => Answer::ok(0),
+                Err(refusal) => {
+                    self.notes.refused(&refusal);
+                    return Answer::failed(refusal.status());
+                }
+            },
             _ => Answer::ok(0),
         };
         self.heeded |= match &request {
@@ -196,7 +220,7 @@ impl Board {
             }
             _ => true,
         };
-        self.events.push(NodeEvent {
+        self.standstill |= self.events.push(NodeEvent {
             cycles: call.now,
             vcpu: call.vcpu,
             instructions: call.instructions,
@@ -320,7 +344,9 @@ impl Platform for Board {
     }
 
     fn attention(&mut self) -> bool {
-        self.chipset.interrupts.has_actions() || self.chipset.power.request().is_some()
+        self.standstill
+            || self.chipset.interrupts.has_actions()
+            || self.chipset.power.request().is_some()
     }
 
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
@@ -344,7 +370,11 @@ impl Platform for Board {
             cr3,
             function: self.inside.get(&cr3).copied(),
         };
-        let next = Context(self.activities.len() as u32);
+        // Beyond the number that is told apart, all are the last.
+        let next = Context(self.activities.len().min(MOST_ACTIVITIES - 1) as u32);
+        if self.activities.len() >= MOST_ACTIVITIES && !self.contexts.contains_key(&activity) {
+            return next;
+        }
         let activities = &mut self.activities;
         let context = *self.contexts.entry(activity).or_insert_with(|| {
             activities.push(activity);

@@ -2,12 +2,15 @@
 //!
 //! [`topology`] holds the description; [`cpuid`] and [`acpi`] turn the same description into what firmware and
 //! processor say, so that they cannot disagree; [`boot`] puts a Linux kernel into guest RAM; [`board`] ties the devices
-//! together and answers the vCPUs; [`node`] lets the vCPUs take turns.
+//! together and answers the vCPUs, with [`files`] as its book of what the guest puts among the results; [`node`] lets the vCPUs take turns.
 
 pub mod acpi;
 pub mod board;
 pub mod boot;
 pub mod clock;
 pub mod cpuid;
+mod events;
+pub mod files;
 pub mod node;
+mod notes;
 pub mod topology;

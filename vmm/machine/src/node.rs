@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 
 use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
 use nodescope_devices::lapic::{CpuAction, TimerClock};
@@ -21,6 +22,7 @@ use thiserror::Error;
 use crate::acpi::{PlatformDescription, PlatformRegister};
 use crate::board::{Activity, Board, NodeEvent, Pace, Turn};
 use crate::clock::NodeClock;
+use crate::files::{FileBook, FileLimits};
 use crate::topology::NodeTopology;
 
 /// Longest turn of a vCPU in cycles: how far the clocks of a node's vCPUs may be apart.
@@ -113,6 +115,8 @@ pub struct Node {
     now: u64,
     status: NodeStatus,
     window_start: Vec<u64>,
+    /// See [`Node::set_stop`].
+    stop: Arc<AtomicBool>,
 }
 
 /// What a node is put together from.
@@ -200,6 +204,7 @@ impl Node {
             now: 0,
             status: NodeStatus::Running,
             window_start: Vec::new(),
+            stop: Arc::default(),
         })
     }
 
@@ -288,9 +293,7 @@ impl Node {
 
     /// Whether there is anything else for the `take_` functions: console output, hypercalls.
     pub fn has_output(&mut self) -> bool {
-        self.board.chipset.serial.has_output()
-            || !self.board.events.is_empty()
-            || !self.board.bad_hypercalls.is_empty()
+        self.board.chipset.serial.has_output() || !self.board.events.is_empty()
     }
 
     /// Whether somebody may wait for that: for anything but MPI calls that were not asked for ([`Node::heed`]).
@@ -311,12 +314,32 @@ impl Node {
     /// Hypercalls since the last call, in the order in which they were made.
     pub fn take_events(&mut self) -> Vec<NodeEvent> {
         self.board.heeded = false;
-        std::mem::take(&mut self.board.events)
+        self.board.events.take()
     }
 
-    /// Texts about hypercalls that made no sense.
-    pub fn take_bad_hypercalls(&mut self) -> Vec<String> {
-        std::mem::take(&mut self.board.bad_hypercalls)
+    /// Sentences for the user about hypercalls that made no sense and files that were refused, since power-on.
+    pub fn notes(&self) -> Vec<String> {
+        self.board.notes.texts()
+    }
+
+    /// How much the guest may put among the results. To be told before the node runs.
+    pub fn set_file_limits(&mut self, limits: FileLimits) {
+        self.board.files = FileBook::new(limits);
+    }
+
+    /// What the guest's files count so far, in bytes.
+    pub fn file_bytes(&self) -> u64 {
+        self.board.files.used()
+    }
+
+    /// How much more it may put there before the limit of the study is reached.
+    pub fn set_file_bytes_left(&mut self, left: u64) {
+        self.board.files.set_study_left(left);
+    }
+
+    /// A flag that ends every run of the node soon when it is set. Where it then stands is not determined.
+    pub fn set_stop(&mut self, stop: Arc<AtomicBool>) {
+        self.stop = stop;
     }
 
     /// Frames sent since the last call; times in cycles.
@@ -387,7 +410,10 @@ impl Node {
 
     fn run(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.board.target = target;
-        while self.now < self.board.target && self.status == NodeStatus::Running {
+        while self.now < self.board.target
+            && self.status == NodeStatus::Running
+            && !self.stop.load(AtomicOrdering::Relaxed)
+        {
             let mut device = self.board.chipset.next_event();
             if device <= self.now {
                 self.board.chipset.advance(self.now);
@@ -488,6 +514,13 @@ impl Node {
                             PowerRequest::PowerOff => NodeStatus::Off,
                             PowerRequest::Reset => NodeStatus::Reset,
                         };
+                        return Ok(());
+                    }
+                    if self.board.take_standstill() {
+                        self.vcpus[v].advance_to(self.board.target);
+                        return Ok(());
+                    }
+                    if self.stop.load(AtomicOrdering::Relaxed) {
                         return Ok(());
                     }
                 }

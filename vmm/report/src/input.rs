@@ -65,7 +65,7 @@ pub struct NetworkCounts {
     pub received_frames: u64,
     /// Bytes of them.
     pub received_bytes: u64,
-    /// Frames that had no destination.
+    /// Frames that had no destination, or did not fit into the switch's buffer.
     pub dropped_frames: u64,
 }
 

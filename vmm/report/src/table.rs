@@ -1,5 +1,9 @@
 //! Tables, for text and HTML alike.
 
+use std::borrow::Cow;
+
+use nodescope_hypercall::printable;
+
 /// A table; the first columns are names and stand left, the others numbers and stand right.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
@@ -23,7 +27,12 @@ impl Table {
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+        // Names come from guests.
+        let cells = cells.into_iter().map(|cell| match printable(&cell) {
+            Cow::Borrowed(_) => cell,
+            Cow::Owned(escaped) => escaped,
+        });
+        self.rows.push(cells.collect());
     }
 
     /// The table as text. A name that would make it wider than `width` is cut.
@@ -86,23 +95,22 @@ impl Table {
     }
 }
 
-/// At most `width` characters; what could disturb a terminal (names come from guests) is replaced.
+/// At most `width` characters.
 fn cut(text: &str, width: usize) -> String {
-    let text = text.replace(char::is_control, "?");
     if text.chars().count() <= width {
-        return text;
+        return text.into();
     }
     let mut out: String = text.chars().take(width.saturating_sub(1)).collect();
     out.push('~');
     out
 }
 
-/// Breaks a sentence into lines; a word longer than a line is broken, too.
+/// Breaks a sentence into lines; a word longer than a line is broken, too. What could command a terminal is escaped.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
     for word in text.split_whitespace() {
-        let mut word: Vec<char> = word.replace(char::is_control, "?").chars().collect();
+        let mut word: Vec<char> = printable(word).chars().collect();
         let room = width.saturating_sub(line.chars().count() + usize::from(!line.is_empty()));
         if word.len() > room && !line.is_empty() {
             lines.push(std::mem::take(&mut line));

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use nodescope_fabric::LinkConfig;
 use nodescope_image::ImageSpec;
 use nodescope_machine::cpuid::CpuidOptions;
+use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::{CacheKind, NodeTopology};
 use nodescope_plugin_cache::CacheConfig;
 use nodescope_window::{MemorySpec, WindowSpec};
@@ -67,9 +68,16 @@ pub struct Study {
     /// Folder of the results. A relative path is relative to the current folder.
     #[serde(skip)]
     pub results: PathBuf,
+    /// How much guests may put there. The default is no part of what identifies a study.
+    #[serde(skip_serializing_if = "is_default")]
+    pub file_limits: FileLimits,
     /// Places of the fields that the file sets, by name.
     #[serde(skip)]
     pub(crate) places: BTreeMap<String, Position>,
+}
+
+fn is_default(limits: &FileLimits) -> bool {
+    *limits == FileLimits::default()
 }
 
 /// What executes the guests' instructions.

@@ -54,6 +54,27 @@ fn a_small_study_is_enough() {
 }
 
 #[test]
+fn limits_of_files_fit_into_each_other() {
+    let limits = |lines: &str| {
+        let text = format!("{SMALL}\n[results]\n{lines}");
+        let limits = Study::parse(Path::new("s.toml"), &text)?.file_limits;
+        Ok::<_, Problems>([limits.file, limits.node, limits.study].map(|bytes| bytes >> 30))
+    };
+    assert_eq!(limits("").unwrap(), [1, 4, 16]);
+    assert_eq!(limits("limit = '2 GiB'").unwrap(), [1, 2, 2]);
+    assert_eq!(limits("file_limit = '32 GiB'").unwrap(), [32, 32, 32]);
+    let text = limits("file_limit = '3 GiB'\nlimit = '2 GiB'").unwrap_err();
+    assert!(
+        text.to_string().contains(
+            "results.file_limit: is 3 GiB, more than all files together may have, 2 GiB; lower it"
+        ),
+        "{text}"
+    );
+    let text = limits("limit = '9 000 000 TiB'").unwrap_err().to_string();
+    assert!(text.contains("results.limit"), "{text}");
+}
+
+#[test]
 fn every_field_arrives() {
     let study = Study::load(&beside("every-field.toml")).unwrap();
     assert_eq!((study.name.as_str(), study.seed), ("every-field", 42));
@@ -77,6 +98,9 @@ fn every_field_arrives() {
     assert_eq!(study.network.link.bandwidth, 8_000_000_000);
     assert_eq!(study.network.link.latency_ps, 1_300_000);
     assert_eq!((study.network.mtu, study.network.offload), (9000, false));
+    let limits = study.file_limits;
+    let limits = [limits.file, limits.node, limits.study].map(|bytes| bytes >> 30);
+    assert_eq!(limits, [2, 8, 8]);
     assert_eq!(study.job.mpi, Mpi::Openmpi);
     let names: Vec<_> = study.job.files.iter().map(|(_, to)| to.as_str()).collect();
     assert_eq!(names, ["every-field.toml", "input/reading.rs"]);

@@ -29,6 +29,9 @@ pub enum Owner {
     Other,
 }
 
+/// Most address spaces that have an owner. A guest that makes up more gets "other" for them.
+const MOST: usize = 1 << 16;
+
 /// Which process each address space of one node belongs to. Where an address space is used again, the last process counts.
 #[derive(Clone, Debug, Default)]
 pub struct Owners {
@@ -50,7 +53,9 @@ impl Owners {
                 program,
             },
         };
-        self.spaces.insert(cr3, owner);
+        if self.spaces.len() < MOST || self.spaces.contains_key(&cr3) {
+            self.spaces.insert(cr3, owner);
+        }
     }
 
     /// The owner of what happened in `cr3` while it was inside `mpi`.

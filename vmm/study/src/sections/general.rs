@@ -3,11 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use nodescope_image::{ImageSpec, check_package_name};
+use nodescope_machine::files::FileLimits;
 
 use super::{plain_name, resolve};
 use crate::files;
 use crate::plan::{Engine, ImageSource};
-use nodescope_config::quantity::{Cpi, Time};
+use nodescope_config::quantity::{Bytes, Cpi, Time};
 use nodescope_config::reader::Section;
 
 /// `[study]`.
@@ -180,13 +181,47 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
     (source, parameters.unwrap_or_default())
 }
 
-/// `[results]`.
-pub(super) fn results(section: &Section<'_>, name: &str) -> PathBuf {
+/// `[results]`: where results go, and how much guests may put there.
+pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits) {
     let directory = section
         .item("directory")
         .and_then(|item| item.line("results/hpcc"));
-    match directory {
+    let directory = match directory {
         Some(directory) => PathBuf::from(directory),
         None => Path::new("results").join(name),
+    };
+    // No file system has longer files than an offset can tell.
+    const MOST: u64 = i64::MAX as u64;
+    let limit = |key| {
+        let item = section.item(key)?;
+        let bytes = item.quantity::<Bytes>()?.0;
+        if bytes > MOST {
+            item.complain("is more than a file system can hold; write e.g. \"4 GiB\"");
+            return None;
+        }
+        Some((item, bytes))
+    };
+    let [file, node, study] = ["file_limit", "node_limit", "limit"].map(limit);
+    for (within, of) in [(&file, &node), (&node, &study), (&file, &study)] {
+        if let (Some((item, inner)), Some((_, outer))) = (within, of)
+            && inner > outer
+        {
+            item.complain(format!(
+                "is {}, more than all files together may have, {}; lower it, or raise the other limit",
+                Bytes(*inner),
+                Bytes(*outer)
+            ));
+        }
     }
+    let default = FileLimits::default();
+    // One that is given alone moves the others as far as it must.
+    let given = |limit: Option<(_, u64)>| limit.map(|(_, bytes)| bytes);
+    let [file, node, study] = [given(file), given(node), given(study)];
+    let study = study.unwrap_or_else(|| {
+        let inner = node.unwrap_or(0).max(file.unwrap_or(0));
+        default.study.max(inner)
+    });
+    let node = node.unwrap_or_else(|| default.node.max(file.unwrap_or(0)).min(study));
+    let file = file.unwrap_or_else(|| default.file.min(node));
+    (directory, FileLimits { file, node, study })
 }

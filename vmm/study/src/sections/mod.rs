@@ -56,7 +56,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
             memory: Some(memory.clone()),
         },
     );
-    let results = general::results(results, &general.name);
+    let (results, file_limits) = general::results(results, &general.name);
     let disk = node::disk(disk);
     sections.into_iter().for_each(Section::finish);
     Study {
@@ -82,6 +82,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         memory,
         windows,
         results,
+        file_limits,
         places: BTreeMap::new(),
     }
 }

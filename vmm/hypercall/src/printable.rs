@@ -1,0 +1,35 @@
+//! Text from a guest on its way to a terminal.
+
+use std::borrow::Cow;
+
+/// A guest's text in one line, in which nothing commands a terminal: control characters, line breaks among them, and characters that are
+/// not seen or that reverse the direction of writing stand as escapes of Rust, such as `\u{1b}`.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            // They are escaped in program text alone.
+            '"' | '\'' | '\\' => out.push(character),
+            _ => out.extend(character.escape_debug()),
+        }
+    }
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_seen_stays_and_what_commands_is_escaped() {
+        for same in ["", "rank 0: \"a\\b\" isn't", "Größe 5 µs, 日本語 ✓"] {
+            assert_eq!(printable(same), same);
+        }
+        assert_eq!(printable("\x1b[2J\x07\r\n"), "\\u{1b}[2J\\u{7}\\r\\n");
+        // The C1 set has a command introducer of its own, and some characters turn the line around.
+        assert_eq!(printable("\u{9b}2J\u{202e}"), "\\u{9b}2J\\u{202e}");
+    }
+}

@@ -1,0 +1,59 @@
+//! What a node's guest has said and nobody has taken yet.
+
+use nodescope_hypercall::Request;
+
+use crate::board::NodeEvent;
+
+/// With so many bytes waiting, the node wants to be looked at when its quantum ends.
+const SOME: usize = 1 << 20;
+/// With so many, whoever says more stands still until then. Programs say a few hundred bytes a microsecond.
+const MOST: usize = 16 << 20;
+
+/// Events in the order in which they were made.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    list: Vec<NodeEvent>,
+    /// About what they take in memory.
+    bytes: usize,
+}
+
+impl Events {
+    /// Add one. True if that are more than can wait.
+    pub(crate) fn push(&mut self, event: NodeEvent) -> bool {
+        self.bytes += size_of::<NodeEvent>() + size(&event.request);
+        self.list.push(event);
+        self.bytes >= MOST
+    }
+
+    pub(crate) fn take(&mut self) -> Vec<NodeEvent> {
+        self.bytes = 0;
+        std::mem::take(&mut self.list)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// There are so many that they should be taken soon.
+    pub(crate) fn are_many(&self) -> bool {
+        self.bytes >= SOME
+    }
+}
+
+/// Bytes that a request has beyond its own.
+fn size(request: &Request) -> usize {
+    match request {
+        Request::MpiEnter(_, shown) => shown.size(),
+        Request::MpiEvents(records) => records.iter().map(|record| record.size()).sum(),
+        Request::Hello(hello) => hello.host.len() + hello.program.len(),
+        Request::OpenWindow(text)
+        | Request::CloseWindow(text)
+        | Request::Mark(text)
+        | Request::Message(text) => text.len(),
+        Request::PutFile(chunk) => chunk.name.len() + chunk.data.len(),
+        Request::Probe
+        | Request::MpiPollFailed(_)
+        | Request::NodeIdentity(_)
+        | Request::JobExit(_) => 0,
+    }
+}

@@ -1,0 +1,298 @@
+//! What a node has put among the results, and how much more it may.
+//!
+//! Each node keeps its own book, so that the answer to a guest depends on nothing that another host thread does at the same time. What is
+//! left of the whole study is told to it between stretches of quanta.
+
+use std::collections::BTreeMap;
+
+use nodescope_hypercall::{FileChunk, Status, printable};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Most names that one node may use.
+const MOST_FILES: usize = 1 << 16;
+/// Bytes that a file counts beside its length, for each component of its name: what the host needs for an empty file or a folder.
+const OVERHEAD: u64 = 4096;
+
+/// How much guests may put among the results, in bytes. Of a file with holes, its length counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileLimits {
+    /// Of one file.
+    pub file: u64,
+    /// Of all files of one node.
+    pub node: u64,
+    /// Of all files of all nodes.
+    pub study: u64,
+}
+
+impl Default for FileLimits {
+    fn default() -> Self {
+        Self {
+            file: 1 << 30,
+            node: 4 << 30,
+            study: 16 << 30,
+        }
+    }
+}
+
+/// Why a piece of a file was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FileRefusal {
+    /// The file would be too long.
+    #[error(
+        "file \"{}\" would have {end} bytes, and results.file_limit allows {limit}",
+        printable(name)
+    )]
+    File {
+        /// Its name.
+        name: String,
+        /// Its length.
+        end: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The node's files would be too much.
+    #[error(
+        "with file \"{}\" the node would have put {bytes} bytes among the results, and results.node_limit allows {limit}",
+        printable(name)
+    )]
+    Node {
+        /// The file's name.
+        name: String,
+        /// All together.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The study's files would be too much.
+    #[error(
+        "file \"{}\" needs more than is left of results.limit, {left} bytes",
+        printable(name)
+    )]
+    Study {
+        /// The file's name.
+        name: String,
+        /// What is left.
+        left: u64,
+    },
+    /// Too many files.
+    #[error("file \"{}\" would be the {}th of the node, and a node may put {MOST_FILES} files among the results", printable(name), MOST_FILES + 1)]
+    Count {
+        /// The file's name.
+        name: String,
+    },
+    /// A file stands where a folder is needed, or the other way round.
+    #[error(
+        "file \"{}\" cannot be: \"{}\" is a file, and would have to be a folder, too",
+        printable(name),
+        printable(file)
+    )]
+    Folder {
+        /// The file's name.
+        name: String,
+        /// The one of two names that the other begins with.
+        file: String,
+    },
+}
+
+impl FileRefusal {
+    /// The status that tells the guest.
+    pub fn status(&self) -> Status {
+        match self {
+            FileRefusal::Folder { .. } => Status::BadArgument,
+            _ => Status::OverLimit,
+        }
+    }
+}
+
+/// A file of the node.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    length: u64,
+    /// More is to come. What comes after the last piece begins the file anew.
+    open: bool,
+}
+
+/// The book of a node's files.
+#[derive(Clone, Debug)]
+pub(crate) struct FileBook {
+    limits: FileLimits,
+    /// What the study has left beside `used`.
+    study_left: u64,
+    files: BTreeMap<String, Entry>,
+    used: u64,
+}
+
+impl FileBook {
+    pub(crate) fn new(limits: FileLimits) -> Self {
+        Self {
+            limits,
+            study_left: limits.study,
+            files: BTreeMap::new(),
+            used: 0,
+        }
+    }
+
+    /// What the node's files count.
+    pub(crate) fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// What may be added before the study's limit is reached.
+    pub(crate) fn set_study_left(&mut self, left: u64) {
+        self.study_left = left;
+    }
+
+    /// Enter a piece, or say why it cannot be.
+    pub(crate) fn enter(&mut self, chunk: &FileChunk) -> Result<(), FileRefusal> {
+        let name = || chunk.name.clone();
+        let end = chunk.offset.saturating_add(chunk.data.len() as u64);
+        if end > self.limits.file {
+            let limit = self.limits.file;
+            return Err(FileRefusal::File {
+                name: name(),
+                end,
+                limit,
+            });
+        }
+        let before = self.files.get(&chunk.name).copied();
+        if before.is_none() {
+            if self.files.len() >= MOST_FILES {
+                return Err(FileRefusal::Count { name: name() });
+            }
+            self.check_folders(&chunk.name)?;
+        }
+        let components = chunk.name.split('/').count() as u64;
+        let length = match before {
+            Some(entry) if entry.open => entry.length.max(end),
+            _ => end,
+        };
+        let counted = before.map_or(0, |entry| entry.length + components * OVERHEAD);
+        let counts = length + components * OVERHEAD;
+        let used = self.used - counted + counts;
+        if used > self.limits.node {
+            return Err(FileRefusal::Node {
+                name: name(),
+                bytes: used,
+                limit: self.limits.node,
+            });
+        }
+        if used > self.used + self.study_left {
+            let left = self.study_left;
+            return Err(FileRefusal::Study { name: name(), left });
+        }
+        self.study_left = self.study_left + self.used - used;
+        self.used = used;
+        let open = !chunk.last;
+        self.files.insert(name(), Entry { length, open });
+        Ok(())
+    }
+
+    /// Whether a new name makes folders of files, or a file of a folder.
+    fn check_folders(&self, name: &str) -> Result<(), FileRefusal> {
+        let conflict = |file: &str| {
+            Err(FileRefusal::Folder {
+                name: name.into(),
+                file: file.into(),
+            })
+        };
+        for (at, _) in name.match_indices('/') {
+            if self.files.contains_key(&name[..at]) {
+                return conflict(&name[..at]);
+            }
+        }
+        let folder = format!("{name}/");
+        let within = self.files.range(folder.clone()..).next();
+        match within {
+            Some((other, _)) if other.starts_with(&folder) => conflict(name),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(name: &str, offset: u64, bytes: usize, last: bool) -> FileChunk {
+        FileChunk {
+            name: name.into(),
+            offset,
+            data: vec![0; bytes],
+            last,
+        }
+    }
+
+    fn book() -> FileBook {
+        FileBook::new(FileLimits {
+            file: 100_000,
+            node: 150_000,
+            study: 1 << 30,
+        })
+    }
+
+    #[test]
+    fn lengths_count_holes_included_and_nothing_overflows() {
+        let mut book = book();
+        for offset in [99_999, i64::MAX as u64, u64::MAX] {
+            let refusal = book.enter(&chunk("a", offset, 2, true)).unwrap_err();
+            assert!(matches!(refusal, FileRefusal::File { .. }), "{refusal}");
+            assert_eq!(refusal.status(), Status::OverLimit);
+        }
+        book.enter(&chunk("a", 99_998, 2, false)).unwrap();
+        assert_eq!(book.used(), 104_096);
+        // A piece that lies within adds nothing.
+        book.enter(&chunk("a", 0, 2, true)).unwrap();
+        assert_eq!(book.used(), 104_096);
+        let refusal = book.enter(&chunk("b", 0, 50_000, true)).unwrap_err();
+        assert!(matches!(refusal, FileRefusal::Node { .. }), "{refusal}");
+        // The file begins anew and is shorter, which makes room.
+        book.enter(&chunk("a", 0, 2, true)).unwrap();
+        book.enter(&chunk("b", 0, 50_000, true)).unwrap();
+        assert_eq!(book.used(), 4098 + 54_096);
+    }
+
+    #[test]
+    fn the_study_has_an_end_too() {
+        let mut book = book();
+        book.set_study_left(10_000);
+        book.enter(&chunk("a", 0, 1000, true)).unwrap();
+        let refusal = book.enter(&chunk("b", 0, 1000, true)).unwrap_err();
+        assert_eq!(
+            refusal.to_string(),
+            "file \"b\" needs more than is left of results.limit, 4904 bytes"
+        );
+        book.set_study_left(5096);
+        book.enter(&chunk("b", 0, 1000, true)).unwrap();
+    }
+
+    #[test]
+    fn a_name_is_a_file_or_a_folder() {
+        let mut book = book();
+        book.enter(&chunk("a", 0, 1, true)).unwrap();
+        book.enter(&chunk("c/d", 0, 1, true)).unwrap();
+        book.enter(&chunk("c-1", 0, 1, true)).unwrap();
+        for name in ["a/b", "a/b/c", "c"] {
+            let refusal = book.enter(&chunk(name, 0, 1, true)).unwrap_err();
+            assert!(matches!(refusal, FileRefusal::Folder { .. }), "{refusal}");
+            assert_eq!(refusal.status(), Status::BadArgument);
+        }
+        book.enter(&chunk("c/e", 0, 1, true)).unwrap();
+        book.enter(&chunk("c/d", 0, 1, true)).unwrap();
+    }
+
+    #[test]
+    fn files_and_folders_count_although_they_are_empty() {
+        let mut book = book();
+        let entered =
+            (0..100).filter(|n| book.enter(&chunk(&format!("{n}/x"), 0, 0, true)).is_ok());
+        assert_eq!(entered.count(), 150_000 / 8192);
+        let mut book = FileBook::new(FileLimits::default());
+        let entered = (0..=MOST_FILES).map(|n| book.enter(&chunk(&n.to_string(), 0, 0, false)));
+        let refused: Vec<_> = entered.filter_map(Result::err).collect();
+        assert!(
+            matches!(refused[..], [FileRefusal::Count { .. }]),
+            "{refused:?}"
+        );
+    }
+}

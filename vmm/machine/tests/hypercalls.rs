@@ -1,0 +1,270 @@
+//! Guests that call without end and without sense: the node keeps bounded memory of them, in the same way in every run.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use nodescope_engine::{
+    EngineError, Exit, GuestVirtual, Hypercall, Limit, MemoryFault, Platform, Vcpu,
+};
+use nodescope_hypercall::{
+    Function, LEAF, MpiRecord, NodeIdentity, Operation, Peer, SIGNATURE, Status, ThreadId,
+};
+use nodescope_machine::acpi::PlatformDescription;
+use nodescope_machine::files::FileLimits;
+use nodescope_machine::node::{Node, NodeParts, NodeStatus};
+use nodescope_machine::topology::NodeTopology;
+use nodescope_memory::Ram;
+use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Privilege};
+use nodescope_x86::VcpuState;
+
+/// Cycles of a quantum, and of the loop around a call.
+const QUANTUM: u64 = 290_000;
+const LOOP: u64 = 10;
+
+/// What a call asks for: operation and arguments, by its number.
+type Calls = Box<dyn FnMut(u64) -> (u32, [u64; 5]) + Send>;
+
+/// A guest that does nothing but call.
+struct Caller {
+    calls: Calls,
+    made: u64,
+    refused: u64,
+    memory: Memory,
+    cycles: u64,
+    state: VcpuState,
+}
+
+/// Guest memory from address 0 on.
+struct Memory(Vec<u8>);
+
+impl Memory {
+    fn range(&self, address: u64, length: usize) -> Result<std::ops::Range<usize>, MemoryFault> {
+        let end = address.checked_add(length as u64);
+        match end.filter(|&end| end <= self.0.len() as u64) {
+            Some(end) => Ok(address as usize..end as usize),
+            None => Err(MemoryFault { address }),
+        }
+    }
+}
+
+impl GuestVirtual for Memory {
+    fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), MemoryFault> {
+        buffer.copy_from_slice(&self.0[self.range(address, buffer.len())?]);
+        Ok(())
+    }
+    fn write(&mut self, address: u64, data: &[u8]) -> Result<(), MemoryFault> {
+        let range = self.range(address, data.len())?;
+        self.0[range].copy_from_slice(data);
+        Ok(())
+    }
+}
+
+impl Vcpu for Caller {
+    fn run(&mut self, platform: &mut dyn Platform, limit: Limit) -> Result<Exit, EngineError> {
+        while self.cycles < limit.cycles {
+            let (operation, args) = (self.calls)(self.made);
+            self.made += 1;
+            self.cycles += LOOP;
+            let call = Hypercall {
+                vcpu: 0,
+                operation,
+                args,
+                now: self.cycles,
+                instructions: self.made,
+                cr3: 0x1000,
+                privilege: Privilege::User,
+            };
+            let answer = platform.hypercall(&call, &mut self.memory);
+            assert_eq!(answer.eax, SIGNATURE);
+            self.refused += u64::from(answer.edx == Status::OverLimit as u32);
+            if platform.attention() {
+                return Ok(Exit::Attention);
+            }
+        }
+        Ok(Exit::Limit)
+    }
+
+    fn cycles(&self) -> u64 {
+        self.cycles
+    }
+
+    fn advance_to(&mut self, cycles: u64) {
+        self.cycles = self.cycles.max(cycles);
+    }
+
+    fn instructions(&self) -> u64 {
+        self.made
+    }
+
+    fn save(&self) -> VcpuState {
+        self.state.clone()
+    }
+
+    fn restore(&mut self, state: &VcpuState) {
+        self.state = state.clone();
+    }
+
+    fn attach(&mut self, _: Option<FilterGeometry>) {}
+
+    fn update_filter(&mut self, _: &[FilterUpdate]) {}
+
+    fn flush_counters(&mut self, _: &mut dyn Platform) {}
+}
+
+fn node(memory: Vec<u8>, calls: Calls) -> Node {
+    assert_eq!(LEAF, 0x4e53_4350, "what the engine takes for a call");
+    let topology = NodeTopology::uniform(1, 1, 1, 2 << 20);
+    let parts = NodeParts {
+        index: 0,
+        ram: Ram::new(&topology.socket_memory).unwrap(),
+        topology,
+        platform: PlatformDescription::default(),
+        vcpus: vec![Box::new(Caller {
+            calls,
+            made: 0,
+            refused: 0,
+            memory: Memory(memory),
+            cycles: 0,
+            state: VcpuState::reset(),
+        })],
+        boot: VcpuState::reset(),
+        virtio: Vec::new(),
+        epoch: 0,
+        identity: NodeIdentity {
+            node: 0,
+            nodes: 1,
+            vcpus: 1,
+            seed: 0,
+            ipv4: [10, 0, 0, 1],
+            prefix: 16,
+            mac: [2, 0, 0, 0, 0, 1],
+            name: "node0".into(),
+            text: String::new(),
+        },
+    };
+    Node::new(parts).unwrap()
+}
+
+/// As many of the shortest records as a call can have.
+fn records() -> Vec<u8> {
+    let thread = ThreadId { pid: 1, tid: 1 };
+    let mut one = Vec::new();
+    MpiRecord::new(Function::Send, thread, Peer::Rank(0), 0).encode(&mut one);
+    one.repeat((1 << 20) / one.len())
+}
+
+#[test]
+fn a_flood_of_records_waits_until_somebody_listens() {
+    let records = records();
+    let args = [0, records.len() as u64, 0, 0, 0];
+    let mut node = node(
+        records,
+        Box::new(move |_| (Operation::MpiEvent as u32, args)),
+    );
+    let mut taken = Vec::new();
+    for quantum in 1..=20 {
+        let status = node.run_until(quantum * QUANTUM).unwrap();
+        assert_eq!(
+            (status, node.now()),
+            (NodeStatus::Running, quantum * QUANTUM)
+        );
+        assert!(node.wants_attention());
+        taken.push(node.take_events().len());
+        assert!(!node.wants_attention());
+    }
+    // A quantum has room for 29,000 calls of some 3 MB each.
+    let first = taken[0];
+    assert!((1..20).contains(&first), "{first} calls");
+    assert_eq!(taken, [first; 20], "the same in each quantum");
+    assert_eq!(node.notes(), [""; 0]);
+}
+
+#[test]
+fn many_small_calls_are_taken_when_their_quantum_ends() {
+    let args = [Function::Send as u64, 1 << 32, 0, 0, 0];
+    let calls = move |_| (Operation::MpiEnter as u32, args);
+    let mut node = node(Vec::new(), Box::new(calls));
+    node.run_until(QUANTUM / 10).unwrap();
+    assert!(!node.wants_attention(), "nobody waits for a few of them");
+    node.run_until(QUANTUM).unwrap();
+    assert!(node.wants_attention());
+    let events = node.take_events();
+    assert_eq!(events.len() as u64, QUANTUM / LOOP, "none was kept back");
+}
+
+#[test]
+fn files_beyond_the_limit_are_refused_and_noted_once() {
+    // One file without end, in pieces of 64 KiB: its name at 0, its data behind.
+    let mut memory = vec![b'f'; 1 << 17];
+    memory[0] = b'\x1b';
+    memory[1] = b'n';
+    let put = |number: u64| {
+        let name = u64::from(number != 3);
+        let args = [name, 1, number << 16, 2, 1 << 16];
+        (Operation::PutFile as u32, args)
+    };
+    let mut node = node(memory, Box::new(put));
+    node.set_file_limits(FileLimits {
+        file: 10 << 16,
+        ..FileLimits::default()
+    });
+    node.run_until(100 * LOOP).unwrap();
+    assert_eq!(node.take_events().len(), 9, "one had no plain name");
+    assert_eq!(node.file_bytes(), (10 << 16) + 4096);
+    assert_eq!(
+        node.notes(),
+        [
+            "hypercall PutFile: \"\\u{1b}\" is not a plain relative file name",
+            "file \"n\" would have 720896 bytes, and results.file_limit allows 655360 (the first of 90 of this kind)",
+        ]
+    );
+}
+
+#[test]
+fn random_calls_are_answered_and_forgotten() {
+    for seed in 1..4_u64 {
+        let mut random = seed;
+        let mut next = move || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            random >> 16
+        };
+        let mut memory = records();
+        for _ in 0..1000 {
+            let at = next() as usize % memory.len();
+            memory[at] = next() as u8;
+        }
+        let any = move |_| {
+            let operation = next() % 14;
+            let args = std::array::from_fn(|_| match next() % 4 {
+                0 => next() % 64,
+                1 => next() % (1 << 21),
+                2 => u64::MAX - next() % 64,
+                _ => next() << 16 | next(),
+            });
+            (operation as u32, args)
+        };
+        let mut node = node(memory, Box::new(any));
+        for quantum in 1..=10 {
+            node.run_until(quantum * QUANTUM / 10).unwrap();
+            node.take_events();
+        }
+        let notes = node.notes();
+        assert!((1..=17).contains(&notes.len()), "{notes:?}");
+        let bytes: usize = notes.iter().map(String::len).sum();
+        assert!(bytes < 16 << 10, "{bytes} bytes of notes");
+    }
+}
+
+#[test]
+fn a_node_that_is_told_to_stop_stops() {
+    let calls = |_| (Operation::Probe as u32, [0; 5]);
+    let mut node = node(Vec::new(), Box::new(calls));
+    let stop = Arc::new(AtomicBool::new(false));
+    node.set_stop(Arc::clone(&stop));
+    node.run_until(QUANTUM).unwrap();
+    stop.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(node.run_until(u64::MAX).unwrap(), NodeStatus::Running);
+    assert_eq!(node.now(), QUANTUM);
+}
