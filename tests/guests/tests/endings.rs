@@ -106,6 +106,45 @@ fn a_guest_kernel_that_panics() {
     assert!(finished.outcome.virtual_ps < 60 * SECOND_PS);
 }
 
+/// What a guest puts beyond the study's limits is refused to it, in words, and told once; the run goes on.
+#[test]
+fn a_guest_that_puts_too_much_is_told_so() {
+    let Some(image) = image() else { return };
+    let job = "#!/bin/sh
+head -c 1000000 /dev/zero >/tmp/well
+head -c 2000000 /dev/zero >/tmp/much
+for name in a/b a long much; do
+    from=/tmp/well
+    [ $name = much ] && from=/tmp/much
+    nodescope-guest put $from $name; echo $name: $?
+done
+nodescope-guest message \"$(printf 'red \\033[31m\\nnode0: forged')\"
+for i in $(seq 50); do nodescope-guest put /tmp/much $i 2>/dev/null; done
+exit 0
+";
+    let mut config = cluster(image, 1, small_node(128), &script(job));
+    config.file_limits.file = 1_500_000;
+    config.file_limits.node = 3_000_000;
+    let dir = tempfile::tempdir().unwrap();
+    let finished = run_well(&config, dir.path());
+    let console = &finished.consoles[0];
+    for line in ["a/b: 0\n", "a: 1\n", "long: 0\n", "much: 1\n"] {
+        assert!(console.contains(line), "{line}{console}");
+    }
+    assert!(
+        console.contains("much: over a limit of the study"),
+        "{console}"
+    );
+    let warnings = &finished.outcome.warnings;
+    assert!(
+        warnings.len() <= 3 && warnings.iter().any(|w| w.contains("results.file_limit")),
+        "{warnings:?}"
+    );
+    let length = |name| std::fs::metadata(dir.path().join("files").join(name)).map(|m| m.len());
+    assert_eq!(length("a/b").unwrap(), 1_000_000);
+    assert!(length("much").unwrap() <= 1_500_000);
+}
+
 #[test]
 fn a_job_that_never_ends_meets_the_time_limit() {
     let Some((result, _dir)) = end("#!/bin/sh\nsleep 1000000\n", 8, Vec::new()) else {

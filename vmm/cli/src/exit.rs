@@ -2,6 +2,8 @@
 
 use std::error::Error;
 
+use nodescope_hypercall::printable_lines;
+
 use crate::args::LogFormat;
 use crate::interrupt::{file_limit, memory_limit};
 
@@ -149,12 +151,12 @@ impl Failure {
             eprintln!("{line}");
             return;
         }
-        eprintln!("error: {}", self.chain[0]);
+        eprintln!("error: {}", printable_lines(&self.chain[0]));
         for cause in &self.chain[1..] {
-            eprintln!("  caused by: {cause}");
+            eprintln!("  caused by: {}", printable_lines(cause));
         }
         if let Some(also) = &self.also {
-            eprintln!("  also: {also}");
+            eprintln!("  also: {}", printable_lines(also));
         }
         if let Some(help) = self.help() {
             eprintln!("  help: {help}");

@@ -6,10 +6,14 @@ use std::sync::{Mutex, PoisonError};
 
 use indicatif::MultiProgress;
 
+use nodescope_hypercall::printable_lines;
+
 use crate::exit::{Exit, Failure};
 
-/// Prints to standard output. A reader that has gone (`| head`) is no failure.
+/// Prints to standard output. A reader that has gone (`| head`) is no failure. Names in the text may come from guests and from files of
+/// others: what could command the terminal is escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
+    let text = printable_lines(text);
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::new(

@@ -77,7 +77,7 @@ pub use call::{
 };
 pub use function::{Class, Function};
 pub use identity::{IdentityBuffer, NodeIdentity};
-pub use printable::printable;
+pub use printable::{printable, printable_lines};
 pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reduction, Tag};
 
 /// The value of `EAX` that makes `CPUID` a hypercall: `NSCP`.

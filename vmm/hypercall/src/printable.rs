@@ -19,6 +19,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// The same for a text of several lines, which stay lines.
+pub fn printable_lines(text: &str) -> Cow<'_, str> {
+    let harmless = |byte| matches!(byte, b' '..=b'~' | b'\n');
+    if text.bytes().all(harmless) {
+        return Cow::Borrowed(text);
+    }
+    let lines: Vec<Cow<'_, str>> = text.split('\n').map(printable).collect();
+    Cow::Owned(lines.join("\n"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -30,6 +40,7 @@ mod tests {
         }
         assert_eq!(printable("\x1b[2J\x07\r\n"), "\\u{1b}[2J\\u{7}\\r\\n");
         // The C1 set has a command introducer of its own, and some characters turn the line around.
+        assert_eq!(printable_lines("a\n\x1b\n"), "a\n\\u{1b}\n");
         assert_eq!(printable("\u{9b}2J\u{202e}"), "\\u{9b}2J\\u{202e}");
     }
 }

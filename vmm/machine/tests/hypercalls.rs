@@ -268,3 +268,20 @@ fn a_node_that_is_told_to_stop_stops() {
     assert_eq!(node.run_until(u64::MAX).unwrap(), NodeStatus::Running);
     assert_eq!(node.now(), QUANTUM);
 }
+
+#[test]
+fn a_node_that_is_told_to_stop_while_it_runs_stops_soon() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let signal = Arc::clone(&stop);
+    let calls = move |number| {
+        if number == 12_345 {
+            signal.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+        (Operation::Probe as u32, [0; 5])
+    };
+    let mut node = node(Vec::new(), Box::new(calls));
+    node.set_stop(stop);
+    assert_eq!(node.run_until(u64::MAX).unwrap(), NodeStatus::Running);
+    let turn = nodescope_machine::node::SLICE;
+    assert!((12_345 * LOOP..12_345 * LOOP + turn + LOOP).contains(&node.now()));
+}
