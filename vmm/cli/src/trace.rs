@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt::Write;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -160,25 +161,46 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
         preload.push(":");
         preload.push(before);
     }
-    // Open MPI passes its own settings on to other nodes, and this one tells it to pass on the two.
-    let mut forward = OsString::from("LD_PRELOAD=");
-    forward.push(&preload);
-    forward.push(";NODESCOPE_TRACE_LOG=");
-    forward.push(logs);
-    if let Some(before) = std::env::var_os("OMPI_MCA_mca_base_env_list") {
-        forward.push(";");
-        forward.push(before);
-    }
+    let agent = fork_agent(library, logs)?;
     let status = Command::new(&command[0])
         .args(&command[1..])
         .env("LD_PRELOAD", &preload)
         .env("NODESCOPE_TRACE_LOG", logs)
-        .env("OMPI_MCA_mca_base_env_list", &forward)
+        .env("OMPI_MCA_orte_fork_agent", &agent)
         .status()
         .map_err(|error| cannot_start(&command[0], &error))?;
     Ok(status
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+}
+
+/// Writes the script by which Open MPI starts its ranks, on other nodes too, where they lack this process's environment. Open MPI passes
+/// its own settings on. (Its list of variables for ranks would do, but Open MPI refuses the list beside `mpirun -x`.)
+fn fork_agent(library: &Path, logs: &Path) -> Result<PathBuf, Failure> {
+    let path = logs.join("rank");
+    let library = quoted(library)?;
+    // A rank of this node has the tracer already.
+    let script = format!(
+        "#!/bin/sh\ncase \":$LD_PRELOAD:\" in\n*:{library}:*) ;;\n\
+         *) export LD_PRELOAD={library}\"${{LD_PRELOAD:+:$LD_PRELOAD}}\" ;;\nesac\n\
+         export NODESCOPE_TRACE_LOG={}\nexec \"$@\"\n",
+        quoted(logs)?
+    );
+    fs::write(&path, script)
+        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
+        .map_err(Failure::io("write", &path))?;
+    Ok(path)
+}
+
+/// A path as one word of the shell.
+fn quoted(path: &Path) -> Result<String, Failure> {
+    let text = path.to_str().ok_or_else(|| {
+        Failure::new(
+            Exit::Study,
+            format!("{} is not UTF-8; use another folder", path.display()),
+        )
+    })?;
+    Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
 /// The tracer's source, where the guest images' recipe has it.

@@ -71,21 +71,31 @@ impl Job {
         for (name, value) in &self.environment {
             line(format_args!("export {name}={}", quoted(value)));
         }
+        // Open MPI's and hydra's host files differ, and process 1 does not know whose launcher a script starts.
+        if self.mpi == Mpi::Mpich {
+            line(format_args!(
+                "export NODESCOPE_HOSTFILE=\"$NODESCOPE_HOSTFILE.hydra\""
+            ));
+        }
         match &self.program {
             Program::Script(_) => line(format_args!("./script")),
-            Program::Command(command) => match self.mpi {
-                // hydra passes the environment on, Open MPI what it is told.
-                Mpi::Openmpi => {
-                    let names = self.environment.keys();
-                    let pass: String = names.map(|name| format!(" -x {name}")).collect();
-                    line(format_args!(
-                        "mpirun.openmpi -np {} --hostfile \"$NODESCOPE_HOSTFILE\"{pass} {command}",
-                        self.ranks
-                    ));
+            Program::Command(command) => {
+                let ranks = self.ranks;
+                // A shell of each rank's own: launchers take a program and its arguments.
+                let command = format!("/bin/sh -c {}", quoted(command));
+                match self.mpi {
+                    // hydra passes the environment on, Open MPI what it is told.
+                    Mpi::Openmpi => {
+                        let names = self.environment.keys();
+                        let pass: String = names.map(|name| format!(" -x {name}")).collect();
+                        line(format_args!(
+                            "mpirun.openmpi -np {ranks} --hostfile \"$NODESCOPE_HOSTFILE\"{pass} {command}"
+                        ));
+                    }
+                    Mpi::Mpich => line(format_args!("mpiexec.hydra -n {ranks} {command}")),
+                    Mpi::None => line(format_args!("{command}")),
                 }
-                Mpi::Mpich => line(format_args!("mpiexec.hydra -n {} {command}", self.ranks)),
-                Mpi::None => line(format_args!("{command}")),
-            },
+            }
         }
         line(format_args!("status=$?"));
         for path in &self.collect {

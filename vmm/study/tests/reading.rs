@@ -226,7 +226,7 @@ fn the_start_script_passes_environment_and_collects() {
     assert!(script.contains("export OMP_NUM_THREADS='1'\n"), "{script}");
     assert!(
         script.contains(
-            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS hpcc\n"
+            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS /bin/sh -c 'hpcc'\n"
         ),
         "{script}"
     );
@@ -239,6 +239,67 @@ fn the_start_script_passes_environment_and_collects() {
         .status()
         .unwrap();
     assert!(check.success(), "{script}");
+}
+
+/// Runs the start script of a study with launchers that run a command twice, as the shell gave it to them; what it printed.
+fn started(job: &str) -> String {
+    let text = format!("[cluster]\nnodes = 1\n[job]\nslots = 2\n{job}");
+    let study = Study::parse(Path::new("s.toml"), &text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (launcher, skip) in [("mpirun.openmpi", 4), ("mpiexec.hydra", 2)] {
+        let path = folder.path().join(launcher);
+        let script = format!(
+            "#!/bin/sh\nshift {skip}\nwhile [ \"$1\" = -x ]; do shift 2; done\n\"$@\" && \"$@\"\n"
+        );
+        fs::write(&path, script).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&path, executable).unwrap();
+    }
+    let place = folder.path().display();
+    let script = study
+        .job
+        .start_script()
+        .replace("cd /job", &format!("cd {place}"));
+    let path = std::env::var("PATH").unwrap_or_default();
+    let output = std::process::Command::new("sh")
+        .args(["-c", &script])
+        .env("PATH", format!("{place}:{path}"))
+        .env("NODESCOPE_HOSTFILE", "/etc/nodescope/hostfile")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}\n{script}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn every_rank_executes_the_command_in_a_shell() {
+    let command = r#"command = """WORD="it's" sh -c 'echo $WORD $NUMBER' && echo 'after'""""#;
+    for (mpi, times) in [("openmpi", 2), ("mpich", 2), ("none", 1)] {
+        let job = format!("{command}\nmpi = \"{mpi}\"\nenvironment.NUMBER = \"a b\"\n");
+        assert_eq!(started(&job), "it's a b\nafter\n".repeat(times), "{mpi}");
+    }
+}
+
+#[test]
+fn a_script_gets_the_host_file_of_its_mpi() {
+    for (mpi, file) in [("openmpi", "hostfile"), ("mpich", "hostfile.hydra")] {
+        let job = format!("command = \"true\"\nmpi = \"{mpi}\"\n");
+        let text = format!("[cluster]\nnodes = 1\n[job]\n{job}");
+        let mut study = Study::parse(Path::new("s.toml"), &text).unwrap();
+        study.job.program = Program::Script("script".into());
+        let script = study
+            .job
+            .start_script()
+            .replace("cd /job", "cd .")
+            .replace("./script", "echo $NODESCOPE_HOSTFILE");
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .env("NODESCOPE_HOSTFILE", "/etc/nodescope/hostfile")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(text, format!("/etc/nodescope/{file}\n"));
+    }
 }
 
 #[test]
