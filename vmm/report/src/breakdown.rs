@@ -16,8 +16,17 @@ use crate::input::{CoreCpi, ReportError};
 /// Fractions of a cycle that times are counted in.
 pub const CYCLE: i128 = 65_536;
 
-/// Calls of each function that a rank of a node ended in a window.
-pub(crate) type Calls = BTreeMap<(u32, u32, Function), u64>;
+/// What the trace says of a function's calls of one rank in a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inside {
+    /// Calls that ended.
+    pub(crate) ended: u64,
+    /// Picoseconds that calls waited for other ranks.
+    pub(crate) waited_ps: u64,
+}
+
+/// By node, rank and function.
+pub(crate) type Calls = BTreeMap<(u32, u32, Function), Inside>;
 
 /// One window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -134,12 +143,14 @@ pub struct MpiValue {
     pub latency: Option<f64>,
     /// All cycles inside, in 1/65536: the sum of the next three.
     pub cycles_65536: i128,
-    /// Cycles of instructions, in 1/65536.
+    /// Cycles of instructions, in 1/65536, while the rank did not wait.
     pub executing_65536: i128,
-    /// Cycles of stalls.
+    /// Cycles of stalls while the rank did not wait.
     pub stalled: u128,
-    /// Cycles in HLT while the rank waited.
+    /// Cycles while the rank waited: in HLT, or polling for a message or a rank that had not come.
     pub waiting: u128,
+    /// Of these, cycles of instructions and stalls: polling.
+    pub polling: u128,
     /// Cycles per instruction.
     pub cpi: Option<f64>,
 }
@@ -183,7 +194,37 @@ struct InMpi {
     calls: u64,
     executing: i128,
     stalled: u128,
-    waiting: u128,
+    /// In HLT.
+    idle: u128,
+    /// Instructions and stalls while the rank waited.
+    polling: u128,
+}
+
+impl InMpi {
+    /// Takes what the rank polled out of executing and stalled: as much as it waited by the trace and was not in HLT. How much of that was
+    /// stalls is not counted apart; it is taken to be as much as of all that the function executed.
+    fn wait(&mut self, waited: u128) {
+        let busy = self.executing + self.stalled as i128 * CYCLE;
+        // Whole cycles, so that a fraction of one remains as executing.
+        let whole = (busy / CYCLE) as u128;
+        let polling = waited.saturating_sub(self.idle).min(whole);
+        let executing = (self.executing / CYCLE) as u128;
+        let stalled = match whole {
+            0 => 0,
+            whole => share(self.stalled, polling, whole).max(polling.saturating_sub(executing)),
+        };
+        self.stalled -= stalled;
+        self.executing -= (polling - stalled) as i128 * CYCLE;
+        self.polling += polling;
+    }
+}
+
+/// `value * part / whole`, where `part` is no more than `whole`.
+fn share(value: u128, part: u128, whole: u128) -> u128 {
+    match value.checked_mul(part) {
+        Some(product) => product / whole,
+        None => value / whole * part,
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -231,7 +272,7 @@ impl Sum {
             let inside = self.mpi.entry(function).or_default();
             inside.executing += base + long;
             inside.stalled += wide(counters.stall_cycles);
-            inside.waiting += wide(counters.idle_cycles);
+            inside.idle += wide(counters.idle_cycles);
             modelled += i128::from(counters.idle_cycles) * CYCLE;
             self.instructions_in_mpi += wide(counters.instructions);
             self.flops_in_mpi += flops;
@@ -275,7 +316,8 @@ impl Sum {
             sum.calls = sum.calls.saturating_add(inside.calls);
             sum.executing += inside.executing;
             sum.stalled += inside.stalled;
-            sum.waiting += inside.waiting;
+            sum.idle += inside.idle;
+            sum.polling += inside.polling;
         }
         for (sum, count) in self.flops.iter_mut().zip(other.flops) {
             *sum += count;
@@ -338,7 +380,8 @@ impl Sum {
             .mpi
             .iter()
             .map(|(function, inside)| {
-                let cycles = inside.executing + (inside.stalled + inside.waiting) as i128 * CYCLE;
+                let waiting = inside.idle + inside.polling;
+                let cycles = inside.executing + (inside.stalled + waiting) as i128 * CYCLE;
                 MpiValue {
                     function: function.name(),
                     calls: inside.calls,
@@ -348,7 +391,8 @@ impl Sum {
                     cycles_65536: cycles,
                     executing_65536: inside.executing,
                     stalled: inside.stalled,
-                    waiting: inside.waiting,
+                    waiting,
+                    polling: inside.polling,
                     cpi: cpi(cycles),
                 }
             })
@@ -482,6 +526,11 @@ fn check(window: &str, node: &NodeRecord) -> Result<(), ReportError> {
     Ok(())
 }
 
+/// Whole cycles in a time.
+fn cycles_of(ps: u64, frequency: u64) -> u128 {
+    u128::from(ps) * u128::from(frequency) / 1_000_000_000_000
+}
+
 fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> ClockCheck {
     let clocks = nodes.iter().flat_map(|node| &node.cycles);
     let clock_cycles: u128 = clocks.map(|(start, end)| u128::from(end - start)).sum();
@@ -552,10 +601,13 @@ pub(crate) fn analyse(
         }
         for (owner, sum) in &mut own {
             if let Some((_, rank)) = owner {
-                for ((_, _, function), &count) in calls
+                for ((_, _, function), traced) in calls
                     .range((node.node, *rank, Function::Init)..=(node.node, *rank, last_function()))
                 {
-                    sum.mpi.entry(*function).or_default().calls = count;
+                    // What the trace has of a process that the window did not see counts nothing.
+                    let inside = sum.mpi.entry(*function).or_default();
+                    inside.calls = traced.ended;
+                    inside.wait(cycles_of(traced.waited_ps, rate.frequency));
                 }
             }
         }

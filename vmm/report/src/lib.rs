@@ -26,7 +26,7 @@ use nodescope_window::WindowOutcome;
 use serde::Serialize;
 
 /// Version of the JSON schema.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Unit and source of a kind of figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

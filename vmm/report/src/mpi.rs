@@ -7,7 +7,7 @@ use nodescope_hypercall::{Class, Function, Peer, ProcessKind};
 use nodescope_trace::profile::Traffic;
 use nodescope_trace::{
     Body, FunctionProfile, MatrixBuilder, MpiCall, Profile, Standing, StandingBuilder, TraceError,
-    TraceReader,
+    TraceReader, Wait, WaitBuilder,
 };
 use nodescope_window::WindowRecord;
 use serde::Serialize;
@@ -169,6 +169,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
     let mut standing = StandingBuilder::default();
+    let mut waits = WaitBuilder::default();
     let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
     let mut span: Option<(u64, u64)> = None;
 
@@ -183,6 +184,10 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
             }
         };
         standing.add(&event);
+        if !windows.is_empty() {
+            waits.add(&event);
+            add_waits(windows, &mut traced.calls, waits.take());
+        }
         traced.summary.events += 1;
         traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
         match &event.body {
@@ -195,10 +200,10 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                     for (window, calls) in windows.iter().zip(&mut traced.calls) {
                         let from = window.measured_from_ps.unwrap_or(window.opened_ps);
                         if from < call.exit.time && call.exit.time <= window.closed_ps {
-                            let count = calls
+                            let inside = calls
                                 .entry((event.node, rank, call.record.function))
                                 .or_default();
-                            *count = count.saturating_add(call.record.calls);
+                            inside.ended = inside.ended.saturating_add(call.record.calls);
                         }
                     }
                 }
@@ -215,6 +220,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         }
     }
 
+    add_waits(windows, &mut traced.calls, waits.finish());
     let (from, to) = span.unwrap_or((0, 0));
     let seconds = to.saturating_sub(from) as f64 / 1e12;
     let rate = |calls: u64| (seconds > 0.0).then(|| calls as f64 / seconds);
@@ -265,6 +271,22 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
     traced.timeline = timeline(file, from, to, ranks.keys().copied().collect())?;
     report.ranks = ranks.into_values().collect();
     Ok(traced)
+}
+
+/// Adds what calls waited in each window.
+fn add_waits(windows: &[WindowRecord], calls: &mut [Calls], waits: Vec<Wait>) {
+    for wait in waits {
+        for (window, calls) in windows.iter().zip(&mut *calls) {
+            let from = window.measured_from_ps.unwrap_or(window.opened_ps);
+            let waited = wait.within(from, window.closed_ps);
+            if waited > 0 {
+                let inside = calls
+                    .entry((wait.node, wait.rank, wait.function))
+                    .or_default();
+                inside.waited_ps = inside.waited_ps.saturating_add(waited);
+            }
+        }
+    }
 }
 
 fn timeline(

@@ -379,6 +379,10 @@ fn mpi_terms(scope: &Scope) -> Table {
             si(value.waiting as f64),
         ]);
     }
+    table.below.push(
+        "Waiting: in HLT, or polling until the message or rank that the call needs began to come"
+            .into(),
+    );
     table
 }
 

@@ -3,8 +3,10 @@
 mod support;
 
 use nodescope_hypercall::Function;
+use nodescope_hypercall::record::Flags;
 use nodescope_plugin_api::{Context, Counters, Privilege, Statistic, Term, VcpuPlace};
 use nodescope_report::{CYCLE, CoreCpi, Report, ReportError, Scope, ScopeKind, TermValue, build};
+use nodescope_trace::{Body, Event};
 use nodescope_window::{NodeRecord, Owner};
 use proptest::prelude::*;
 use support::*;
@@ -76,6 +78,56 @@ fn one_rank_by_hand() {
         (mpi.executing_65536 / CYCLE, mpi.stalled, mpi.waiting),
         (200, 300, 500)
     );
+}
+
+/// Rank 0 is in its first Allreduce from 2.5 us to 3 us, and rank 1 comes 0.4 us late: 800 cycles of 2 GHz, of which 500 were idle. The other
+/// 300 were polled: of 500 busy cycles, 200 of instructions and 300 of stalls.
+#[test]
+fn a_rank_that_polls_for_a_late_one_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let reduce = |rank: u32, entry, exit| {
+        let mut event = call(rank, rank, Function::Allreduce, None, 8, entry, exit);
+        if let Body::Mpi(call) = &mut event.body {
+            call.record.communicator = 1;
+            call.record.communicator_size = 2;
+            call.record.thread.pid = 100 + rank;
+        }
+        event
+    };
+    let mut events = vec![
+        hello(0, 0),
+        hello(1, 1),
+        reduce(1, 2_900_000, 2_950_000),
+        reduce(0, 2_500_000, 3_000_000),
+    ];
+    let report = |events: &[Event]| {
+        write_trace(&trace, events);
+        build(&input(Some(&trace), vec![window(vec![node0(), node1()])])).unwrap()
+    };
+    let parts = |report: &Report| {
+        let mpi = &scope(report, "rank 0").mpi[0];
+        assert_eq!(mpi.cycles_65536, 1000 * CYCLE);
+        let executing = mpi.executing_65536 / CYCLE;
+        (executing, mpi.stalled, mpi.waiting, mpi.polling)
+    };
+    assert_eq!(parts(&report(&events)), (80, 120, 800, 300));
+    assert_eq!(scope(&report(&events), "rank 0").cycles_65536, 8240 * CYCLE);
+    // Less than what was idle, and more than all.
+    events[2] = reduce(1, 2_600_000, 2_950_000);
+    assert_eq!(parts(&report(&events)), (200, 300, 500, 0));
+    events[2] = reduce(1, 3_900_000, 3_950_000);
+    events[3] = reduce(0, 2_500_000, 4_000_000);
+    events.sort_by_key(Event::key);
+    assert_eq!(parts(&report(&events)), (0, 0, 1000, 500));
+    // Only what lies in the window.
+    events = vec![
+        hello(0, 0),
+        hello(1, 1),
+        reduce(1, 2_350_000, 2_950_000),
+        reduce(0, 1_000_000, 3_000_000),
+    ];
+    assert_eq!(parts(&report(&events)), (120, 180, 700, 200));
 }
 
 #[test]
@@ -305,9 +357,28 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn terms_add_up_exactly((first, second) in (node(0), node(1))) {
+    fn terms_add_up_exactly(
+        (first, second) in (node(0), node(1)),
+        polls in prop::collection::vec((0..2u32, 0..3u32, 0..6_000_000u64, 0..6_000_000u64), 0..8),
+    ) {
         let nodes = vec![first, second];
-        let report = build(&input(None, vec![window(nodes.clone())])).unwrap();
+        // Polls in vain of the ranks, which are waiting, beside whatever the counters say.
+        let folder = tempfile::tempdir().unwrap();
+        let trace = folder.path().join("trace");
+        let mut events: Vec<Event> = polls
+            .into_iter()
+            .map(|(node, rank, entry, length)| {
+                let mut event = call(node, rank, Function::Wait, None, 0, entry, entry + length);
+                if let Body::Mpi(call) = &mut event.body {
+                    call.record.flags = Flags::POLL_RUN;
+                }
+                event
+            })
+            .collect();
+        events.sort_by_key(Event::key);
+        events.iter_mut().enumerate().for_each(|(at, event)| event.sequence = at as u64);
+        write_trace(&trace, &events);
+        let report = build(&input(Some(&trace), vec![window(nodes.clone())])).unwrap();
         let scopes = &report.windows[0].scopes;
         for scope in scopes {
             let sum: i128 = scope.terms.iter().map(|term| term.cycles_65536).sum();
@@ -315,9 +386,16 @@ proptest! {
             prop_assert!(scope.terms.iter().all(|term| term.term != "unattributed"));
             let mpi: i128 = scope.mpi.iter().map(|m| m.cycles_65536).sum();
             prop_assert_eq!(mpi, scope.terms.iter().find(|t| t.term == "mpi").unwrap().cycles_65536);
-            // Busy at each privilege + waiting in MPI is the same sum.
+            // Busy at each privilege + idle in MPI is the same sum.
             let busy: i128 = scope.privileges.iter().map(|p| p.cycles_65536).sum();
-            let waiting: u128 = scope.mpi.iter().map(|m| m.waiting).sum();
+            let waiting: u128 = scope.mpi.iter().map(|m| m.waiting - m.polling).sum();
+            for m in &scope.mpi {
+                prop_assert!(m.executing_65536 >= 0);
+                prop_assert_eq!(
+                    m.executing_65536 + (m.stalled + m.waiting) as i128 * CYCLE,
+                    m.cycles_65536
+                );
+            }
             prop_assert_eq!(busy + waiting as i128 * CYCLE, scope.cycles_65536);
         }
         let sum_of = |kind: ScopeKind, node: Option<u32>| -> i128 {

@@ -91,7 +91,7 @@ fn the_same_input_gives_the_same_bytes() {
 #[test]
 fn json_has_the_exact_figures() {
     let json: Value = serde_json::from_str(&built(|_| {}).json()).unwrap();
-    assert_eq!(json["version"], 2);
+    assert_eq!(json["version"], 3);
     let window = &json["windows"][0];
     let rank = &window["scopes"][0];
     assert_eq!(rank["name"], "rank 0");

@@ -4,6 +4,7 @@
 //! - [`assemble`]: from hypercalls, stamped by the host, to events.
 //! - [`writer`], [`reader`]: the file. Its format is documented in `FORMAT.md`, well enough to write another reader.
 //! - [`standing`]: where ranks stand when it ends: calls that never finished, deadlocks, messages that nobody received.
+//! - [`waiting`]: how long calls waited for other ranks.
 //! - [`profile`]: sums over events: per rank and function, and who sends how much to whom.
 //!
 //! Times are picoseconds of virtual time since power-on, instructions are those retired by the calling virtual CPU since power-on.
@@ -13,6 +14,7 @@ pub mod event;
 pub mod profile;
 pub mod reader;
 pub mod standing;
+pub mod waiting;
 pub mod writer;
 
 mod format;
@@ -22,4 +24,5 @@ pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merg
 pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
 pub use reader::{Events, TraceError, TraceReader};
 pub use standing::{Standing, StandingBuilder};
+pub use waiting::{Wait, WaitBuilder};
 pub use writer::{TraceWriter, WriteError};

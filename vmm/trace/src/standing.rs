@@ -11,7 +11,7 @@ mod deadlock;
 mod job;
 mod messages;
 mod objects;
-mod operation;
+pub(crate) mod operation;
 mod text;
 mod waits;
 mod windows;
