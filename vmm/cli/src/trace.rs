@@ -161,12 +161,14 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
         preload.push(":");
         preload.push(before);
     }
-    let agent = fork_agent(library, logs)?;
-    let status = Command::new(&command[0])
+    let mut program = Command::new(&command[0]);
+    if let Some(agent) = fork_agent(library, logs)? {
+        program.env("OMPI_MCA_orte_fork_agent", agent);
+    }
+    let status = program
         .args(&command[1..])
         .env("LD_PRELOAD", &preload)
         .env("NODESCOPE_TRACE_LOG", logs)
-        .env("OMPI_MCA_orte_fork_agent", &agent)
         .status()
         .map_err(|error| cannot_start(&command[0], &error))?;
     Ok(status
@@ -175,9 +177,16 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
 }
 
 /// Writes the script by which Open MPI starts its ranks, on other nodes too, where they lack this process's environment. Open MPI passes
-/// its own settings on. (Its list of variables for ranks would do, but Open MPI refuses the list beside `mpirun -x`.)
-fn fork_agent(library: &Path, logs: &Path) -> Result<PathBuf, Failure> {
+/// its own settings on. (Its list of variables for ranks would do, but Open MPI refuses the list beside `mpirun -x`.) There is none where
+/// its path has a blank, at which Open MPI divides it; ranks of this node do without.
+fn fork_agent(library: &Path, logs: &Path) -> Result<Option<PathBuf>, Failure> {
     let path = logs.join("rank");
+    if path
+        .to_str()
+        .is_none_or(|text| text.contains(char::is_whitespace))
+    {
+        return Ok(None);
+    }
     let library = quoted(library)?;
     // A rank of this node has the tracer already.
     let script = format!(
@@ -189,7 +198,7 @@ fn fork_agent(library: &Path, logs: &Path) -> Result<PathBuf, Failure> {
     fs::write(&path, script)
         .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
         .map_err(Failure::io("write", &path))?;
-    Ok(path)
+    Ok(Some(path))
 }
 
 /// A path as one word of the shell.
