@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -87,6 +88,14 @@ impl Job {
         })
     }
 
+    /// The same job with what was compiled as `program` in its folder.
+    pub fn with_program(self) -> Job {
+        Job {
+            command: None,
+            ..self
+        }
+    }
+
     fn has_tools(flavour: &str, compiler: &str) -> bool {
         let launcher = format!("mpirun.{flavour}");
         have(
@@ -129,6 +138,21 @@ impl Job {
 
     /// The same with arguments for the program.
     pub fn run_with(&self, ranks: usize, arguments: &[&Path]) -> Vec<Vec<MpiRecord>> {
+        let all = self.traced(ranks, arguments, &[], &[]);
+        for (rank, records) in all.iter().enumerate() {
+            check_sequence(records, rank);
+        }
+        all
+    }
+
+    /// The same with libraries preloaded before the tracer and variables of the environment; the records are as they come.
+    pub fn traced(
+        &self,
+        ranks: usize,
+        arguments: &[&Path],
+        before: &[&Path],
+        environment: &[(&str, &Path)],
+    ) -> Vec<Vec<MpiRecord>> {
         let folder = self.folder.path();
         let mut command = Command::new("timeout");
         command.arg("300").arg(format!("mpirun.{}", self.flavour));
@@ -142,29 +166,26 @@ impl Job {
             ]);
             command.env("OMPI_MCA_mpi_yield_when_idle", "1");
         }
+        let program = self.command.clone();
         command
             .args(["-n", &ranks.to_string()])
-            .arg(
-                self.command
-                    .clone()
-                    .unwrap_or_else(|| folder.join("program")),
-            )
+            .arg(program.unwrap_or_else(|| folder.join("program")))
             .args(arguments);
-        command.env(
-            "LD_PRELOAD",
-            tracer().join(format!("libnodescope-mpi-{}.so", self.flavour)),
-        );
+        let tracer = tracer().join(format!("libnodescope-mpi-{}.so", self.flavour));
+        let mut preload = OsString::new();
+        for library in before.iter().copied().chain([tracer.as_path()]) {
+            preload.push(library);
+            preload.push(":");
+        }
+        command.env("LD_PRELOAD", preload);
         command.env("NODESCOPE_TRACE_DUMP", folder.join("dump"));
+        command.envs(environment.iter().copied());
         succeed(&mut command);
-        (0..ranks)
-            .map(|rank| {
-                let bytes =
-                    std::fs::read(folder.join(format!("dump.{rank}"))).expect("the rank's dump");
-                let records = MpiRecord::decode_all(&bytes).expect("well-formed records");
-                check_sequence(&records, rank);
-                records
-            })
-            .collect()
+        let records = |rank| {
+            let dump = std::fs::read(folder.join(format!("dump.{rank}")));
+            MpiRecord::decode_all(&dump.expect("the rank's dump")).expect("well-formed records")
+        };
+        (0..ranks).map(records).collect()
     }
 }
 
