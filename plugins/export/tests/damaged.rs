@@ -3,7 +3,7 @@
 mod common;
 
 use common::every_kind;
-use nodescope_export::{ExportError, Format, Options, export, import};
+use nodescope_export::{ExportError, Format, ImportError, Options, export, import};
 use nodescope_trace::{Body, Event, Header, NodeEntry, TraceWriter};
 
 fn exported(vcpus: u32, events: &[Event]) -> Result<Vec<u64>, ExportError> {
@@ -59,4 +59,6 @@ fn a_list_of_files_names_regular_files_once() {
         told("0.ti\n/dev/zero\n").contains("list.ti:2: names /dev/zero, which is no regular file")
     );
     assert!(told("0.ti\n0.ti\n").ends_with("0.ti, which is named before"));
+    let endless = import("/dev/zero".as_ref(), &folder.path().join("trace.nst"));
+    assert!(matches!(endless, Err(ImportError::Unknown(_))));
 }

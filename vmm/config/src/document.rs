@@ -1,6 +1,8 @@
 //! One file that a user wrote, read into a value or into everything that is wrong with it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use toml::Spanned;
@@ -9,6 +11,9 @@ use toml::de::{DeTable, DeValue};
 use crate::lines::Lines;
 use crate::problem::{Position, Problem, Problems, Severity};
 use crate::reader::{Findings, KEPT, Section, Source};
+
+/// Bytes of the largest file that is read.
+const LARGEST: u64 = 16 << 20;
 
 /// What a text was found to be.
 pub struct Document<T> {
@@ -37,12 +42,19 @@ pub fn load<T>(
         };
         Problems::new(path, vec![problem])
     };
-    let bytes = std::fs::read(path).map_err(|error| {
+    let mut bytes = Vec::new();
+    // Something that is no file may have no end.
+    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    read.map_err(|error| {
         whole(
             None,
             format!("cannot be read: {error}; give the path of {what} file"),
         )
     })?;
+    if bytes.len() as u64 > LARGEST {
+        let message = format!("has more than 16 MiB; give the path of {what} file");
+        return Err(whole(None, message));
+    }
     match std::str::from_utf8(&bytes) {
         Ok(text) => parse(path, text),
         Err(error) => Err(whole(
@@ -334,6 +346,9 @@ mod tests {
         let missing = load(Path::new("/nonexistent/f.toml"), "a test", |_, _| Ok(()));
         let told = missing.unwrap_err().to_string();
         assert!(told.contains("give the path of a test file"), "{told}");
+        let endless = load(Path::new("/dev/zero"), "a test", |_, _| Ok(()));
+        let told = endless.unwrap_err().to_string();
+        assert!(told.contains("has more than 16 MiB"), "{told}");
         let path = std::env::temp_dir().join(format!("nodescope-{}.toml", std::process::id()));
         std::fs::write(&path, b"a = 1\nb = \"\xff\"\n").unwrap();
         let told = load(&path, "a test", |_, _| Ok(()))

@@ -437,3 +437,29 @@ fn the_encoding_is_that_of_version_3() {
         assert!(listed, "FORMAT.md lacks {entry}");
     }
 }
+
+#[test]
+fn chunks_and_events_are_no_larger_than_the_format_says() {
+    let mut bytes = file(&[], 1);
+    bytes.truncate(bytes.len() - 24);
+    let mut frame = b"EVTS".to_vec();
+    for word in [0u32, 17 << 20, 1, crc32fast::hash(&[])] {
+        frame.extend(word.to_le_bytes());
+    }
+    let crc = crc32fast::hash(&frame);
+    bytes.extend(frame);
+    bytes.extend(crc.to_le_bytes());
+    let (_, error) = read(&bytes);
+    let told = error.expect("an error").to_string();
+    assert!(told.contains("checksum of a chunk's frame"), "{told}");
+
+    let mut writer = TraceWriter::new(Vec::new(), "memory", &header()).expect("write the header");
+    let long = Event {
+        node: 0,
+        sequence: 0,
+        stamp: Stamp::default(),
+        body: Body::Mark("x".repeat(9 << 20)),
+    };
+    let told = writer.write(&long).expect_err("an error").to_string();
+    assert!(told.contains("an event is larger than"), "{told}");
+}

@@ -25,6 +25,10 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
         skipped: 0,
     };
     builder_node(reader.builder);
+    if path.exists() && !path.is_file() {
+        // A device may have no end.
+        return Err(ImportError::Unknown(path.into()));
+    }
     let lines = BufReader::new(File::open(path).map_err(ImportError::io("open", path))?).lines();
     let mut files: Vec<(usize, PathBuf)> = Vec::new();
     let mut actions = false;

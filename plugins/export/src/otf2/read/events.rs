@@ -47,6 +47,9 @@ pub(super) struct Events<'a, 'b> {
     last: u64,
 }
 
+/// Most members of all communicators together: each is told of each.
+const MOST_MEMBERS: u64 = 1 << 22;
+
 /// Where the record of a request is.
 #[derive(Clone, Copy, Debug)]
 enum Started {
@@ -134,6 +137,17 @@ impl<'a, 'b> Events<'a, 'b> {
         }
         let mut groups = HashMap::new();
         let mut world = false;
+        // A few bytes make a communicator of a group that many share.
+        let sizes = definitions.comms.values().flat_map(|comm| {
+            let groups = [Some(comm.group), comm.other].into_iter().flatten();
+            groups.filter_map(|group| definitions.members.get(&group))
+        });
+        let all: u64 = sizes.map(|group| group.list.len() as u64).sum();
+        if all > MOST_MEMBERS {
+            return Err(format!(
+                "has communicators of {all} members in all; {MOST_MEMBERS} can be imported"
+            ));
+        }
         for (&number, comm) in &definitions.comms {
             let members = |group: u32| -> Vec<u32> {
                 let Some(group) = definitions.members.get(&group) else {
