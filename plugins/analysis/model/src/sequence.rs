@@ -142,6 +142,14 @@ pub enum ModelError {
         /// The tag.
         tag: u32,
     },
+    /// Windows and topologies of more members than there is memory for.
+    #[error(
+        "the trace's windows and topologies have {members} members in all, more than can be kept; predict from a part of it"
+    )]
+    TooManyMembers {
+        /// Members of all of them.
+        members: usize,
+    },
     /// A rank that never called.
     #[error("the trace has no call of rank {rank} of {world}; predict from a trace of all ranks")]
     RankMissing {
@@ -388,6 +396,15 @@ impl Job {
         }
         let copies = self.ranks.values().flat_map(|rank| rank.copies.clone());
         let copies: BTreeMap<u64, u64> = copies.collect();
+        // An event makes a copy of as many members as there are ranks.
+        let size = |&of: &u64| match of {
+            communicator::WORLD => world as usize,
+            of => self.members.get(&of).map_or(0, Vec::len),
+        };
+        let members: usize = copies.values().map(size).sum();
+        if members > limits::MOST_COPIED {
+            return Err(ModelError::TooManyMembers { members });
+        }
         for (&copy, &of) in &copies {
             let members = match of {
                 communicator::WORLD => Some((0..world).collect()),

@@ -133,3 +133,34 @@ fn calls_that_overlap_make_no_burst_longer_than_a_trace() {
         .map(|entry| entry.burst.time);
     assert!(bursts.max().unwrap() <= 1 << 61);
 }
+
+#[test]
+fn windows_without_number_are_refused() {
+    const RANKS: u32 = 3000;
+    let event = |rank: u32, object: u64| {
+        let thread = ThreadId { pid: 1, tid: 1 };
+        let mut record = MpiRecord::new(Function::WinFence, thread, Peer::Rank(rank), 0);
+        record.communicator = communicator::WORLD;
+        (record.communicator_size, record.object) = (RANKS, object);
+        let call = MpiCall {
+            record,
+            entry: Stamp::default(),
+            exit: Stamp::default(),
+            time_inside: 0,
+            instructions_inside: 0,
+            entry_seen: true,
+        };
+        Event {
+            node: 0,
+            sequence: 0,
+            stamp: Stamp::default(),
+            body: Body::Mpi(Box::new(call)),
+        }
+    };
+    let ranks = (0..RANKS).map(|rank| event(rank, 1));
+    let windows = (2..12_000).map(|object| event(0, object));
+    let events: Vec<Event> = ranks.chain(windows).collect();
+    let told = Sequences::from_events(&events).unwrap_err();
+    assert!(matches!(told, ModelError::TooManyMembers { .. }), "{told}");
+    assert!(Sequences::from_events(&events[..RANKS as usize + 100]).is_ok());
+}

@@ -439,7 +439,8 @@ fn attributes(
             Cost {
                 computation,
                 opaque,
-                instructions: entries.iter().map(|entry| entry.burst.instructions).sum(),
+                instructions: (entries.iter().map(|entry| entry.burst.instructions))
+                    .fold(0, u64::saturating_add),
                 operations: entries.len() as u64,
                 ..Cost::default()
             }

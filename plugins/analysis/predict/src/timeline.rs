@@ -95,7 +95,7 @@ fn spread(columns: &mut [u64], column: u64, mut from: u64, to: u64) {
     while from < to {
         let at = (from / column) as usize;
         let until = to.min((at as u64 + 1) * column);
-        columns[at] += until - from;
+        columns[at] = columns[at].saturating_add(until - from);
         from = until;
     }
 }

@@ -10,6 +10,8 @@ use super::ModelError;
 pub(super) const LATEST: u64 = 1 << 61;
 /// Most bytes that one call may send or receive: 8 TiB. Times the most ranks, they are still counted in 64 bits.
 pub(super) const MOST_BYTES: u64 = 1 << 43;
+/// Most members of all communicators that the model makes itself: of windows, and of topologies.
+pub(super) const MOST_COPIED: usize = 1 << 25;
 /// The greatest tag that MPI's `int` holds.
 const GREATEST_TAG: u32 = i32::MAX as u32;
 

@@ -77,11 +77,11 @@ impl Engine<'_> {
         };
         let own = &fragment.costs[place];
         let account = &mut self.accounts[context as usize];
-        account.computation += own.computation;
-        account.opaque += own.opaque;
+        account.computation = account.computation.saturating_add(own.computation);
+        account.opaque = account.opaque.saturating_add(own.opaque);
         self.events += 1;
         self.sent += own.messages;
-        self.sent_bytes += own.bytes;
+        self.sent_bytes = self.sent_bytes.saturating_add(own.bytes);
         let entries = &mut self.reduced[number as usize];
         let instance = entries.entered[place];
         entries.entered[place] += 1;
