@@ -2,6 +2,7 @@
 
 mod files;
 mod results;
+mod scaled;
 mod trace;
 
 use std::path::Path;
@@ -33,6 +34,7 @@ pub const ALL: &[Target] = &[
     trace::PREDICT,
     trace::EXPORT,
     trace::RAW,
+    scaled::SCALE,
     files::STUDY,
     files::CLUSTER,
     files::SWEEP,

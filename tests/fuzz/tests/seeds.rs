@@ -20,6 +20,12 @@ fn cases(name: &str, count: u64) {
     }
 }
 
+#[test]
+fn a_sum_that_wraps_fails_a_test() {
+    let sum = || std::hint::black_box(u64::MAX) + std::hint::black_box(1);
+    assert!(catch_unwind(sum).is_err(), "build tests with overflow-checks");
+}
+
 // One test: memory is counted for the whole process.
 #[test]
 fn damaged_inputs_are_refused_or_read() {
@@ -28,6 +34,7 @@ fn damaged_inputs_are_refused_or_read() {
         ("predict", 150),
         ("export", 80),
         ("raw", 300),
+        ("scale", 100),
         ("study", 300),
         ("cluster", 300),
         ("sweep", 200),
