@@ -23,7 +23,10 @@ fn cases(name: &str, count: u64) {
 #[test]
 fn a_sum_that_wraps_fails_a_test() {
     let sum = || std::hint::black_box(u64::MAX) + std::hint::black_box(1);
-    assert!(catch_unwind(sum).is_err(), "build tests with overflow-checks");
+    assert!(
+        catch_unwind(sum).is_err(),
+        "build tests with overflow-checks"
+    );
 }
 
 // One test: memory is counted for the whole process.
