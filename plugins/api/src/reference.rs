@@ -1,12 +1,11 @@
 //! Memory references and the traits of the models that time them.
 
 use std::num::NonZeroU64;
-use std::ptr::NonNull;
 
 use serde::{Deserialize, Serialize};
 
 use crate::Counters;
-use crate::tables::{MemoryTables, Tables, TablesShape};
+use crate::tables::{MemoryTables, Offer};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -216,10 +215,9 @@ pub trait MemoryModel: Send {
         None
     }
 
-    /// Lend a vCPU's tables to an engine that makes machine code, which then does for misses of reads and writes what
-    /// [`MemoryModel::miss`] would. None where the caches are not what [`tables`](crate::tables) describes. The pointer, and those behind
-    /// it, are good as long as the model is and none of its functions runs.
-    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+    /// Offer a vCPU's tables to an engine that makes machine code, which then does for misses of reads and writes what
+    /// [`MemoryModel::miss`] would. None where the caches are not what [`tables`](crate::tables) describes.
+    fn tables(&mut self, vcpu: u16) -> Option<Offer> {
         let _ = vcpu;
         None
     }
@@ -263,8 +261,7 @@ pub trait MemoryTimingModel: Send {
     fn request(&mut self, miss: &MissRef) -> MemoryTiming;
     /// Home socket of a physical address.
     fn home(&self, physical: u64) -> u16;
-    /// Tables by which an engine's machine code does what [`MemoryTimingModel::request`] does for a socket. They are good as long as
-    /// the memory is, and not moved.
+    /// Tables by which an engine's machine code does what [`MemoryTimingModel::request`] does for a socket.
     fn tables(&self, socket: u16) -> Option<MemoryTables> {
         let _ = socket;
         None

@@ -11,6 +11,12 @@
 //!
 //! The first level's sets are not in order: the engine's filter knows that ([`crate::FilterGeometry::data_ways`]), and where a set is full
 //! the engine may exchange its words.
+//!
+//! Machine code follows these pointers without a look, so that safe code can make none of them known: a memory promises what it lends by
+//! [`MemoryTables::new`], a model by [`Offer::new`], and a platform, which knows for how long vCPUs run with a model, by
+//! [`Offer::lend`]. A [`Loan`] is what an engine takes.
+
+use std::ptr::{NonNull, null};
 
 use crate::Tally;
 
@@ -132,6 +138,63 @@ pub struct Tables {
     pub numbers: [u32; 32],
 }
 
+/// What a model offers to lend to one vCPU ([`crate::MemoryModel::tables`]).
+#[derive(Debug)]
+pub struct Offer {
+    shape: TablesShape,
+    tables: NonNull<Tables>,
+}
+
+impl Offer {
+    /// An offer.
+    ///
+    /// # Safety
+    /// As long as the model exists, until it makes another offer for that vCPU, and whenever none of its functions runs:
+    ///
+    /// - `tables` may be read. Where [`Tables::limit`] is not zero, the pointers in it are good for what `shape` says: words of caches
+    ///   and tallies may be read and written, what belongs to memory may be read.
+    /// - What the words and the tallies are changed to, by the rules of this module, leads no function of the model to memory
+    ///   that is not its own.
+    pub unsafe fn new(shape: TablesShape, tables: NonNull<Tables>) -> Self {
+        Self { shape, tables }
+    }
+
+    /// What does not change.
+    pub fn shape(&self) -> &TablesShape {
+        &self.shape
+    }
+
+    /// What is lent.
+    pub fn tables(&self) -> NonNull<Tables> {
+        self.tables
+    }
+
+    /// Take the offer.
+    ///
+    /// # Safety
+    /// Until the vCPU is attached anew or detached, and whenever it runs, the model exists, makes that vCPU no other offer, and is used
+    /// by nobody but the platform's functions that this vCPU calls.
+    pub unsafe fn lend(self) -> Loan {
+        Loan(self)
+    }
+}
+
+/// Tables that machine code may follow, for as long as [`Offer::lend`] says.
+#[derive(Debug)]
+pub struct Loan(Offer);
+
+impl Loan {
+    /// What does not change.
+    pub fn shape(&self) -> &TablesShape {
+        &self.0.shape
+    }
+
+    /// What is lent.
+    pub fn tables(&self) -> NonNull<Tables> {
+        self.0.tables
+    }
+}
+
 /// Physical addresses that have one home: those that were asked for last.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
@@ -162,10 +225,44 @@ impl Recent {
 /// What a memory lends for requests of one socket: valid as long as the memory is.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryTables {
+    recent: *const Recent,
+    latencies: [*const u32; 2],
+    socket: u32,
+}
+
+impl MemoryTables {
+    /// What a memory lends that lends nothing: no address has a home that is known.
+    pub const NOTHING: MemoryTables = MemoryTables {
+        recent: &Recent::NONE,
+        latencies: [null(); 2],
+        socket: 0,
+    };
+
+    /// See [`Tables::recent`] and [`Tables::latencies`]; `socket` is the socket's own number among homes.
+    ///
+    /// # Safety
+    /// As long as the memory exists and is not moved, and whenever none of its functions runs, `recent` may be read, and so may the number
+    /// [`Recent::home`] of both `latencies`, wherever an address belongs to the former.
+    pub unsafe fn new(recent: *const Recent, latencies: [*const u32; 2], socket: u32) -> Self {
+        Self {
+            recent,
+            latencies,
+            socket,
+        }
+    }
+
     /// See [`Tables::recent`].
-    pub recent: *const Recent,
+    pub fn recent(&self) -> *const Recent {
+        self.recent
+    }
+
     /// See [`Tables::latencies`].
-    pub latencies: [*const u32; 2],
+    pub fn latencies(&self) -> [*const u32; 2] {
+        self.latencies
+    }
+
     /// The socket's own number among homes.
-    pub socket: u32,
+    pub fn socket(&self) -> u32 {
+        self.socket
+    }
 }

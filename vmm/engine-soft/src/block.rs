@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use nodescope_plugin_api::FLOP_CLASSES;
 
 use crate::cpu::Mode;
+use crate::native::CodeAddress;
 use crate::op::Op;
 
 /// Straight-line code.
@@ -39,7 +40,7 @@ pub struct Block {
     /// It cannot be translated.
     refused: Cell<bool>,
     /// Host code, by the linear address, mode and privilege, and attachment that it was made for.
-    natives: RefCell<Vec<(u64, u8, bool, u64)>>,
+    natives: RefCell<Vec<(u64, u8, bool, CodeAddress)>>,
 }
 
 impl Block {
@@ -88,7 +89,7 @@ impl Block {
     }
 
     /// Its host code for a linear address, if there is any.
-    pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<u64> {
+    pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<CodeAddress> {
         self.natives
             .borrow()
             .iter()
@@ -98,7 +99,7 @@ impl Block {
 
     /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
     /// in each process, and much of what runs in a window runs a few times only.
-    pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: u64) {
+    pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: CodeAddress) {
         self.natives.borrow_mut().push((ip, key, attached, code));
         self.warmth.set(0);
     }

@@ -9,7 +9,7 @@ use nodescope_x86::{Exception, MpState, Vector};
 use crate::cpu::Cpu;
 use crate::fetch::MAX_BLOCK;
 use crate::lookup::Entry;
-use crate::native::Budget;
+use crate::native::{Budget, CodeAddress};
 use crate::op::{Done, Flow, Op, RIP, Trap};
 use crate::turn::Turn;
 
@@ -33,7 +33,7 @@ enum End {
 /// What the run loop does next.
 enum Next {
     /// Translated code, in which blocks are begun for so many instructions.
-    Code(u64, i64),
+    Code(CodeAddress, i64),
     /// A block, by the interpreter.
     Block(Entry),
 }
@@ -260,7 +260,8 @@ impl Cpu {
                             stall,
                             deliver,
                         };
-                        self.run_translated(code, left, budget)
+                        // SAFETY: it was just answered with, above.
+                        unsafe { self.run_translated(code, left, budget) }
                     }
                     Next::Block(entry) if ATTACHED => self.run_attached(entry, most),
                     Next::Block(entry) => {

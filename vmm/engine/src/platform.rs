@@ -1,8 +1,6 @@
 //! What a vCPU asks of the machine around it.
 
-use std::ptr::NonNull;
-
-use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::tables::Loan;
 use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
@@ -109,8 +107,8 @@ pub trait Platform {
     ) -> Outcome;
     /// [`nodescope_plugin_api::MemoryModel::miss`].
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
-    /// [`nodescope_plugin_api::MemoryModel::tables`]. They are good until the model is detached.
-    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+    /// What [`nodescope_plugin_api::MemoryModel::tables`] offers, if the platform takes the offer.
+    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
         let _ = vcpu;
         None
     }

@@ -2,14 +2,13 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
-use std::ptr::NonNull;
 
 use nodescope_devices::chipset::Chipset;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
-use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::tables::Loan;
 use nodescope_plugin_api::{
     Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
@@ -410,8 +409,11 @@ impl Platform for Board {
         self.model.as_mut()?.miss(modified, oldest, reference)
     }
 
-    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
-        self.model.as_mut()?.tables(vcpu)
+    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
+        let offer = self.model.as_mut()?.tables(vcpu)?;
+        // SAFETY: the node alone attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them
+        // runs again. Nothing else reaches the board's model, which vCPUs use one at a time.
+        Some(unsafe { offer.lend() })
     }
 
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

@@ -30,10 +30,7 @@ impl MemoryTimingModel for FlatMemory {
     }
 
     fn tables(&self, _socket: u16) -> Option<MemoryTables> {
-        Some(MemoryTables {
-            recent: &Recent::ALL,
-            latencies: [&raw const self.latency, &0],
-            socket: 0,
-        })
+        // SAFETY: the only home has number zero; one latency is this memory's, all else is there for ever.
+        Some(unsafe { MemoryTables::new(&Recent::ALL, [&raw const self.latency, &0], 0) })
     }
 }

@@ -1,11 +1,11 @@
 //! The tables of [`nodescope_plugin_api::tables`]: by them an engine's machine code goes the ways of [`crate::near`] and
 //! [`crate::far`] itself.
 
-use std::ptr::{NonNull, null, null_mut};
+use std::ptr::{NonNull, null_mut};
 
 use nodescope_plugin_api::Access;
 use nodescope_plugin_api::tables::{
-    MOST_INSIDE, MOST_PEERS, MemoryTables, Recent, STATE_BITS, TableEvents, Tables, TablesShape,
+    MOST_INSIDE, MOST_PEERS, MemoryTables, Offer, STATE_BITS, TableEvents, Tables, TablesShape,
     WordState,
 };
 
@@ -48,7 +48,7 @@ impl Loans {
 
 impl Hierarchy<u32> {
     /// See [`nodescope_plugin_api::MemoryModel::tables`].
-    pub(crate) fn lend(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+    pub(crate) fn lend(&mut self, vcpu: u16) -> Option<Offer> {
         let entrance = self.entrances.get(usize::from(vcpu))?;
         let route = entrance.routes[0].as_ref()?;
         let on = route.on.as_ref()?;
@@ -86,24 +86,20 @@ impl Hierarchy<u32> {
             peers: on.peers.len(),
             events: self.table_events()?,
         };
-        let nothing = MemoryTables {
-            recent: &Recent::NONE,
-            latencies: [null(); 2],
-            socket: 0,
-        };
-        let memory = self.memory.tables(entrance.socket).unwrap_or(nothing);
+        let memory = self.memory.tables(entrance.socket);
+        let memory = memory.unwrap_or(MemoryTables::NOTHING);
         let mut tables = Box::new(Tables {
             limit: 0,
             context: 0,
             third_bit: on.bit as u32,
             third_others: on.others as u32,
-            socket: memory.socket,
+            socket: memory.socket(),
             tallies: [null_mut(); 2],
             words: [null_mut(); 4],
             inside: [null_mut(); MOST_INSIDE],
             peers: [null_mut(); MOST_PEERS],
-            recent: memory.recent,
-            latencies: memory.latencies,
+            recent: memory.recent(),
+            latencies: memory.latencies(),
             tag_masks: [[0; 4]; 4],
             numbers: std::array::from_fn(|n| n as u32),
         });
@@ -125,7 +121,11 @@ impl Hierarchy<u32> {
         self.loans.lent.push((vcpu, tables));
         self.loans.moves = u64::MAX;
         self.renew_loans();
-        Some((shape, pointer))
+        // SAFETY: the tables are boxed and stay until this vCPU is lent others. Their limit is zero, and whenever it is not, words and
+        // tallies lie in memory of this hierarchy that neither moves nor goes away before the limit is zero again
+        // (`renew_loans`, `recall`). So does what the memory lends, which is boxed, too. Words lead to nothing but words and numbers
+        // of caches that every look-up checks.
+        Some(unsafe { Offer::new(shape, pointer) })
     }
 
     /// None where cycles are so many that their sums would not fit.

@@ -1,9 +1,8 @@
 //! What the engine drives: the first level, the filter's permissions, the statistics.
 
 use std::collections::BTreeMap;
-use std::ptr::NonNull;
 
-use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::tables::Offer;
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
     MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, Statistic, Tally, Term,
@@ -244,7 +243,7 @@ impl MemoryModel for CacheModel {
         }
     }
 
-    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+    fn tables(&mut self, vcpu: u16) -> Option<Offer> {
         match &mut self.caches {
             Caches::Narrow(caches, _) if self.short && caches.first_level.hits == [0; 3] => {
                 caches.lend(vcpu)

@@ -28,13 +28,14 @@ fn read(model: &mut CacheModel, vcpu: u16, context: u32, physical: u64) {
 }
 
 fn shape(config: &CacheConfig) -> Option<TablesShape> {
-    Some(model(config, 2).tables(0)?.0)
+    Some(*model(config, 2).tables(0)?.shape())
 }
 
 #[test]
 fn tables_follow_the_accounts() {
     let mut model = model(&CacheConfig::xeon_e5_2690(), 2);
-    let (_, tables) = model.tables(0).expect("three such levels are lent");
+    let offer = model.tables(0).expect("three such levels are lent");
+    let tables = offer.tables();
     // SAFETY: the model lives, and none of its functions runs.
     let look = || unsafe { tables.as_ref() };
     let tallies = |tables: &Tables| tables.tallies;
@@ -118,7 +119,8 @@ fn memory_need_not_lend() {
             false => Box::new(Silent),
         };
         let mut model = CacheModel::new(&config, &places, memory).unwrap();
-        let (_, tables) = model.tables(0).expect("the caches are lent");
+        let offer = model.tables(0).expect("the caches are lent");
+        let tables = offer.tables();
         // SAFETY: the model lives, and none of its functions runs; what `recent` points to lives as long.
         let recent = unsafe { *tables.as_ref().recent };
         assert_eq!(recent.start <= recent.last, lends);

@@ -135,10 +135,8 @@ impl MemoryTimingModel for Numa {
         let row = usize::from(socket) * (self.sockets + 1);
         let latencies = [&self.latency[0], &self.latency[1]];
         let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
-        Some(MemoryTables {
-            recent: &raw const self.recent,
-            latencies: [rows[0]?, rows[1]?],
-            socket: socket.into(),
-        })
+        let latencies = [rows[0]?, rows[1]?];
+        // SAFETY: all three are this memory's; a row has a latency for each home, and one for addresses that have none.
+        Some(unsafe { MemoryTables::new(&raw const self.recent, latencies, socket.into()) })
     }
 }

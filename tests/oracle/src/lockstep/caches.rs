@@ -2,9 +2,7 @@
 //! must leave the same lines, orders, counters and clocks behind as the model's functions, which the interpreter calls. And so must any
 //! filter: now and then the interpreter has none, and its model hears of everything.
 
-use std::ptr::NonNull;
-
-use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::tables::Offer;
 use nodescope_plugin_api::{
     Access, Context, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTimingModel,
     Outcome, Permission, Privilege, Statistic, VcpuPlace,
@@ -197,7 +195,7 @@ impl Caches {
     }
 
     /// See [`MemoryModel::tables`].
-    pub fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
+    pub fn tables(&mut self, vcpu: u16) -> Option<Offer> {
         self.model.tables(vcpu)
     }
 

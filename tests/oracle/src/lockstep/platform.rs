@@ -2,10 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hint::black_box;
-use std::ptr::NonNull;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
-use nodescope_plugin_api::tables::{Tables, TablesShape};
+use nodescope_plugin_api::tables::Loan;
 use nodescope_plugin_api::{
     Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, Outcome, Permission,
     Privilege, Side,
@@ -393,8 +392,10 @@ impl Platform for Machine {
         let mut updates = Vec::new();
         Some(self.reference(hits, reference, &mut updates))
     }
-    fn tables(&mut self, vcpu: u16) -> Option<(TablesShape, NonNull<Tables>)> {
-        self.real.as_mut()?.tables(vcpu)
+    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
+        let offer = self.real.as_mut()?.tables(vcpu)?;
+        // SAFETY: `Pair::attach` alone replaces the model, and then attaches the vCPUs anew; they run one at a time.
+        Some(unsafe { offer.lend() })
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(real) = &mut self.real {

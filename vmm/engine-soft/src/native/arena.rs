@@ -5,6 +5,7 @@
 //! pointer there, so that code itself is never patched (a processor that executes near patched code stops for it).
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::FromRawFd;
 use std::ptr::NonNull;
 
@@ -30,6 +31,47 @@ pub const CELLS: usize = 1 << 19;
 pub struct ArenaError {
     what: &'static str,
     source: io::Error,
+}
+
+/// Where code lies that an arena holds. Arenas alone make these. What is there is the code until its arena is cleared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct CodeAddress(NonZeroU64);
+
+impl CodeAddress {
+    /// The address.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+
+    #[cfg(test)]
+    pub fn of_nothing(number: u64) -> Self {
+        Self(NonZeroU64::new(number).expect("not zero"))
+    }
+}
+
+/// A cell of an arena, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell(u32);
+
+/// Code that was just appended: what is in line and what is out of line.
+#[derive(Clone, Copy, Debug)]
+pub struct Pushed([(CodeAddress, usize); 2]);
+
+impl Pushed {
+    /// Where it begins.
+    pub fn start(&self) -> CodeAddress {
+        self.0[0].0
+    }
+
+    /// An address within it.
+    pub fn at(&self, address: u64) -> Option<CodeAddress> {
+        let within = |(start, len): &(CodeAddress, usize)| {
+            (start.get()..start.get() + *len as u64).contains(&address)
+        };
+        let found = self.0.iter().any(within);
+        NonZeroU64::new(address).filter(|_| found).map(CodeAddress)
+    }
 }
 
 /// Code and cells of one node.
@@ -141,11 +183,11 @@ impl Arena {
 
     /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_cold`]; None where
     /// there is no room.
-    pub fn push(&mut self, hot: &[u8], cold: &[u8]) -> Option<u64> {
+    pub fn push(&mut self, hot: &[u8], cold: &[u8]) -> Option<Pushed> {
         if hot.len() > self.room.saturating_sub(self.used) || cold.len() > CODE - self.cold {
             return None;
         }
-        let at = self.next();
+        let parts = [(self.next(), hot.len()), (self.next_cold(), cold.len())];
         for (code, to) in [(hot, self.used), (cold, self.cold)] {
             // SAFETY: the bytes from `to` on lie within the writable view and are not yet in use.
             unsafe {
@@ -161,7 +203,8 @@ impl Arena {
         if self.used >= self.huge + WORTH && self.huge < HOT {
             self.make_huge();
         }
-        Some(at)
+        let start = |at| CodeAddress(NonZeroU64::new(at).expect("no mapping begins at zero"));
+        Some(Pushed(parts.map(|(at, len)| (start(at), len))))
     }
 
     /// Put the next part of the code in line into a huge page. Where the host does not, only speed differs.
@@ -175,28 +218,31 @@ impl Arena {
         self.huge += HUGE;
     }
 
-    /// Address of the next cell to be handed out.
-    pub fn next_cell(&self) -> u64 {
-        self.execute.as_ptr() as u64 + CODE as u64 + self.cells as u64 * 8
+    /// Address of a cell.
+    pub fn address_of(&self, cell: Cell) -> u64 {
+        self.execute.as_ptr() as u64 + CODE as u64 + u64::from(cell.0) * 8
     }
 
-    /// Take a cell and set it; None where there are no more.
-    pub fn push_cell(&mut self, value: u64) -> Option<u64> {
+    /// Take a cell, which leads nowhere yet; None where there are no more.
+    pub fn push_cell(&mut self) -> Option<Cell> {
         if self.cells == CELLS {
             return None;
         }
-        let at = self.next_cell();
+        let cell = Cell(self.cells as u32);
         self.cells += 1;
-        // SAFETY: within the plain memory behind the code, aligned.
-        unsafe { (at as *mut u64).write(value) };
-        Some(at)
+        self.write_cell(cell, 0);
+        Some(cell)
     }
 
-    /// Set a cell that was taken before.
-    pub fn set_cell(&mut self, at: u64, value: u64) {
-        debug_assert!(at < self.next_cell() && at.is_multiple_of(8));
-        // SAFETY: `at` came from `push_cell`.
-        unsafe { (at as *mut u64).write(value) };
+    /// Let a cell that was taken before lead to code.
+    pub fn set_cell(&mut self, cell: Cell, code: CodeAddress) {
+        self.write_cell(cell, code.get());
+    }
+
+    fn write_cell(&mut self, cell: Cell, value: u64) {
+        assert!((cell.0 as usize) < self.cells, "the cell was taken");
+        // SAFETY: within the plain memory behind the code, aligned.
+        unsafe { (self.address_of(cell) as *mut u64).write(value) };
     }
 
     /// What was pushed so far survives [`Arena::clear`].

@@ -7,6 +7,7 @@ use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
 use iced_x86::{Code, Register};
 
+use super::CodeAddress;
 use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
 use super::runtime::field;
 use crate::memory::is_canonical;
@@ -24,6 +25,7 @@ const FAR_SHIFT: u32 = 15;
 const CANONICAL: u32 = 48;
 /// log2 of the size of an entry.
 const ENTRY_SHIFT: u32 = size_of::<Jump>().trailing_zeros();
+const _: () = assert!(size_of::<Jump>() == 16, "machine code reads two words");
 
 /// Where the code for an instruction pointer is.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +33,7 @@ const ENTRY_SHIFT: u32 = size_of::<Jump>().trailing_zeros();
 pub struct Jump {
     /// In a far table: with the table's age in its uppermost bits.
     pub ip: u64,
-    pub code: u64,
+    pub code: Option<CodeAddress>,
 }
 
 /// Offsets within an entry.
@@ -41,7 +43,7 @@ pub const CODE: usize = std::mem::offset_of!(Jump, code);
 /// A near table without jumps. An empty place holds an address that belongs to another place, so that no branch finds it, not
 /// even one to an address that is not canonical.
 static NO_JUMPS: [Jump; NEAR] = {
-    let mut table = [Jump { ip: 0, code: 0 }; NEAR];
+    let mut table = [Jump { ip: 0, code: None }; NEAR];
     let mut at = 0;
     while at < NEAR {
         table[at].ip = (at ^ 1) as u64;
@@ -76,7 +78,7 @@ impl Default for Jumps {
             if table.is_null() {
                 handle_alloc_error(layout);
             }
-            // SAFETY: allocated as a box of this type would be; its entries are two numbers each, which may be zero.
+            // SAFETY: allocated as a box of this type would be; its entries are two words each, which may be zero.
             unsafe { Box::from_raw(table) }
         };
         Self {
@@ -106,28 +108,32 @@ impl Jumps {
 
     /// The code for an instruction pointer.
     #[inline]
-    pub fn find(&self, table: usize, ip: u64) -> Option<u64> {
+    pub fn find(&self, table: usize, ip: u64) -> Option<CodeAddress> {
         let near = self.near[table][Self::near_index(ip)];
         if near.ip == ip {
-            return Some(near.code);
+            return near.code;
         }
         let far = self.far[table][Self::far_index(ip)];
-        (far.ip == ip ^ self.ages[table] && is_canonical(ip)).then_some(far.code)
+        let there = far.ip == ip ^ self.ages[table] && is_canonical(ip);
+        far.code.filter(|_| there)
     }
 
     /// Where the code for an instruction pointer is; `near`: a branch has looked for it.
-    pub fn add(&mut self, table: usize, ip: u64, code: u64, near: bool) {
+    pub fn add(&mut self, table: usize, ip: u64, code: CodeAddress, near: bool) {
         if !is_canonical(ip) {
             return;
         }
         self.halves[table][(ip >> 63) as usize] = true;
         self.far[table][Self::far_index(ip)] = Jump {
             ip: ip ^ self.ages[table],
-            code,
+            code: Some(code),
         };
         let at = Self::near_index(ip);
         if near {
-            self.near[table][at] = Jump { ip, code };
+            self.near[table][at] = Jump {
+                ip,
+                code: Some(code),
+            };
         }
         // Whoever finds it in the far table brings it into the near one.
         if self.used[table].len() < NEAR / 8 {
@@ -165,7 +171,7 @@ impl Jumps {
         self.halves[table] = [false; 2];
         self.ages[table] = self.ages[table].wrapping_add(NEW);
         if self.ages[table] == 0 {
-            self.far[table].fill(Jump { ip: 0, code: 0 });
+            self.far[table].fill(Jump { ip: 0, code: None });
             self.ages[table] = NEW;
         }
     }
@@ -225,18 +231,22 @@ pub fn look_in_far_table(a: &mut Assembler, table: usize) {
 mod tests {
     use super::*;
 
+    fn code(number: u64) -> CodeAddress {
+        CodeAddress::of_nothing(number)
+    }
+
     #[test]
     fn what_was_added_is_found_until_it_is_forgotten() {
         let mut jumps = Jumps::default();
         let (user, kernel) = (0x7fff_1234_5678, 0xffff_ffff_8123_4567);
-        jumps.add(0, kernel, 1, true);
-        jumps.add(1, user, 2, false);
-        assert_eq!(jumps.find(0, kernel), Some(1));
-        assert_eq!(jumps.find(1, user), Some(2));
+        jumps.add(0, kernel, code(1), true);
+        jumps.add(1, user, code(2), false);
+        assert_eq!(jumps.find(0, kernel), Some(code(1)));
+        assert_eq!(jumps.find(1, user), Some(code(2)));
         assert_eq!(jumps.find(0, user), None, "another privilege's");
         jumps.forget_half(0);
         assert_eq!(jumps.find(1, user), None);
-        assert_eq!(jumps.find(0, kernel), Some(1));
+        assert_eq!(jumps.find(0, kernel), Some(code(1)));
         jumps.forget_half(1);
         assert_eq!(jumps.find(0, kernel), None);
     }
@@ -246,16 +256,19 @@ mod tests {
         let mut jumps = Jumps::default();
         let (a, b) = (0x40_0000_u64, 0x40_0000 ^ (1 << NEAR_SHIFT | 1));
         assert_eq!(Jumps::near_index(a), Jumps::near_index(b));
-        jumps.add(1, a, 1, true);
-        jumps.add(1, b, 2, true);
-        assert_eq!((jumps.find(1, a), jumps.find(1, b)), (Some(1), Some(2)));
+        jumps.add(1, a, code(1), true);
+        jumps.add(1, b, code(2), true);
+        assert_eq!(
+            (jumps.find(1, a), jumps.find(1, b)),
+            (Some(code(1)), Some(code(2)))
+        );
     }
 
     #[test]
     fn no_age_is_mistaken_for_another() {
         let mut jumps = Jumps::default();
         let ip = 0x1234;
-        jumps.add(1, ip, 1, false);
+        jumps.add(1, ip, code(1), false);
         for age in 1..=1_u64 << (64 - CANONICAL) {
             jumps.forget();
             // The address that the entry would answer for is not canonical.

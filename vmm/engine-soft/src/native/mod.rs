@@ -54,9 +54,10 @@ use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::{keeps_undefined_flags, scans_keep_flags};
 use crate::vcpu::Translate;
 
+pub use arena::CodeAddress;
 pub use code_map::write_code_map;
 
-use arena::Arena;
+use arena::{Arena, Cell};
 use jumps::Jumps;
 use runtime::Routines;
 
@@ -87,15 +88,14 @@ enum Exit {
 #[derive(Clone, Copy, Debug)]
 struct Leaving {
     ip: u64,
-    /// Cell to be filled, or zero.
-    cell: u64,
+    /// Cell to be filled.
+    cell: Option<Cell>,
 }
 
 /// The host code of a block at one linear address.
 pub struct Translation {
     block: *const Block,
     ip: u64,
-    code: u64,
     count: u32,
     mode: Mode,
     /// Index into [`Cpu::counters`].
@@ -200,6 +200,8 @@ pub struct Native {
 pub struct Translations {
     arena: Option<Arena>,
     routines: Routines,
+    /// Where translated code is entered: `extern "sysv64" fn(cpu, code) -> exit`.
+    enter: Option<CodeAddress>,
     /// Boxed, since code holds their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     translations: Vec<Box<Translation>>,
@@ -219,6 +221,7 @@ impl Default for Translations {
         Self {
             arena: None,
             routines: Routines::default(),
+            enter: None,
             translations: Vec::new(),
             exits: Vec::new(),
             full: false,
@@ -241,11 +244,13 @@ impl Translations {
     }
 
     /// Let an exit lead to the code of a block.
-    fn link(&mut self, n: u32, ip: u64, code: u64) {
+    fn link(&mut self, n: u32, ip: u64, code: CodeAddress) {
         let leaving = self.exits[n as usize];
-        if leaving.cell != 0 && leaving.ip == ip {
+        if let Some(cell) = leaving.cell
+            && leaving.ip == ip
+        {
             let arena = self.arena.as_mut().expect("code lies somewhere");
-            arena.set_cell(leaving.cell, code);
+            arena.set_cell(cell, code);
         }
     }
 
@@ -448,7 +453,7 @@ impl Cpu {
     /// a look at its block: it is not what translated code was left for, and blocks may be begun for `whole` more instructions,
     /// more than zero, however long they are.
     #[inline]
-    pub fn known_code(&mut self, whole: i64) -> Option<u64> {
+    pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
         let asks_more = native.pending.is_some() || native.interpret_next || !native.enabled;
         if asks_more || whole <= 0 || self.mode != Mode::Bits64 {
@@ -461,7 +466,7 @@ impl Cpu {
 
     /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
     #[inline]
-    pub fn translated(&mut self, entry: Entry) -> Option<u64> {
+    pub fn translated(&mut self, entry: Entry) -> Option<CodeAddress> {
         if !self.native.enabled || self.mode != Mode::Bits64 {
             return None;
         }
@@ -497,7 +502,10 @@ impl Cpu {
     }
 
     /// Run translated code: blocks are begun for `left` instructions.
-    pub fn run_translated(&mut self, code: u64, left: i64, budget: Budget) -> Done {
+    ///
+    /// # Safety
+    /// [`Cpu::known_code`] or [`Cpu::translated`] has just answered with this code, for this vCPU's state.
+    pub unsafe fn run_translated(&mut self, code: CodeAddress, left: i64, budget: Budget) -> Done {
         let limited = left.min(LONGEST);
         self.native.budget = budget;
         self.native.total = limited;
@@ -511,12 +519,13 @@ impl Cpu {
         self.native.activity.entries += 1;
         self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
         self.native.attend = false;
-        let enter = self.code().translations.routines.enter;
-        // SAFETY: the routine was assembled with this signature.
-        let enter: unsafe extern "sysv64" fn(*mut Cpu, u64) -> u32 =
-            unsafe { std::mem::transmute(enter as usize) };
-        // SAFETY: `code` is the head of a translation for this vCPU's mode, privilege and instruction pointer; it keeps to
-        // this vCPU's state and the guest RAM that the filter's entries prove mapped.
+        let enter = self.code().translations.enter;
+        let enter = enter.expect("code has routines").get() as usize;
+        // SAFETY: the routine was assembled with this signature, and is kept as long as the arena.
+        let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
+            unsafe { std::mem::transmute(enter) };
+        // SAFETY: `code` is the head of a translation for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
+        // it keeps to this vCPU's state and the guest RAM that the filter's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
             let (count, executed) = self.native.partial.take().expect("set with this exit");
@@ -532,7 +541,7 @@ impl Cpu {
                 let n = self.native.exit;
                 let leaving = self.code().translations.exits[n as usize];
                 self.gpr[RIP as usize] = leaving.ip;
-                self.native.pending = (leaving.cell != 0).then_some(n);
+                self.native.pending = leaving.cell.map(|_| n);
             }
             self.native.sought = Some(self.gpr[RIP as usize]);
             if exit == Exit::Interpret as u32 {

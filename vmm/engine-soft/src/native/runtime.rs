@@ -37,7 +37,7 @@ const MXCSR_CONTROL: i32 = 0xe040;
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Routines {
-    /// `extern "sysv64" fn(cpu, code) -> exit`.
+    /// See [`super::Translations`].
     pub enter: u64,
     /// Leave through the exit whose number is in [`Native::exit`].
     pub leave: u64,
@@ -556,7 +556,7 @@ impl Cpu {
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.flags = Native::pack_flags(self.rflags);
         self.native.privilege = usize::from(self.cpl != 3);
-        self.native.next = code;
+        self.native.next = code.get();
         true
     }
 

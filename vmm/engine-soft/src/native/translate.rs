@@ -12,7 +12,7 @@ use super::plan::{Branch, Plan, System, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
 use super::share::{Share, shares};
-use super::{Arena, Leaving, PACKED_BITS, Translation};
+use super::{Arena, CodeAddress, Leaving, PACKED_BITS, Translation};
 use crate::block::Block;
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
@@ -34,7 +34,7 @@ impl Cpu {
     /// Translate a block at its linear address; None where there is no room, or the host gives no executable memory.
     #[cold]
     #[inline(never)]
-    pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<u64> {
+    pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
         if self.attached && block.second_page != 0 {
             // Its lines lie in two pages; it is one instruction.
             return None;
@@ -68,17 +68,18 @@ impl Cpu {
                     debug_assert!(false, "{e}");
                     format!("cannot assemble the translator's routines: {e}")
                 })?;
-                arena
+                let pushed = arena
                     .push(&code, &[])
                     .ok_or("no room for the translator's routines")?;
                 arena.keep();
-                Ok((arena, routines))
+                Ok((arena, routines, pushed.at(routines.enter)))
             });
         match made {
-            Ok((arena, routines)) => {
+            Ok((arena, routines, enter)) => {
                 let translations = &mut self.code().translations;
                 translations.arena = Some(arena);
                 translations.routines = routines;
+                translations.enter = enter;
                 true
             }
             Err(error) => {
@@ -121,7 +122,12 @@ impl Cpu {
         Some(())
     }
 
-    fn emit_block(&mut self, block: &Block, ip: u64, instructions: &[Instruction]) -> Option<u64> {
+    fn emit_block(
+        &mut self,
+        block: &Block,
+        ip: u64,
+        instructions: &[Instruction],
+    ) -> Option<CodeAddress> {
         let kernel = self.cpl != 3;
         let lines: Vec<u64> = if self.attached {
             let shift = self.fetch_filter.shift();
@@ -140,10 +146,9 @@ impl Cpu {
         } else {
             0
         };
-        let mut translation = Box::new(Translation {
+        let translation = Box::new(Translation {
             block,
             ip,
-            code: 0,
             count: block.ops.len() as u32,
             mode: self.mode,
             privilege: usize::from(kernel),
@@ -232,7 +237,8 @@ impl Cpu {
         e.finish_cold();
         e.a.part(Part::Head);
         let leaving = self.code().translations.exits.len() as u32;
-        self.code().translations.exits.push(Leaving { ip, cell: 0 });
+        let own_exit = Leaving { ip, cell: None };
+        self.code().translations.exits.push(own_exit);
         for head in &heads {
             self.finish_head(&mut e, head, own, leaving);
         }
@@ -250,21 +256,19 @@ impl Cpu {
             e.a.bind(vectors_loaded);
         }
         e.a.part(Part::Branch);
+        // What cells lead to until they are linked.
+        let mut stubs = Vec::new();
         for pending in exits.pending {
             e.a.bind(pending.stub);
-            let translations = &mut self.code().translations;
-            let leaving = translations.exits[pending.leaving as usize];
-            if leaving.cell != 0 {
-                let arena = translations.arena.as_mut()?;
-                arena.set_cell(leaving.cell, e.a.here());
-            }
+            let leaving = self.code().translations.exits[pending.leaving as usize];
+            stubs.extend(leaving.cell.map(|cell| (cell, e.a.here())));
             e.a.mi(
                 Code::Mov_rm32_imm32,
                 field_of_cpu(field!(exit)),
                 pending.leaving as i32,
             );
             // Where the exit has no cell, RCX is the address.
-            let in_tables = leaving.cell == 0 && is_canonical(leaving.ip);
+            let in_tables = leaving.cell.is_none() && is_canonical(leaving.ip);
             e.a.jmp_to(if in_tables {
                 routines.leave_across[usize::from(!kernel)]
             } else {
@@ -281,11 +285,15 @@ impl Cpu {
                 return None;
             }
         };
-        let Some(code) = self.code().translations.arena.as_mut()?.push(&hot, &cold) else {
+        let arena = self.code().translations.arena.as_mut()?;
+        let Some(pushed) = arena.push(&hot, &cold) else {
             self.code().translations.full = true;
             return None;
         };
-        translation.code = code;
+        for (cell, stub) in stubs {
+            arena.set_cell(cell, pushed.at(stub).expect("stubs lie out of line"));
+        }
+        let code = pushed.start();
         block.add_native(ip, self.code_key, self.attached, code);
         self.code().translations.translations.push(translation);
         Some(code)
@@ -421,24 +429,23 @@ impl Cpu {
                 return Some(());
             }
             Some(Known::Code(code)) => {
-                e.a.jmp_to(code);
+                e.a.jmp_to(code.get());
                 return Some(());
             }
             None => {}
         }
         let leaving = self.code().translations.exits.len() as u32;
         let stub = e.a.label();
-        let mut cell = 0;
+        let mut cell = None;
         if exits.page == Some(target >> 12) && !may_cross(target) {
             // The stub's address is set when it is known.
-            cell = match self.code().translations.arena.as_mut()?.push_cell(0) {
-                Some(cell) => cell,
-                None => {
-                    self.code().translations.full = true;
-                    return None;
-                }
+            let arena = self.code().translations.arena.as_mut()?;
+            let Some(new) = arena.push_cell() else {
+                self.code().translations.full = true;
+                return None;
             };
-            e.a.jmp_through(cell);
+            e.a.jmp_through(arena.address_of(new));
+            cell = Some(new);
         } else {
             let slot = exits.table + Jumps::near_index(target) * size_of::<Jump>();
             e.a.constant(RCX, target);
@@ -497,7 +504,7 @@ impl Cpu {
                 let target = i.near_branch_target();
                 match self.known(exits, target) {
                     Some(Known::Start) => e.a.jcc(condition, exits.start),
-                    Some(Known::Code(code)) => e.a.jcc_to(condition, code),
+                    Some(Known::Code(code)) => e.a.jcc_to(condition, code.get()),
                     None => {
                         let taken = e.a.label();
                         e.a.jcc(condition, taken);
@@ -553,7 +560,7 @@ enum Known {
     /// Its own.
     Start,
     /// Another's of the same page, at this address.
-    Code(u64),
+    Code(CodeAddress),
 }
 
 /// What a block is made of.

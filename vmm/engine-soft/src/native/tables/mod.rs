@@ -24,6 +24,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Tally;
 use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
 
+use super::CodeAddress;
 use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of};
 use super::code_map::{self, Part};
 use super::registers::sized;
@@ -119,7 +120,7 @@ enum Others {
 }
 
 /// Addresses of ways, by privilege (user, kernel) and access.
-pub type Ways = [[u64; 3]; 2];
+pub type Ways = [[Option<CodeAddress>; 3]; 2];
 
 /// The ways of a node's vCPUs that were made so far, and what for.
 pub type Made = Vec<((TablesShape, u32, u32), Ways)>;
@@ -136,11 +137,11 @@ impl Cpu {
             return;
         }
         let id = self.id;
-        let Some((shape, tables)) = self.platform().tables(id) else {
+        let Some(loan) = self.platform().tables(id) else {
             return;
         };
-        if let Some(ways) = self.ways(shape, lane_shift) {
-            self.native.tables = Some(tables);
+        if let Some(ways) = self.ways(*loan.shape(), lane_shift) {
+            self.native.tables = Some(loan.tables());
             self.native.ways = ways;
         }
     }
@@ -185,7 +186,8 @@ impl Cpu {
                         return None;
                     }
                 };
-                ways[usize::from(kernel)][access as usize] = arena.push(&code, &cold)?;
+                let pushed = arena.push(&code, &cold)?;
+                ways[usize::from(kernel)][access as usize] = Some(pushed.start());
             }
         }
         translations.ways.push((key, ways));
@@ -203,7 +205,7 @@ impl Cpu {
 /// Jump to the way of an access, if there is one; with the address in [`super::Native::linear`], the offset of its entry in RCX, and RDX
 /// and then RSI on the stack above the return address, with which it returns: RAX is the host address then, or zero. Uses RAX.
 pub fn try_way(a: &mut Assembler, kernel: bool, access: DataAccess) {
-    let privilege = size_of::<[u64; 3]>() * usize::from(kernel);
+    let privilege = size_of::<[Option<CodeAddress>; 3]>() * usize::from(kernel);
     let ways = field!(ways) + privilege + 8 * access as usize;
     let none = a.label();
     a.load(RAX, ways);

@@ -14,20 +14,28 @@ use super::{mxcsr, require, x87};
 /// A stub: the vCPU, and the memory operand where there is one.
 pub type StubFn = unsafe extern "sysv64" fn(*mut Cpu, *mut u8) -> u32;
 
+/// The stub of an operation.
+///
+/// # Safety
+/// [`super::classify::with_stub`] lowered the operation, and its block still belongs to the node's: stubs are thrown away with all blocks
+/// that call them.
 #[inline(always)]
-pub fn stub(op: &Op) -> StubFn {
-    // SAFETY: lowering put the address of a stub there, which lives as long as the vCPU.
+pub unsafe fn stub(op: &Op) -> StubFn {
+    // SAFETY: the address of a stub is there, by the caller's promise.
     unsafe { std::mem::transmute::<usize, StubFn>(op.imm as usize) }
 }
 
 /// Call the stub with a place that holds (or takes) the memory operand.
 #[inline(always)]
 fn call<const MXCSR: bool>(cpu: &mut Cpu, op: &Op, memory: *mut u8) -> Result<(), Trap> {
+    // SAFETY: lowering gives the handlers that lead here to operations with a stub alone, and they run from their blocks.
+    let stub = unsafe { stub(op) };
     // SAFETY: the stub reads and writes the register files of this vCPU and `op.aux` bytes at `memory`, which the caller
     // got from a span of that length; it changes no register that the calling convention preserves.
-    let missed = unsafe { stub(op)(cpu, memory) };
+    let missed = unsafe { stub(cpu, memory) };
     if MXCSR && missed != 0 {
-        return mxcsr::settle(cpu, stub(op), memory, Tiny::Flushed);
+        // SAFETY: as before.
+        return unsafe { mxcsr::settle(cpu, stub, memory, Tiny::Flushed) };
     }
     Ok(())
 }
@@ -51,10 +59,13 @@ pub fn half_store(cpu: &mut Cpu, op: &Op) -> Done {
 }
 
 fn call_half(cpu: &mut Cpu, op: &Op, memory: *mut u8, tiny: Tiny) -> Result<(), Trap> {
+    // SAFETY: as in `call`.
+    let stub = unsafe { stub(op) };
     // SAFETY: as in `call`; the memory operand has at most 16 bytes.
-    let missed = unsafe { stub(op)(cpu, memory) };
+    let missed = unsafe { stub(cpu, memory) };
     if missed != 0 {
-        return mxcsr::settle(cpu, stub(op), memory, tiny);
+        // SAFETY: as before; memory where the result is in memory has 16 bytes.
+        return unsafe { mxcsr::settle(cpu, stub, memory, tiny) };
     }
     Ok(())
 }

@@ -61,11 +61,13 @@ fn any_subnormal_half(bytes: &[u8]) -> bool {
         .any(|half| matches!(u16::from_le_bytes([half[0], half[1]]) & 0x7fff, 1..=0x3ff))
 }
 
-/// Carry out a stub that found the host's MXCSR different from the guest's; `memory` has 16 bytes at least where `tiny`
-/// refers to it.
+/// Carry out a stub that found the host's MXCSR different from the guest's.
+///
+/// # Safety
+/// The stub may be called with `memory`, which has 16 bytes at least where `tiny` refers to it.
 #[cold]
 #[inline(never)]
-pub fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -> Result<(), Trap> {
+pub unsafe fn settle(cpu: &mut Cpu, stub: StubFn, memory: *mut u8, tiny: Tiny) -> Result<(), Trap> {
     let guest = cpu.fx.mxcsr();
     let cpu_ptr: *mut Cpu = cpu;
     if guest & DEFAULT == DEFAULT {

@@ -209,9 +209,11 @@ fn after(cpu: &mut Cpu) {
 }
 
 fn call(cpu: &mut Cpu, op: &Op, memory: *mut u8) {
+    // SAFETY: lowering gives the handlers that lead here to operations with a stub alone, and they run from their blocks.
+    let stub = unsafe { stub(op) };
     // SAFETY: the stub reads or writes at most `op.aux` bytes at `memory`, which comes from a span of that length, and the
     // flags and x87 registers of the guest, which are in place.
-    unsafe { stub(op)(cpu, memory) };
+    unsafe { stub(cpu, memory) };
 }
 
 /// Arithmetic and moves between registers.
