@@ -8,6 +8,7 @@ use nodescope_guest_tests::{
 use nodescope_hypercall::Function;
 use nodescope_machine::node::NodeError;
 use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
+use nodescope_study::Study;
 use nodescope_window::{
     Ending as WindowEnding, Measure, ModelSpec, Trigger, WindowRecord, WindowSpec,
 };
@@ -232,7 +233,7 @@ fn a_root_disk_that_does_not_hold_what_was_built() {
     std::fs::copy(&image.root, &root).unwrap();
     let file = std::fs::File::options().write(true).open(&root).unwrap();
     // All but the superblock and the group descriptors.
-    let noise = [0x5a; 1 << 20];
+    let noise = vec![0x5a; 1 << 20];
     for at in (1 << 20..80 << 20).step_by(noise.len()) {
         file.write_all_at(&noise, at).unwrap();
     }
@@ -248,5 +249,39 @@ fn a_root_disk_that_does_not_hold_what_was_built() {
     assert!(
         message.contains("nodescope image build --force"),
         "{message}"
+    );
+}
+
+/// Patterns, folders, and files of another node; what is missing leaves the job's status alone.
+#[test]
+fn files_are_collected_from_every_node() {
+    let Some(image) = image() else { return };
+    let text = r#"
+[cluster]
+nodes = 2
+[job]
+command = "/opt/nodescope/rsh node1 'mkdir sub; echo far >sub/out.far; echo 1 >sub/x.log'; echo near >out.near; echo two >'two words'; echo 0 >x.log"
+mpi = "none"
+collect = ["out.*", "two words", "node1:/job/sub/out.far", "*:**/*.log", "node1:sub", "absent.*"]
+"#;
+    let study = Study::parse(std::path::Path::new("s.toml"), text).unwrap();
+    let job = script(&study.job.start_script());
+    let config = cluster(image, 2, small_node(128), &job);
+    let dir = tempfile::tempdir().unwrap();
+    let finished = run_well(&config, dir.path());
+    for (name, contents) in [
+        ("out.near", "near\n"),
+        ("two words", "two\n"),
+        ("node0/x.log", "0\n"),
+        ("node1/sub/x.log", "1\n"),
+        ("node1/out.far", "far\n"),
+        ("node1/sub/out.far", "far\n"),
+    ] {
+        assert_eq!(finished.file(name), contents, "{name}");
+    }
+    let console = &finished.consoles[0];
+    assert!(
+        console.contains("the job left no file absent.*\n"),
+        "{console}"
     );
 }

@@ -12,7 +12,7 @@ use crate::interrupt::{file_limit, memory_limit};
 pub enum Exit {
     /// As asked.
     Ok = 0,
-    /// The job ended with another status than 0.
+    /// The job ended with another status than 0, or left out a file that the study collects.
     JobFailed = 1,
     /// Wrong usage, or a study that cannot be run as it is.
     Study = 2,
@@ -32,7 +32,7 @@ pub enum Exit {
 pub const EXIT_CODES: &str = "\
 Exit codes:
     0  done; with `run`: the job ended with status 0
-    1  the job failed: it ended with another status
+    1  the job failed: it ended with another status, or left no file for an entry of job.collect
     2  wrong usage, or problems in the study
     3  a guest failed: panic, reset, triple fault, an instruction that the engine does not know
     4  the study's time limit was reached, the MPI program is deadlocked, or every node hangs

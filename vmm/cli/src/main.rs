@@ -1,6 +1,7 @@
 //! The command `nodescope`: glue over the crates that do the work.
 
 mod args;
+mod awaited;
 mod calibrate;
 mod check;
 mod config;

@@ -8,6 +8,7 @@ use nodescope_cluster::{Observer, Phase, Progress};
 use serde_json::json;
 
 use crate::args::LogFormat;
+use crate::awaited::Awaited;
 use crate::follow::Follower;
 use crate::terminal::{tell, tell_above};
 
@@ -54,6 +55,8 @@ pub struct Watcher {
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
+    /// Files that the study collects and that have not come.
+    pub awaited: Awaited,
 }
 
 impl Watcher {
@@ -98,6 +101,7 @@ impl Watcher {
             before: vec![0; nodes as usize],
             before_ps: 0,
             phases: Vec::new(),
+            awaited: Awaited::default(),
         }
     }
 
@@ -361,6 +365,10 @@ impl Observer for Watcher {
             }
             _ => self.say(&format!("node{node}: {}", crate::follow::visible(text))),
         }
+    }
+
+    fn file(&mut self, node: u32, name: &str) {
+        self.awaited.came(node, name);
     }
 
     // The results keep every console's log.

@@ -12,6 +12,7 @@ use nodescope_study::Study;
 use nodescope_study::quantity::Time;
 
 use crate::args::{self, Args, LogFormat};
+use crate::awaited::Awaited;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::{Last, Signals, on_interrupt};
 use crate::progress::{Telling, Watcher};
@@ -81,6 +82,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     put(&results, STUDY_COPY, &study.text)?;
     file.write(&results)?;
 
+    watcher.awaited = Awaited::new(&study.job.collect, study.nodes);
     tracing::info!(
         "study {}, {} nodes on {} host threads, results in {}",
         config.study_id,
@@ -102,7 +104,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
     let mut failure = match &result {
         Ok(outcome) => {
-            let (exit, text) = verdict(&study, outcome, path);
+            let (exit, text) = verdict(&study, outcome, path, &watcher.awaited);
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
             file.instructions.clone_from(&outcome.instructions);
@@ -133,10 +135,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
 /// The files that a run is known to make, by their names among the results: those of patterns are not known before.
 fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
     let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML].map(String::from);
-    let collected = study.job.collect.iter().filter_map(|path| {
-        let name = path.rsplit('/').next()?;
-        (!name.contains(['*', '?', '['])).then(|| format!("{FILES}/{name}"))
-    });
+    let places = study.job.collect.iter().map(|e| e.places(study.nodes));
+    let collected = places.flatten().map(|place| format!("{FILES}/{place}"));
     let mut names = nodescope_cluster::run::file_names(config);
     names.extend(own.into_iter().chain(collected));
     names
@@ -163,18 +163,29 @@ fn arm(signals: &Signals, results: &Arc<ResultsFolder>, record: &Last<RunFile>, 
 }
 
 /// Exit code and sentence for how a run ended.
-fn verdict(study: &Study, outcome: &Outcome, folder: &Path) -> (Exit, String) {
+fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -> (Exit, String) {
     let logs = format!("see the console logs in {}", folder.display());
     let at = Time(outcome.virtual_ps / 1_000_000_000 * 1_000_000_000);
     match &outcome.ending {
         Ending::PoweredOff => match outcome.job_status {
-            Some(0) => match nothing_measured(outcome) {
-                None => (Exit::Ok, format!("the job ended with status 0 after {at}")),
-                Some(text) => (Exit::Window, text),
+            Some(0) => match (awaited.missing(), nothing_measured(outcome)) {
+                (Some(missing), _) => (
+                    Exit::JobFailed,
+                    format!("the job ended with status 0 after {at}, but {missing}; {logs}"),
+                ),
+                (None, None) => (Exit::Ok, format!("the job ended with status 0 after {at}")),
+                (None, Some(text)) => (Exit::Window, text),
             },
             Some(status) => (
                 Exit::JobFailed,
-                format!("the job ended with status {status} after {at}; {logs}"),
+                match awaited.missing() {
+                    None => format!("the job ended with status {status} after {at}; {logs}"),
+                    Some(missing) => {
+                        format!(
+                            "the job ended with status {status} after {at}, and {missing}; {logs}"
+                        )
+                    }
+                },
             ),
             None => (
                 Exit::Guest,

@@ -68,6 +68,8 @@ pub trait Observer {
     fn progress(&mut self, progress: &dyn Fn() -> Progress);
     /// A text for the user from a node.
     fn message(&mut self, node: u32, text: &str);
+    /// A file of a node is among the results, whole, by its name there.
+    fn file(&mut self, _node: u32, _name: &str) {}
     /// Console output of a node.
     fn console(&mut self, node: u32, bytes: &[u8]);
     /// Bytes typed at a node's console since the last call.

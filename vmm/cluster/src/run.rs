@@ -439,8 +439,10 @@ impl Run<'_> {
                     }
                     Request::PutFile(chunk) => {
                         files_grew = true;
-                        if let Stored::Impossible(why) = self.results.chunk(chunk)? {
-                            watch.impossible_file(&chunk.name, &why);
+                        match self.results.chunk(chunk)? {
+                            Stored::Impossible(why) => watch.impossible_file(&chunk.name, &why),
+                            _ if chunk.last => observer.file(index as u32, &chunk.name),
+                            _ => {}
                         }
                     }
                     Request::JobExit(status) => self.job_status = Some(*status),

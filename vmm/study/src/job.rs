@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use nodescope_image::{ImageError, JobFile, job_disk};
 
+use crate::collect::Place;
 use crate::plan::{Job, Mpi, Program, Study};
-use crate::sections::result_name;
 
 /// Why the job disk cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -98,11 +98,17 @@ impl Job {
             }
         }
         line(format_args!("status=$?"));
-        for path in &self.collect {
-            let (path, name) = (quoted(path), quoted(result_name(path)));
+        for entry in &self.collect {
+            let place = match entry.place {
+                Place::First => String::new(),
+                Place::Node(node) => node.to_string(),
+                Place::All => "*".into(),
+            };
+            // What has not come, the results tell: the status stays the program's.
             line(format_args!(
-                "if [ -e {path} ]; then nodescope-guest put {path} {name} || [ \"$status\" -ne 0 ] || status=1\n\
-                 else echo \"nodescope: the job left no file \"{path}; [ \"$status\" -ne 0 ] || status=1; fi"
+                "/opt/nodescope/collect {} {}",
+                quoted(&place),
+                quoted(&entry.path)
             ));
         }
         line(format_args!("exit \"$status\""));

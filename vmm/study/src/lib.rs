@@ -3,6 +3,7 @@
 //! [`Study::load`] reports all problems of a file at once, each with its line ([`Problems`]); [`Host`] adds those of the host.
 //! `STUDY.md` is the reference of the file. Nothing here boots or writes anything.
 
+mod collect;
 mod files;
 mod host;
 mod job;
@@ -13,6 +14,7 @@ pub use nodescope_config::quantity;
 
 mod sections;
 
+pub use collect::{Collect, Place};
 pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;

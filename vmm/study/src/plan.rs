@@ -12,6 +12,7 @@ use nodescope_plugin_cache::CacheConfig;
 use nodescope_window::{MemorySpec, WindowSpec};
 use serde::Serialize;
 
+use crate::collect::Collect;
 use nodescope_config::problem::Position;
 use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time};
 
@@ -155,7 +156,7 @@ pub struct Job {
     #[serde(skip)]
     pub files: Vec<(PathBuf, String)>,
     /// Files below `/job` that are copied into the results when the job has ended.
-    pub collect: Vec<String>,
+    pub collect: Vec<Collect>,
     /// Whether MPI calls are traced.
     pub trace: bool,
     /// Environment of the job and of every rank.

@@ -231,7 +231,7 @@ fn the_start_script_passes_environment_and_collects() {
         "{script}"
     );
     assert!(
-        script.contains("nodescope-guest put 'hpccoutf.txt' 'hpccoutf.txt'"),
+        script.contains("/opt/nodescope/collect '' 'hpccoutf.txt'\n"),
         "{script}"
     );
     let check = std::process::Command::new("sh")
@@ -303,23 +303,110 @@ fn a_script_gets_the_host_file_of_its_mpi() {
 }
 
 #[test]
-fn the_start_script_fails_if_a_file_is_missing() {
-    let text = "[cluster]\nnodes=1\n[job]\ncommand='true'\nmpi='none'\ncollect=[\"it's.txt\"]\n";
+fn the_start_script_collects_and_keeps_the_status() {
+    let text = "[cluster]\nnodes=3\n[job]\ncommand='(exit 7)'\nmpi='none'\ncollect=[\"it's.txt\", 'node2:/job/a/*', '*:log']\n";
     let study = Study::parse(Path::new("s.toml"), text).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let script = study
         .job
         .start_script()
-        .replace("cd /job", &format!("cd {}", folder.path().display()));
+        .replace("cd /job", &format!("cd {}", folder.path().display()))
+        .replace("/opt/nodescope/collect", "printf '<%s>' collect");
     let output = std::process::Command::new("sh")
         .args(["-c", &script])
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(7));
     assert_eq!(
         String::from_utf8_lossy(&output.stdout),
-        "nodescope: the job left no file it's.txt\n"
+        "<collect><><it's.txt><collect><2><a/*><collect><*><log>"
     );
+}
+
+/// The guest's script finds what a study means, and gives each file the name that the host waits for.
+#[test]
+fn the_guest_collects_what_the_host_waits_for() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    let (job, tools) = (folder.path().join("job"), folder.path().join("tools"));
+    std::fs::create_dir_all(job.join("a/b")).unwrap();
+    std::fs::create_dir_all(&tools).unwrap();
+    for name in ["out.1", "out two", "a/b/deep.txt", "a/.hidden", "it's"] {
+        std::fs::write(job.join(name), name).unwrap();
+    }
+    let tool = |name: &str, text: &str| {
+        let path = tools.join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+        path
+    };
+    tool(
+        "nodescope-guest",
+        "#!/bin/sh\n[ -f \"$2\" ] && echo \"$3\"\n",
+    );
+    let script = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../guest-images/debian/root/opt/nodescope/collect");
+    let script = std::fs::read_to_string(script).unwrap();
+    let rsh = tool(
+        "rsh",
+        "#!/bin/sh\nNODESCOPE_NODE=${1#node} exec sh -c \"$2\"\n",
+    );
+    let script = script
+        .replace("cd /job", &format!("cd {}", job.display()))
+        .replace("/opt/nodescope/rsh", rsh.to_str().unwrap());
+    let script = tool("collect", &script);
+    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
+    let collected = |entry: &nodescope_study::Collect| {
+        let place = match entry.place {
+            nodescope_study::Place::First => String::new(),
+            nodescope_study::Place::Node(node) => node.to_string(),
+            nodescope_study::Place::All => "*".into(),
+        };
+        let output = std::process::Command::new(&script)
+            .args([&place, &entry.path])
+            .env("PATH", &path)
+            .env("NODESCOPE_NODE", "0")
+            .env("NODESCOPE_NODES", "2")
+            .output()
+            .unwrap();
+        let lines = String::from_utf8(output.stdout).unwrap();
+        lines.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let cases: [(&str, &[&str]); 11] = [
+        ("out.1", &["out.1"]),
+        ("out*", &["out two", "out.1"]),
+        ("it's", &["it's"]),
+        ("node1:it's", &["node1/it's"]),
+        ("/job/a/b/deep.txt", &["deep.txt"]),
+        ("a/b", &["b/deep.txt"]),
+        ("**/*.txt", &["a/b/deep.txt"]),
+        ("a/**", &["a/.hidden", "a/b/deep.txt"]),
+        ("node1:a/[!c]/d??p.txt", &["node1/a/b/deep.txt"]),
+        ("*:out.?", &["node0/out.1", "node1/out.1"]),
+        ("**/out.1", &["out.1"]),
+    ];
+    for (entry, expected) in cases {
+        let text = format!(
+            "[cluster]\nnodes=2\n[job]\ncommand='true'\nmpi='none'\ncollect=[\"{entry}\"]\n"
+        );
+        let study = Study::parse(Path::new("s.toml"), &text).unwrap();
+        let entry = &study.job.collect[0];
+        let files = collected(entry);
+        assert_eq!(files, expected, "{entry}");
+        let answered = |node| files.iter().any(|file| entry.is_answered_by(node, file));
+        assert!(entry.asked(2).all(answered), "{entry}");
+    }
+    let nothing = Study::parse(
+        Path::new("s.toml"),
+        "[cluster]\nnodes=2\n[job]\ncommand='true'\nmpi='none'\ncollect=['none.*', 'node1:none']\n",
+    )
+    .unwrap();
+    let said: Vec<_> = nothing.job.collect.iter().flat_map(collected).collect();
+    let expected = [
+        "nodescope: the job left no file none.*",
+        "nodescope: the job left no file none on node1",
+    ];
+    assert_eq!(said, expected);
 }
 
 #[test]
@@ -590,6 +677,14 @@ fn impossible_values_are_named() {
         (
             "[job]\ncommand = \"a\"\ncollect = [\"/etc/passwd\"]",
             "job.collect[0]: \"/etc/passwd\" is absolute",
+        ),
+        (
+            "[job]\ncommand = \"a\"\ncollect = [\"node7:x\"]",
+            "job.collect[0]: \"node7:x\" names node 7; the study's nodes are 0 to ",
+        ),
+        (
+            "[job]\ncommand = \"a\"\ncollect = [\"out.[1\"]",
+            "job.collect[0]: \"out.[1\" is no pattern: ",
         ),
         (
             "[job]\ncommand = \"a\"\ncollect = [\"a/x\", \"b/x\"]",

@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use nodescope_machine::topology::NodeTopology;
 
 use super::resolve;
+use crate::collect::Collect;
 use crate::plan::{Job, Mpi, Program};
 use nodescope_config::reader::{Item, Section};
 
 /// Names that the generated start script takes in `/job`.
 const RESERVED: [&str; 2] = ["run", "script"];
+
+/// Most entries of `collect`: each one is compared with the others.
+const MOST_COLLECTED: usize = 1000;
 
 pub(super) fn read(
     folder: &Path,
@@ -59,15 +63,22 @@ pub(super) fn read(
         .map(|item| files(folder, &item))
         .unwrap_or_default();
     let mut collect = Vec::new();
-    let mut last_components = BTreeSet::new();
     if let Some(item) = section.item("collect") {
-        for (item, path) in item.lines("hpccoutf.txt") {
-            if let Err(problem) = guest_path(&path) {
-                item.complain(format!("{path:?} {problem}"));
-            } else if !last_components.insert(result_name(&path).to_owned()) {
-                item.complain(format!("{path:?} has the name of another collected file, which it would overwrite; rename one"));
+        let entries = item.lines("hpccoutf.txt");
+        if entries.len() > MOST_COLLECTED {
+            item.complain(format!(
+                "has {} entries; give at most {MOST_COLLECTED}, for example as patterns",
+                entries.len()
+            ));
+        }
+        for (item, text) in entries.into_iter().take(MOST_COLLECTED) {
+            match Collect::parse(&text, nodes) {
+                Err(problem) => item.complain(format!("{text:?} {problem}")),
+                Ok(entry) if collect.iter().any(|other| entry.collides(other)) => {
+                    item.complain(format!("{text:?} has the name of another collected file, which it would overwrite; rename one"));
+                }
+                Ok(entry) => collect.push(entry),
             }
-            collect.push(path);
         }
     }
     let trace = section
@@ -99,11 +110,6 @@ pub(super) fn read(
         trace,
         environment,
     }
-}
-
-/// Name of a collected file among the results.
-pub(crate) fn result_name(path: &str) -> &str {
-    path.rsplit('/').next().unwrap_or(path)
 }
 
 fn program(folder: &Path, section: &Section<'_>) -> Program {
@@ -242,7 +248,7 @@ fn readable_file(path: &Path) -> Result<(), String> {
         .map_err(|error| format!("{shown}: cannot be read: {error}"))
 }
 
-fn guest_path(path: &str) -> Result<(), &'static str> {
+pub(crate) fn guest_path(path: &str) -> Result<(), &'static str> {
     if path.starts_with('/') {
         return Err("is absolute; give a path relative to the guest's /job folder");
     }

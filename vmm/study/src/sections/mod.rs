@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use nodescope_window::ModelSpec;
 
-pub(crate) use self::job::result_name;
+pub(crate) use self::job::guest_path;
 use crate::plan::Study;
 use nodescope_config::reader::Section;
 

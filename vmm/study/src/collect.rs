@@ -1,0 +1,254 @@
+//! Files that go to the results when the job has ended: `job.collect`.
+
+use std::fmt;
+
+use glob::{MatchOptions, Pattern};
+use serde::Serialize;
+
+/// How patterns match, as bash's do: `*` and `?` stop at a slash, and a name that begins with a dot must be written so.
+const MATCHING: MatchOptions = MatchOptions {
+    case_sensitive: true,
+    require_literal_separator: true,
+    require_literal_leading_dot: true,
+};
+
+/// Which nodes have files to be collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// Node 0, where nothing is said.
+    First,
+    /// This node.
+    Node(u32),
+    /// Every node.
+    All,
+}
+
+/// An entry of `job.collect`: files, folders or patterns of such below `/job`, on one node or on all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Collect {
+    /// On which nodes.
+    pub place: Place,
+    /// Path or pattern, relative to `/job`.
+    pub path: String,
+}
+
+impl Collect {
+    /// Reads an entry: `PATH`, `nodeN:PATH` or `*:PATH`, where the path may begin with `/job/`.
+    pub(crate) fn parse(text: &str, nodes: u32) -> Result<Collect, String> {
+        let (place, path) = match text.split_once(':') {
+            None => (Place::First, text),
+            Some(("*", path)) => (Place::All, path),
+            Some((name, path)) => {
+                let number = name.strip_prefix("node").and_then(|n| n.parse().ok());
+                match number {
+                    Some(node) if node < nodes => (Place::Node(node), path),
+                    Some(node) => {
+                        return Err(format!(
+                            "names node {node}; the study's nodes are 0 to {}",
+                            nodes - 1
+                        ));
+                    }
+                    None => {
+                        return Err(format!(
+                            "has {name:?} before its colon, which is no node; write e.g. \"node0:out.txt\" or \"*:out.txt\", and \"?\" for a colon in a file's name"
+                        ));
+                    }
+                }
+            }
+        };
+        let path = path.strip_prefix("/job/").unwrap_or(path);
+        super::sections::guest_path(path)?;
+        let entry = Collect {
+            place,
+            path: path.to_owned(),
+        };
+        if entry.is_pattern() {
+            // These mean different things to different shells.
+            for odd in ["\\", "[^", "[:"] {
+                if path.contains(odd) {
+                    return Err(format!(
+                        "holds {odd:?}, which patterns cannot have here; they are made of *, ?, [abc], [!abc] and, as a whole folder, **"
+                    ));
+                }
+            }
+            Pattern::new(path).map_err(|error| format!("is no pattern: {error}"))?;
+        }
+        Ok(entry)
+    }
+
+    /// Whether the path is a pattern.
+    pub fn is_pattern(&self) -> bool {
+        self.path.contains(['*', '?', '['])
+    }
+
+    /// Name below the results' folder for files, without the folder of a node: of a plain path the last component. What a pattern
+    /// finds keeps its path.
+    pub fn name(&self) -> &str {
+        match self.path.rsplit_once('/') {
+            Some((_, last)) if !self.is_pattern() => last,
+            _ => &self.path,
+        }
+    }
+
+    /// Whether a file among the results, by its name there, is one that this entry asks `node` for.
+    pub fn is_answered_by(&self, node: u32, file: &str) -> bool {
+        let own = match self.place {
+            Place::First if node == 0 => Some(file),
+            Place::First => None,
+            Place::Node(place) if place != node => None,
+            Place::Node(_) | Place::All => file
+                .strip_prefix(&format!("node{node}"))
+                .and_then(|rest| rest.strip_prefix('/')),
+        };
+        let Some(own) = own else { return false };
+        // A folder stands for all files in it.
+        let ends = own.match_indices('/').map(|(at, _)| at);
+        let mut paths = ends.chain([own.len()]).map(|end| &own[..end]);
+        if self.is_pattern() {
+            Pattern::new(&self.path)
+                .is_ok_and(|pattern| paths.any(|path| pattern.matches_with(path, MATCHING)))
+        } else {
+            paths.any(|path| path == self.name())
+        }
+    }
+
+    /// The nodes that are asked, of so many.
+    pub fn asked(&self, nodes: u32) -> std::ops::Range<u32> {
+        match self.place {
+            Place::First => 0..1,
+            Place::Node(node) => node..node + 1,
+            Place::All => 0..nodes,
+        }
+    }
+
+    /// Where the results have a file that a plain path names, below their folder for files; nothing for a pattern.
+    pub fn places(&self, nodes: u32) -> Vec<String> {
+        match self.place {
+            _ if self.is_pattern() => Vec::new(),
+            Place::First => vec![self.name().to_owned()],
+            Place::Node(_) | Place::All => {
+                let name = self.name();
+                let place = |node| format!("node{node}/{name}");
+                self.asked(nodes).map(place).collect()
+            }
+        }
+    }
+
+    /// Whether two entries may give files of one name that are different files.
+    pub(crate) fn collides(&self, other: &Collect) -> bool {
+        let together = match (self.place, other.place) {
+            (Place::First, Place::First) | (Place::All, Place::All) => true,
+            (Place::Node(one), Place::Node(two)) => one == two,
+            (Place::Node(_), Place::All) | (Place::All, Place::Node(_)) => true,
+            _ => false,
+        };
+        // The same path twice is the same file.
+        if !together || self.path == other.path {
+            return false;
+        }
+        let may_give = |pattern: &Collect, plain: &Collect| {
+            plain.name() != plain.path
+                && Pattern::new(&pattern.path)
+                    .is_ok_and(|pattern| pattern.matches_with(plain.name(), MATCHING))
+        };
+        match (self.is_pattern(), other.is_pattern()) {
+            (false, false) => self.name() == other.name(),
+            (true, false) => may_give(self, other),
+            (false, true) => may_give(other, self),
+            (true, true) => false,
+        }
+    }
+}
+
+impl fmt::Display for Collect {
+    /// As in a study.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.place {
+            Place::First => f.write_str(&self.path),
+            Place::Node(node) => write!(f, "node{node}:{}", self.path),
+            Place::All => write!(f, "*:{}", self.path),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(text: &str) -> Collect {
+        Collect::parse(text, 4).unwrap()
+    }
+
+    #[test]
+    fn entries_name_nodes_and_paths() {
+        for (text, place, path, name) in [
+            ("out.txt", Place::First, "out.txt", "out.txt"),
+            ("/job/a/out.txt", Place::First, "a/out.txt", "out.txt"),
+            ("node1:/job/a/*.txt", Place::Node(1), "a/*.txt", "a/*.txt"),
+            ("*:log", Place::All, "log", "log"),
+            ("**/x[0-9]", Place::First, "**/x[0-9]", "**/x[0-9]"),
+        ] {
+            let entry = entry(text);
+            assert_eq!((entry.place, &*entry.path), (place, path));
+            assert_eq!(entry.name(), name);
+        }
+        for (text, problem) in [
+            ("node4:x", "names node 4; the study's nodes are 0 to 3"),
+            ("nod1:x", "which is no node"),
+            ("node1:/etc/passwd", "is absolute"),
+            ("a/../*", "has an empty"),
+            ("node1:", "has an empty"),
+            ("a[1", "is no pattern"),
+            ("a**b", "is no pattern"),
+            ("[^a]*", "patterns cannot have"),
+        ] {
+            let error = Collect::parse(text, 4).unwrap_err();
+            assert!(error.contains(problem), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_has_come_answers_the_entry_that_asked() {
+        let cases = [
+            ("a/out.txt", 0, "out.txt", true),
+            ("a/out.txt", 1, "out.txt", false),
+            ("folder", 0, "folder/deep/file", true),
+            ("folder", 0, "folder2/file", false),
+            ("out.*", 0, "out.1", true),
+            ("out.*", 0, "out.1/inner", true),
+            ("out.*", 0, "a/out.1", false),
+            ("**/out.*", 0, "a/b/out.1", true),
+            ("**/out.*", 0, "out.1", true),
+            ("dir/**", 0, "dir/a/b", true),
+            ("*", 0, ".hidden", false),
+            ("node1:out.dat", 1, "node1/out.dat", true),
+            ("node1:out.dat", 1, "node10/out.dat", false),
+            ("node1:out.dat", 0, "node1/out.dat", false),
+            ("*:out.?", 3, "node3/out.x", true),
+            ("*:out.?", 3, "node2/out.x", false),
+        ];
+        for (text, node, file, expected) in cases {
+            let answered = entry(text).is_answered_by(node, file);
+            assert_eq!(answered, expected, "{text}, node {node}: {file}");
+        }
+    }
+
+    #[test]
+    fn files_that_would_overwrite_each_other_are_known() {
+        for (one, two, expected) in [
+            ("a/x", "b/x", true),
+            ("a/x", "a/x", false),
+            ("a/x", "x*", true),
+            ("x", "x*", false),
+            ("a/x", "a/*", false),
+            ("a/x", "node0:b/x", false),
+            ("node1:a/x", "*:b/x", true),
+            ("node1:a/x", "node2:b/x", false),
+        ] {
+            let (one, two) = (entry(one), entry(two));
+            assert_eq!(one.collides(&two), expected, "{one} {two}");
+            assert_eq!(two.collides(&one), expected, "{two} {one}");
+        }
+    }
+}
