@@ -1,6 +1,6 @@
 //! `nodescope console`: a shell on one node's serial console.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
@@ -28,6 +28,11 @@ const LOOKS: Duration = Duration::from_millis(20);
 const END_INTERVAL_PS: u64 = 1_000_000_000_000;
 /// So many are typed before the console is left.
 const ENDS: u32 = 30;
+/// What the image's init says before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The driver of the serial port
+/// loses what is typed while it starts, so that text from a file or a pipe waits for this ...
+const SHELL: &[u8] = b"shell on the console";
+/// ... for so much virtual time at most, picoseconds: other images do not say it.
+const SHELL_PS: u64 = 5_000_000_000_000;
 
 struct Terminal {
     node: u32,
@@ -35,6 +40,9 @@ struct Terminal {
     interrupted: Arc<AtomicBool>,
     start: Instant,
     pending: Vec<u8>,
+    /// Whether keys may be typed yet, and the end of what the console has said before.
+    ready: bool,
+    said: Vec<u8>,
     /// Once standard input has ended: since when the console is silent and was told of no end of input.
     silent_since: Option<u64>,
     /// Ends of input that it was told of.
@@ -76,6 +84,10 @@ impl Terminal {
 impl Observer for Terminal {
     fn progress(&mut self, progress: &dyn Fn() -> Progress) {
         let now_ps = progress().virtual_ps;
+        self.ready |= now_ps >= SHELL_PS;
+        if !self.ready {
+            return;
+        }
         let guest = Duration::from_nanos(now_ps / 1000);
         loop {
             let key = match self.keys.try_recv() {
@@ -110,6 +122,12 @@ impl Observer for Terminal {
     fn console(&mut self, node: u32, bytes: &[u8]) {
         if node == self.node {
             self.heard = true;
+            if !self.ready {
+                self.said.extend(bytes);
+                self.ready = self.said.windows(SHELL.len()).any(|part| part == SHELL);
+                let past = self.said.len().saturating_sub(SHELL.len());
+                self.said.drain(..past);
+            }
             let mut out = std::io::stdout().lock();
             // A terminal that has gone ends the session.
             if out.write_all(bytes).and_then(|()| out.flush()).is_err() {
@@ -160,14 +178,21 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
     let results = ResultsFolder::create(folder.path()).map_err(folder_failure)?;
     signals.arm("", || ());
     let (sender, keys) = channel();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 256];
-        while let Ok(count @ 1..) = std::io::stdin().lock().read(&mut buffer) {
-            if buffer[..count].iter().any(|&key| sender.send(key).is_err()) {
-                break;
+    std::thread::Builder::new()
+        .spawn(move || {
+            let mut buffer = [0; 256];
+            while let Ok(count @ 1..) = std::io::stdin().lock().read(&mut buffer) {
+                if buffer[..count].iter().any(|&key| sender.send(key).is_err()) {
+                    break;
+                }
             }
-        }
-    });
+        })
+        .map_err(|error| {
+            Failure::new(
+                Exit::Host,
+                format!("cannot start a thread for keys: {error}"),
+            )
+        })?;
     note(&format!(
         "console of node{}; Ctrl-] leaves, 'exit' powers the node off",
         args.node
@@ -178,6 +203,9 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         interrupted: interrupted.clone(),
         start: Instant::now(),
         pending: Vec::new(),
+        // Whoever sits in front of a terminal sees for himself.
+        ready: std::io::stdin().is_terminal(),
+        said: Vec::new(),
         silent_since: None,
         ends: 0,
         heard: false,

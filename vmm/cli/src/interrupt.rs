@@ -63,6 +63,23 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Ends the program once its patience is over, if it is armed.
+fn watch(armed: &Mutex<Option<Armed>>) {
+    std::thread::sleep(PATIENCE);
+    let Some(Armed { late, .. }) = locked(armed).take() else {
+        return;
+    };
+    // What it does may get stuck in turn, such as on a file system that does not answer.
+    let last = std::thread::Builder::new().spawn(|| {
+        late();
+        std::process::exit(Exit::Interrupted as i32);
+    });
+    if last.is_ok() {
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    std::process::exit(Exit::Interrupted as i32);
+}
+
 /// Listens to signals from now on.
 pub fn on_interrupt() -> Result<Signals, Failure> {
     let signals = Signals {
@@ -77,19 +94,10 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         let kept = locked(&armed).as_ref().map_or("", |armed| armed.kept);
         tell(&format!("\nstopping{kept} (once more to stop at once)"));
         let armed = armed.clone();
-        std::thread::spawn(move || {
-            std::thread::sleep(PATIENCE);
-            let Some(Armed { late, .. }) = locked(&armed).take() else {
-                return;
-            };
-            // What it does may get stuck in turn, such as on a file system that does not answer.
-            std::thread::spawn(|| {
-                late();
-                std::process::exit(Exit::Interrupted as i32);
-            });
-            std::thread::sleep(Duration::from_millis(200));
-            std::process::exit(Exit::Interrupted as i32);
-        });
+        let watch = std::thread::Builder::new().spawn(move || watch(&armed));
+        if let Err(error) = watch {
+            tracing::debug!("nobody watches how long the end takes: {error}");
+        }
     })
     .map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(signals)

@@ -128,7 +128,7 @@ fn a_console_ends_with_its_input() {
     // A second of virtual time passes soon on a slow processor.
     let place = Place::new(1, "node.frequency = \"100 MHz\"", |path| {
         Kernel::new()
-            .say("shell\n")
+            .say("shell on the console\n")
             .read(4)
             .say("bye\n")
             .off(0, path);
@@ -138,7 +138,7 @@ fn a_console_ends_with_its_input() {
     let output = ends_within(child, SOON);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let stdout = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(stdout, "shell\nbye\n");
+    assert_eq!(stdout, "shell on the console\nbye\n");
 }
 
 #[test]

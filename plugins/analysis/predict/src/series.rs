@@ -162,7 +162,10 @@ pub fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> V
         }
     };
     let mut all: Vec<(usize, T)> = std::thread::scope(|scope| {
-        let workers: Vec<_> = (1..threads.min(count)).map(|_| scope.spawn(one)).collect();
+        // A host that gives no more threads leaves the work to those that are there.
+        let workers: Vec<_> = (1..threads.min(count))
+            .map_while(|_| std::thread::Builder::new().spawn_scoped(scope, one).ok())
+            .collect();
         let mut all = one();
         for worker in workers {
             match worker.join() {
