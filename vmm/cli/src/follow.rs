@@ -1,7 +1,6 @@
 //! A node's console, shown as it is written. What a guest writes must not control the terminal of its host.
 
-use std::fmt::Write;
-
+use nodescope_hypercall::printable;
 use serde_json::json;
 
 use crate::args::LogFormat;
@@ -65,19 +64,10 @@ impl Follower {
     }
 }
 
-/// A guest's text with its control characters as escapes, such as `\u{1b}`: they would move the cursor, change colours or ask the
-/// terminal to type. Tabs stay.
-pub fn visible(text: &str) -> String {
-    let mut shown = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character == '\t' || !character.is_control() {
-            shown.push(character);
-        } else {
-            // Writing to a string cannot fail.
-            let _ = write!(shown, "{}", character.escape_default());
-        }
-    }
-    shown
+/// A line of a console with everything escaped that commands a terminal. Tabs stay.
+fn visible(text: &str) -> String {
+    let parts: Vec<_> = text.split('\t').map(printable).collect();
+    parts.join("\t")
 }
 
 #[cfg(test)]

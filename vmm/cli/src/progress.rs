@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use nodescope_cluster::{Observer, Phase, Progress};
+use nodescope_hypercall::printable;
 use serde_json::json;
 
 use crate::args::LogFormat;
@@ -363,7 +364,7 @@ impl Observer for Watcher {
             Output::Json => {
                 tell(&json!({"event": "message", "node": node, "text": text}).to_string());
             }
-            _ => self.say(&format!("node{node}: {}", crate::follow::visible(text))),
+            _ => self.say(&format!("node{node}: {}", printable(text))),
         }
     }
 
