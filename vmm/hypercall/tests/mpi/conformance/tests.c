@@ -6,6 +6,12 @@ void tests(void) {
     MPI_Request receives[5], sends[5];
     for (int i = 0; i < 5; i++)
         MPI_Irecv(&in[i], 1, MPI_INT, left, i, WORLD, &receives[i]);
+    /* In vain: nobody sends before the barrier. */
+    for (int i = 0; i < 50; i++) {
+        MPI_Test(&receives[0], &flag, IGNORE);
+        CHECK(!flag);
+    }
+    MPI_Barrier(WORLD);
     for (int i = 0; i < 5; i++)
         MPI_Isend(&out, 1, MPI_INT, right, i, WORLD, &sends[i]);
     while (!flag)
