@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crossbeam::utils::CachePadded;
+
 /// How long steps are counted before pieces are made of them.
 const CALIBRATION: Duration = Duration::from_millis(50);
 /// Looks at what the other thread has done before the core is offered to somebody else.
@@ -31,18 +33,16 @@ pub fn throughput(piece: Duration, whole: Duration) -> f64 {
     one.as_secs_f64() / began.elapsed().as_secs_f64()
 }
 
-/// Pieces that a thread has done, on lines of the host's caches that hold nothing else (two, since they may be fetched in pairs).
-#[derive(Default)]
-#[repr(align(128))]
-struct Counter(AtomicU64);
+/// Pieces that a thread has done, on a line of the host's caches that holds nothing else.
+type Counter = CachePadded<AtomicU64>;
 
 /// Do all pieces, and wait after each for the other thread.
 fn meet(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
     for done in 1..=pieces {
         work(steps);
-        own.0.store(done, Ordering::Release);
+        own.store(done, Ordering::Release);
         let mut looks = 0;
-        while other.0.load(Ordering::Acquire) < done {
+        while other.load(Ordering::Acquire) < done {
             looks += 1;
             if looks < PATIENCE {
                 spin_loop();
@@ -88,11 +88,11 @@ mod tests {
             scope.spawn(|| meet(&counters[1], &counters[0], 1000, 10));
             for done in 1..=1000 {
                 // It has done this one, or will, and cannot do the one after the next before it is told that this thread has.
-                assert!(counters[1].0.load(Ordering::Acquire) <= done);
-                counters[0].0.store(done, Ordering::Release);
+                assert!(counters[1].load(Ordering::Acquire) <= done);
+                counters[0].store(done, Ordering::Release);
             }
         });
-        assert_eq!(counters[1].0.load(Ordering::Acquire), 1000);
+        assert_eq!(counters[1].load(Ordering::Acquire), 1000);
     }
 
     #[test]

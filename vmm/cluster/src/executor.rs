@@ -15,9 +15,12 @@ use nodescope_devices::virtio::net::Frame;
 use nodescope_fabric::SentFrame;
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 
-use crate::meetings::{After, Apart, Meetings, NodePace, Quantum};
+use crate::crew::{self, Work};
+use crate::meetings::{Meetings, Quantum};
 use crate::network::Network;
+use crate::pace::NodePace;
 use crate::stretch::Meeting;
+use crate::sync::CachePadded;
 
 pub use crate::stretch::Stretch;
 
@@ -76,16 +79,16 @@ fn pace(node: &mut Node) -> &mut NodePace {
 
 /// A node, and what is known of it.
 struct Slot {
-    node: Apart<Mutex<Node>>,
-    report: Apart<Mutex<Report>>,
+    node: CachePadded<Mutex<Node>>,
+    report: CachePadded<Mutex<Report>>,
     /// The report is about the node as it is now.
-    fresh: Apart<AtomicBool>,
+    fresh: CachePadded<AtomicBool>,
 }
 
 /// The nodes of a cluster and the state that the host threads share.
 pub struct Executor {
     slots: Vec<Slot>,
-    network: Apart<Mutex<Network>>,
+    network: CachePadded<Mutex<Network>>,
     meetings: Arc<Meetings>,
 }
 
@@ -101,14 +104,17 @@ impl Executor {
                 quantum: Quantum::default(),
             }));
             Slot {
-                report: Apart(Mutex::new(Report::of(&mut node, Ok(NodeStatus::Running)))),
-                node: Apart(Mutex::new(node)),
-                fresh: Apart::default(),
+                report: CachePadded::new(Mutex::new(Report::of(
+                    &mut node,
+                    Ok(NodeStatus::Running),
+                ))),
+                node: CachePadded::new(Mutex::new(node)),
+                fresh: CachePadded::default(),
             }
         };
         Self {
             slots: nodes.into_iter().enumerate().map(slot).collect(),
-            network: Apart(Mutex::new(network)),
+            network: CachePadded::new(Mutex::new(network)),
             meetings,
         }
     }
@@ -125,31 +131,31 @@ impl Executor {
 
     fn node(&self, index: usize) -> MutexGuard<'_, Node> {
         // A panic of a worker ends the run through the scope; the data is never used after it.
-        let node = self.slots[index].node.0.lock();
+        let node = self.slots[index].node.lock();
         node.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What connects the nodes; between stretches.
     pub fn network(&self) -> MutexGuard<'_, Network> {
-        let network = self.network.0.lock();
+        let network = self.network.lock();
         network.unwrap_or_else(PoisonError::into_inner)
     }
 
     fn report(&self, index: usize) -> MutexGuard<'_, Report> {
-        let report = self.slots[index].report.0.lock();
+        let report = self.slots[index].report.lock();
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Look at a node between quanta.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
-        self.slots[index].fresh.0.store(false, Ordering::Relaxed);
+        self.slots[index].fresh.store(false, Ordering::Relaxed);
         f(&mut self.node(index))
     }
 
     /// The report about a node, as it is now.
     fn fresh_report(&self, index: usize) -> MutexGuard<'_, Report> {
         let mut report = self.report(index);
-        if !self.slots[index].fresh.0.swap(true, Ordering::Relaxed) {
+        if !self.slots[index].fresh.swap(true, Ordering::Relaxed) {
             let result = std::mem::replace(&mut report.result, Ok(NodeStatus::Running));
             *report = Report::of(&mut self.node(index), result);
         }
@@ -228,67 +234,12 @@ impl Executor {
             waits: self.network().next_ps().is_some(),
             stretch,
         };
-        self.meetings.begin(first);
-        let last = self.follow(first, 0, threads);
+        let last = crew::lead(self, first, threads);
         let last = last.expect("a thread that runs nodes has panicked");
-        self.meetings.end(last.number);
         let statuses = (0..self.len())
             .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
             .collect();
         (last.target_ps, statuses)
-    }
-
-    /// Run this thread's nodes from a quantum on to the end of the stretch, whose last quantum is the result; None if threads are sent home.
-    fn follow(&self, from: Quantum, thread: usize, threads: usize) -> Option<Quantum> {
-        let (meetings, gate) = (&self.meetings, &self.meetings.gate.0);
-        let mut quantum = from;
-        loop {
-            quantum = self.take_own(quantum, thread, threads);
-            let number = quantum.number;
-            let mut all_through = meetings.all_through(number);
-            let through = || all_through() || meetings.is_stopped();
-            gate.wait(through, || self.take_all(quantum));
-            if meetings.is_stopped() {
-                return None;
-            }
-            match meetings.after(quantum) {
-                After::Quantum(next) => quantum = next,
-                After::Over => return Some(quantum),
-                After::Undecided => {
-                    if meetings.claim_decision(number) {
-                        self.decide(quantum);
-                    }
-                    let past = || meetings.is_past(number);
-                    gate.wait(
-                        || past() || meetings.over() >= number || meetings.is_stopped(),
-                        || (),
-                    );
-                    if meetings.is_stopped() {
-                        return None;
-                    }
-                    if !past() {
-                        return Some(quantum);
-                    }
-                    quantum = meetings.latest();
-                }
-            }
-        }
-    }
-
-    /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
-    fn decide(&self, quantum: Quantum) {
-        let waiting_ps = self.exchange(quantum.target_ps);
-        let all = self.meeting(waiting_ps);
-        let mut stretch = quantum.stretch;
-        match stretch.following(quantum.target_ps, all) {
-            Some(target_ps) => self.meetings.begin(Quantum {
-                number: quantum.number + 1,
-                target_ps,
-                waits: waiting_ps != u64::MAX,
-                stretch,
-            }),
-            None => self.meetings.end(quantum.number),
-        }
     }
 
     /// Hand over the frames of the quantum that has just ended, at this time. When the first of those that still wait for a link will be sent; 0
@@ -348,60 +299,35 @@ impl Executor {
             executor: self,
             only_in_panic: true,
         };
-        let mut seen = 0;
-        loop {
-            let meetings = &self.meetings;
-            let begins = || meetings.is_past(seen) || meetings.is_stopped();
-            meetings.gate.0.wait(begins, || ());
-            if meetings.is_stopped() {
-                return;
-            }
-            match self.follow(meetings.latest(), thread, threads) {
-                Some(last) => seen = last.number,
-                None => return,
-            }
-        }
+        crew::help(self, thread, threads);
+    }
+}
+
+impl Work for Executor {
+    fn meetings(&self) -> &Meetings {
+        &self.meetings
     }
 
-    /// Run this thread's own nodes through a quantum; a single one goes on as long as it can. The quantum that they have come to.
-    fn take_own(&self, quantum: Quantum, thread: usize, threads: usize) -> Quantum {
-        let own = (thread..self.len()).step_by(threads);
-        let goes_on = own.len() == 1;
-        own.fold(quantum, |_, index| self.take(index, quantum, goes_on))
+    fn nodes(&self) -> usize {
+        self.len()
     }
 
-    /// Run the nodes of threads that are late.
-    fn take_all(&self, quantum: Quantum) {
-        for index in 0..self.len() {
-            self.take(index, quantum, false);
-        }
-    }
-
-    /// Run a node through a quantum, and through those that follow if it `goes_on`, if no thread has begun to. A thread that wakes late
-    /// finds that all have. The last quantum that the node was run through.
-    fn take(&self, index: usize, quantum: Quantum, goes_on: bool) -> Quantum {
-        let meetings = &self.meetings;
-        if !meetings.claim(index, quantum.number) {
-            return quantum;
-        }
+    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>) {
         let mut node = self.node(index);
         let target = node.clock().cycles(quantum.target_ps);
-        let fresh = &self.slots[index].fresh.0;
+        let fresh = &self.slots[index].fresh;
         fresh.store(false, Ordering::Relaxed);
-        let (result, quantum) = if goes_on {
-            meetings.hold(index);
+        let (result, last) = if goes_on {
             pace(&mut node).quantum = quantum;
             let result = node.run_from(target);
-            let last = pace(&mut node).quantum;
-            meetings.let_go(index, last.number);
-            (result, last)
+            (result, pace(&mut node).quantum)
         } else {
             (node.run_until(target), quantum)
         };
-        if meetings.last(index) == quantum.number {
-            // It has said so itself, and its last turn ended there.
+        if self.meetings.last(index) == last.number {
+            // Its last turn ended there.
             debug_assert!(matches!(result, Ok(NodeStatus::Running)));
-            return quantum;
+            return (last, None);
         }
         let usual = matches!(result, Ok(NodeStatus::Running)) && node.is_usual();
         let report = (!usual).then(|| Report::of(&mut node, result));
@@ -410,8 +336,22 @@ impl Executor {
             *self.report(index) = report;
             fresh.store(true, Ordering::Relaxed);
         }
-        meetings.is_through(index, quantum.number, usual);
-        quantum
+        (last, Some(usual))
+    }
+
+    fn decide(&self, quantum: Quantum) {
+        let waiting_ps = self.exchange(quantum.target_ps);
+        let all = self.meeting(waiting_ps);
+        let mut stretch = quantum.stretch;
+        match stretch.following(quantum.target_ps, all) {
+            Some(target_ps) => self.meetings.begin(Quantum {
+                number: quantum.number + 1,
+                target_ps,
+                waits: waiting_ps != u64::MAX,
+                stretch,
+            }),
+            None => self.meetings.end(quantum.number),
+        }
     }
 }
 

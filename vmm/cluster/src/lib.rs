@@ -7,16 +7,19 @@
 
 pub mod build;
 pub mod config;
+mod crew;
 pub mod executor;
 pub mod folder;
 mod gate;
 mod meetings;
 pub mod network;
 pub mod outcome;
+mod pace;
 pub mod results;
 pub mod run;
 mod spans;
 mod stretch;
+mod sync;
 mod watch;
 mod windows;
 

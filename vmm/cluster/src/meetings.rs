@@ -2,24 +2,17 @@
 //!
 //! What follows a quantum after which nobody has anything to say, every thread works out by itself, so that nobody waits for
 //! more than the others' word that they are through with it. A thread that has a single node does so without leaving the code
-//! that runs its vCPU ([`NodePace`]).
+//! that runs its vCPU ([`Meetings::go_on`]).
+//!
+//! What different threads write lies in different lines of the host's cache ([`CachePadded`]). Where nodes are quick, a quantum
+//! takes a few microseconds, and what its threads tell each other moves between cores at some 100 ns a line: one for each node
+//! that others wait for.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-
-use nodescope_machine::board::Pace;
-use nodescope_machine::clock::NodeClock;
+use std::sync::PoisonError;
 
 use crate::gate::{Gate, PATIENCE};
 use crate::stretch::{Meeting, Stretch};
-
-/// Keeps what different threads write apart: a line of the host's cache (and its neighbour, which is fetched with it) for each.
-///
-/// Where nodes are quick, a quantum takes a few microseconds, and what its threads tell each other moves between cores at some
-/// 100 ns a line: one for each node that others wait for.
-#[derive(Default)]
-#[repr(align(128))]
-pub struct Apart<T>(pub T);
+use crate::sync::{AtomicBool, AtomicU64, CachePadded, Mutex, Ordering, spin_loop};
 
 /// A quantum, and what is to follow it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,9 +61,9 @@ struct Begun {
 #[derive(Default)]
 struct Place {
     /// The quantum that it has begun last, or [`HELD`]: who raises it runs the node.
-    claim: Apart<AtomicU64>,
+    claim: CachePadded<AtomicU64>,
     /// Twice the number of the quantum that it is through with, plus one where what follows must be decided.
-    through: Apart<AtomicU64>,
+    through: CachePadded<AtomicU64>,
 }
 
 /// Who runs a node goes on with it by itself, and no other thread may run it through any quantum.
@@ -79,13 +72,13 @@ const HELD: u64 = u64::MAX;
 /// What all threads know.
 pub struct Meetings {
     places: Vec<Place>,
-    begun: Apart<Begun>,
+    begun: CachePadded<Begun>,
     /// The last quantum of which somebody has set out to decide what follows.
-    decided: Apart<AtomicU64>,
+    decided: CachePadded<AtomicU64>,
     /// The last quantum of a stretch that is over.
-    over: Apart<AtomicU64>,
+    over: CachePadded<AtomicU64>,
     /// Threads that sleep until something is through, or begins.
-    pub gate: Apart<Gate>,
+    pub gate: CachePadded<Gate>,
 }
 
 impl Meetings {
@@ -93,87 +86,88 @@ impl Meetings {
     pub fn new(nodes: usize) -> Self {
         Self {
             places: (0..nodes).map(|_| Place::default()).collect(),
-            begun: Apart::default(),
-            decided: Apart::default(),
-            over: Apart::default(),
-            gate: Apart::default(),
+            begun: CachePadded::default(),
+            decided: CachePadded::default(),
+            over: CachePadded::default(),
+            gate: CachePadded::default(),
         }
     }
 
     /// Tell all threads to begin a quantum.
     pub fn begin(&self, quantum: Quantum) {
-        let begun = &self.begun.0;
+        let begun = &self.begun;
         *begun.quantum.lock().unwrap_or_else(PoisonError::into_inner) = quantum;
         begun.number.store(quantum.number, Ordering::Release);
-        self.gate.0.open();
+        self.gate.open();
     }
 
     /// The quantum that they were last told to begin.
     pub fn latest(&self) -> Quantum {
-        let quantum = self.begun.0.quantum.lock();
+        let quantum = self.begun.quantum.lock();
         *quantum.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether they were told to begin one after this.
     pub fn is_past(&self, number: u64) -> bool {
-        self.begun.0.number.load(Ordering::Acquire) > number
+        self.begun.number.load(Ordering::Acquire) > number
     }
 
     /// Send all threads home, or take that back.
     pub fn stop(&self, stop: bool) {
-        self.begun.0.stop.store(stop, Ordering::Release);
-        self.gate.0.open();
+        self.begun.stop.store(stop, Ordering::Release);
+        self.gate.open();
     }
 
     pub fn is_stopped(&self) -> bool {
-        self.begun.0.stop.load(Ordering::Acquire)
+        self.begun.stop.load(Ordering::Acquire)
     }
 
     /// The stretch ends with this quantum.
     pub fn end(&self, number: u64) {
-        self.over.0.store(number, Ordering::Release);
-        self.gate.0.open();
+        self.over.store(number, Ordering::Release);
+        self.gate.open();
     }
 
     /// The last quantum of the last stretch that is over.
     pub fn over(&self) -> u64 {
-        self.over.0.load(Ordering::Acquire)
+        self.over.load(Ordering::Acquire)
     }
 
     /// Whether it is this thread's to decide what follows a quantum.
     pub fn claim_decision(&self, number: u64) -> bool {
-        self.decided.0.fetch_max(number, Ordering::AcqRel) < number
+        self.decided.fetch_max(number, Ordering::AcqRel) < number
     }
 
-    /// Whether it is this thread's to run a node through a quantum.
-    pub fn claim(&self, node: usize, number: u64) -> bool {
-        let claim = &self.places[node].claim.0;
+    /// Whether it is this thread's to run a node through a quantum; one that `goes_on` does so by itself until it is let go of.
+    pub fn claim(&self, node: usize, number: u64, goes_on: bool) -> bool {
+        let claim = &self.places[node].claim;
+        let claimed = if goes_on { HELD } else { number };
         // Looking first leaves the line to the node's own thread where that is through.
-        claim.load(Ordering::Relaxed) < number && claim.fetch_max(number, Ordering::AcqRel) < number
-    }
-
-    /// A node whose quantum this thread has claimed goes on by itself until it is let go of.
-    pub fn hold(&self, node: usize) {
-        self.places[node].claim.0.store(HELD, Ordering::Relaxed);
+        let mut last = claim.load(Ordering::Relaxed);
+        while last < number {
+            let (done, failed) = (Ordering::AcqRel, Ordering::Relaxed);
+            match claim.compare_exchange_weak(last, claimed, done, failed) {
+                Ok(_) => return true,
+                Err(other) => last = other,
+            }
+        }
+        false
     }
 
     /// It has gone on up to this quantum, which it has begun, and any thread may run it through the next.
     pub fn let_go(&self, node: usize, number: u64) {
-        self.places[node].claim.0.store(number, Ordering::Release);
+        self.places[node].claim.store(number, Ordering::Release);
     }
 
     /// A node is through with a quantum; `usual`: nothing need be known about it to go on. Who sees this sees what was stored before.
     pub fn is_through(&self, node: usize, number: u64, usual: bool) {
         let through = number << 1 | u64::from(!usual);
-        self.places[node]
-            .through
-            .0
-            .store(through, Ordering::Release);
-        self.gate.0.open();
+        self.places[node].through.store(through, Ordering::Release);
+        self.gate.open();
     }
 
     fn through(&self, node: usize) -> u64 {
-        self.places[node].through.0.load(Ordering::Acquire)
+        self.places[node].through.load(Ordering::Acquire)
     }
 
     /// The quantum that a node was last through with.
@@ -210,25 +204,15 @@ impl Meetings {
         }
         quantum.following().map_or(After::Over, After::Quantum)
     }
-}
 
-/// Lets a node go on from one quantum to the next as long as nothing is to be decided and the others keep up.
-///
-/// Between what a thread tells the others and what it does next there is no locked instruction, which would wait until the others'
-/// caches have heard of it: some 100 to 400 cycles.
-pub struct NodePace {
-    pub meetings: Arc<Meetings>,
-    pub node: usize,
-    pub clock: NodeClock,
-    /// The one that the node is in.
-    pub quantum: Quantum,
-}
-
-impl Pace for NodePace {
-    fn next(&mut self) -> Option<u64> {
-        let meetings = &self.meetings;
-        meetings.is_through(self.node, self.quantum.number, true);
-        let mut all_through = meetings.all_through(self.quantum.number);
+    /// The quantum that a node which a thread holds goes on with by itself, once it is through with this one: if nothing is to be decided
+    /// and the others keep up.
+    ///
+    /// Between what a thread tells the others and what it does next there is no locked instruction, which would wait until the others'
+    /// caches have heard of it: some 100 to 400 cycles.
+    pub fn go_on(&self, node: usize, quantum: Quantum) -> Option<Quantum> {
+        self.is_through(node, quantum.number, true);
+        let mut all_through = self.all_through(quantum.number);
         // Where it takes longer, the executor waits.
         let mut spins = 0;
         while !all_through() {
@@ -236,13 +220,10 @@ impl Pace for NodePace {
                 return None;
             }
             spins += 1;
-            std::hint::spin_loop();
+            spin_loop();
         }
-        match meetings.after(self.quantum) {
-            After::Quantum(next) if !meetings.is_stopped() => {
-                self.quantum = next;
-                Some(self.clock.cycles(next.target_ps))
-            }
+        match self.after(quantum) {
+            After::Quantum(next) if !self.is_stopped() => Some(next),
             _ => None,
         }
     }

@@ -1,0 +1,251 @@
+//! Clusters that are small enough to be checked as a whole: two threads, and nodes that do nothing but note what they were run through.
+//! With three threads the checker lets two that wait for the third take turns for ever.
+
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+use crate::crew::{self, Work};
+use crate::meetings::{Meetings, Quantum};
+use crate::stretch::{Meeting, Stretch};
+
+/// Length of a quantum, picoseconds.
+const LENGTH_PS: u64 = 10;
+
+/// What is checked.
+#[derive(Clone, Copy)]
+struct Model {
+    threads: usize,
+    nodes: usize,
+    /// Stretches, one after the other, and quanta of each at most.
+    stretches: u64,
+    quanta: u64,
+    /// A node that has something to say in a quantum, as (node, quantum).
+    speaks: Option<(usize, u64)>,
+    /// What a node says ends the stretch.
+    ends: bool,
+    /// The thread that runs a node through a quantum panics and sends all home, as (node, quantum).
+    panics: Option<(usize, u64)>,
+    /// Times at most that a thread is interrupted where it could go on.
+    interrupted: usize,
+}
+
+const PLAIN: Model = Model {
+    threads: 2,
+    nodes: 2,
+    stretches: 1,
+    quanta: 2,
+    speaks: None,
+    ends: false,
+    panics: None,
+    interrupted: 2,
+};
+
+struct Cluster {
+    model: Model,
+    meetings: Meetings,
+    /// Quanta that each node was run through. Nothing but the meetings keeps threads apart here: the checker finds it where two
+    /// threads run the same node at once, or one looks at it that does not see all that was done.
+    nodes: Vec<UnsafeCell<Vec<u64>>>,
+    /// Quanta behind which somebody decided what follows.
+    decided: UnsafeCell<Vec<u64>>,
+}
+
+// SAFETY: the checker fails where two threads use a cell at once.
+unsafe impl Sync for Cluster {}
+
+impl Work for Cluster {
+    fn meetings(&self) -> &Meetings {
+        &self.meetings
+    }
+
+    fn nodes(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>) {
+        let mut quantum = quantum;
+        loop {
+            let number = quantum.number;
+            for other in 0..self.nodes() {
+                let last = self.meetings.last(other);
+                assert!(
+                    last + 1 >= number,
+                    "node {index} begins quantum {number} while node {other} has ended {last}"
+                );
+            }
+            // SAFETY: no reference outlives the closure, and the checker fails if another thread uses the node.
+            self.nodes[index].with_mut(|node| unsafe { (*node).push(number) });
+            if self.model.panics == Some((index, number)) {
+                self.meetings.stop(true);
+            }
+            if self.model.speaks == Some((index, number)) {
+                return (quantum, Some(false));
+            }
+            if !goes_on {
+                return (quantum, Some(true));
+            }
+            match self.meetings.go_on(index, quantum) {
+                Some(next) => quantum = next,
+                None => return (quantum, None),
+            }
+        }
+    }
+
+    fn decide(&self, quantum: Quantum) {
+        // Whoever decides looks at all nodes.
+        for node in &self.nodes {
+            // SAFETY: as above.
+            let last = node.with(|node| unsafe { (*node).last().copied() });
+            assert_eq!(last, Some(quantum.number));
+        }
+        // SAFETY: as above.
+        self.decided
+            .with_mut(|decided| unsafe { (*decided).push(quantum.number) });
+        let mut stretch = quantum.stretch;
+        let nodes = (0..self.nodes()).map(|node| Meeting {
+            quiet: !(self.model.ends && self.meetings.speaks(node)),
+            ..Meeting::USUAL
+        });
+        let all = nodes.fold(Meeting::USUAL, Meeting::and);
+        match stretch.following(quantum.target_ps, all) {
+            Some(target_ps) => self.meetings.begin(Quantum {
+                number: quantum.number + 1,
+                target_ps,
+                waits: false,
+                stretch,
+            }),
+            None => self.meetings.end(quantum.number),
+        }
+    }
+}
+
+impl Model {
+    fn check(self) {
+        let mut builder = loom::model::Builder::new();
+        builder.preemption_bound = Some(self.interrupted);
+        builder.max_branches = 10_000;
+        builder.check(move || self.run());
+    }
+
+    /// One order of events.
+    fn run(self) {
+        let cluster = Arc::new(Cluster {
+            model: self,
+            meetings: Meetings::new(self.nodes),
+            nodes: (0..self.nodes).map(|_| UnsafeCell::default()).collect(),
+            decided: UnsafeCell::default(),
+        });
+        let helpers: Vec<_> = (1..self.threads)
+            .map(|thread| {
+                let cluster = cluster.clone();
+                thread::spawn(move || crew::help(&*cluster, thread, self.threads))
+            })
+            .collect();
+        let mut last = Some(Quantum::default());
+        for _ in 0..self.stretches {
+            let Some(before) = last else { break };
+            last = crew::lead(&*cluster, self.first_after(before), self.threads);
+            if let Some(last) = last {
+                // Between stretches nodes are the leader's alone.
+                for node in &cluster.nodes {
+                    // SAFETY: as in `run_node`.
+                    let ran = node.with(|node| unsafe { (*node).clone() });
+                    assert_eq!(ran, (1..=last.number).collect::<Vec<_>>());
+                }
+            }
+        }
+        cluster.meetings.stop(true);
+        for helper in helpers {
+            helper.join().unwrap();
+        }
+        // SAFETY: as in `run_node`.
+        let decided = cluster
+            .decided
+            .with(|decided| unsafe { (*decided).clone() });
+        if self.panics.is_some() {
+            assert!(last.is_none_or(|last| last.number > 0));
+            return;
+        }
+        let spoke = self.speaks.map(|(_, number)| number);
+        assert_eq!(decided, spoke.into_iter().collect::<Vec<_>>());
+        let ended = spoke.filter(|_| self.ends);
+        let expected = match ended {
+            // The others are as long as they can be.
+            Some(number) => number + (self.stretches - 1) * self.quanta,
+            None => self.stretches * self.quanta,
+        };
+        assert_eq!(last.unwrap().number, expected);
+    }
+
+    fn first_after(self, before: Quantum) -> Quantum {
+        let first_ps = before.target_ps + LENGTH_PS;
+        Quantum {
+            number: before.number + 1,
+            target_ps: first_ps,
+            waits: false,
+            stretch: Stretch {
+                first_ps,
+                lookahead_ps: LENGTH_PS,
+                apart_ps: LENGTH_PS,
+                limit_ps: u64::MAX,
+                until_ps: u64::MAX,
+                most: self.quanta,
+            },
+        }
+    }
+}
+
+#[test]
+fn nodes_go_on_by_themselves() {
+    PLAIN.check();
+}
+
+#[test]
+fn one_thread_decides_what_follows() {
+    Model {
+        speaks: Some((1, 2)),
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn what_a_node_says_ends_the_stretch_for_all() {
+    Model {
+        speaks: Some((0, 2)),
+        ends: true,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_thread_has_several_nodes() {
+    Model {
+        nodes: 3,
+        quanta: 2,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn stretches_follow_each_other() {
+    Model {
+        stretches: 2,
+        quanta: 1,
+        interrupted: 1,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn nobody_waits_for_a_thread_that_panicked() {
+    Model {
+        panics: Some((1, 2)),
+        ..PLAIN
+    }
+    .check();
+}

@@ -1,0 +1,116 @@
+//! What each host thread does from the beginning of a stretch of quanta to its end. `tests/interleavings` checks that this, with
+//! [`Meetings`], holds whatever the order in which threads come to what they do.
+
+use crate::meetings::{After, Meetings, Quantum};
+
+/// Nodes, and what is done with them.
+pub trait Work {
+    /// What threads tell each other.
+    fn meetings(&self) -> &Meetings;
+
+    /// Number of nodes.
+    fn nodes(&self) -> usize;
+
+    /// Run a node through a quantum, which nobody else does, and through those that follow if it `goes_on` and
+    /// [`Meetings::go_on`] has them. The last quantum that it was run through, and whether nothing need be known about the node to go on;
+    /// `None` where [`Meetings::go_on`] has told the others that the node is through with that quantum.
+    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>);
+
+    /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
+    fn decide(&self, quantum: Quantum);
+}
+
+/// Run all nodes through a stretch whose first quantum is this, together with the other threads. The last quantum; None if threads are
+/// sent home.
+pub fn lead(work: &impl Work, first: Quantum, threads: usize) -> Option<Quantum> {
+    work.meetings().begin(first);
+    let last = follow(work, first, 0, threads)?;
+    work.meetings().end(last.number);
+    Some(last)
+}
+
+/// Run nodes through all stretches until threads are sent home.
+pub fn help(work: &impl Work, thread: usize, threads: usize) {
+    let meetings = work.meetings();
+    let mut seen = 0;
+    loop {
+        let begins = || meetings.is_past(seen) || meetings.is_stopped();
+        meetings.gate.wait(begins, || ());
+        if meetings.is_stopped() {
+            return;
+        }
+        match follow(work, meetings.latest(), thread, threads) {
+            Some(last) => seen = last.number,
+            None => return,
+        }
+    }
+}
+
+/// Run this thread's nodes from a quantum on to the end of the stretch, whose last quantum is the result; None if threads are sent home.
+fn follow(work: &impl Work, from: Quantum, thread: usize, threads: usize) -> Option<Quantum> {
+    let meetings = work.meetings();
+    let mut quantum = from;
+    loop {
+        quantum = take_own(work, quantum, thread, threads);
+        let number = quantum.number;
+        let mut all_through = meetings.all_through(number);
+        let through = || all_through() || meetings.is_stopped();
+        meetings.gate.wait(through, || take_all(work, quantum));
+        if meetings.is_stopped() {
+            return None;
+        }
+        match meetings.after(quantum) {
+            After::Quantum(next) => quantum = next,
+            After::Over => return Some(quantum),
+            After::Undecided => {
+                if meetings.claim_decision(number) {
+                    work.decide(quantum);
+                }
+                let past = || meetings.is_past(number);
+                meetings.gate.wait(
+                    || past() || meetings.over() >= number || meetings.is_stopped(),
+                    || (),
+                );
+                if meetings.is_stopped() {
+                    return None;
+                }
+                if !past() {
+                    return Some(quantum);
+                }
+                quantum = meetings.latest();
+            }
+        }
+    }
+}
+
+/// Run this thread's own nodes through a quantum; a single one goes on as long as it can. The quantum that they have come to.
+fn take_own(work: &impl Work, quantum: Quantum, thread: usize, threads: usize) -> Quantum {
+    let own = (thread..work.nodes()).step_by(threads);
+    let goes_on = own.len() == 1;
+    own.fold(quantum, |_, index| take(work, index, quantum, goes_on))
+}
+
+/// Run the nodes of threads that are late.
+fn take_all(work: &impl Work, quantum: Quantum) {
+    for index in 0..work.nodes() {
+        take(work, index, quantum, false);
+    }
+}
+
+/// Run a node through a quantum, and through those that follow if it `goes_on`, if no thread has begun to. A thread that wakes late
+/// finds that all have. The last quantum that the node was run through.
+fn take(work: &impl Work, index: usize, quantum: Quantum, goes_on: bool) -> Quantum {
+    let meetings = work.meetings();
+    if !meetings.claim(index, quantum.number, goes_on) {
+        return quantum;
+    }
+    let (last, usual) = work.run_node(index, quantum, goes_on);
+    if goes_on {
+        meetings.let_go(index, last.number);
+    }
+    // From here on another thread may have the node, unless nobody knows yet that it is through.
+    if let Some(usual) = usual {
+        meetings.is_through(index, last.number, usual);
+    }
+    last
+}

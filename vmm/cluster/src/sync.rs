@@ -1,0 +1,7 @@
+//! What threads share, and how they wait: the standard library's here, a model checker's in `tests/interleavings`.
+
+pub use std::hint::spin_loop;
+pub use std::sync::Mutex;
+pub use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+pub use crossbeam::utils::CachePadded;
