@@ -1,0 +1,186 @@
+//! A small study's results are those that they were when `digests.txt` was written.
+//!
+//! Other tests compare runs with each other: a change that is the same in every run is seen here alone. Whoever changes what
+//! nodescope computes, or how results are written, sees which files it changes, and states so by committing new digests.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_cluster::{ClusterConfig, Ending, Observer, Outcome, Progress, ResultsFolder};
+use nodescope_fabric::LinkConfig;
+use nodescope_machine::topology::NodeTopology;
+use nodescope_report::{CoreCpi, ReportInput, StudyInfo};
+use nodescope_test_golden::{CALLS, NODES, SOCKET_MEMORY, VCPUS, kernel};
+use nodescope_window::{CacheConfig, Measure, MemorySpec, ModelSpec, Trigger, WindowSpec};
+use sha2::{Digest, Sha256};
+
+/// Set to 1, it writes the digests instead of comparing them.
+const BLESS: &str = "NODESCOPE_BLESS";
+
+struct Silent;
+
+impl Observer for Silent {
+    fn progress(&mut self, _: &dyn Fn() -> Progress) {}
+    fn message(&mut self, node: u32, text: &str) {
+        println!("node {node}: {text}");
+    }
+    fn console(&mut self, _: u32, _: &[u8]) {}
+}
+
+fn config(files: &Path) -> ClusterConfig {
+    let file = |name: &str, bytes: &[u8]| -> PathBuf {
+        std::fs::write(files.join(name), bytes).unwrap();
+        files.join(name)
+    };
+    let window = |name: &str, open| WindowSpec {
+        name: name.into(),
+        open,
+        warm_up: 100_000,
+        measure: Measure::Instructions(400_000),
+        models: ModelSpec {
+            caches: Some(CacheConfig::xeon_e5_2690()),
+            memory: Some(MemorySpec::numa()),
+        },
+    };
+    ClusterConfig {
+        name: "golden".into(),
+        study_id: "0".into(),
+        seed: 1,
+        nodes: NODES,
+        topology: NodeTopology::uniform(VCPUS, 1, 1, u64::from(VCPUS) * SOCKET_MEMORY),
+        cpuid: Default::default(),
+        nominal_cpi: 65536,
+        translate: true,
+        kernel: file("kernel", &kernel()),
+        initramfs: file("initramfs", b"none"),
+        root: file("root", &[0; 4096]),
+        root_blocks: None,
+        job_disk: vec![0; 4096],
+        link: LinkConfig {
+            bandwidth: 10_000_000_000,
+            latency_ps: 20_000_000,
+        },
+        mtu: 1500,
+        offload: true,
+        capture: true,
+        trace: true,
+        slots: Vec::new(),
+        console: false,
+        kernel_parameters: Vec::new(),
+        epoch: 1_700_000_000,
+        disk_latency_ns: 20_000,
+        disk_bandwidth: 2_000_000_000,
+        file_limits: Default::default(),
+        windows: vec![
+            window("time", Trigger::Time { ps: 10_000_000 }),
+            window(
+                "call",
+                Trigger::MpiCall {
+                    function: nodescope_hypercall::Function::Allreduce,
+                    call: 16,
+                    rank: 1,
+                },
+            ),
+        ],
+        time_limit_ps: 1_000_000_000_000,
+        deadlock_ps: None,
+        host_threads: 2,
+    }
+}
+
+/// Runs the study, writes its reports beside its results, and hands back what it came to.
+fn run(config: &ClusterConfig, results: &Path) -> Outcome {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let folder = ResultsFolder::create(results).unwrap();
+    let outcome = nodescope_cluster::run(config, &folder, &interrupted, &mut Silent).unwrap();
+    let report = nodescope_report::build(&ReportInput {
+        windows: outcome.windows.clone(),
+        trace: Some(results.join(TRACE_FILE)),
+        study: StudyInfo::default(),
+        core: CoreCpi::Nominal {
+            source: "stated in the test".into(),
+        },
+        network: Vec::new(),
+        notes: outcome.warnings.clone(),
+    })
+    .unwrap();
+    std::fs::write(results.join("report.txt"), report.text()).unwrap();
+    std::fs::write(results.join("report.json"), report.json()).unwrap();
+    outcome
+}
+
+/// The digests of all files that a digest is kept of.
+fn digests(results: &Path) -> BTreeMap<String, String> {
+    let names = [
+        TRACE_FILE,
+        "windows.json",
+        "fabric.pcap",
+        "console-node0.log",
+        "report.txt",
+        "report.json",
+    ];
+    let digest = |name: &str| {
+        let bytes = std::fs::read(results.join(name)).unwrap();
+        let digest = Sha256::digest(&bytes);
+        digest.iter().fold(String::new(), |mut text, byte| {
+            write!(text, "{byte:02x}").unwrap();
+            text
+        })
+    };
+    names.map(|name| (name.into(), digest(name))).into()
+}
+
+#[test]
+fn a_small_study_has_the_results_that_it_had() {
+    let files = tempfile::tempdir().unwrap();
+    let results = files.path().join("results");
+    let outcome = run(&config(files.path()), &results);
+    assert_eq!(outcome.ending, Ending::PoweredOff);
+    assert_eq!(outcome.job_status, Some(0));
+    for window in &outcome.windows.outcomes {
+        assert_eq!(
+            window.ending,
+            nodescope_window::Ending::Complete,
+            "{window}"
+        );
+    }
+    let report = std::fs::read_to_string(results.join("report.txt")).unwrap();
+    println!("{report}");
+    let calls = format!("MPI_Allreduce     {}", CALLS * u64::from(NODES * VCPUS));
+    assert!(report.contains(&calls), "no '{calls}' in\n{report}");
+
+    let now = digests(&results);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/digests.txt");
+    if std::env::var_os(BLESS).is_some_and(|value| value == "1") {
+        let lines = now
+            .iter()
+            .map(|(name, digest)| format!("{digest}  {name}\n"));
+        std::fs::write(&file, lines.collect::<String>()).unwrap();
+        return;
+    }
+    let text = std::fs::read_to_string(&file).unwrap();
+    let before: BTreeMap<String, String> = text
+        .lines()
+        .filter_map(|line| line.split_once("  "))
+        .map(|(digest, name)| (name.into(), digest.into()))
+        .collect();
+    let changed: Vec<&String> = now
+        .iter()
+        .filter(|(name, digest)| before.get(*name) != Some(*digest))
+        .map(|(name, _)| name)
+        .collect();
+    if changed.is_empty() && now.len() == before.len() {
+        return;
+    }
+    // Whoever has to find out what has changed can look at both.
+    let kept = files.keep().join("results");
+    panic!(
+        "a fixed study has other results than before: {changed:?}. They are in {}. If this change is meant, say in the \
+         commit what it changes, and accept the new results with {BLESS}=1 cargo test -p nodescope-test-golden",
+        kept.display()
+    );
+}
