@@ -125,7 +125,7 @@ exit 0
 ";
     let mut config = cluster(image, 1, small_node(128), &script(job));
     config.file_limits.file = 1_500_000;
-    config.file_limits.node = 3_000_000;
+    config.file_limits.node = 5_000_000;
     let dir = tempfile::tempdir().unwrap();
     let finished = run_well(&config, dir.path());
     let console = &finished.consoles[0];

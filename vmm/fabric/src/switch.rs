@@ -18,8 +18,10 @@ const MIN_FRAME: u64 = 60;
 /// Checksum, preamble, start delimiter and the gap between frames, in bytes (IEEE 802.3 §3.1.1, §4.4.2).
 const OVERHEAD: u64 = 24;
 
-/// Bytes, with their overhead, that wait for one receiver's link, and for all.
-const PORT_BUFFER: u64 = 64 << 20;
+/// Bytes, with their overhead, that may wait for one receiver's link: what that takes in half a second, within these bounds.
+const SMALLEST_BUFFER: u64 = 1 << 20;
+const LARGEST_BUFFER: u64 = 64 << 20;
+/// Bytes that may wait for all.
 const SHARED_BUFFER: u64 = 512 << 20;
 
 /// A link between a node and the switch.
@@ -169,8 +171,8 @@ impl Switch {
     fn has_room(&self, port: usize, at_ps: u64) -> bool {
         let queued = self.ports[port].queued(at_ps);
         // Nearly always there is so little that the others need not be asked.
-        queued <= PORT_BUFFER / 64
-            || queued <= PORT_BUFFER
+        queued <= SMALLEST_BUFFER
+            || queued <= (self.ports[port].link.bandwidth / 16).min(LARGEST_BUFFER)
                 && self.ports.iter().map(|p| p.queued(at_ps)).sum::<u64>() <= SHARED_BUFFER
     }
 
@@ -424,17 +426,21 @@ mod tests {
         let f = |port, to, time_ps| SentFrame {
             time_ps,
             port,
-            bytes: frame(to, 1 << 20),
+            bytes: frame(to, 1 << 16),
             checksum_valid: false,
         };
-        // The sender's link takes 0.84 ms for a frame, the receiver's 0.84 s.
+        // The sender's link takes 0.05 ms for a frame, the receiver's 52 ms, and 1 MiB may wait.
         let out = s.forward((0..100).map(|_| f(0, B, 0)).collect(), u64::MAX);
-        assert_eq!(out.len(), 65, "one on the link, and overhead is counted");
-        assert_eq!(s.counts()[0].dropped_frames, 35);
-        assert_eq!(s.counts()[1].received_frames, 65);
+        assert_eq!(
+            out.len(),
+            17,
+            "16, and one when the first has begun to leave"
+        );
+        assert_eq!(s.counts()[0].dropped_frames, 83);
+        assert_eq!(s.counts()[1].received_frames, 17);
         // Others are reached, and B again when there is room.
         let second = PS_PER_SECOND;
-        let out = s.forward(vec![f(2, [0xff; 6], second / 2)], u64::MAX);
+        let out = s.forward(vec![f(2, [0xff; 6], second / 100)], u64::MAX);
         assert_eq!(out.iter().map(|d| d.port).collect::<Vec<_>>(), [0]);
         assert_eq!(s.counts()[2].dropped_frames, 1);
         let out = s.forward(vec![f(2, [0xff; 6], 10 * second)], u64::MAX);

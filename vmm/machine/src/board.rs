@@ -162,9 +162,10 @@ impl Board {
     }
 
     fn answer(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> Answer {
-        let mut memory = HypercallMemory(memory);
+        let mut memory = HypercallMemory { memory, read: 0 };
         let decoded = Call::new(call.operation, call.args)
             .and_then(|c| nodescope_hypercall::decode(&c, &mut memory));
+        self.events.have_read(memory.read);
         let request = match decoded {
             Ok(request) => request,
             Err(error) => {
@@ -219,7 +220,7 @@ impl Board {
             }
             _ => true,
         };
-        self.standstill |= self.events.push(NodeEvent {
+        self.events.push(NodeEvent {
             cycles: call.now,
             vcpu: call.vcpu,
             instructions: call.instructions,
@@ -231,11 +232,16 @@ impl Board {
 }
 
 /// Adapts the engine's view of guest memory to the hypercall decoder's.
-struct HypercallMemory<'a>(&'a mut dyn GuestVirtual);
+struct HypercallMemory<'a> {
+    memory: &'a mut dyn GuestVirtual,
+    /// Bytes asked for.
+    read: usize,
+}
 
 impl nodescope_hypercall::GuestVirtual for HypercallMemory<'_> {
     fn read(&mut self, address: u64, buffer: &mut [u8]) -> Result<(), nodescope_hypercall::Fault> {
-        self.0
+        self.read += buffer.len();
+        self.memory
             .read(address, buffer)
             .map_err(|MemoryFault { address }| nodescope_hypercall::Fault {
                 address,
@@ -243,7 +249,7 @@ impl nodescope_hypercall::GuestVirtual for HypercallMemory<'_> {
             })
     }
     fn write(&mut self, address: u64, data: &[u8]) -> Result<(), nodescope_hypercall::Fault> {
-        self.0
+        self.memory
             .write(address, data)
             .map_err(|MemoryFault { address }| nodescope_hypercall::Fault {
                 address,
@@ -350,6 +356,7 @@ impl Platform for Board {
 
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
         let a = self.answer(call, memory);
+        self.standstill |= self.events.are_too_many();
         HypercallAnswer {
             eax: a.eax,
             ebx: a.ebx,

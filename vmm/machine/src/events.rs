@@ -13,15 +13,24 @@ const MOST: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     list: Vec<NodeEvent>,
-    /// About what they take in memory.
+    /// About what they take in memory, and what was read of calls, those that made no sense among them: to read takes the host's time.
     bytes: usize,
 }
 
 impl Events {
-    /// Add one. True if that are more than can wait.
-    pub(crate) fn push(&mut self, event: NodeEvent) -> bool {
+    /// Add one.
+    pub(crate) fn push(&mut self, event: NodeEvent) {
         self.bytes += size_of::<NodeEvent>() + size(&event.request);
         self.list.push(event);
+    }
+
+    /// So many bytes were read for a call.
+    pub(crate) fn have_read(&mut self, bytes: usize) {
+        self.bytes += bytes;
+    }
+
+    /// There is more than can wait.
+    pub(crate) fn are_too_many(&self) -> bool {
         self.bytes >= MOST
     }
 
@@ -30,11 +39,12 @@ impl Events {
         std::mem::take(&mut self.list)
     }
 
+    /// Nothing need be taken.
     pub(crate) fn is_empty(&self) -> bool {
-        self.list.is_empty()
+        self.bytes < SOME && self.list.is_empty()
     }
 
-    /// There are so many that they should be taken soon.
+    /// There is so much that it should be taken soon.
     pub(crate) fn are_many(&self) -> bool {
         self.bytes >= SOME
     }

@@ -180,6 +180,31 @@ fn a_flood_of_records_waits_until_somebody_listens() {
 }
 
 #[test]
+fn a_flood_of_records_that_make_no_sense_waits_too() {
+    let mut records = records();
+    let last = records.len() - 160;
+    records[last + 6] = 0xff;
+    let args = [0, records.len() as u64, 0, 0, 0];
+    let mut node = node(
+        records,
+        Box::new(move |_| (Operation::MpiEvent as u32, args)),
+    );
+    for quantum in 1..=3 {
+        node.run_until(quantum * QUANTUM).unwrap();
+        assert!(node.has_output() && node.wants_attention());
+        assert!(node.take_events().is_empty());
+        assert!(!node.has_output());
+        // 16 MiB were read, a MiB at a time.
+        assert_eq!(node.instructions(), 17 * quantum);
+    }
+    let notes = node.notes();
+    assert!(
+        notes[0].contains("the first of 51 of this kind"),
+        "{notes:?}"
+    );
+}
+
+#[test]
 fn many_small_calls_are_taken_when_their_quantum_ends() {
     let args = [Function::Send as u64, 1 << 32, 0, 0, 0];
     let calls = move |_| (Operation::MpiEnter as u32, args);
