@@ -34,9 +34,9 @@ impl Speed {
     /// The time of a burst there, picoseconds.
     pub fn scale(self, time: u64, instructions: u64) -> u64 {
         match self {
-            Speed::Factor(1.0) => time,
+            Speed::Factor(1.0) => time.min(LONGEST),
             Speed::Factor(factor) => longest(time as f64 / factor),
-            Speed::Cpi { .. } if instructions == 0 => time,
+            Speed::Cpi { .. } if instructions == 0 => time.min(LONGEST),
             Speed::Cpi { cpi, frequency } => {
                 longest(instructions as f64 * cpi * 1e12 / frequency as f64)
             }
