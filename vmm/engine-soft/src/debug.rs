@@ -1,4 +1,4 @@
-//! Hardware breakpoints (SDM vol. 3B chapter 18, "Debug, Branch Profile, TSC…").
+//! Hardware breakpoints (SDM vol. 3B §17.2 and §17.3).
 //!
 //! Breakpoints on code are looked for before each instruction, which runs by itself as long as there are any. Those on data cost nothing
 //! elsewhere: their pages are kept out of the filter, so that every access to them goes the slow way and is seen there.

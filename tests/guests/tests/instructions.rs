@@ -1,0 +1,61 @@
+//! Odd instructions and breakpoints in a process under Linux: signals, and a program that goes on, as on Intel's processors.
+
+use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
+
+/// What `programs/instructions.c` prints on a processor without AVX-512.
+const EXPECTED: &str = "\
+mov rax, dr4: signal 11
+mov rax, dr8: signal 4
+mov rax, cr1: signal 4
+16 bytes: signal 11
+15 invalid bytes: signal 4
+swapgs: signal 11
+clac: signal 4
+vmlaunch: signal 4
+getsec: signal 4
+rsm: signal 4
+femms: signal 4
+sysretl: signal 11
+sysexit: signal 11
+int1: signal 5
+reserved nop: signal 5
+bndmk: signal 5
+xop: signal 4
+fma4: signal 4
+sse4a: signal 4
+3dnow: signal 4
+clzero: signal 4
+avx-512: signal 4
+sysenter: signal 11
+int 0x80: signal 5
+int 1: signal 11
+int 3: signal 5
+lss: signal 11
+lfs: signal 5
+call of a task: signal 11
+ud0: signal 4
+32-bit code: exit 5
+data: signal 5, value 700
+data: exit 7
+code: signal 5, there 1
+code: exit 9
+";
+
+#[test]
+fn no_instruction_of_a_process_ends_the_study() {
+    let Some(image) = image() else { return };
+    let flags = &["-O1", "-static"];
+    let Some(binary) = compile("gcc", "instructions.c", flags) else {
+        return;
+    };
+    let job = [
+        program(
+            "run",
+            "#!/bin/sh\n./instructions >said && nodescope-guest put said said\n",
+        ),
+        program("instructions", binary),
+    ];
+    let config = cluster(image, 1, small_node(96), &job);
+    let dir = tempfile::tempdir().unwrap();
+    assert_eq!(run_well(&config, dir.path()).file("said"), EXPECTED);
+}
