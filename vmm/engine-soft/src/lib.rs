@@ -10,6 +10,7 @@ mod cpi;
 mod cpu;
 mod debug;
 mod deliver;
+mod executable;
 mod features;
 mod fetch;
 mod filter;
