@@ -17,11 +17,11 @@ use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkConfig, Switch};
 use nodescope_hypercall::NodeIdentity;
 use nodescope_machine::acpi::{PlatformDescription, Trigger, VirtioSlot};
+use nodescope_machine::cpuid::{CpuidOptions, tables};
 use nodescope_machine::node::{Node, NodeError, NodeParts, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
 use nodescope_x86::VcpuState;
-use nodescope_x86::cpuid::CpuidTable;
 use nodescope_x86::state::{DescriptorTable, Segment, seg};
 
 const HZ: u64 = 1_000_000_000;
@@ -403,12 +403,14 @@ fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     boot.general.gpr[4] = STACK;
     boot.general.rflags = 2;
 
+    // What no CPUID announces, MSRs among it, would not be there.
+    let cpuid = tables(&NodeTopology::default(), &CpuidOptions::default()).unwrap();
     let shared = SharedCode::new(ram.clone());
     let vcpu = |id| -> Box<dyn nodescope_engine::Vcpu> {
         Box::new(SoftVcpu::new(SoftConfig {
             id,
             code: shared.clone(),
-            cpuid: CpuidTable::default(),
+            cpuid: cpuid[0].clone(),
             cpi: 1 << 16,
             seed: 1,
             translate: Translate::default(),
