@@ -15,7 +15,8 @@ use super::{BootError, HIGH_MEMORY, read_file};
 #[derive(Clone, Debug)]
 pub struct KernelImage {
     path: PathBuf,
-    bytes: Arc<[u8]>,
+    /// Shared as it was read: a kernel has some 50 MB, and a slice would be a copy.
+    bytes: Arc<Vec<u8>>,
     format: Format,
 }
 
@@ -48,11 +49,11 @@ pub(super) struct LoadedKernel {
 impl KernelImage {
     /// Read and check an image.
     pub fn open(path: &Path) -> Result<Self, BootError> {
-        Self::parse(path, read_file("kernel", path)?.into())
+        Self::parse(path, read_file("kernel", path)?)
     }
 
     /// Check an image that was read from `path`.
-    pub fn parse(path: &Path, bytes: Arc<[u8]>) -> Result<Self, BootError> {
+    pub fn parse(path: &Path, bytes: Vec<u8>) -> Result<Self, BootError> {
         let format = if bytes.starts_with(b"\x7fELF") {
             parse_elf(path, &bytes)?
         } else if bytes.get(0x202..0x206) == Some(b"HdrS") {
@@ -65,7 +66,7 @@ impl KernelImage {
         };
         Ok(Self {
             path: path.into(),
-            bytes,
+            bytes: Arc::new(bytes),
             format,
         })
     }

@@ -148,20 +148,20 @@ fn read_file(what: &'static str, path: &Path) -> Result<Vec<u8>, BootError> {
 #[derive(Clone, Debug)]
 pub struct Initramfs {
     path: PathBuf,
-    bytes: Arc<[u8]>,
+    bytes: Arc<Vec<u8>>,
 }
 
 impl Initramfs {
     /// Read the file; its format is the kernel's business.
     pub fn open(path: &Path) -> Result<Self, BootError> {
-        Ok(Self::new(path, read_file("initramfs", path)?.into()))
+        Ok(Self::new(path, read_file("initramfs", path)?))
     }
 
     /// An initramfs that was read from `path`.
-    pub fn new(path: &Path, bytes: Arc<[u8]>) -> Self {
+    pub fn new(path: &Path, bytes: Vec<u8>) -> Self {
         Self {
             path: path.into(),
-            bytes,
+            bytes: Arc::new(bytes),
         }
     }
 }

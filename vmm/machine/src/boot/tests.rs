@@ -38,7 +38,7 @@ fn good() -> Vec<u8> {
 }
 
 fn parse(bytes: Vec<u8>) -> Result<KernelImage, BootError> {
-    KernelImage::parse(Path::new("vmlinux"), bytes.into())
+    KernelImage::parse(Path::new("vmlinux"), bytes)
 }
 
 fn tables(ram: &Ram) -> AcpiTables {
@@ -51,7 +51,7 @@ fn tables(ram: &Ram) -> AcpiTables {
 }
 
 fn boot(ram: &Ram, kernel: &KernelImage, initramfs: Option<usize>) -> Result<Boot, BootError> {
-    let initramfs = initramfs.map(|n| Initramfs::new(Path::new("initrd"), vec![7; n].into()));
+    let initramfs = initramfs.map(|n| Initramfs::new(Path::new("initrd"), vec![7; n]));
     load(
         ram,
         &BootConfig {
