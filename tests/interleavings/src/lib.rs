@@ -2,7 +2,7 @@
 //! the memory model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics
 //! instead of the standard library's (<https://docs.rs/loom>).
 //!
-//! Not checked is how a thread waits ([`gate`]): there a thread that may miss a call looks again after a millisecond, which no model
+//! Not checked is how a thread waits (`gate.rs`): there a thread that may miss a call looks again after a millisecond, which no model
 //! has. Here a thread that waits lets the others go on, and looks again.
 #![cfg(test)]
 
