@@ -34,7 +34,7 @@ pub struct ClusterConfig {
     pub initramfs: PathBuf,
     /// Root image, read-only and shared.
     pub root: PathBuf,
-    /// What the blocks of the root image must hold, checked as they are first read; none: whatever they hold.
+    /// The hashes of the root image's blocks, checked when a block is first read; none: blocks are not checked.
     pub root_blocks: Option<BlockHashes>,
     /// The job disk's contents (`nodescope_image::job_disk`).
     pub job_disk: Vec<u8>,

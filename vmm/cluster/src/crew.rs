@@ -1,27 +1,27 @@
-//! What each host thread does from the beginning of a stretch of quanta to its end. `tests/interleavings` checks that this, with
-//! [`Meetings`], holds whatever the order in which threads come to what they do.
+//! The work of each host thread from the beginning of a stretch of quanta to its end. `tests/interleavings` checks this code and
+//! [`Meetings`] for every order in which threads can act.
 
 use crate::meetings::{After, Meetings, Quantum};
 
 /// Nodes, and what is done with them.
 pub trait Work {
-    /// What threads tell each other.
+    /// The state by which threads tell each other their progress.
     fn meetings(&self) -> &Meetings;
 
     /// Number of nodes.
     fn nodes(&self) -> usize;
 
-    /// Run a node through a quantum, which nobody else does, and through those that follow if it `goes_on` and
-    /// [`Meetings::go_on`] has them. The last quantum that it was run through, and whether nothing need be known about the node to go on;
-    /// `None` where [`Meetings::go_on`] has told the others that the node is through with that quantum.
+    /// Run a node through a quantum, which nobody else does, and through those that follow if it `goes_on` and [`Meetings::go_on`]
+    /// has them. Returns the last quantum that the node was run through, and whether the others may go on without looking at the
+    /// node; `None` where [`Meetings::go_on`] has told the others that the node is through with that quantum.
     fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>);
 
     /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
     fn decide(&self, quantum: Quantum);
 }
 
-/// Run all nodes through a stretch whose first quantum is this, together with the other threads. The last quantum; None if threads are
-/// sent home.
+/// Run all nodes through a stretch whose first quantum is this, together with the other threads. Returns the last quantum; None if
+/// threads are sent home.
 pub fn lead(work: &impl Work, first: Quantum, threads: usize) -> Option<Quantum> {
     work.meetings().begin(first);
     let last = follow(work, first, 0, threads)?;

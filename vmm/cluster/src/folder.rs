@@ -1,7 +1,7 @@
 //! The results folder: locked while a run writes to it, with a list of everything that the run has made there.
 //!
-//! The list tells the next run what it may replace. A file is listed before it is made, so that the list also covers a run that
-//! was killed. What is not listed belongs to the user: it is neither removed nor overwritten. Symbolic links within the folder are
+//! The list tells the next run what it may replace. A file is listed before it is made, so that the list also covers a run that was
+//! killed. All other files belong to the user: a run neither removes nor overwrites them. Symbolic links within the folder are
 //! never followed, since no run makes any.
 
 use std::collections::BTreeSet;
@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 
-/// Name of the list among the results: a path a line, relative to the folder, folders with a slash at the end. The run that writes
-/// to the folder holds a lock (`flock`) on it.
+/// Name of the list among the results. Each line is a path relative to the folder; folders end with a slash. The run that writes to
+/// the folder holds a lock (`flock`) on it.
 pub const LIST: &str = "written.txt";
 
 /// Why a results folder cannot be used, or a file in it not be written.
@@ -26,7 +26,7 @@ pub enum FolderError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What was to be done with it.
+        /// The action that failed.
         action: &'static str,
         /// The host's answer.
         source: io::Error,
@@ -40,7 +40,7 @@ pub enum FolderError {
     /// There is something, but no results.
     #[error("{} holds other files than results; give another folder with --results", .0.display())]
     Foreign(PathBuf),
-    /// There are results, but nothing says which files a run has written.
+    /// There are results, but no list of the files that a run has written.
     #[error(
         "{} holds results without the list of what their run has written ({LIST}), so they cannot be told from files of yours; remove them yourself, or give another folder with --results", .0.display()
     )]
@@ -63,9 +63,9 @@ pub struct ResultsFolder {
 #[derive(Debug)]
 struct List {
     file: File,
-    /// What the run before has made, until it is removed.
+    /// Files and folders that the run before has made, until they are removed.
     earlier: Vec<String>,
-    /// What this run has made.
+    /// Files and folders that this run has made.
     own: BTreeSet<String>,
     /// The list did not exist before.
     fresh: bool,
@@ -173,7 +173,7 @@ impl ResultsFolder {
         }
         let path = self.path.join(name);
         if list.own.contains(name) {
-            // What the user has put in its place meanwhile stays.
+            // A file that the user has put there in the meantime stays.
             return match fs::symlink_metadata(&path) {
                 Ok(found) if !found.is_file() => Err(FolderError::InTheWay(path)),
                 _ => Ok(path),
@@ -195,7 +195,7 @@ impl ResultsFolder {
         self.file(name, true)
     }
 
-    /// The same where what this run has written to the file stays.
+    /// A file for this run to write to, as by [`ResultsFolder::create_file`]; what this run has already written to the file stays.
     ///
     /// # Errors
     ///
@@ -227,7 +227,7 @@ impl ResultsFolder {
         file.write_all(bytes)
             .and_then(|()| fs::rename(&partial, &path))
             .map_err(|source| {
-                // On a full disk what is left of it would only be in the way.
+                // On a full disk the incomplete file would only be in the way.
                 let _ = fs::remove_file(&partial);
                 io_error(&path, "write")(source)
             })?;
@@ -235,7 +235,7 @@ impl ResultsFolder {
     }
 
     fn list(&self) -> std::sync::MutexGuard<'_, List> {
-        // What a panic has left is a list of files that exist or do not.
+        // After a panic the list is still good: it may name files that do not exist.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -272,8 +272,8 @@ impl ResultsFolder {
         fs::remove_file(&path).map_err(io_error(&path, "remove"))
     }
 
-    /// What keeps a new file from being made: something in its place, unless that `is_earlier` and will be removed, or anything
-    /// but a folder on the way to it.
+    /// The obstacle to a new file: something in its place, unless that `is_earlier` and will be removed, or something on the way to
+    /// it that is no folder.
     fn in_the_way(&self, name: &str, is_earlier: bool) -> Option<PathBuf> {
         let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
         for folder in folders {
@@ -286,7 +286,7 @@ impl ResultsFolder {
         (!is_earlier && fs::symlink_metadata(&path).is_ok()).then_some(path)
     }
 
-    /// Whether a folder on the way to a listed path has become a link.
+    /// Returns whether a folder on the way to a listed path has become a link.
     fn leads_through_link(&self, name: &str) -> bool {
         let name = name.trim_end_matches('/');
         let folders = name.match_indices('/').map(|(end, _)| &name[..end]);
@@ -324,7 +324,7 @@ fn is_file(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok_and(|found| found.is_file())
 }
 
-/// Whether a name leads to something in the folder, by plain names alone.
+/// Returns whether a name leads to something in the folder, by plain names alone.
 fn is_within(name: &str) -> bool {
     let plain = |part: Component<'_>| matches!(part, Component::Normal(_));
     let path = Path::new(name);
@@ -399,7 +399,7 @@ impl List {
             .read_to_end(&mut bytes)
             .map_err(io_error(&path, "read"))?;
         let text = String::from_utf8_lossy(&bytes);
-        // The last line may be cut where the host went down: its file was not made yet. A line that leads elsewhere is no run's.
+        // The last line may be cut where the host went down: its file was not made yet. No run writes a line that leads elsewhere.
         self.earlier = text
             .split_inclusive('\n')
             .filter_map(|line| line.strip_suffix('\n'))

@@ -1,12 +1,12 @@
 //! Where host threads meet between quanta: who runs what, who is through with it, and what follows.
 //!
-//! What follows a quantum after which nobody has anything to say, every thread works out by itself, so that nobody waits for
-//! more than the others' word that they are through with it. A thread that has a single node does so without leaving the code
-//! that runs its vCPU ([`Meetings::go_on`]).
+//! After a quantum in which no node has anything to say, every thread works out the next quantum by itself. A thread then waits
+//! only until the others are through with the quantum. A thread that has a single node does so without leaving the code that runs
+//! its vCPU ([`Meetings::go_on`]).
 //!
-//! What different threads write lies in different lines of the host's cache ([`CachePadded`]). Where nodes are quick, a quantum
-//! takes a few microseconds, and what its threads tell each other moves between cores at some 100 ns a line: one for each node
-//! that others wait for.
+//! Data that different threads write lies in different lines of the host's cache ([`CachePadded`]). Where nodes are quick, a
+//! quantum takes a few microseconds, and what its threads tell each other moves between cores at some 100 ns a line: one for each
+//! node that others wait for.
 
 use std::sync::PoisonError;
 
@@ -138,7 +138,8 @@ impl Meetings {
         self.decided.fetch_max(number, Ordering::AcqRel) < number
     }
 
-    /// Whether it is this thread's to run a node through a quantum; one that `goes_on` does so by itself until it is let go of.
+    /// Returns whether this thread is the one to run a node through a quantum; a node that `goes_on` runs on by itself until it is
+    /// released.
     pub fn claim(&self, node: usize, number: u64, goes_on: bool) -> bool {
         let claim = &self.places[node].claim;
         let claimed = if goes_on { HELD } else { number };

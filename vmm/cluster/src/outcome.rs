@@ -157,7 +157,7 @@ pub enum RunError {
     Records(#[from] RecordError),
 }
 
-/// What to do about it.
+/// Advice to the user about the error.
 fn mend(fault: &ImageFault) -> &'static str {
     match fault {
         ImageFault::Damaged { .. } => {

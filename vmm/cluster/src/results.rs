@@ -21,7 +21,7 @@ pub fn console_log(node: u32) -> String {
 /// Files of guests that are open at a time: guests may have begun any number.
 const MOST_OPEN: usize = 16;
 
-/// What became of a piece of a file.
+/// The result of storing a piece of a file.
 #[derive(Debug)]
 pub enum Stored {
     /// It is in its file.
@@ -36,7 +36,7 @@ pub struct Results<'a> {
     consoles: Vec<(PathBuf, File)>,
     /// Files of guests of which the last piece has not come.
     begun: HashSet<String>,
-    /// Those of them that are open, the one used last at the end.
+    /// The open files among them, the most recently used one last.
     open: Vec<(String, (PathBuf, File))>,
 }
 
@@ -102,7 +102,8 @@ impl<'a> Results<'a> {
     }
 }
 
-/// Whether an error comes of the name and the offset that the guest chose, or of a file of the user's, and not of the host's disk.
+/// Returns whether an error comes from the guest's choice of name and offset, or from a file of the user's, and not from the host's
+/// disk.
 fn is_guests(error: &FolderError) -> bool {
     use io::ErrorKind::{
         AlreadyExists, InvalidFilename, InvalidInput, IsADirectory, NotADirectory,

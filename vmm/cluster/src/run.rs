@@ -35,7 +35,7 @@ pub const CAPTURE_FILE: &str = "fabric.pcap";
 /// File name of the job disk's contents among the results.
 pub const JOB_DISK: &str = "job.disk";
 
-/// The files that a run is known to make, by their names in the results folder. What guests send is not among them.
+/// The files that a run is known to make, by their names in the results folder. Files that guests send are not among them.
 pub fn file_names(config: &ClusterConfig) -> Vec<String> {
     let fixed = [JOB_DISK, TRACE_FILE, WindowsFile::NAME].map(String::from);
     (0..config.nodes)
@@ -145,10 +145,10 @@ const CONSOLE_STRETCH_PS: u64 = 10_000_000_000;
 /// With more vCPUs than these a stretch is shorter, since it takes the host longer.
 const VCPUS: u64 = 64;
 
-/// Events wait to be written for so many instructions of all nodes, which take the host about a second at most: a run that is killed
-/// loses no more. Instructions stand for time here since the bytes of a trace must not depend on the host.
+/// Events wait to be written for this many instructions of all nodes. The host takes about a second at most for them: a run that is
+/// killed loses no more. Instructions stand for time here, because the bytes of a trace must not depend on the host.
 const UNSAVED: u64 = 100_000_000;
-/// The same while a window is open, in which the host needs longer for an instruction.
+/// The limit while a window is open, when the host needs longer for an instruction.
 const UNSAVED_IN_WINDOW: u64 = 10_000_000;
 
 impl Run<'_> {
@@ -259,7 +259,8 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Whether the guests could read what they asked for. What follows in a guest from that they could not is not the guest's doing.
+    /// Checks that the guests could read all blocks that they asked for. An error in a guest after a failed read is not the guest's
+    /// fault.
     fn check_images(&self) -> Result<(), RunError> {
         let fault = self.images.iter().find_map(|image| image.fault());
         fault.map_or(Ok(()), |fault| {

@@ -1,4 +1,4 @@
-//! The phases of a run as spans, of which whoever listens to `tracing` hears how long each took the host.
+//! The phases of a run as spans of `tracing`, whose subscribers learn how long each phase took the host.
 
 use tracing::info_span;
 use tracing::span::EnteredSpan;

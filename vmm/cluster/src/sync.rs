@@ -1,4 +1,4 @@
-//! What threads share, and how they wait: the standard library's here, a model checker's in `tests/interleavings`.
+//! Atomics, cells and waiting of threads: the standard library's here, a model checker's in `tests/interleavings`.
 
 pub use std::hint::spin_loop;
 pub use std::sync::Mutex;

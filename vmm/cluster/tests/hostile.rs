@@ -1,5 +1,5 @@
-//! Kernels that mean ill: code in ring 0 that does to devices, registers and hypercalls whatever it likes, at random, and one that sends
-//! as fast as it can. The host neither panics nor runs out of memory, each quantum ends, and the same happens on any number of threads.
+//! Hostile kernels: code in ring 0 that uses devices, registers and hypercalls at random, and a kernel that sends as fast as it
+//! can. The host neither panics nor runs out of memory, each quantum ends, and the outcome is the same on any number of threads.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -290,7 +290,7 @@ fn assemble(at: u64, body: impl FnOnce(&mut CodeAssembler) -> Result<(), IcedErr
     assemble().unwrap()
 }
 
-/// What faults and interrupts lead to: end the interrupt, or no other would come, and go on with the next thing.
+/// The handler of faults and interrupts: it ends the interrupt, or no other would come, and goes on with the next action.
 fn handler() -> Vec<u8> {
     assemble(HANDLER, |a| {
         write32(a, 0xfee0_00b0, 0)?;
@@ -403,7 +403,7 @@ fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     boot.general.gpr[4] = STACK;
     boot.general.rflags = 2;
 
-    // What no CPUID announces, MSRs among it, would not be there.
+    // With an empty CPUID table the processor would lack features such as MSRs.
     let cpuid = tables(&NodeTopology::default(), &CpuidOptions::default()).unwrap();
     let shared = SharedCode::new(ram.clone());
     let vcpu = |id| -> Box<dyn nodescope_engine::Vcpu> {
@@ -491,7 +491,7 @@ fn cluster(codes: &[Vec<u8>], bandwidth: u64) -> Executor {
     Executor::new(nodes.collect(), network)
 }
 
-/// What is left of nodes after so many cycles, or when the first of them has come to an end.
+/// The state of the nodes after so many cycles, or when the first of them has come to an end.
 fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64, u64, u64)> {
     let mut ending = String::new();
     let mut said = DefaultHasher::new();

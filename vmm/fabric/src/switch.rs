@@ -167,7 +167,7 @@ impl Switch {
             .min()
     }
 
-    /// Whether the switch can hold another frame for a port at a time.
+    /// Returns whether the switch can hold another frame for a port at a time.
     fn has_room(&self, port: usize, at_ps: u64) -> bool {
         let queued = self.ports[port].queued(at_ps);
         // Nearly always there is so little that the others need not be asked.

@@ -18,7 +18,7 @@ pub const BLOCK_BYTES: u64 = 64 << 10;
 /// BLAKE3 of a block.
 pub(crate) type BlockHash = [u8; 32];
 
-/// What the blocks of a file must hold.
+/// The hashes of a file's blocks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct BlockHashes(Arc<[BlockHash]>);
 
@@ -40,7 +40,7 @@ impl BlockHashes {
         &self.0
     }
 
-    /// Whether this is what a block, by its number, must hold.
+    /// Returns whether a block, by its number, must hold these contents.
     pub fn holds(&self, block: u64, contents: &[u8]) -> bool {
         let hash = usize::try_from(block).ok().and_then(|n| self.0.get(n));
         hash.is_some_and(|hash| blake3::hash(contents) == *hash)

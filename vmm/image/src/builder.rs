@@ -31,7 +31,7 @@ pub fn build(
     build_with(spec, cache_dir, &BuildOptions::default(), progress)
 }
 
-/// The same, with options.
+/// The image of `spec`, as [`build`] gives it, with options.
 ///
 /// Runs mmdebstrap, a C compiler (through the tools' `build`) and mke2fs on the host, and takes packages from Debian's mirrors. A
 /// build that fails or is interrupted leaves nothing that a later one would take for an image; its log stays in `cache_dir`. If
@@ -71,7 +71,7 @@ pub fn build_with(
         ));
         waited = true;
     })?;
-    // What the other process has built is as good as what this one would build.
+    // The image of the other process is as good as one that this process would build.
     if waited && let Some(image) = cached(&dir, &key, progress)? {
         return Ok(image);
     }

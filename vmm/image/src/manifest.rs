@@ -38,7 +38,7 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// What the checksum must be.
+    /// The checksum that the manifest must have.
     pub(crate) fn expected_checksum(&self) -> serde_json::Result<String> {
         let without = Manifest {
             checksum: String::new(),
@@ -78,7 +78,7 @@ pub struct Image {
     pub initramfs: PathBuf,
     /// The root disk: a read-only ext4 image, the first virtio-blk device of every node.
     pub root: PathBuf,
-    /// What the blocks of the root disk must hold.
+    /// The hashes of the root disk's blocks.
     pub root_blocks: BlockHashes,
     /// What it holds.
     pub manifest: Manifest,

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::ImageError;
 
-/// What a caller of [`crate::build_with`] may ask for.
+/// Options of [`crate::build_with`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BuildOptions<'a> {
     /// Build the image although it is in the cache.
@@ -14,7 +14,7 @@ pub struct BuildOptions<'a> {
 }
 
 impl BuildOptions<'_> {
-    /// Whether the build is to end.
+    /// Fails if the build is to end.
     pub(crate) fn check(&self) -> Result<(), ImageError> {
         match self.stop {
             Some(stop) if stop.load(Ordering::Relaxed) => Err(ImageError::Interrupted),

@@ -33,7 +33,7 @@ pub(crate) fn find_tool(tool: &'static str, package: &'static str) -> Result<Pat
 }
 
 /// Runs `command` for `what`; both its outputs go to the file `log`, and each line to `line` as it comes. The command does not
-/// outlive this process, however that ends, and what it mounts nobody else sees.
+/// outlive this process, however that ends, and no other process sees the command's mounts.
 ///
 /// # Errors
 ///
@@ -62,8 +62,8 @@ pub(crate) fn run(
         .try_clone()
         .map_err(ImageError::io("make a pipe for", log))?;
     let mut command = contained(command);
-    // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk), and this
-    // process, and the shell or script that runs it, must outlive that to tell the user.
+    // A group of its own: mmdebstrap hangs up its whole group when it cannot write the archive (a full disk). This process, and the
+    // shell or script that runs it, must survive to tell the user.
     let child = command
         .process_group(0)
         .stdin(Stdio::null())
@@ -280,7 +280,7 @@ mod tests {
         assert!(error.ends_with("\nno such mirror"), "{error}");
     }
 
-    /// Whether a process runs whose command line has this word.
+    /// Returns whether a process runs whose command line has this word.
     fn runs(word: &str) -> bool {
         let processes = fs::read_dir("/proc").unwrap().flatten();
         processes

@@ -92,7 +92,7 @@ pub struct Board {
     pub(crate) identity: NodeIdentity,
     /// Hypercalls that could not be decoded, and what was refused, for the user.
     pub(crate) notes: Notes,
-    /// What the guest has put among the results.
+    /// The files that the guest has put among the results.
     pub(crate) files: FileBook,
     /// Where the node is to run to, in cycles.
     pub(crate) target: u64,
@@ -137,7 +137,7 @@ impl Board {
         self.chipset.serial.has_output() || self.heeded || self.events.are_many()
     }
 
-    /// Whether the vCPU that runs is to stand still until the quantum ends; asked once.
+    /// Returns, once, whether the vCPU that runs is to stand still until the quantum ends.
     pub(crate) fn take_standstill(&mut self) -> bool {
         std::mem::take(&mut self.standstill)
     }

@@ -1,4 +1,4 @@
-//! What a node's guest has said and nobody has taken yet.
+//! Events of a node's guest that nobody has taken yet.
 
 use nodescope_hypercall::Request;
 
@@ -6,14 +6,15 @@ use crate::board::NodeEvent;
 
 /// With so many bytes waiting, the node wants to be looked at when its quantum ends.
 const SOME: usize = 1 << 20;
-/// With so many, whoever says more stands still until then. Programs say a few hundred bytes a microsecond.
+/// With so many, a vCPU that says more stands still until then. Programs say a few hundred bytes a microsecond.
 const MOST: usize = 16 << 20;
 
 /// Events in the order in which they were made.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
     list: Vec<NodeEvent>,
-    /// About what they take in memory, and what was read of calls, those that made no sense among them: to read takes the host's time.
+    /// About the memory that the events take, plus the bytes read for calls, even for calls that made no sense: to read takes the
+    /// host's time.
     bytes: usize,
 }
 

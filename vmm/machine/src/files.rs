@@ -1,7 +1,7 @@
-//! What a node has put among the results, and how much more it may.
+//! The files that a node has put among the results, and how much more the node may put there.
 //!
-//! Each node keeps its own book, so that the answer to a guest depends on nothing that another host thread does at the same time. What is
-//! left of the whole study is told to it between stretches of quanta.
+//! Each node keeps its own book, so that the answer to a guest depends on nothing that another host thread does at the same time.
+//! Between stretches of quanta each book is told what the whole study has left.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ pub enum FileRefusal {
     Study {
         /// The file's name.
         name: String,
-        /// What is left.
+        /// Bytes left.
         left: u64,
     },
     /// Too many files.
@@ -109,7 +109,7 @@ impl FileRefusal {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     length: u64,
-    /// More is to come. What comes after the last piece begins the file anew.
+    /// More is to come. A piece that comes after the last one begins the file anew.
     open: bool,
 }
 
@@ -117,7 +117,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct FileBook {
     limits: FileLimits,
-    /// What the study has left beside `used`.
+    /// Bytes that the study has left beside `used`.
     study_left: u64,
     files: BTreeMap<String, Entry>,
     used: u64,
@@ -133,12 +133,12 @@ impl FileBook {
         }
     }
 
-    /// What the node's files count.
+    /// The bytes that the node's files count.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// What may be added before the study's limit is reached.
+    /// Sets the bytes that may be added before the study's limit is reached.
     pub(crate) fn set_study_left(&mut self, left: u64) {
         self.study_left = left;
     }
@@ -188,7 +188,7 @@ impl FileBook {
         Ok(())
     }
 
-    /// Whether a new name makes folders of files, or a file of a folder.
+    /// Refuses a new name that makes a folder of a file, or a file of a folder.
     fn check_folders(&self, name: &str) -> Result<(), FileRefusal> {
         let conflict = |file: &str| {
             Err(FileRefusal::Folder {

@@ -327,7 +327,7 @@ impl Node {
         self.board.files = FileBook::new(limits);
     }
 
-    /// What the guest's files count so far, in bytes.
+    /// The bytes that the guest's files count so far.
     pub fn file_bytes(&self) -> u64 {
         self.board.files.used()
     }

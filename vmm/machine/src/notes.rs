@@ -1,4 +1,4 @@
-//! What a user should know of a node's hypercalls: each kind once, with how often.
+//! Notes for the user about a node's refused hypercalls: one for each kind, with a count.
 
 use std::mem::{Discriminant, discriminant};
 
@@ -9,7 +9,7 @@ use crate::files::FileRefusal;
 /// Most kinds that are told.
 const MOST: usize = 16;
 
-/// What notes of one kind have in common.
+/// The kinds of notes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A call of this operation that made no sense.

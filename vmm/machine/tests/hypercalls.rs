@@ -21,7 +21,7 @@ use nodescope_x86::VcpuState;
 const QUANTUM: u64 = 290_000;
 const LOOP: u64 = 10;
 
-/// What a call asks for: operation and arguments, by its number.
+/// The operation and arguments of each call, by the call's number.
 type Calls = Box<dyn FnMut(u64) -> (u32, [u64; 5]) + Send>;
 
 /// A guest that does nothing but call.

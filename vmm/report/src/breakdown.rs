@@ -16,7 +16,7 @@ use crate::input::{CoreCpi, ReportError};
 /// Fractions of a cycle that times are counted in.
 pub const CYCLE: i128 = 65_536;
 
-/// What the trace says of a function's calls of one rank in a window.
+/// A rank's calls of one function in a window, as the trace has them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Inside {
     /// Calls that ended.
@@ -201,8 +201,8 @@ struct InMpi {
 }
 
 impl InMpi {
-    /// Takes what the rank polled out of executing and stalled: as much as it waited by the trace and was not in HLT. How much of that was
-    /// stalls is not counted apart; it is taken to be as much as of all that the function executed.
+    /// Takes what the rank polled out of executing and stalled: as much as it waited by the trace and was not in HLT. Stalls while
+    /// polling are not counted apart; their share is taken to be the share of stalls in the whole function.
     fn wait(&mut self, waited: u128) {
         let busy = self.executing + self.stalled as i128 * CYCLE;
         // Whole cycles, so that a fraction of one remains as executing.
@@ -604,7 +604,7 @@ pub(crate) fn analyse(
                 for ((_, _, function), traced) in calls
                     .range((node.node, *rank, Function::Init)..=(node.node, *rank, last_function()))
                 {
-                    // What the trace has of a process that the window did not see counts nothing.
+                    // Calls of a process that the window did not see count nothing.
                     let inside = sum.mpi.entry(*function).or_default();
                     inside.calls = traced.ended;
                     inside.wait(cycles_of(traced.waited_ps, rate.frequency));

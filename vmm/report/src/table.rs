@@ -105,7 +105,7 @@ fn cut(text: &str, width: usize) -> String {
     out
 }
 
-/// Breaks a sentence into lines; a word longer than a line is broken, too. What could command a terminal is escaped.
+/// Breaks a sentence into lines; a word longer than a line is broken, too. Characters that could control a terminal are escaped.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();

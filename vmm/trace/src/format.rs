@@ -6,8 +6,8 @@ pub const MAGIC: [u8; 8] = *b"NSTRACE\n";
 pub const VERSION: u32 = 3;
 /// The greatest length of a header, in bytes.
 pub const HEADER_LIMIT: u32 = 16 << 20;
-/// The greatest length of a chunk, compressed or not, in bytes: a reader allocates no more on a file's word. A few bytes of a compressed
-/// chunk may stand for all of them, and a byte of an event for eight in memory.
+/// The greatest length of a chunk, compressed or not, in bytes: a reader allocates no more, whatever a file states. A few
+/// compressed bytes may stand for a whole chunk, and a byte of an event may take eight in memory.
 pub const CHUNK_LIMIT: u32 = 16 << 20;
 /// Bytes before a file's header: magic, version, length, checksum.
 pub const PROLOGUE: usize = 20;

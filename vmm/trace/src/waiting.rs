@@ -1,7 +1,8 @@
 //! How long calls waited for other ranks: for a message that had not been sent, a receive that had not begun, a rank that had not come
 //! to a collective operation.
 //!
-//! A call waits from its entry until the last of what it depends on has begun on another rank, and no longer than it lasts:
+//! A call waits from its entry until the last event that the call depends on has begun on another rank, at most until the call
+//! ends:
 //!
 //! - a receive, a probe, and a call that completes a receive: until the call that sends the message begins (late sender);
 //! - a send, and a call that completes a send: until the call that posts the receive begins, if it begins before the send's call ends
@@ -12,8 +13,8 @@
 //! - of several operations, `MPI_Waitall` waits for the last, `MPI_Waitany` and `MPI_Waitsome` for the first;
 //! - polls that found nothing waited for all their time.
 //!
-//! A message's way through the network is no waiting in this sense. What a trace does not tell counts as no waiting: locks and epochs of
-//! windows but for fences, collectives between groups, transfers of files, calls that never ended.
+//! A message's way through the network is no waiting in this sense. A trace tells nothing of these waits, and they count as none:
+//! locks and epochs of windows except fences, collectives between groups, transfers of files, calls that never ended.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
@@ -23,20 +24,20 @@ use nodescope_hypercall::{Class, Function, MpiRecord, Peer, ProcessKind, Tag};
 use crate::event::{Body, Event, MpiCall};
 use crate::standing::operation::{Kind, Needs, messages, needs, together};
 
-/// A part of a call that its rank waited.
+/// A part of a call in which the caller waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Wait {
     /// The caller's node.
     pub node: u32,
     /// The caller.
     pub rank: u32,
-    /// What it called.
+    /// The function called.
     pub function: Function,
     /// When the waiting began, picoseconds.
     pub from: u64,
     /// When it ended.
     pub until: u64,
-    /// Picoseconds of waiting in between: fewer than there are where a program worked between polls.
+    /// Picoseconds of waiting in between: fewer than the whole time where a program worked between polls.
     pub time: u64,
 }
 
@@ -66,8 +67,8 @@ struct Channel {
     tag: u32,
 }
 
-/// A place where collective operations come in one order on all ranks: a communicator, window or file, or one operation prepared there,
-/// whose starts come in an order of their own. 0 is none prepared.
+/// A place where collective operations come in one order on all ranks: a communicator, window or file, or one operation prepared
+/// there. Starts of a prepared operation come in an order of their own. Number 0: no prepared operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Place {
     job: usize,
@@ -75,7 +76,7 @@ struct Place {
     prepared: u64,
 }
 
-/// The so-manieth collective operation in a place.
+/// A collective operation by its number in a place.
 type Turn = (Place, u64);
 
 /// A call that depends on operations of which not all are known.
@@ -84,9 +85,9 @@ struct Open {
     wait: Wait,
     /// Operations still unknown.
     unknown: usize,
-    /// It needs the first of its operations alone.
+    /// The call needs only the first of its operations.
     any: bool,
-    /// When what it depends on began: the latest, or of any the earliest.
+    /// When its operations began: the latest time, or the earliest if `any`.
     begun: Option<u64>,
 }
 
@@ -101,7 +102,7 @@ struct Side {
     given_away: bool,
 }
 
-/// What a request is of.
+/// The operations that a request stands for.
 #[derive(Clone, Debug)]
 enum Request {
     /// Sides of messages.
@@ -112,11 +113,11 @@ enum Request {
     Collective(Turn, Needs),
 }
 
-/// What a persistent request is of.
+/// The operation that a persistent request stands for.
 #[derive(Clone, Debug)]
 struct Prepared {
     record: MpiRecord,
-    /// The so-manieth collective operation that its rank has prepared there, from 1.
+    /// Number of the collective operation among those that its rank has prepared there, from 1.
     number: u64,
 }
 
@@ -132,8 +133,8 @@ struct Gathering {
     left: usize,
 }
 
-/// The two ends of a channel: what was sent and not received, or received and not known to be sent, each with its beginning; and probes
-/// for what comes, with the number of messages that come before.
+/// The two ends of a channel. They hold messages sent and not yet received, messages received and not yet known to be sent, each
+/// with its beginning, and probes for later messages, with the number of messages before.
 #[derive(Clone, Debug, Default)]
 struct Ends {
     sent: VecDeque<(usize, u64)>,
@@ -180,8 +181,8 @@ impl<T> Slots<T> {
     }
 }
 
-/// Follows a trace. Events must come in the order of the file. What a call waited is known when those that it depends on have ended, so
-/// that it may come later than the call.
+/// Follows a trace. Events must come in the order of the file. A call's waiting is known once the calls that it depends on have
+/// ended, so that the wait may be handed over later than the call.
 #[derive(Debug, Default)]
 pub struct WaitBuilder {
     /// Ranks known of each job.
@@ -220,12 +221,12 @@ impl WaitBuilder {
         }
     }
 
-    /// What is known by now and has not been taken.
+    /// Takes the waits that are known by now and were not taken before.
     pub fn take(&mut self) -> Vec<Wait> {
         std::mem::take(&mut self.done)
     }
 
-    /// The rest, at the end of the trace. What a call depends on and the trace does not have is not waited for.
+    /// Takes the rest, at the end of the trace. Operations that the trace lacks count as not waited for.
     pub fn finish(mut self) -> Vec<Wait> {
         let mut gatherings: Vec<(usize, Gathering, Needs)> = Vec::new();
         for mut gathering in std::mem::take(&mut self.gatherings).into_values() {
@@ -240,7 +241,7 @@ impl WaitBuilder {
         for open in left.into_iter().flatten() {
             self.end(open);
         }
-        // Of the gatherings in no certain order.
+        // The gatherings come in no fixed order.
         self.done.sort_unstable();
         self.done
     }
@@ -289,7 +290,7 @@ impl WaitBuilder {
         }
         match record.function {
             Function::Probe | Function::Iprobe => self.probe(process, wait, record),
-            // What takes the message later has nothing to wait for.
+            // The call that later receives the probed message has nothing to wait for.
             Function::Mprobe | Function::Improbe => {
                 if let Some(side) = self.received(process, record, wait.from) {
                     let slot = self.open(wait, 1, false);
@@ -517,7 +518,7 @@ impl WaitBuilder {
         }
     }
 
-    /// What a call needs of an operation is known.
+    /// The ranks that a call needs of an operation have all entered.
     fn resolve(&mut self, slot: usize, gathering: &Gathering, needs: &Needs) {
         let Some(open) = self.calls.get(slot) else {
             return;
@@ -583,7 +584,7 @@ impl WaitBuilder {
         }
     }
 
-    /// A start, a wait, a successful test, or what else is done to requests.
+    /// A start, a wait, a successful test, or another call on requests.
     fn completion(&mut self, process: Process, wait: Wait, record: &MpiRecord) {
         use Function::*;
         match record.function {
@@ -651,12 +652,13 @@ impl WaitBuilder {
         })
     }
 
-    /// One of the operations that a call depends on is known: when it began, if the call may have waited for that.
+    /// One of the operations that a call depends on is known: `begun` is when the operation began, none if the call cannot have
+    /// waited for it.
     fn known(&mut self, slot: usize, begun: Option<u64>) {
         let Some(open) = self.calls.get(slot) else {
             return;
         };
-        // What began after the call had ended was not waited for.
+        // A call did not wait for an operation that began after the call had ended.
         let begun = begun.filter(|begun| *begun <= open.wait.until);
         open.begun = match (open.begun, begun) {
             (Some(before), Some(now)) if open.any => Some(before.min(now)),
@@ -682,8 +684,8 @@ impl WaitBuilder {
     }
 }
 
-/// Where a call takes its turn among collective operations. None of one that is not collective, or between two groups, whose ranks do
-/// not all wait for all.
+/// Where a call takes its turn among collective operations. None for a call that is not collective, and for one between two groups,
+/// where not all ranks wait for all.
 fn place(job: usize, record: &MpiRecord) -> Option<Place> {
     let followed = !record.flags.contains(Flags::INTERCOMM) && record.communicator_size != 0;
     let key = together(record).filter(|_| followed)?;

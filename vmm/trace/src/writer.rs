@@ -133,7 +133,7 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
-    /// Whether events have been collected that are not in the file yet.
+    /// Returns whether events have been collected that are not in the file yet.
     pub fn has_collected(&self) -> bool {
         self.in_chunk != 0
     }

@@ -16,7 +16,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Whether the parts are at hand; the test is skipped if not.
+/// Returns whether the tools are at hand; the test is skipped if not.
 fn possible(need: Need, tools: &[&str]) -> bool {
     if !std::fs::read_to_string("/proc/cpuinfo")
         .unwrap_or_default()

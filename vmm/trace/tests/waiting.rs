@@ -125,13 +125,13 @@ fn a_receive_waits_until_its_message_is_sent() {
         .call(send(0, 1, 7, 8), 10, 200)
         .call(taken(), 100, 350);
     assert_eq!(calls.waits(), [(0, Send, 90)]);
-    // But for a buffered one.
+    // A buffered send does not wait.
     let mut calls = Calls::new(2);
     calls
         .call(as_function(send(0, 1, 7, 8), Function::Bsend), 10, 200)
         .call(taken(), 100, 350);
     assert_eq!(calls.waits(), []);
-    // Of another tag it is another message: the trace has none that was sent.
+    // The tags differ: the trace has no send of this message.
     let mut calls = Calls::new(2);
     calls
         .call(send(0, 1, 8, 8), 300, 310)
@@ -183,7 +183,7 @@ fn a_wait_waits_for_the_last_of_all_and_the_first_of_any() {
             190,
         );
     assert_eq!(calls.waits(), [(0, Function::Wait, 130)]);
-    // One given away is nobody's to wait for; its message is.
+    // No call completes a request that was given away, but a receive may wait for its message.
     let mut calls = Calls::new(2);
     calls
         .call(with(send(0, 1, 3, 8), Isend, 1), 90, 91)
@@ -231,7 +231,7 @@ fn polls_that_found_nothing_waited_all_their_time() {
     let waits = calls.all();
     assert_eq!(waits.len(), 1);
     assert_eq!(waits[0].time, 250);
-    // Of a window, the part that lies in it.
+    // The part that lies in a window.
     assert_eq!(waits[0].within(0, u64::MAX), 250);
     assert_eq!(waits[0].within(1100, 1700), 150);
     assert_eq!(waits[0].within(5000, 6000), 0);

@@ -1,4 +1,4 @@
-//! What is replaced, what stays, and who is refused.
+//! Tests of what a run replaces and keeps, and of runs that are refused.
 
 use std::os::unix::fs::symlink;
 

@@ -24,7 +24,7 @@ impl Ahead {
         }
     }
 
-    /// Whether another request may be carried out; if not, the rest waits.
+    /// Returns whether another request may be carried out; if not, the rest waits.
     pub fn may_go_on(&mut self, now: u64) -> bool {
         self.waiting = self.until.saturating_sub(now) >= self.most;
         !self.waiting
@@ -43,7 +43,7 @@ impl Ahead {
         }
     }
 
-    /// Whether there are requests that may go on now.
+    /// Returns whether there are requests that may go on now.
     pub fn is_due(&self, now: u64) -> bool {
         self.next_event() <= now
     }

@@ -126,14 +126,14 @@ fn a_disk_works_ahead_within_bounds_and_ends_requests_when_it_always_did() {
     while d.device.next_event() < u64::MAX {
         assert!(d.device.next_event() > now, "time goes on");
         now = d.device.next_event();
-        // Who asks again changes nothing.
+        // A second notification changes nothing.
         d.kick(0, now);
         d.device.advance(now);
         ends.extend(d.take_used(0).iter().map(|_| now));
         assert!(ends.len() < 2 || there(&d, 1));
     }
     assert_eq!(ends, [65_537_000, 131_073_000, 196_609_000]);
-    // What was not carried out when the device is reset never is; the time is spent all the same.
+    // A reset cancels the requests that were not carried out; the time is spent all the same.
     let mut d = Driver::new(disk(&[7; 1 << 18], 1_000_000), VERSION_1);
     let ask = |d: &mut Driver| {
         assert!(d.ram.write(HEADER, &header(0)));
@@ -186,7 +186,7 @@ fn random_bytes_take_time() {
     }
     let mut given = 0;
     for round in 1..=1000_u16 {
-        // The same buffers again, as fast as a program can say so.
+        // The driver offers these buffers again, as fast as a program can.
         let index = round.wrapping_mul(SIZE);
         assert!(d.ram.write(available(0) + 2, &index.to_le_bytes()));
         d.kick(0, 0);
@@ -250,7 +250,7 @@ fn frames_wait_in_the_queue_while_the_link_is_busy() {
     d.add(1, &frame);
     d.kick(1, times[99]);
     assert!(d.take_used(1).is_empty());
-    // What waits is sent, and no more than that.
+    // The waiting frames are sent, and no others.
     d.device.advance(d.device.next_event());
     assert_eq!(as_net(&mut d).take_frames().len(), 1);
     d.device.advance(u64::MAX);
@@ -349,7 +349,8 @@ fn whatever_a_driver_does_a_device_comes_back() {
                     d.kick(next(3) as usize, now);
                 }
             }
-            // What a node would do: never more than a thousand events in this time, each later than the one before.
+            // Advances the device as a node would: there are at most a thousand events in this time, each later than the one
+            // before.
             for _ in 0..4 {
                 let event = d.device.next_event();
                 if event == u64::MAX {

@@ -80,7 +80,8 @@ impl<'a> Queues<'a> {
         self.queues[queue].size()
     }
 
-    /// One more of what can happen only as often as a queue has places: no vCPU of the node runs while a device works on its queues.
+    /// Counts an event that can happen only as often as a queue has places: no vCPU of the node runs while a device works on its
+    /// queues.
     fn count(&mut self, queue: usize) -> Result<(), QueueFault> {
         if self.taken == self.queues[queue].size() {
             return Err(QueueFault::Changing { queue });

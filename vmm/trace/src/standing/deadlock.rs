@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Waits;
 
-/// What one call waits for, as far as it has not come about.
+/// The ranks that one call still waits for.
 struct Open<'a> {
     owner: u32,
-    /// How many of the others stay where they are; who is named twice counts twice.
+    /// How many of the other ranks stay where they are; a rank that is named twice counts twice.
     staying: usize,
     others: &'a [u32],
     /// All of the others must go on, not just one.
@@ -56,7 +56,7 @@ pub fn stuck(
         }
     }
     while let Some(rank) = free.pop() {
-        // Who has ended does not come back, whatever another thread of it did.
+        // A rank that has ended does not come back, whatever another thread of the rank did.
         if !stuck.remove(&rank) || ended(rank) {
             continue;
         }
@@ -85,7 +85,7 @@ pub fn stuck(
 
 /// The first cycle that is reached from these ranks, where each waits for one other. No rank is passed twice.
 pub fn cycle(next: &BTreeMap<u32, u32>, ranks: &[u32]) -> Option<Vec<u32>> {
-    // In which walk a rank was passed, and as the so-manieth of it.
+    // The walk in which a rank was passed, and the rank's place in this walk.
     let mut passed: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for (walk, &start) in ranks.iter().enumerate() {
         let (mut way, mut at) = (Vec::new(), start);

@@ -13,8 +13,8 @@ use super::operation::{self, Incoming, Kind, Need, Needs, Operation, Outgoing};
 use super::{Deadlock, Place, Standing, StandingCall, Waits, text};
 use crate::event::Unfinished;
 
-/// Ranks, receives and requests that are looked at for all calls together: a second or two of the host's time. A guest can make up any
-/// number of calls; those that come after that are not judged. Some 4000 ranks that all wait for all others are.
+/// Ranks, receives and requests that are looked at for all calls together: a second or two of the host's time. A guest can make up
+/// any number of calls; calls beyond this limit are not judged. Some 4000 ranks that all wait for all others are within the limit.
 const MOST_EFFORT: u64 = 1 << 25;
 
 /// A call that has not ended, with what it says.
@@ -139,19 +139,19 @@ struct Finder<'a> {
     job: &'a Job,
     /// Receives that stand in blocking calls.
     posted: Vec<(u32, Incoming)>,
-    /// What may still be spent.
+    /// The rest of the allowed effort.
     effort: Cell<u64>,
 }
 
 impl Finder<'_> {
-    /// Spend so much; none where there is not enough left, and from then on.
+    /// Spends this much; none if less is left, and for all later calls.
     fn spend(&self, effort: usize) -> Option<()> {
         let left = self.effort.get().checked_sub(effort as u64);
         self.effort.set(left.unwrap_or(0));
         left.map(drop)
     }
 
-    /// What must be looked at to tell what an operation needs.
+    /// The number of ranks, receives and requests to look at to tell what an operation needs.
     fn effort(&self, operation: &Operation) -> usize {
         let ranks = self.job.ranks.len();
         let send = |send: &Outgoing| {

@@ -44,7 +44,8 @@ pub struct Block {
     pub(super) timing: BlockTiming,
     pub(super) completions: VecDeque<Completion>,
     pub(super) busy_until: u64,
-    /// What has been carried out. Unlike `busy_until` it survives a reset, or a guest could have work done without end in no time.
+    /// The work carried out ahead of virtual time. Unlike `busy_until` it survives a reset; otherwise a guest could have endless
+    /// work done in no time.
     pub(super) work: Ahead,
 }
 

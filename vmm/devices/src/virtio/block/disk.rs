@@ -19,11 +19,11 @@ pub const SECTOR: u64 = 512;
 /// Bytes that are held together once written.
 const CLUSTER: u64 = 4096;
 
-/// What each block of an image file must hold.
+/// The expected contents of each block of an image file.
 pub trait BlockCheck: std::fmt::Debug + Send + Sync {
     /// Bytes of a block; the last block of a file may be shorter.
     fn block_bytes(&self) -> u64;
-    /// Whether this is what a block, by its number, must hold.
+    /// Returns whether a block, by its number, must hold these contents.
     fn holds(&self, block: u64, contents: &[u8]) -> bool;
 }
 
@@ -63,7 +63,7 @@ pub struct Image {
     fault: OnceLock<ImageFault>,
 }
 
-/// What blocks must hold, and which blocks were found to hold that: a bit each.
+/// The expected contents of blocks, and a bit for each block that was found to hold them.
 #[derive(Debug)]
 struct Checked {
     check: Box<dyn BlockCheck>,

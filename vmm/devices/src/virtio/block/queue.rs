@@ -45,7 +45,7 @@ impl Block {
                     written,
                 });
             }
-            // Nobody need tell the device of what it knows to be there.
+            // The driver need not announce buffers that the device already knows of.
             if self.work.waiting || !queues.listen(queue)? {
                 return self.complete(queues, now);
             }

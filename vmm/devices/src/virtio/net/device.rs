@@ -56,7 +56,7 @@ pub struct Net {
     pub(super) incoming_bytes: usize,
     /// The link that it sends on, if that takes time.
     pub(super) link: Option<Link>,
-    /// What the link has to send.
+    /// The frames that the link has yet to send.
     pub(super) sending: Ahead,
     /// Not part of the state: no frame depends on them.
     pub(super) spares: Spares,
@@ -79,8 +79,8 @@ impl Net {
         }
     }
 
-    /// The same device on a link that takes time: where the link has more to send than a card's buffer holds, frames stay in the driver's
-    /// queue.
+    /// Puts the device on a link that takes time: where the link has more to send than a card's buffer holds, frames stay in the
+    /// driver's queue.
     pub fn on(self, link: Link) -> Self {
         Self {
             link: Some(link),
@@ -219,7 +219,7 @@ impl VirtioDevice for Net {
     fn reset(&mut self) {
         self.features = 0;
         self.blocked = false;
-        // What it had begun to send is on its way.
+        // Frames that the device had begun to send are on their way.
         self.sending.waiting = false;
     }
 

@@ -54,7 +54,7 @@ impl Net {
                 self.send(chain, now);
                 queues.add_used(TRANSMIT, head, 0)?;
             }
-            // Nobody need tell the device of what it knows to be there.
+            // The driver need not announce buffers that the device already knows of.
             if self.sending.waiting || !queues.listen(TRANSMIT)? {
                 return queues.signal(TRANSMIT);
             }
