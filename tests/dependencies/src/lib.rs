@@ -1,5 +1,5 @@
-//! What the workspace depends on, against the policy in `deny.toml`: the part of `cargo deny check` that needs nothing but Cargo.
-//! Also finds dependencies that nothing uses.
+//! Checks the workspace's dependencies against the policy in `deny.toml`: the part of `cargo deny check` that needs nothing but
+//! Cargo. Also finds dependencies that nothing uses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ struct Skip {
     package: String,
 }
 
-/// What `cargo metadata` prints, as far as it is checked here.
+/// The output of `cargo metadata`, as far as it is checked here.
 #[derive(Debug, Deserialize)]
 pub struct Metadata {
     /// The workspace's crates and what they depend on.
@@ -49,7 +49,7 @@ pub struct Package {
     pub source: Option<String>,
     /// Its `Cargo.toml`.
     pub manifest_path: String,
-    /// What its manifest names.
+    /// The dependencies that its manifest names.
     pub dependencies: Vec<Dependency>,
 }
 
@@ -67,12 +67,12 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// What is wrong with the text.
+    /// The fault in the text.
     pub fn parse(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }
 
-    /// Everything that the policy does not allow, and what it allows needlessly.
+    /// Everything that the policy does not allow, and each exception that it allows needlessly.
     pub fn problems(&self, packages: &[Package]) -> Vec<String> {
         let mut problems = Vec::new();
         let mut versions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
@@ -111,7 +111,7 @@ impl Policy {
         problems
     }
 
-    /// Whether allowed licences suffice for an SPDX expression.
+    /// Returns whether the allowed licences satisfy an SPDX expression.
     fn allows(&self, license: &str) -> bool {
         let mode = spdx::ParseMode::LAX;
         spdx::Expression::parse_mode(license, mode).is_ok_and(|expression| {
@@ -121,7 +121,7 @@ impl Policy {
     }
 }
 
-/// Whether Rust text names a crate: as the beginning of a path, or in `use`.
+/// Returns whether Rust text names a crate, as the beginning of a path or in `use`.
 pub fn uses(text: &str, package: &str) -> bool {
     let name = package.replace('-', "_");
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';

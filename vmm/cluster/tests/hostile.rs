@@ -403,7 +403,7 @@ fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     boot.general.gpr[4] = STACK;
     boot.general.rflags = 2;
 
-    // With an empty CPUID table the processor would lack features such as MSRs.
+    // The processor lacks features that its CPUID does not announce, and MSRs are such a feature.
     let cpuid = tables(&NodeTopology::default(), &CpuidOptions::default()).unwrap();
     let shared = SharedCode::new(ram.clone());
     let vcpu = |id| -> Box<dyn nodescope_engine::Vcpu> {

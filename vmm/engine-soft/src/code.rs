@@ -70,7 +70,7 @@ impl Code {
         self.clears
     }
 
-    /// Whether another block can be decoded without throwing anything away.
+    /// Returns whether another block can be decoded without throwing anything away.
     pub fn has_room(&self) -> bool {
         self.blocks.has_room(MAX_BLOCK) && self.stubs.has_room(MAX_BLOCK)
     }

@@ -73,7 +73,7 @@ pub struct Cpu {
     pub control: Control,
     /// Debug registers.
     pub debug: Debug,
-    /// What they ask for.
+    /// The breakpoints that the debug registers enable.
     pub breakpoints: Breakpoints,
     /// MSRs.
     pub msrs: Msrs,

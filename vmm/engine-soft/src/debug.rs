@@ -1,7 +1,8 @@
 //! Hardware breakpoints (SDM vol. 3B §17.2 and §17.3).
 //!
-//! Breakpoints on code are looked for before each instruction, which runs by itself as long as there are any. Those on data cost nothing
-//! elsewhere: their pages are kept out of the filter, so that every access to them goes the slow way and is seen there.
+//! Breakpoints on code are looked for before each instruction; as long as there are any, instructions run one at a time.
+//! Breakpoints on data cost nothing elsewhere: their pages are kept out of the filter, so that every access to them takes the slow
+//! path and is seen there.
 
 use nodescope_x86::bits::{cr4, dr6, dr7, rflags};
 use nodescope_x86::{Exception, Vector};
@@ -9,7 +10,7 @@ use nodescope_x86::{Exception, Vector};
 use crate::cpu::Cpu;
 use crate::op::Trap;
 
-/// What a breakpoint waits for: the R/W field.
+/// Values of the R/W field: the access that a breakpoint waits for.
 const EXECUTION: u64 = 0;
 const WRITE: u64 = 1;
 const PORT: u64 = 2;
@@ -24,7 +25,7 @@ pub struct Breakpoints {
     first: [u64; 4],
     /// Lengths of all.
     len: [u8; 4],
-    /// Those that the running instruction has met.
+    /// Breakpoints that the running instruction has met.
     met: u8,
 }
 
@@ -69,18 +70,18 @@ impl Breakpoints {
         b
     }
 
-    /// Whether any waits for code.
+    /// Returns whether any breakpoint waits for code.
     pub fn on_code(&self) -> bool {
         self.code != 0
     }
 
-    /// Those that wait for code at an address.
+    /// Breakpoints that wait for code at an address.
     fn at(&self, linear: u64) -> u8 {
         let here = numbers(self.code).filter(|&n| self.first[n] == linear);
         here.fold(0, |all, n| all | 1 << n)
     }
 
-    /// Whether data is watched in a part of memory: of so many bytes, a power of two.
+    /// Returns whether data is watched in a part of memory of `1 << shift` bytes.
     #[inline(always)]
     pub fn watch(&self, linear: u64, shift: u32) -> bool {
         self.data != 0 && self.watch_slow(linear, shift)
@@ -137,7 +138,7 @@ impl Cpu {
         }
     }
 
-    /// What accesses beside those of instructions have met does not count.
+    /// Forgets breakpoints that were met by accesses other than an instruction's own.
     pub fn forget_breakpoints_met(&mut self) {
         self.breakpoints.met = 0;
     }

@@ -20,7 +20,8 @@ pub struct ExecutableError {
     source: io::Error,
 }
 
-/// A view to write and a view to execute of the same memory, and plain memory for data behind the latter, within reach of the code.
+/// Two views of one piece of memory, one to write and one to execute, and plain memory for data behind the executable view, within
+/// reach of the code.
 pub struct Executable {
     write: NonNull<u8>,
     execute: NonNull<u8>,
@@ -52,7 +53,7 @@ impl Executable {
                 what: "size",
                 source,
             })?;
-        // SAFETY: the part of a mapping made here that is not used.
+        // SAFETY: unmaps the unused part of a mapping made here.
         let unmap = |at: usize, len| unsafe { libc::munmap(at as *mut libc::c_void, len) };
         let map = |at: *mut libc::c_void, len, protection, flags, fd| {
             // SAFETY: either at an address of the kernel's choice, or over a reservation made below.
@@ -63,7 +64,7 @@ impl Executable {
         };
         let rw = libc::PROT_READ | libc::PROT_WRITE;
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE | libc::MAP_FIXED;
-        // Address space that begins where a huge page may.
+        // Address space that begins where a huge page may begin.
         let reserve = |len: usize| {
             let plain = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
             let from = map(std::ptr::null_mut(), len + HUGE, rw, plain, -1)?.as_ptr() as usize;
@@ -76,7 +77,7 @@ impl Executable {
             }
             NonNull::new(start as *mut u8)
         };
-        // The plain memory first, for the whole; the code's view over its beginning.
+        // Plain memory is mapped first, for the whole; the code's view then replaces its beginning.
         let whole = code + data;
         let execute = reserve(whole).ok_or_else(|| failed("reserve"))?;
         let rx = libc::PROT_READ | libc::PROT_EXEC;
@@ -137,7 +138,7 @@ impl Executable {
         unsafe { at.write(word) };
     }
 
-    /// Put code from a multiple of [`HUGE`] on into a huge page. Where the host does not, only speed differs.
+    /// Put the code from a multiple of [`HUGE`] on into a huge page. If the host does not do so, only speed differs.
     pub fn make_huge(&mut self, at: usize) {
         assert!(at.is_multiple_of(HUGE) && at < self.code);
         // SAFETY: within the writable view; the call keeps the contents.

@@ -1,5 +1,5 @@
-//! Which instructions the guest's processor has: those whose features its CPUID announces. All others raise `#UD`, or are what
-//! processors without the feature take the encoding for.
+//! Which instructions the guest's processor has: the instructions whose features its CPUID announces. All others raise `#UD`, or
+//! have the meaning that the encoding has on processors without the feature.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderError, DecoderOptions, Instruction};
 use nodescope_x86::CpuidTable;
@@ -11,7 +11,7 @@ use crate::fetch::MAX_INSTRUCTION;
 /// A bit of CPUID: leaf, subleaf, register, bit.
 type Bit = (u32, u32, CpuidRegister, u32);
 
-/// What announces a feature.
+/// The bits of CPUID that announce a feature.
 enum Announced {
     /// Every processor with 64-bit mode has it.
     Always,
@@ -26,7 +26,7 @@ const LAHF_IN_64_BIT_MODE: Bit = (0x8000_0001, 0, Ecx, 0);
 fn announced(feature: CpuidFeature) -> Announced {
     use CpuidFeature as F;
     let bits: &'static [Bit] = match feature {
-        // PAUSE is a NOP where it is not known; the others have no bit.
+        // PAUSE is a NOP on processors that do not know PAUSE; the others have no bit.
         F::INTEL8086
         | F::INTEL186
         | F::INTEL286
@@ -175,7 +175,7 @@ fn announced(feature: CpuidFeature) -> Announced {
         F::MCOMMIT => &[(0x8000_0008, 0, Ebx, 8)],
         F::WBNOINVD => &[(0x8000_0008, 0, Ebx, 9)],
 
-        // Other vendors' and older processors' alone, system management mode, and what is announced by an MSR.
+        // Features of other vendors or of older processors alone, of system management mode, and features that an MSR announces.
         _ => &[],
     };
     Announced::By(bits)
@@ -184,7 +184,7 @@ fn announced(feature: CpuidFeature) -> Announced {
 /// Words of [`Features`].
 const WORDS: usize = 4;
 
-/// What a CPUID table announces, by the decoder's features.
+/// The features that a CPUID table announces, by the decoder's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     there: [u64; WORDS],
@@ -193,7 +193,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Of this table.
+    /// The features of this table.
     pub fn new(cpuid: &CpuidTable) -> Self {
         let has = |(leaf, subleaf, register, bit): Bit| cpuid.has(leaf, subleaf, register, bit);
         let mut there = [0; WORDS];
@@ -212,7 +212,7 @@ impl Features {
         Self { there, options }
     }
 
-    /// Whether the guest's processor has all that an instruction needs.
+    /// Returns whether the guest's processor has all features that an instruction needs.
     pub fn have(&self, instruction: &Instruction) -> bool {
         instruction
             .cpuid_features()
@@ -221,14 +221,14 @@ impl Features {
     }
 }
 
-/// What processors take encodings for that a later feature gave another meaning: hints are NOPs, prefixes are ignored.
+/// Options by which encodings have the meaning that they had before a later feature: hints are NOPs, prefixes are ignored.
 const BEFORE_THE_FEATURE: u32 = DecoderOptions::FORCE_RESERVED_NOP
     | DecoderOptions::NO_PAUSE
     | DecoderOptions::NO_WBNOINVD
     | DecoderOptions::NO_MPFX_0FBC
     | DecoderOptions::NO_MPFX_0FBD;
 
-/// Decodes as the guest's processor does. What the processor does not have is invalid.
+/// Decodes as the guest's processor does. Instructions that the processor lacks are invalid.
 pub struct GuestDecoder<'a> {
     decoder: Decoder<'a>,
     bytes: &'a [u8],
@@ -237,7 +237,7 @@ pub struct GuestDecoder<'a> {
 }
 
 impl<'a> GuestDecoder<'a> {
-    /// Of these bytes at an instruction pointer.
+    /// Decodes these bytes at an instruction pointer.
     pub fn new(features: Features, mode: Mode, bytes: &'a [u8], ip: u64) -> Self {
         Self {
             decoder: Decoder::with_ip(mode.bits(), bytes, ip, features.options),
@@ -247,7 +247,7 @@ impl<'a> GuestDecoder<'a> {
         }
     }
 
-    /// Whether there are bytes left.
+    /// Returns whether there are bytes left.
     pub fn can_decode(&self) -> bool {
         self.decoder.can_decode()
     }
@@ -257,12 +257,12 @@ impl<'a> GuestDecoder<'a> {
         self.decoder.position()
     }
 
-    /// Whether the last instruction needs more bytes than there are.
+    /// Returns whether the last instruction needs more bytes than there are.
     pub fn was_cut(&self) -> bool {
         self.decoder.last_error() == DecoderError::NoMoreBytes
     }
 
-    /// Whether an instruction, which was the last one, has more bytes than it may have: the decoder calls these invalid, too.
+    /// Returns whether the last instruction has more bytes than it may have: the decoder calls such instructions invalid, too.
     pub fn is_too_long(&self, instruction: &Instruction) -> bool {
         if !instruction.is_invalid() || instruction.len() < MAX_INSTRUCTION {
             return false;
@@ -277,7 +277,8 @@ impl<'a> GuestDecoder<'a> {
                 )
         };
         let prefixes = bytes.iter().take_while(|&&b| is_prefix(b)).count();
-        // Without prefixes that come again, REX before another prefix, LOCK and segments, it is as long less their bytes.
+        // The instruction is decoded again without repeated prefixes, REX before another prefix, LOCK and segments; it is longer by
+        // their bytes.
         let mut shorter: Vec<u8> = (0..prefixes)
             .filter(|&n| {
                 let behind = &bytes[n + 1..prefixes];

@@ -126,7 +126,7 @@ impl Cpu {
         Ok(self.add_block(linear, key, mode, block))
     }
 
-    /// The kernel has no code in devices: the study ends. For user code, where there is no RAM there are ones, which are an invalid
+    /// The kernel has no code in devices: the study ends. User code reads ones where there is no RAM, and ones are an invalid
     /// opcode.
     fn fetch_from_device(&mut self, physical: u64) -> Trap {
         if self.cpl == 3 {
@@ -152,9 +152,9 @@ impl Cpu {
         table.remember(linear, key, code.blocks.insert(mode, block))
     }
 
-    /// Decode until a branch, the end of the bytes or the longest block. Returns the operations, their length in bytes and
-    /// whether the very first instruction needs more bytes than there are. Where there is no room for another block, all are thrown away
-    /// first: what operations refer to lives as long as their block.
+    /// Decode until a branch, the end of the bytes or the longest block. Returns the operations, their length in bytes and whether
+    /// the very first instruction needs more bytes than there are. Where there is no room for another block, all blocks are thrown
+    /// away first, since the data that operations refer to lives as long as their block.
     fn decode(&mut self, bytes: &[u8], ip: u64) -> (Vec<Op>, usize, bool) {
         thread_local! {
             static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());

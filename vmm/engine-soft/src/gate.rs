@@ -119,7 +119,7 @@ impl Cpu {
     }
 }
 
-/// What SS is after a change to an inner privilege level in long mode.
+/// SS after a change to an inner privilege level in long mode.
 pub fn null_stack_segment(cpl: u8) -> Segment {
     Segment {
         selector: cpl.into(),

@@ -497,7 +497,7 @@ impl Cpu {
         let (id, cr3) = (self.id, self.control.cr3);
         let context = self.platform().context(id, cr3);
         if !self.context_known {
-            // What the vCPU has slept since the model was attached belongs to this address space, too.
+            // The vCPU's sleep since the model was attached belongs to this address space, too.
             self.context = context;
             self.context_known = true;
         } else if context != self.context {

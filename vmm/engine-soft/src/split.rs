@@ -1,8 +1,8 @@
 //! Accesses that lie in two cache lines (split accesses) while a model is attached.
 //!
-//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower
-//! one first, and the model hears of each that the filter does not permit, as of any other access. The interpreter and translated
-//! code (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
+//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower one
+//! first. The model hears of each line that the filter does not permit, as of any other access. The interpreter and translated code
+//! (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
 
 use nodescope_plugin_api::Access;
 
@@ -54,8 +54,8 @@ impl Split {
 }
 
 impl Cpu {
-    /// Ask for both lines of an access that lies in two; None, and nothing done, where it lies in one or in more than two, or where
-    /// more must be known than the filter does.
+    /// Ask for both lines of an access that lies in two; None, and nothing done, where the access lies in one line or in more than
+    /// two, or where the filter alone does not know enough.
     #[inline]
     pub fn split(&mut self, linear: u64, len: usize, write: bool) -> Option<Split> {
         if !self.attached {
@@ -67,7 +67,7 @@ impl Cpu {
         self.split_on(Baseline, linear, len, write)
     }
 
-    /// The same where translated code has not asked for the lines.
+    /// [`Cpu::split`] where translated code has not asked for the lines.
     #[inline(always)]
     pub fn split_on(
         &mut self,
@@ -87,9 +87,10 @@ impl Cpu {
         Some(Split::new([lower, upper], first))
     }
 
-    /// Whether the filter alone proves that both pieces of an access can be had, so that nothing can fail once the first was asked
-    /// for: the first line is the most recently used of its set and permits the access, or its page is known; so is the second
-    /// page, or, behind such a first line, any line of the second's set permits the access. Nothing is done.
+    /// Returns whether the filter alone proves that both pieces of an access can be had, so that nothing can fail once the first
+    /// was asked for. The first line must be the most recently used of its set and permit the access, or its page must be known.
+    /// The second page must be known, too; behind a most recently used first line, any line of the second line's set that permits
+    /// the access suffices. Changes nothing.
     pub fn split_is_known(&self, linear: u64, len: usize, write: bool) -> bool {
         let first = self.filter.room(linear);
         if len <= first || len - first > self.filter.room(0) {

@@ -1,4 +1,4 @@
-//! Whose counters are whose: whatever a vCPU hands over belongs to an address space that the platform was asked for.
+//! Counters that a vCPU hands over belong to an address space that the platform was asked for.
 
 #[path = "machine/mod.rs"]
 mod machine;

@@ -164,13 +164,14 @@ fn an_instruction_has_15_bytes_at_most() {
     Machine::with_bytes(&long).set(RAX, DATA).steps(1);
 }
 
-/// Nobody can fill the memory of vector instructions' code: it is used again, and what was made before is made again.
+/// No guest can fill the memory of vector instructions' code: the memory is used again, and stubs that were thrown away are made
+/// again.
 #[test]
 fn any_number_of_distinct_vector_instructions_runs() {
     let mut m = Machine::with_bytes(&[0x90]);
     m.state.control.cr4 |= 0x600;
     m.vcpu = bare::vcpu(&m.ram, nodescope_engine_soft::Translate::Never);
-    // As little as there may be: enough for some 300.
+    // The least memory that is allowed: enough for some 300 stubs.
     m.vcpu.limit_code(0);
     for round in 0..2 {
         for immediate in 0..=255_u8 {

@@ -15,7 +15,7 @@ const TURNS: u64 = 500;
 /// Where the page behind [`DATA`] lies in memory instead of behind it.
 const ELSEWHERE: u64 = 0x8_0000;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     sum: u64,
@@ -24,8 +24,9 @@ struct Outcome {
     counters: (u64, u64, u64),
 }
 
-/// Run a loop whose accesses of eight bytes lie at `at`: it adds what it reads to RAX, and stores the sum, where `stores` says so. The
-/// page behind [`DATA`] is elsewhere in memory. What it came to, and the operations that the interpreter carried out.
+/// Run a loop whose accesses of eight bytes lie at `at`: it adds what it reads to RAX, and stores the sum, where `stores` says so.
+/// The page behind [`DATA`] is elsewhere in memory. Returns the result, and the number of operations that the interpreter carried
+/// out.
 fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     let mut m = Machine::new(|a| {
         let mut again = a.create_label();
@@ -75,7 +76,7 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     (outcome, activity.interpreted)
 }
 
-/// The same by both, each line counted; how many operations the interpreter carried out for translated code.
+/// Both ways give one result, with each line counted. Returns how many operations the interpreter carried out for translated code.
 fn interpreted(at: u64, stores: bool) -> u64 {
     let (outcome, by_interpreter) = run(at, stores, Translate::After(0));
     let (wanted, _) = run(at, stores, Translate::Never);

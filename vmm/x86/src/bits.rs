@@ -71,7 +71,7 @@ pub mod dr6 {
     #![allow(missing_docs)]
     /// Always read as one.
     pub const FIXED: u64 = 0xffff_0ff0;
-    /// Those that change.
+    /// The bits that change.
     pub const CHANGES: u64 = 0xe00f;
     pub const BD: u64 = 1 << 13;
     pub const BS: u64 = 1 << 14;
@@ -82,7 +82,7 @@ pub mod dr7 {
     #![allow(missing_docs)]
     /// Always reads as one.
     pub const FIXED: u64 = 1 << 10;
-    /// Those that change.
+    /// The bits that change.
     pub const CHANGES: u64 = 0xffff_23ff;
     pub const GD: u64 = 1 << 13;
 }

@@ -124,7 +124,7 @@ impl Modified {
         &self.lines[..count]
     }
 
-    /// Whether there is room for one more.
+    /// Returns whether there is room for one more.
     #[inline]
     pub fn has_room(&self) -> bool {
         (self.count as usize) < Self::ROOM

@@ -1,5 +1,5 @@
-//! Look-ups that missed are made good: the routine that translated code calls, and the function that it leads to. Every miss of a
-//! model's first level comes this way, but for those of accesses that lie in two lines ([`super::split`]).
+//! Look-ups that missed: the routine that translated code calls, and the function that the routine leads to. Every miss of a
+//! model's first level comes this way, except misses of accesses that lie in two lines ([`super::split`]).
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -24,7 +24,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     }
 }
 
-/// What a routine calls.
+/// A function that a routine calls.
 pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
 
 /// A routine that calls a function, and the next one if that answers with null.
@@ -53,8 +53,8 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     };
     let done = a.label();
     if host.avx {
-        // MXCSR is the host's before any function is called: the compiler takes it for that, and models may compute with floating-point
-        // numbers.
+        // MXCSR is set to the host's value before any function is called: the compiler assumes it, and models may compute with
+        // floating-point numbers.
         let no_vectors = a.label();
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
         a.jcc(cc::E, no_vectors);

@@ -1,7 +1,7 @@
 //! Memory for translated code and for the cells through which blocks jump to each other.
 //!
-//! Cells are plain memory behind the code: a link is made and undone by writing a
-//! pointer there, so that code itself is never patched (a processor that executes near patched code stops for it).
+//! Cells are plain memory behind the code: a link is made and undone by writing a pointer there. So code itself is never patched; a
+//! processor stops when code near its instruction pointer is patched.
 
 use std::num::NonZeroU64;
 
@@ -17,7 +17,7 @@ const _: () = assert!(HOT.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
 /// Cells that one node keeps before everything is thrown away.
 pub const CELLS: usize = 1 << 19;
 
-/// Where code lies that an arena holds. Arenas alone make these. What is there is the code until its arena is cleared.
+/// The place of code that an arena holds. Arenas alone make these values. The code stays there until its arena is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CodeAddress(NonZeroU64);

@@ -179,7 +179,8 @@ pub struct Native {
     /// It was made to while translated code ran: the run loop must look at the machine where it ends.
     attend: bool,
     done: Done,
-    /// What the interpreter need not ask the filter and the model for again, while it carries out an operation.
+    /// The split access whose lines were asked for already; the interpreter, while it carries out the operation, need not ask
+    /// again.
     served: Option<split::Served>,
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,

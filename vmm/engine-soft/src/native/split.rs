@@ -147,7 +147,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.ri(Code::And_rm32_imm32, EDX, 0xfff);
     a.ri(Code::Cmp_rm32_imm32, EDX, 0x1000 - LINE);
     a.jcc(cc::AE, slow);
-    // Whether a page, or a large one, is known and permits the access.
+    // Tests that a page, or a large page, is known and permits the access.
     let page_tag = |a: &mut Assembler, first: usize, (shift, mask): (u32, u32), size: u64| {
         a.copy(RDX, RAX);
         a.ri(Code::Shr_rm64_imm8, RDX, shift as i32);
@@ -187,8 +187,8 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     start
 }
 
-/// Make good a split access, for the address in [`Native::linear`]: an address on the host from which all of it can be read, or to which
-/// all of it can be written; null where the interpreter must carry out the operation.
+/// Look up a split access, for the address in [`Native::linear`]. The result is an address on the host from which the whole operand
+/// can be read, or to which it can be written; null where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
@@ -197,7 +197,7 @@ unsafe extern "sysv64" fn split(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { split_on(Baseline, cpu, what) }
 }
 
-/// The same for hosts with AVX2.
+/// [`split`] for hosts with AVX2.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.
@@ -256,7 +256,7 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     native.bounce.as_mut_ptr()
 }
 
-/// A split access whose lines were asked for, and which the interpreter is to carry out.
+/// A split access whose lines were asked for; the interpreter is to carry out the access.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     linear: u64,
@@ -266,7 +266,7 @@ pub struct Served {
 }
 
 impl Native {
-    /// Where a split access goes whose lines were asked for in translated code.
+    /// Where a split access lies on the host, if translated code has asked for its lines.
     pub fn served(&self, linear: u64, len: usize, write: bool) -> Option<Split> {
         let served = self.served?;
         let same = (served.linear, served.len, served.write) == (linear, len, write);

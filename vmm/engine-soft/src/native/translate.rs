@@ -256,7 +256,7 @@ impl Cpu {
             e.a.bind(vectors_loaded);
         }
         e.a.part(Part::Branch);
-        // What cells lead to until they are linked.
+        // Cells lead to these stubs until they are linked.
         let mut stubs = Vec::new();
         for pending in exits.pending {
             e.a.bind(pending.stub);

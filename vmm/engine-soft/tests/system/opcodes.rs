@@ -1,5 +1,5 @@
-//! A sweep over all opcodes, in user mode and as the kernel: no encoding ends the study, what CPUID does not announce is not there, and what it
-//! announces is.
+//! A sweep over all opcodes, in user mode and as the kernel. No encoding ends the study. The processor has the instructions that
+//! CPUID announces, and no others.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const AREA: u64 = 2 << 20;
 const SLOT: usize = 16;
 /// So many are placed at a time: 16-bit code reaches no more.
 const SLOTS: usize = (64 << 10) / SLOT;
-/// What instruction pointers and displacements are added to, so that operands lie behind the code.
+/// The displacement in instructions, so that operands lie behind the code.
 const BEHIND: i32 = 0x10_0000;
 /// Between instructions: INT3.
 const FILLER: u8 = 0xcc;
@@ -92,7 +92,7 @@ fn has_an_older_meaning(bytes: &[u8], i: &Instruction) -> bool {
         || matches!(i.mnemonic(), Tzcnt | Lzcnt | Wbnoinvd)
 }
 
-/// What raises `#UD` though the processor has it.
+/// Returns whether an instruction raises `#UD` although the processor has it.
 fn raises_invalid_opcode(i: &Instruction, bits: u32, kernel: bool) -> bool {
     use Mnemonic::*;
     match i.mnemonic() {
@@ -100,7 +100,7 @@ fn raises_invalid_opcode(i: &Instruction, bits: u32, kernel: bool) -> bool {
         // Not from 32-bit code (SDM vol. 2B).
         Syscall | Sysret | Sysretq => bits != 64,
         Mov if i.op0_register() == Register::CS => true,
-        // Those of DR6 and DR7 without CR4.DE, which only the kernel might use.
+        // CR4.DE is set, so DR4 and DR5 are not there; in user mode `#GP` comes first.
         Mov => (0..2).any(|n| matches!(i.op_register(n), Register::DR4 | Register::DR5)) && kernel,
         _ => false,
     }
@@ -433,7 +433,7 @@ fn no_encoding_of_the_kernels_code_ends_the_study() {
     assert!(ran > 500_000 && retired > 100_000, "{retired} of {ran}");
 }
 
-/// What a study hides is not there, and what the encodings meant before is.
+/// A feature that a study hides is absent, and its encodings have their earlier meaning.
 #[test]
 fn hidden_features_are_not_there() {
     use CpuidFeature::*;

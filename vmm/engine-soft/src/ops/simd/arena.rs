@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::executable::{Executable, ExecutableError};
 
-/// Bytes of stubs that one node may hold. A stub takes about 80 bytes and depends on the opcode, its registers and its
-/// immediate alone, never on addresses, so that ordinary programs make a few thousand. Where a guest has more, all are thrown away.
+/// Bytes of stubs that one node may hold. A stub takes about 80 bytes. It depends on the opcode, the registers and the immediate,
+/// never on addresses, so that ordinary programs make a few thousand. Where a guest has more, all stubs are thrown away.
 pub const CAPACITY: usize = 16 << 20;
 
 /// Executable memory could not be had or is used up.

@@ -104,7 +104,7 @@ impl Default for Stubs {
 const LONGEST_STUB: usize = 512;
 
 impl Stubs {
-    /// Whether so many instructions more can have stubs.
+    /// Returns whether so many instructions more can have stubs.
     pub fn has_room(&self, instructions: usize) -> bool {
         let used = self.arena.as_ref().map_or(0, Arena::used);
         used + instructions * LONGEST_STUB <= self.room

@@ -108,8 +108,8 @@ pub fn ends_block(m: Mnemonic) -> bool {
     )
 }
 
-/// An instruction that the guest's processor has and no group knows: the study stops. From user mode, where any bytes may be run,
-/// nothing stops it: such an instruction is not there.
+/// An instruction that the guest's processor has and no group knows: in the kernel, the study stops. In user mode, where any bytes
+/// may run, such an instruction raises `#UD`.
 pub fn unknown(cpu: &mut Cpu, op: &Op) -> Done {
     if cpu.cpl == 3 {
         return undefined(cpu, op);
