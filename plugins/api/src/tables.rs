@@ -12,9 +12,9 @@
 //! The first level's sets are not in order: the engine's filter knows that ([`crate::FilterGeometry::data_ways`]), and where a set is full
 //! the engine may exchange its words.
 //!
-//! Machine code follows these pointers without a look, so that safe code can make none of them known: a memory promises what it lends by
-//! [`MemoryTables::new`], a model by [`Offer::new`], and a platform, which knows for how long vCPUs run with a model, by
-//! [`Offer::lend`]. A [`Loan`] is what an engine takes.
+//! Machine code follows these pointers without a check, so only unsafe code may pass them on. A memory promises that its tables are
+//! sound by [`MemoryTables::new`], a model by [`Offer::new`]. A platform, which knows for how long vCPUs run with a model, promises
+//! this by [`Offer::lend`]. A [`Loan`] is what an engine takes.
 
 use std::ptr::{NonNull, null};
 
@@ -138,7 +138,7 @@ pub struct Tables {
     pub numbers: [u32; 32],
 }
 
-/// What a model offers to lend to one vCPU ([`crate::MemoryModel::tables`]).
+/// The tables that a model offers to lend to one vCPU ([`crate::MemoryModel::tables`]).
 #[derive(Debug)]
 pub struct Offer {
     shape: TablesShape,
@@ -231,7 +231,7 @@ pub struct MemoryTables {
 }
 
 impl MemoryTables {
-    /// What a memory lends that lends nothing: no address has a home that is known.
+    /// The tables of a memory that lends nothing: no address has a known home.
     pub const NOTHING: MemoryTables = MemoryTables {
         recent: &Recent::NONE,
         latencies: [null(); 2],

@@ -560,7 +560,7 @@ mod tests {
             assert_eq!(tracker.steps(call), [], "{}", call.record.function);
         }
         assert_eq!(tracker.unknown, 0);
-        // What the trace has no beginning of is counted.
+        // Completed operations whose beginning the trace lacks are counted.
         assert_eq!(tracker.steps(&completed(9)), []);
         assert_eq!(tracker.unknown, 1);
     }

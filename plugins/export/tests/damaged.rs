@@ -1,4 +1,4 @@
-//! What a trace's header states is not trusted: no export takes more for it than the trace has.
+//! No export trusts a trace's header: memory and output stay in proportion to the trace.
 
 mod common;
 

@@ -120,7 +120,7 @@ __attribute__((noinline)) void BUILD(dgemm_vector)(long n)
 
 #ifdef __AVX2__
 /*
- * The same where memory is as malloc gives it: aligned to 16 bytes, so that every other vector of 32 bytes lies in two cache lines.
+ * The kernels on memory as malloc gives it: aligned to 16 bytes, so that every other vector of 32 bytes lies in two cache lines.
  */
 typedef double misaligned __attribute__((vector_size(8 * LANES), aligned(16)));
 

@@ -1,5 +1,5 @@
-//! Long runs. Cases run in a process of their own, which may die: of a panic, of memory that it does not get, of a stack that is too
-//! small, or because a case goes on for ever. Its parent keeps the input that it died of, and goes on with the next case.
+//! Long runs. Cases run in a process of their own. This process may die of a panic, of a lack of memory, of a stack that is too
+//! small, or because a case runs for ever. The parent process keeps the input of this case, and goes on with the next one.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ const STACK: usize = 8 << 20;
 /// Exit status of a program that panicked.
 const PANICKED: i32 = 101;
 
-/// What to run.
+/// The cases to run, and for how long.
 #[derive(Clone, Debug)]
 pub struct Campaign {
     /// How long, seconds.
@@ -26,13 +26,13 @@ pub struct Campaign {
     pub seed: u64,
     /// The first case.
     pub first: u64,
-    /// Seconds after which a case counts as one that goes on for ever.
+    /// Seconds after which a case counts as one that runs for ever.
     pub limit: u64,
-    /// Where inputs are kept that something died of.
+    /// The folder for inputs that a reader died of.
     pub failures: PathBuf,
 }
 
-/// A case that something died of.
+/// A case that a reader died of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The case.
@@ -43,12 +43,12 @@ pub struct Failure {
     pub input: PathBuf,
 }
 
-/// What a campaign found.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Found {
     /// Cases that ran.
     pub cases: u64,
-    /// Those that something died of.
+    /// Cases that a reader died of.
     pub failures: Vec<Failure>,
 }
 
@@ -56,7 +56,7 @@ pub struct Found {
 ///
 /// # Errors
 ///
-/// What the operating system says of processes and files.
+/// Errors of the operating system about processes and files.
 pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<Found> {
     let end = Instant::now() + Duration::from_secs(campaign.seconds);
     let folder = tempfile::tempdir()?;
@@ -150,7 +150,7 @@ fn watch(
 ///
 /// # Errors
 ///
-/// What the operating system says of limits, threads and files.
+/// Errors of the operating system about limits, threads and files.
 pub fn work(target: &'static Target, seed: u64, first: u64, state: &Path) -> io::Result<()> {
     limit()?;
     let state = state.to_owned();

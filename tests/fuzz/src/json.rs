@@ -1,5 +1,5 @@
-//! Mutation of a value whose schema is that of others: fields change to edge values, take what the same field of another value has, and
-//! lists lose, repeat and exchange members. What serde can read of the outcome is of the schema.
+//! Mutation of a value by the schema of other values: fields change to edge values or take the value of this field elsewhere, and
+//! lists lose, repeat and exchange members. An outcome that serde cannot read does not follow the schema and is dropped.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::choices::Choices;
 /// Members that a list grows by at most, in one mutation.
 const GROWTH: usize = 40;
 
-/// What fields of each name have been seen to have.
+/// Values that fields of each name have been seen to have.
 #[derive(Debug, Default)]
 pub struct Vocabulary {
     values: BTreeMap<String, Vec<Value>>,
@@ -86,7 +86,7 @@ fn collect(value: &Value, way: &mut Vec<Step>, places: &mut Vec<Vec<Step>>) {
             }
         }
         Value::Array(members) => {
-            // Of a long list some will do.
+            // A few members of a long list suffice.
             for (at, member) in members.iter().enumerate().take(64) {
                 into(Step::Member(at), member);
             }

@@ -1,9 +1,9 @@
-//! Damaged traces and files of every kind, given to everything that reads them.
+//! Gives damaged traces and files of every kind to all code that reads them.
 //!
-//! A *target* is something that reads what users or other programs wrote: `trace` (the reader, profiles, where ranks stand, the report,
-//! the model, predictions, calibration, every export), `study`, `cluster`, and so on. It has seeds, which are good inputs, a way to
-//! mutate them, and what is done with the outcome. Whatever an input says: nothing panics, no sum wraps, nothing takes memory out of
-//! proportion to the input, and nothing goes on for ever.
+//! A *target* is something that reads what users or other programs wrote: `trace` (the reader, profiles, where ranks stand, the
+//! report, the model, predictions, calibration, every export), `study`, `cluster`, and so on. A target has seeds, which are good
+//! inputs, a way to mutate them, and a reader for the outcome. No input may make a reader panic, wrap a sum, take memory out of
+//! proportion to the input, or run for ever.
 //!
 //! - [`choices`]: where decisions come from: a seed, by way of `arbitrary`.
 //! - [`json`], [`text`]: mutation of values whose schema is known, and of bytes.

@@ -8,14 +8,14 @@ use clap::Parser;
 use nodescope_fuzz::campaign::{self, Campaign};
 use nodescope_fuzz::targets;
 
-/// Gives damaged traces and files to everything that reads them. Inputs that something died of are kept; put them into
-/// tests/fuzz/corpus/TARGET/, where tests replay them, once they are mended.
+/// Gives damaged traces and files to all code that reads them. Inputs that a reader died of are kept. Once the reader is mended,
+/// put them into tests/fuzz/corpus/TARGET/, where tests replay them.
 #[derive(Parser)]
 #[command(name = "fuzz")]
 struct Args {
-    /// What to give them to; everything, one after the other, if not given. --list tells all.
+    /// The reader to test; without it, every target, one after the other. --list lists them.
     target: Option<String>,
-    /// Tell the targets.
+    /// List the targets.
     #[arg(long)]
     list: bool,
     /// How long each target is run, seconds.
@@ -27,7 +27,7 @@ struct Args {
     /// The first case.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Seconds after which a case counts as one that goes on for ever.
+    /// Seconds after which a case counts as one that runs for ever.
     #[arg(long, default_value_t = 20)]
     limit: u64,
     /// Where inputs are kept.
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing was found.
+/// Returns whether nothing was found.
 fn run(args: &Args) -> io::Result<bool> {
     let find = |name: &str| {
         let unknown = || io::Error::other(format!("there is no target {name}; see --list"));

@@ -16,7 +16,7 @@ use crate::meter;
 pub struct Target {
     /// Its name on the command line, and of its folder in the corpus.
     pub name: &'static str,
-    /// What is read, for people.
+    /// A description of the input, for people.
     pub what: &'static str,
     /// Good inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -69,7 +69,7 @@ impl Target {
     ///
     /// # Panics
     ///
-    /// If what reads it does, or takes memory out of proportion to it.
+    /// If the reader panics, or takes memory out of proportion to the input.
     pub fn check(&self, input: &[u8]) {
         let folder = tempfile::tempdir().expect("a folder for a case's files");
         let before = meter::begin();

@@ -105,7 +105,7 @@ impl Trace {
         if !choices.once_in(3) {
             return;
         }
-        // What one says, others say too: of a collective all ranks, of a job all processes.
+        // Others make this change, too: all ranks of a collective, all processes of a job.
         let kind = |event: &Event| match &event.body {
             Body::Mpi(call) => Some(call.record.function),
             _ => None,
@@ -142,7 +142,7 @@ fn changed<T: serde::Serialize + serde::de::DeserializeOwned>(
     serde_json::from_value(value).ok()
 }
 
-/// What the fields of traces have.
+/// Values of the fields of traces.
 pub fn vocabulary(traces: &[Trace]) -> Vocabulary {
     let mut vocabulary = Vocabulary::default();
     for trace in traces {
@@ -285,7 +285,7 @@ fn done(request: u64, rank: u32, bytes: u64) -> Completion {
     }
 }
 
-/// What a send to the next rank and a receive from the one before state.
+/// The record of a send to the next rank and a receive from the one before.
 fn ring(rank: u32, record: &mut MpiRecord) {
     (record.destination, record.source) = (Peer::Rank(next(rank)), Peer::Rank(before(rank)));
     (record.send_tag, record.receive_tag) = (Tag::Value(7), Tag::Value(7));

@@ -1,4 +1,4 @@
-//! Inputs that once made something panic, wrap, hang, or take memory without measure: `corpus/TARGET/`.
+//! Replays inputs that once made a reader panic, wrap a sum, hang, or take memory without bound: `corpus/TARGET/`.
 
 use std::path::Path;
 

@@ -1,9 +1,9 @@
-//! A guest that is always the same bytes: an operating system's place is taken by a few instructions, which are put together here,
-//! so that no compiler and no package has a part in them.
+//! A guest that is always the same bytes. A few instructions, assembled here, take the place of an operating system, so that
+//! neither compilers nor packages can change them.
 //!
-//! Each node has two vCPUs. The first starts the second, each is an MPI rank, and both go through memory of their own and of each
-//! other's socket and calculate, between calls of MPI. The first ones of two nodes send each other frames. No instruction
-//! does anything that the architecture leaves open.
+//! Each node has two vCPUs. The first starts the second, and each is an MPI rank. Between calls of MPI, both go through their own
+//! memory and through memory of each other's socket, and calculate. The first ones of two nodes send each other frames. No
+//! instruction does anything that the architecture leaves open.
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
@@ -24,7 +24,7 @@ const FRAMES: u64 = 4;
 /// Where the program lies, and how much memory is filled from the file.
 const BASE: u64 = 0x10_0000;
 const LENGTH: usize = 0x4_0000;
-/// What ranks say of themselves, 256 bytes for each.
+/// The greetings of ranks (`HELLO`), 256 bytes for each.
 const HELLOS: u64 = BASE + 0x1_0000;
 /// Records of calls, 256 bytes for each.
 const RECORDS: u64 = BASE + 0x1_1000;
@@ -42,7 +42,7 @@ const NET_HEADER: u32 = 12;
 const ARRIVED: u64 = BASE + 0x3_0000;
 /// Where the second vCPU begins, in real mode: a page below 1 MiB (SDM vol. 3A, section 9.4.4).
 const START: u64 = 0x1_0000;
-/// What is copied there.
+/// The code that is copied there.
 const TRAMPOLINE: u64 = BASE + 0x1_f000;
 const TRAMPOLINE_LENGTH: usize = 0x66;
 /// The root of the page tables that the first vCPU is started with, and a copy for the second one: an address space is a rank.
@@ -78,7 +78,7 @@ fn thread(rank: u32) -> ThreadId {
     }
 }
 
-/// What a rank says of itself when it begins.
+/// A rank's greeting when it begins.
 fn hello(rank: u32) -> Vec<u8> {
     let numbers = [1, rank, NODES * VCPUS, 100 + rank, 1, ABI_VERSION];
     let mut bytes: Vec<u8> = numbers.into_iter().flat_map(u32::to_le_bytes).collect();

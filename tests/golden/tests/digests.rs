@@ -1,7 +1,7 @@
 //! A small study's results are those that they were when `digests.txt` was written.
 //!
-//! Other tests compare runs with each other: a change that is the same in every run is seen here alone. Whoever changes what
-//! nodescope computes, or how results are written, sees which files it changes, and states so by committing new digests.
+//! Other tests compare runs with each other: a change that is the same in every run is seen here alone. A change to nodescope's
+//! computations, or to the form of results, shows here in the files that differ; to state the change, commit new digests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -176,7 +176,7 @@ fn a_small_study_has_the_results_that_it_had() {
     if changed.is_empty() && now.len() == before.len() {
         return;
     }
-    // Whoever has to find out what has changed can look at both.
+    // The results stay, so that they can be compared with earlier ones.
     let kept = files.keep().join("results");
     panic!(
         "a fixed study has other results than before: {changed:?}. They are in {}. If this change is meant, say in the \

@@ -1,4 +1,4 @@
-/* What odd instructions do to a process, and what a debugger's breakpoints do: one line each. The same lines as on any processor of
+/* Effects of unusual instructions and of a debugger's breakpoints on a process: one line each. The same lines as on any processor of
  * Intel's under Linux. */
 #include <signal.h>
 #include <stddef.h>

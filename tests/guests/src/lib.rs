@@ -1,6 +1,6 @@
 //! Boots whole guests for the tests: the image from the cache (or a fresh build), C programs on the job disk, one run of a cluster.
 //!
-//! What cannot be had on this machine (the tools that build the image, a C compiler) makes a test skip.
+//! A test is skipped where this machine lacks the tools that build the image, or a C compiler.
 
 pub mod published;
 

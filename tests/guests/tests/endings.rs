@@ -107,7 +107,7 @@ fn a_guest_kernel_that_panics() {
     assert!(finished.outcome.virtual_ps < 60 * SECOND_PS);
 }
 
-/// What a guest puts beyond the study's limits is refused to it, in words, and told once; the run goes on.
+/// Files beyond the study's limits are refused to the guest with a message, and noted once for the user; the run goes on.
 #[test]
 fn a_guest_that_puts_too_much_is_told_so() {
     let Some(image) = image() else { return };

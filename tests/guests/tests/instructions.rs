@@ -2,7 +2,7 @@
 
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 
-/// What `programs/instructions.c` prints on a processor without AVX-512.
+/// The output of `programs/instructions.c` on a processor without AVX-512.
 const EXPECTED: &str = "\
 mov rax, dr4: signal 11
 mov rax, dr8: signal 4

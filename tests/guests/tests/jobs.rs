@@ -1,4 +1,4 @@
-//! What a study says of its job reaches every rank, traced: environment, shell commands, the user's own launchers and host files.
+//! A study's settings of its job reach every rank, traced: environment, shell commands, the user's own launchers and host files.
 
 use std::collections::BTreeMap;
 use std::fs;

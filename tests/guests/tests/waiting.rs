@@ -1,4 +1,4 @@
-//! What a rank polls for a late one is waiting in a window's report, under either MPI, and the terms still add up.
+//! A rank that polls for a late one counts as waiting in a window's report, under either MPI, and the terms still add up.
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, program, run_well};

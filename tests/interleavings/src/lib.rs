@@ -1,6 +1,6 @@
-//! Checks where the host threads of a cluster meet, for every order in which they can come to what they do, and for every value that
-//! the memory model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics
-//! instead of the standard library's (<https://docs.rs/loom>).
+//! Checks the code where the host threads of a cluster meet, for every order of their actions and for every value that the memory
+//! model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics instead of the
+//! standard library's (<https://docs.rs/loom>).
 //!
 //! Not checked is how a thread waits (`gate.rs`): there a thread that may miss a call looks again after a millisecond, which no model
 //! has. Here a thread that waits lets the others go on, and looks again.

@@ -12,7 +12,7 @@ use crate::stretch::{Meeting, Stretch};
 /// Length of a quantum, picoseconds.
 const LENGTH_PS: u64 = 10;
 
-/// What is checked.
+/// A cluster to check.
 #[derive(Clone, Copy)]
 struct Model {
     threads: usize,
@@ -22,7 +22,7 @@ struct Model {
     quanta: u64,
     /// A node that has something to say in a quantum, as (node, quantum).
     speaks: Option<(usize, u64)>,
-    /// What a node says ends the stretch.
+    /// True if the stretch ends after the quantum in which a node speaks.
     ends: bool,
     /// The thread that runs a node through a quantum panics and sends all home, as (node, quantum).
     panics: Option<(usize, u64)>,
@@ -44,8 +44,8 @@ const PLAIN: Model = Model {
 struct Cluster {
     model: Model,
     meetings: Meetings,
-    /// Quanta that each node was run through. Nothing but the meetings keeps threads apart here: the checker finds it where two
-    /// threads run the same node at once, or one looks at it that does not see all that was done.
+    /// Quanta that each node was run through. Only the meetings keep threads apart here. The checker finds two threads that run one
+    /// node at once, and a thread that looks at a node without seeing all that was done to it.
     nodes: Vec<UnsafeCell<Vec<u64>>>,
     /// Quanta behind which somebody decided what follows.
     decided: UnsafeCell<Vec<u64>>,
@@ -93,7 +93,7 @@ impl Work for Cluster {
     }
 
     fn decide(&self, quantum: Quantum) {
-        // Whoever decides looks at all nodes.
+        // The thread that decides looks at all nodes.
         for node in &self.nodes {
             // SAFETY: as above.
             let last = node.with(|node| unsafe { (*node).last().copied() });

@@ -1,4 +1,4 @@
-//! What tests need from the machine. A test that lacks something calls [`skip`] and returns.
+//! The programs and devices that tests need from the machine. A test that lacks something calls [`skip`] and returns.
 //!
 //! The test runner of Rust counts such a test as passed. `scripts/test` therefore names a file in `NODESCOPE_SKIPS`;
 //! [`skip`] adds a line to the file, and the summary of `scripts/test` ([`summary`]) counts these tests as skipped. A test
@@ -101,7 +101,7 @@ impl fmt::Display for Need {
     }
 }
 
-/// Whether all programs are installed. The first that is not is reported by [`skip`], and the test must return then.
+/// Returns whether all programs are installed. If not, the first missing one is reported by [`skip`], and the test must return.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! Prints what tests came to: `nodescope-test-needs LOG SKIPS`. Ends with 1 if a test failed.
+//! Prints the result of tests: `nodescope-test-needs LOG SKIPS`. Ends with 1 if a test failed.
 
 use std::process::ExitCode;
 

@@ -1,10 +1,10 @@
-//! Counts what tests came to: from what `cargo test` prints and from the skips that tests have noted.
+//! Counts the results of tests, from the output of `cargo test` and from the skips that tests have noted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::without_hash;
 
-/// What the tests came to.
+/// The results of the tests.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Tests that ran as a whole and found nothing.
@@ -79,7 +79,7 @@ impl Summary {
             .insert(format!("{program}, which ended without a result"));
     }
 
-    /// What is skipped and why, what failed, and the numbers in the last line.
+    /// Skipped tests and their reasons, failed tests, and the numbers in the last line.
     pub fn text(&self) -> String {
         let mut text = String::new();
         if !self.skipped.is_empty() {

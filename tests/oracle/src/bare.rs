@@ -121,7 +121,7 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
     s
 }
 
-/// What a study's processor announces by default, less what this host cannot execute.
+/// The CPUID of a study's default processor, less the features that this host cannot execute.
 pub fn cpuid() -> CpuidTable {
     static TABLE: LazyLock<CpuidTable> = LazyLock::new(|| {
         let mut tables = tables(&NodeTopology::default(), &CpuidOptions::default())

@@ -49,7 +49,7 @@ struct Options {
     /// The same on random bytes as code.
     #[arg(long, value_name = "SECONDS")]
     fuzz: Option<u64>,
-    /// The same on nothing but random bytes as user code, which must not end the engine.
+    /// Instead: both side by side on random bytes as user code, which must not end the engine.
     #[arg(long, value_name = "SECONDS")]
     crash: Option<u64>,
     /// With --lockstep, --fuzz or --crash: so many seeds at most.

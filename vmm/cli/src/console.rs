@@ -26,12 +26,12 @@ const AHEAD: Duration = Duration::from_millis(20);
 const LOOKS: Duration = Duration::from_millis(20);
 /// Virtual time between two ends of input typed at a node whose console is silent, picoseconds.
 const END_INTERVAL_PS: u64 = 1_000_000_000_000;
-/// So many are typed before the console is left.
+/// Ends of input that are typed before the console is left.
 const ENDS: u32 = 30;
-/// What the image's init says before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The driver of the serial port
-/// loses what is typed while it starts, so that text from a file or a pipe waits for this ...
+/// The line that the image's init prints before it starts the shell (`guest-images/debian/root/opt/nodescope/init`). The driver of
+/// the serial port loses input while the driver starts, so text from a file or a pipe waits for this line ...
 const SHELL: &[u8] = b"shell on the console";
-/// ... for so much virtual time at most, picoseconds: other images do not say it.
+/// ... for this much virtual time at most, picoseconds: other images do not print it.
 const SHELL_PS: u64 = 5_000_000_000_000;
 
 struct Terminal {
@@ -40,7 +40,7 @@ struct Terminal {
     interrupted: Arc<AtomicBool>,
     start: Instant,
     pending: Vec<u8>,
-    /// Whether keys may be typed yet, and the end of what the console has said before.
+    /// True once keys may be typed; `said` is the end of the console's output until then.
     ready: bool,
     said: Vec<u8>,
     /// Once standard input has ended: since when the console is silent and was told of no end of input.
@@ -203,7 +203,7 @@ pub fn console(args: &args::Console) -> Result<Exit, Failure> {
         interrupted: interrupted.clone(),
         start: Instant::now(),
         pending: Vec::new(),
-        // Whoever sits in front of a terminal sees for himself.
+        // A user at a terminal sees when the shell is ready.
         ready: std::io::stdin().is_terminal(),
         said: Vec::new(),
         silent_since: None,

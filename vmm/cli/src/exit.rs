@@ -56,15 +56,15 @@ const FULL: &str = "No space left on device";
 /// What to do about it.
 const FULL_HELP: &str = "free space where that file lies, or use another disk: --results for results, XDG_CACHE_HOME for guest images, TMPDIR for what their build unpacks";
 
-/// What it says of a file that would exceed a limit.
+/// The system's message about a file that would exceed a limit.
 const TOO_LARGE: &str = "File too large";
 const TOO_LARGE_HELP: &str = "the file system has no room for a file of this size; use another one, with --results for results";
-/// What it says where there is no memory, or no address space, left.
+/// The system's messages where no memory, or no address space, is left.
 const NO_MEMORY: [&str; 2] = ["Cannot allocate memory", "out of memory"];
 const NO_MEMORY_HELP: &str =
     "the host has no memory left; lower node.memory or cluster.nodes, or use a larger host";
 
-/// What it says where a process has as many open files as it may.
+/// The system's message where a process has as many open files as it may.
 const NO_FILES: &str = "Too many open files";
 const NO_FILES_HELP: &str = "raise the limit of open files: ulimit -n 65536";
 
@@ -78,8 +78,8 @@ impl Failure {
         }
     }
 
-    /// A failure told by an error and its causes. A cause that the text before it already quotes is left out. What the host lacks is the
-    /// host's fault, whatever it was needed for.
+    /// A failure told by an error and its causes. A cause that the text before it already quotes is left out. A lack of memory,
+    /// disk space or files is the host's fault, whatever the host needed them for.
     pub fn of(exit: Exit, error: &dyn Error) -> Failure {
         let mut chain = vec![error.to_string()];
         let mut next = error.source();
@@ -107,8 +107,8 @@ impl Failure {
         move |error| Failure::new(Exit::Host, format!("{message}: {error}"))
     }
 
-    /// What the user can do about it, where that is not in the message. What comes through many crates and programs is known by
-    /// what the system calls it.
+    /// Advice to the user, where the message has none. Errors that come through many crates and programs are known by the system's
+    /// own words.
     fn help(&self) -> Option<String> {
         let says = |what: &str| self.chain.iter().any(|text| text.contains(what));
         if says(FULL) {

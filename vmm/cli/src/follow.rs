@@ -1,4 +1,4 @@
-//! A node's console, shown as it is written. What a guest writes must not control the terminal of its host.
+//! A node's console, shown as it is written. A guest's output must not control the host's terminal.
 
 use nodescope_hypercall::printable;
 use serde_json::json;
@@ -64,7 +64,7 @@ impl Follower {
     }
 }
 
-/// A line of a console with everything escaped that commands a terminal. Tabs stay.
+/// A console's line with every character escaped that could control a terminal. Tabs stay.
 fn visible(text: &str) -> String {
     let parts: Vec<_> = text.split('\t').map(printable).collect();
     parts.join("\t")

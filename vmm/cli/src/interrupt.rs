@@ -7,11 +7,11 @@ use std::time::Duration;
 use crate::exit::{Exit, Failure};
 use crate::terminal::tell;
 
-/// What a run has this long for after a signal: to come to the end of what it is doing and to write its results.
+/// Time that a run has after a signal to end its current work and to write its results.
 const PATIENCE: Duration = Duration::from_millis(1700);
 
-/// What is done once at the end, by whoever comes to it first: the command itself, or the signal's thread that has waited for it
-/// long enough.
+/// A value for work that is done once at the end, either by the command itself, or by the signal's thread when the command's time
+/// is over.
 pub struct Last<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Clone for Last<T> {
@@ -21,12 +21,12 @@ impl<T> Clone for Last<T> {
 }
 
 impl<T> Last<T> {
-    /// For the first who takes it.
+    /// Holds a value for the first thread that takes it.
     pub fn new(what: T) -> Last<T> {
         Last(Arc::new(Mutex::new(Some(what))))
     }
 
-    /// The first who asks gets it.
+    /// Gives the value to the first thread that asks.
     pub fn take(&self) -> Option<T> {
         locked(&self.0).take()
     }
@@ -38,7 +38,7 @@ pub struct Signals {
     armed: Arc<Mutex<Option<Armed>>>,
 }
 
-/// What is said at a signal, and done if the command does not end in time.
+/// The message at a signal, and the work to do if the command does not end in time.
 struct Armed {
     kept: &'static str,
     late: Box<dyn FnOnce() + Send>,
@@ -50,8 +50,8 @@ impl Signals {
         &self.flag
     }
 
-    /// From now on also the first signal ends the program, after `late`, if the command still runs when its patience is over. `kept`
-    /// tells the user what becomes of its work.
+    /// From now on also the first signal ends the program, after `late`, if the command still runs when its patience is over.
+    /// `kept` tells the user which of the command's work is kept.
     pub fn arm(&self, kept: &'static str, late: impl FnOnce() + Send + 'static) {
         let late = Box::new(late);
         *locked(&self.armed) = Some(Armed { kept, late });
@@ -69,7 +69,7 @@ fn watch(armed: &Mutex<Option<Armed>>) {
     let Some(Armed { late, .. }) = locked(armed).take() else {
         return;
     };
-    // What it does may get stuck in turn, such as on a file system that does not answer.
+    // This work may get stuck in turn, for example on a file system that does not answer.
     let last = std::thread::Builder::new().spawn(|| {
         late();
         std::process::exit(Exit::Interrupted as i32);

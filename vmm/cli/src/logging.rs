@@ -1,5 +1,5 @@
-//! What the crates that do the work say of it, on standard error: warnings, with `-v` the phases of a run and how long each took, with
-//! `-vv` details. `RUST_LOG` asks for more of single crates, such as `RUST_LOG=nodescope_cluster=debug`.
+//! Messages of the working crates, on standard error: warnings, with `-v` the phases of a run and how long each took, with `-vv`
+//! details. `RUST_LOG` asks for more of single crates, such as `RUST_LOG=nodescope_cluster=debug`.
 
 use std::fmt::{Debug, Write};
 use std::time::Instant;
@@ -16,7 +16,7 @@ use tracing_subscriber::registry::{LookupSpan, Registry};
 use crate::args::{Args, LogFormat};
 use crate::terminal::tell;
 
-/// Tell from now on what the command line and the environment ask for.
+/// From now on, shows the messages that the command line and the environment ask for.
 pub fn start(args: &Args) {
     let level = match (args.quiet, args.verbose) {
         (true, _) => LevelFilter::ERROR,
@@ -30,7 +30,7 @@ pub fn start(args: &Args) {
     if let Ok(text) = std::env::var("RUST_LOG") {
         match text.parse::<Targets>() {
             Ok(asked) => {
-                // What the command line asks for is for all crates that the variable does not name.
+                // The command line's level is for all crates that the variable does not name.
                 let default = asked.default_level().filter(|asked| *asked > level);
                 filter = asked.with_default(default.unwrap_or(level));
             }

@@ -214,7 +214,7 @@ impl Watcher {
         self.before_ps = progress.virtual_ps;
     }
 
-    /// How long it goes on like this: to the end of the open window, if that is known, or else to the time limit.
+    /// The time left at this speed: to the end of the open window if that is known, or else to the time limit.
     fn left(&self, progress: &Progress, seconds: f64) -> Option<Left> {
         let virtual_rate = progress.virtual_ps.saturating_sub(self.before_ps) as f64 / seconds;
         if let Some(window) = &progress.window {
@@ -236,18 +236,18 @@ impl Watcher {
     }
 }
 
-/// How long something lasts that goes on as it did since last told, in the host's time.
+/// The host's time until an end, at the speed since the last line.
 struct Left {
     until: &'static str,
     seconds: f64,
-    /// What is waited for may come before.
+    /// The end may come before.
     at_most: bool,
 }
 
 impl Left {
     /// Nothing where there is no telling, such as while the cluster stands still.
     fn new(until: &'static str, seconds: f64, at_most: bool) -> Option<Left> {
-        /// Nobody plans with more: a day.
+        /// A longer time than a day helps nobody to plan.
         const MOST: f64 = 86400.0;
         (seconds.is_finite() && seconds < MOST).then_some(Left {
             until,

@@ -106,7 +106,7 @@ pub fn put(folder: &ResultsFolder, name: &str, text: &str) -> Result<(), Failure
         .map_err(folder_failure)
 }
 
-/// Who is at fault if a results folder cannot be used.
+/// The exit code if a results folder cannot be used: the host's fault or the user's.
 pub fn folder_failure(error: FolderError) -> Failure {
     let exit = match error {
         FolderError::Io { .. } => Exit::Host,

@@ -54,7 +54,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     })?;
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
-    // Earlier results stay for as long as it is not sure that there will be new ones.
+    // Earlier results stay until it is certain that there will be new ones.
     results
         .clear(&file_names(&study, &config))
         .map_err(folder_failure)?;
@@ -142,7 +142,7 @@ fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
     names
 }
 
-/// Prepares for signals: what the run itself does not come to within the time that it has is done in its place.
+/// Prepares for signals: if the run does not end within its time, the signal's thread writes the record in its place.
 fn arm(signals: &Signals, results: &Arc<ResultsFolder>, record: &Last<RunFile>, format: LogFormat) {
     let (results, record) = (results.clone(), record.clone());
     signals.arm("; what was measured is kept", move || {

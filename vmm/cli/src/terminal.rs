@@ -10,8 +10,8 @@ use nodescope_hypercall::printable_lines;
 
 use crate::exit::{Exit, Failure};
 
-/// Prints to standard output. A reader that has gone (`| head`) is no failure. Names in the text may come from guests and from files of
-/// others: what could command the terminal is escaped.
+/// Prints to standard output. A reader that has gone (`| head`) is no failure. Names in the text may come from guests and from
+/// files of others, so characters that could control the terminal are escaped.
 pub fn print(text: &str) -> Result<(), Failure> {
     let text = printable_lines(text);
     let mut out = io::stdout().lock();
@@ -32,7 +32,7 @@ pub fn tell_above(bars: Option<MultiProgress>) {
     *BARS.lock().unwrap_or_else(PoisonError::into_inner) = bars;
 }
 
-/// A line on standard error. Whoever does not listen there any more is no failure.
+/// A line on standard error. A closed standard error is no failure.
 pub fn tell(line: &str) {
     let bars = BARS.lock().unwrap_or_else(PoisonError::into_inner);
     let _ = match &*bars {
@@ -41,7 +41,7 @@ pub fn tell(line: &str) {
     };
 }
 
-/// Whether nothing but errors is told.
+/// True if only errors are shown.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
 /// From now on nothing but errors is told.

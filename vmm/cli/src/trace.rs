@@ -176,9 +176,9 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
 }
 
-/// Writes the script by which Open MPI starts its ranks, on other nodes too, where they lack this process's environment. Open MPI passes
-/// its own settings on. (Its list of variables for ranks would do, but Open MPI refuses the list beside `mpirun -x`.) There is none where
-/// its path has a blank, at which Open MPI divides it; ranks of this node do without.
+/// Writes the script by which Open MPI starts its ranks, on other nodes too, where they lack this process's environment. Open MPI
+/// passes its own settings on. (Open MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`.) Open MPI
+/// splits the script's path at blanks, so there is no script where the path has one; ranks of this node need none.
 fn fork_agent(library: &Path, logs: &Path) -> Result<Option<PathBuf>, Failure> {
     let path = logs.join("rank");
     if path

@@ -176,7 +176,7 @@ fn results_are_not_overwritten_unasked() {
         &["run", "s.toml"],
         "results/s already holds results; replace them with --force",
     );
-    // What an unknown program wrote cannot be told from the user's own.
+    // Files of an unknown program cannot be told from the user's own.
     says(
         &["run", "s.toml", "--force"],
         "results/s holds results without the list of what their run has written (written.txt)",

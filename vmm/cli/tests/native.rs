@@ -38,7 +38,7 @@ fn a_launcher_may_be_told_to_pass_variables_on() {
         .args(["-o", "program", "program.c"])
         .status();
     assert!(compiled.unwrap().success());
-    // Of a path with a blank Open MPI makes two.
+    // Open MPI splits a path at a blank.
     for results in ["results", "the results"] {
         let output = Command::new(env!("CARGO_BIN_EXE_nodescope"))
             .current_dir(dir.path())

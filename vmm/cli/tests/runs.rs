@@ -40,7 +40,7 @@ fn a_kernel_of_a_few_instructions_runs_to_its_end() {
     let console = fs::read_to_string(place.results().join("console-node0.log")).unwrap();
     assert_eq!(console, "hello\n");
     assert_eq!(marks(&place), 1);
-    // The same again, with nothing left of the first run that the second did not write.
+    // The second run leaves only its own files, none of the first run's.
     let list = fs::read_to_string(place.results().join("written.txt")).unwrap();
     let output = place.run(&["run", "s.toml", "--force"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -181,7 +181,7 @@ fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
     ] {
         assert!(told.contains(text), "expected {text:?} in:\n{told}");
     }
-    // What was written until then is kept and can be read.
+    // Output written until then is kept and can be read.
     let log = fs::metadata(place.results().join("console-node0.log")).unwrap();
     assert_eq!(log.len(), 100_000);
     assert_eq!(place.run(&["report", "results/s"]).status.code(), Some(0));

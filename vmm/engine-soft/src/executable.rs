@@ -113,7 +113,7 @@ impl Executable {
     /// Write code, so many bytes from the first.
     ///
     /// # Safety
-    /// Nothing runs any more that was there before.
+    /// No code that was there before still runs.
     pub unsafe fn write(&mut self, at: usize, code: &[u8]) {
         assert!(at <= self.code && code.len() <= self.code - at);
         // SAFETY: within the writable view.

@@ -107,7 +107,7 @@ pub trait Platform {
     ) -> Outcome;
     /// [`nodescope_plugin_api::MemoryModel::miss`].
     fn miss(&mut self, modified: &[u64], oldest: u64, reference: &MemRef) -> Option<Outcome>;
-    /// What [`nodescope_plugin_api::MemoryModel::tables`] offers, if the platform takes the offer.
+    /// The tables that [`nodescope_plugin_api::MemoryModel::tables`] offers, if the platform takes the offer.
     fn tables(&mut self, vcpu: u16) -> Option<Loan> {
         let _ = vcpu;
         None

@@ -148,7 +148,7 @@ fn write(
             None => process.next.clone(),
         };
         let (inner, outer) = (process.time(inner), process.time(outer));
-        // What a log says may be anything: a sum that 64 bits do not hold stays at the greatest that they do.
+        // A log may state anything: a sum that does not fit into 64 bits becomes the greatest number that fits.
         summary.own = summary.own.saturating_add(inner.abs_diff(outer));
         if let Request::MpiEvents(records) = &request {
             for record in records {

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-/// A guest's text in one line, in which nothing commands a terminal: control characters, line breaks among them, and characters that are
-/// not seen or that reverse the direction of writing stand as escapes of Rust, such as `\u{1b}`.
+/// A guest's text in one line, in which nothing controls a terminal. Control characters, line breaks among them, become escapes of
+/// Rust, such as `\u{1b}`. So do characters that are invisible or reverse the direction of writing.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         return Cow::Borrowed(text);
@@ -19,7 +19,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The same for a text of several lines, which stay lines.
+/// As [`printable`], for a text of several lines, which stay lines.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     let harmless = |byte| matches!(byte, b' '..=b'~' | b'\n');
     if text.bytes().all(harmless) {

@@ -1,6 +1,6 @@
-//! More than fifty small programs in C and two in Fortran, a family of MPI functions each, under Open MPI and MPICH on real hardware:
-//! the records of each rank state as many calls of each function as a counter that knows nothing of the tracer, and the bytes that the
-//! program itself works out.
+//! Runs more than fifty small programs in C and two in Fortran under Open MPI and MPICH on real hardware, each with a family of MPI
+//! functions. The records of each rank have as many calls of each function as a separate counter, and the bytes that the program
+//! itself works out.
 
 mod support;
 
@@ -138,7 +138,7 @@ fn counter(flavour: &str, job: &Path) -> Counter {
     Counter { library, names }
 }
 
-/// What the counter saw on a rank, and what the programs expected: bytes sent and received by program and function.
+/// The counter's calls on a rank, and the programs' expectations: bytes sent and received by program and function.
 fn counted(counter: &Counter, output: &Path, rank: usize) -> (Counts, Bytes) {
     let text = fs::read_to_string(format!("{}.{rank}", output.display())).expect("counts");
     let known: BTreeSet<&str> = Function::ALL.iter().map(|f| f.name()).collect();

@@ -1,6 +1,6 @@
 //! HTML pages that are well-formed XML, too: of reports and of predictions.
 //!
-//! What users and guests have named goes in by [`Page::element`] and [`Page::text`], which escape it. [`Page::raw`] takes markup.
+//! Names from users and guests go in by [`Page::element`] and [`Page::text`], which escape them. [`Page::raw`] takes markup.
 
 /// A page being written.
 #[derive(Clone, Debug, Default)]
@@ -33,7 +33,7 @@ impl Page {
                 '<' => self.0.push_str("&lt;"),
                 '>' => self.0.push_str("&gt;"),
                 '"' => self.0.push_str("&quot;"),
-                // What XML allows (XML 1.0, section 2.2); a carriage return would be read as a line feed.
+                // Characters that XML allows (XML 1.0, section 2.2); a carriage return would be read as a line feed.
                 '\t' | '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'.. => {
                     self.0.push(character);
                 }

@@ -16,7 +16,7 @@ const MATCHING: MatchOptions = MatchOptions {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
-    /// Node 0, where nothing is said.
+    /// Node 0: the entry names no node.
     First,
     /// This node.
     Node(u32),
@@ -77,13 +77,13 @@ impl Collect {
         Ok(entry)
     }
 
-    /// Whether the path is a pattern.
+    /// Returns whether the path is a pattern.
     pub fn is_pattern(&self) -> bool {
         self.path.contains(['*', '?', '['])
     }
 
-    /// Name below the results' folder for files, without the folder of a node: of a plain path the last component. What a pattern
-    /// finds keeps its path.
+    /// Name below the results' folder for files, without the folder of a node: of a plain path the last component. Files that a
+    /// pattern finds keep their paths.
     pub fn name(&self) -> &str {
         match self.path.rsplit_once('/') {
             Some((_, last)) if !self.is_pattern() => last,
@@ -91,7 +91,7 @@ impl Collect {
         }
     }
 
-    /// Whether a file among the results, by its name there, is one that this entry asks `node` for.
+    /// Returns whether this entry asks `node` for a file, by the file's name among the results.
     pub fn is_answered_by(&self, node: u32, file: &str) -> bool {
         let own = match self.place {
             Place::First if node == 0 => Some(file),
@@ -135,7 +135,7 @@ impl Collect {
         }
     }
 
-    /// Whether two entries may give files of one name that are different files.
+    /// Returns whether two entries may give different files of one name.
     pub(crate) fn collides(&self, other: &Collect) -> bool {
         let together = match (self.place, other.place) {
             (Place::First, Place::First) | (Place::All, Place::All) => true,
@@ -143,7 +143,7 @@ impl Collect {
             (Place::Node(_), Place::All) | (Place::All, Place::Node(_)) => true,
             _ => false,
         };
-        // The same path twice is the same file.
+        // One path given twice is one file.
         if !together || self.path == other.path {
             return false;
         }

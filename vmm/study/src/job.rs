@@ -104,7 +104,7 @@ impl Job {
                 Place::Node(node) => node.to_string(),
                 Place::All => "*".into(),
             };
-            // What has not come, the results tell: the status stays the program's.
+            // The status stays the program's; the results tell which files are missing.
             line(format_args!(
                 "/opt/nodescope/collect {} {}",
                 quoted(&place),

@@ -247,8 +247,8 @@ impl WindowDriver {
         self.open
     }
 
-    /// What an open window still waits for before it closes: instructions of all nodes, then picoseconds of virtual time. Neither is known of
-    /// a window that the guest closes.
+    /// The rest until an open window closes: instructions of all nodes, then picoseconds of virtual time. Neither is known of a
+    /// window that the guest closes.
     pub fn left(&self, window: usize, now: u64, instructions: u64) -> (Option<u64>, Option<u64>) {
         let Window {
             spec, phase, times, ..

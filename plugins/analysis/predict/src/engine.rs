@@ -294,8 +294,8 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Whether a time is beyond those that are interpreted; then the interpretation stops. What a rank or a link adds to its time in one go
-    /// is so little that it can be looked at afterwards.
+    /// Returns whether a time is beyond the longest that is interpreted; then the interpretation stops. A rank or a link adds so
+    /// little to its time in one step that a check afterwards suffices.
     fn too_long(&mut self, time: u64) -> bool {
         if time <= LONGEST {
             return false;

@@ -121,10 +121,10 @@ impl Hierarchy<u32> {
         self.loans.lent.push((vcpu, tables));
         self.loans.moves = u64::MAX;
         self.renew_loans();
-        // SAFETY: the tables are boxed and stay until this vCPU is lent others. Their limit is zero, and whenever it is not, words and
-        // tallies lie in memory of this hierarchy that neither moves nor goes away before the limit is zero again
-        // (`renew_loans`, `recall`). So does what the memory lends, which is boxed, too. Words lead to nothing but words and numbers
-        // of caches that every look-up checks.
+        // SAFETY: the tables are boxed and stay until this vCPU is lent others. Their limit is zero at first. Whenever the limit is
+        // not zero, words and tallies lie in memory of this hierarchy that neither moves nor goes away before the limit is zero
+        // again (`renew_loans`, `recall`). The tables that the memory lends are boxed, too, and stay as long. Words lead to nothing
+        // but words and numbers of caches that every look-up checks.
         Some(unsafe { Offer::new(shape, pointer) })
     }
 

@@ -42,7 +42,7 @@ pub const STUDY: Target = Target {
     foreign: false,
 };
 
-/// What TOML is made of, and what files like ours have.
+/// Words of TOML, and of files like ours.
 const TOML: [&str; 16] = [
     "[",
     "]",

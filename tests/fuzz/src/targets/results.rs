@@ -1,4 +1,4 @@
-//! What a run left: the records of windows, and what the run says of itself.
+//! Results of a run: the records of windows, and the run's record of itself.
 
 use std::path::Path;
 

@@ -51,7 +51,7 @@ pub const CODE_PHYSICAL: u64 = 0x1_8000;
 pub const WINDOW_PHYSICAL: u64 = 0x2_0000;
 /// The data pages again, as they are at first; in guests that have large pages, other memory.
 pub const WINDOW_ALIAS: u64 = WINDOW + 0x10_0000;
-/// The same pages in the opposite order, so that no page has its neighbour's memory beside its own.
+/// The window's pages in the opposite order, so that no page has its neighbour's memory beside its own.
 pub const WINDOW_REVERSED: u64 = WINDOW + 0x18_0000;
 const DEVICE_PHYSICAL: u64 = 0xd000_0000;
 /// Other memory for a page of code or data lies behind the four pages.

@@ -57,7 +57,7 @@ pub struct Machine {
     caches: [Cache; VCPUS as usize],
     /// Instead of the toy.
     pub real: Option<Caches>,
-    /// What MXCSR was when a function of the machine found that it is not the host's own: the guest's was left there.
+    /// The value of MXCSR when a function of the machine found the guest's value there instead of the host's.
     pub foreign_mxcsr: Option<u32>,
 }
 

@@ -281,8 +281,8 @@ fn stride(code: &mut Vec<u8>, r: &mut Random) {
     }
 }
 
-/// A short loop over two arrays whose elements often lie in two lines, and now and then in two pages, one of which may be missing, may not
-/// be written, or may lie elsewhere than behind the other.
+/// A short loop over two arrays whose elements often lie in two lines, and now and then in two pages. One of the pages may be
+/// missing, may be read-only, or may lie elsewhere than behind the other.
 fn splits(code: &mut Vec<u8>, r: &mut Random) {
     // RBX and RSI, or two that the translator keeps in memory.
     let bases = r.pick(&[[3_u8, 6], [12, 13], [7, 9]]);

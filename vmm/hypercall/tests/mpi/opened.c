@@ -34,12 +34,12 @@ int main(int count, char **arguments) {
     for (int i = 0; i < 3; i++)
         barrier(world);
     finalize();
-    /* What the library lacks is missing, and the error message is about it. */
+    /* A function that the library lacks is missing, and the error message names it. */
     const char *error;
     dlerror();
     if (dlsym(library, "MPI_Nothing_of_this_name") || !(error = dlerror()) || !strstr(error, "MPI_Nothing_of_this_name"))
         return fputs("a name that does not exist\n", stderr), 1;
-    /* What is next after the program is not what comes next after the tracer. */
+    /* RTLD_NEXT in the program means the libraries after the program, not those after the tracer. */
     if (dlsym(RTLD_NEXT, "getpid") != (void *)dlsym(RTLD_DEFAULT, "getpid") || !dlsym(RTLD_DEFAULT, "dlsym"))
         return fputs("a name of the C library\n", stderr), 1;
     return rank < 0;

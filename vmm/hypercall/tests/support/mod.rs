@@ -88,7 +88,7 @@ impl Job {
         })
     }
 
-    /// The same job with what was compiled as `program` in its folder.
+    /// This job with the compiled file as `program` in its folder.
     pub fn with_program(self) -> Job {
         Job {
             command: None,
@@ -145,7 +145,8 @@ impl Job {
         all
     }
 
-    /// The same with libraries preloaded before the tracer and variables of the environment; the records are as they come.
+    /// Runs traced with libraries preloaded before the tracer and with variables of the environment; the records are in the order
+    /// in which they come.
     pub fn traced(
         &self,
         ranks: usize,

@@ -1,5 +1,5 @@
-//! What a record may state. A trace is a file that anybody may have written: numbers that no program has are an error, so that whoever
-//! computes with them need not expect them.
+//! Limits of the numbers that a record may state. A trace is a file that anybody may have written. Numbers that no program has are
+//! an error here, so that later code need not expect them.
 
 use nodescope_hypercall::{Function, MpiRecord, Peer, Tag};
 use nodescope_trace::{MpiCall, Stamp};
@@ -19,12 +19,12 @@ const GREATEST_TAG: u32 = i32::MAX as u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Named {
     pub peer: u32,
-    /// Who names it, and in which call.
+    /// The rank and the call that name it.
     pub rank: u32,
     pub function: Function,
 }
 
-/// What is wrong with the numbers of a call.
+/// Refuses a call with numbers that no program has.
 pub(super) fn check(rank: u32, call: &MpiCall) -> Result<(), ModelError> {
     let inside = Stamp {
         time: call.time_inside,
@@ -36,7 +36,7 @@ pub(super) fn check(rank: u32, call: &MpiCall) -> Result<(), ModelError> {
     record(rank, &call.record)
 }
 
-/// Whether a time is too late to compute with.
+/// Refuses a time that is too late to compute with.
 pub(super) fn time(rank: u32, function: Function, stamp: Stamp) -> Result<(), ModelError> {
     let time = stamp.time;
     (time < LATEST).then_some(()).ok_or(ModelError::TooLate {
@@ -46,7 +46,7 @@ pub(super) fn time(rank: u32, function: Function, stamp: Stamp) -> Result<(), Mo
     })
 }
 
-/// What is wrong with the numbers of a record.
+/// Refuses a record with numbers that no program has.
 pub(super) fn record(rank: u32, record: &MpiRecord) -> Result<(), ModelError> {
     let function = record.function;
     let tags = [record.send_tag, record.receive_tag];

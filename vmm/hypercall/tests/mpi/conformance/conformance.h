@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What the small programs share. Each is a function of its file's name, which all four ranks of MPI_COMM_WORLD call. */
+/* Declarations that the small programs share. Each is a function of its file's name, which all four ranks of MPI_COMM_WORLD call. */
 #ifndef CONFORMANCE_H
 #define CONFORMANCE_H
 

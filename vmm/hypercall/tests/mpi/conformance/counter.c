@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of stubs.s. */
+/* From stubs.s. */
 extern const char *const counter_names[];
 extern unsigned long counter_calls[];
 extern void *counter_next[];

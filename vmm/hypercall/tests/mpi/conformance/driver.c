@@ -23,7 +23,7 @@ static const struct {
 
 int rank, size, left, right;
 
-/* Of the counter. */
+/* From counter.c. */
 void counter_enter(const char *program);
 void counter_expect(const char *function, unsigned long long sent, unsigned long long received);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Messages of 4 MiB, which no library sends without asking, and counts that stand for more than they say. */
+/* Messages of 4 MiB, which no library sends eagerly, and counts of types that have many elements. */
 #include "conformance.h"
 void large(void) {
     enum { MIB = 1 << 20 };

@@ -29,7 +29,7 @@ void nobody(void) {
     MPI_Mprobe(MPI_PROC_NULL, 1, WORLD, &message, &status);
     CHECK(message == MPI_MESSAGE_NO_PROC);
     MPI_Mrecv(values, 16, MPI_INT, &message, IGNORE);
-    /* At the ends of a line that is no ring, half of each exchange is with nobody. */
+    /* At the ends of a line, half of each exchange is with MPI_PROC_NULL. */
     int before = rank == 0 ? MPI_PROC_NULL : left, after = rank == size - 1 ? MPI_PROC_NULL : right;
     MPI_Sendrecv(values, 4, MPI_INT, after, 2, values + 4, 4, MPI_INT, before, 2, WORLD, IGNORE);
     const char *functions[] = {"MPI_Send", "MPI_Ssend", "MPI_Rsend", "MPI_Recv", "MPI_Sendrecv_replace", "MPI_Isend",

@@ -8,7 +8,7 @@ static void larger(void *in, void *inout, int *count, MPI_Datatype *type) {
             ((int *)inout)[i] = ((int *)in)[i];
 }
 
-/* Of the ranks' values the first's. */
+/* Keeps the first rank's value. */
 static void first(void *in, void *inout, int *count, MPI_Datatype *type) {
     (void)type;
     memcpy(inout, in, *count * sizeof(int));
