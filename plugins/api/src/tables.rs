@@ -159,12 +159,12 @@ impl Offer {
         Self { shape, tables }
     }
 
-    /// What does not change.
+    /// The constants of the tables.
     pub fn shape(&self) -> &TablesShape {
         &self.shape
     }
 
-    /// What is lent.
+    /// The tables that are lent.
     pub fn tables(&self) -> NonNull<Tables> {
         self.tables
     }
@@ -184,12 +184,12 @@ impl Offer {
 pub struct Loan(Offer);
 
 impl Loan {
-    /// What does not change.
+    /// The constants of the tables.
     pub fn shape(&self) -> &TablesShape {
         &self.0.shape
     }
 
-    /// What is lent.
+    /// The tables that are lent.
     pub fn tables(&self) -> NonNull<Tables> {
         self.0.tables
     }

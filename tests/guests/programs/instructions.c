@@ -1,5 +1,5 @@
-/* Effects of unusual instructions and of a debugger's breakpoints on a process: one line each. The same lines as on any processor of
- * Intel's under Linux. */
+/* Effects of unusual instructions and of a debugger's breakpoints on a process: one line each. Any Intel processor under Linux gives
+ * these lines. */
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>

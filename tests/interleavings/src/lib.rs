@@ -2,8 +2,8 @@
 //! model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics instead of the
 //! standard library's (<https://docs.rs/loom>).
 //!
-//! Not checked is how a thread waits (`gate.rs`): there a thread that may miss a call looks again after a millisecond, which no model
-//! has. Here a thread that waits lets the others go on, and looks again.
+//! The waiting of a thread (`gate.rs`) is not checked: there a thread that may miss a call looks again after a millisecond, and no
+//! model has such a time. Here a waiting thread lets the others go on, and looks again.
 #![cfg(test)]
 
 #[path = "../../../vmm/cluster/src/crew.rs"]

@@ -96,7 +96,9 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         let armed = armed.clone();
         let watch = std::thread::Builder::new().spawn(move || watch(&armed));
         if let Err(error) = watch {
-            tracing::debug!("nobody watches how long the end takes: {error}");
+            tracing::debug!(
+                "no thread limits the time that an interrupted run takes to end: {error}"
+            );
         }
     })
     .map_err(|error| Failure::of(Exit::Host, &error))?;

@@ -132,7 +132,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
 }
 
-/// The files that a run is known to make, by their names among the results: those of patterns are not known before.
+/// The files that a run is known to make, by their names among the results. Files that patterns find are not known before.
 fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
     let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML].map(String::from);
     let places = study.job.collect.iter().map(|e| e.places(study.nodes));

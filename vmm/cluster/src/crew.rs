@@ -83,7 +83,8 @@ fn follow(work: &impl Work, from: Quantum, thread: usize, threads: usize) -> Opt
     }
 }
 
-/// Run this thread's own nodes through a quantum; a single one goes on as long as it can. The quantum that they have come to.
+/// Run this thread's own nodes through a quantum; a single one goes on as long as it can. Returns the quantum that they have
+/// reached.
 fn take_own(work: &impl Work, quantum: Quantum, thread: usize, threads: usize) -> Quantum {
     let own = (thread..work.nodes()).step_by(threads);
     let goes_on = own.len() == 1;
@@ -98,7 +99,7 @@ fn take_all(work: &impl Work, quantum: Quantum) {
 }
 
 /// Run a node through a quantum, and through those that follow if it `goes_on`, if no thread has begun to. A thread that wakes late
-/// finds that all have. The last quantum that the node was run through.
+/// finds every node begun. Returns the last quantum that the node was run through.
 fn take(work: &impl Work, index: usize, quantum: Quantum, goes_on: bool) -> Quantum {
     let meetings = work.meetings();
     if !meetings.claim(index, quantum.number, goes_on) {

@@ -5,7 +5,7 @@
 //! its vCPU ([`Meetings::go_on`]).
 //!
 //! Data that different threads write lies in different lines of the host's cache ([`CachePadded`]). Where nodes are quick, a
-//! quantum takes a few microseconds, and what its threads tell each other moves between cores at some 100 ns a line: one for each
+//! quantum takes a few microseconds, and messages between its threads move between cores at some 100 ns a line: one line for each
 //! node that others wait for.
 
 use std::sync::PoisonError;
@@ -206,11 +206,11 @@ impl Meetings {
         quantum.following().map_or(After::Over, After::Quantum)
     }
 
-    /// The quantum that a node which a thread holds goes on with by itself, once it is through with this one: if nothing is to be decided
-    /// and the others keep up.
+    /// The next quantum for a node that a thread holds, once the node is through with this one. None if something is to be decided,
+    /// or if the others do not keep up.
     ///
-    /// Between what a thread tells the others and what it does next there is no locked instruction, which would wait until the others'
-    /// caches have heard of it: some 100 to 400 cycles.
+    /// No locked instruction follows a thread's message to the others: it would wait some 100 to 400 cycles until their caches have
+    /// the message.
     pub fn go_on(&self, node: usize, quantum: Quantum) -> Option<Quantum> {
         self.is_through(node, quantum.number, true);
         let mut all_through = self.all_through(quantum.number);

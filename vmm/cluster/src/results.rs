@@ -26,7 +26,8 @@ const MOST_OPEN: usize = 16;
 pub enum Stored {
     /// It is in its file.
     Done,
-    /// The name or the place makes it impossible, such as a file of one node that is a folder of another's, or a file of the user's.
+    /// The name or the place makes storing impossible: the name is a folder of another node's files, or belongs to a file of the
+    /// user's.
     Impossible(FolderError),
 }
 

@@ -52,7 +52,7 @@ impl Watch {
         }
     }
 
-    /// A message to the user, in lines that a terminal takes for nothing but text.
+    /// A message to the user, in lines that cannot control a terminal.
     pub fn message(&mut self, text: &str, mut show: impl FnMut(&str)) {
         for line in text.lines() {
             if self.shown < MOST_SHOWN {

@@ -51,7 +51,7 @@ impl Problems {
         Problems::with_more(file, list, 0)
     }
 
-    /// The same, where there are so many more of which nothing but their number is kept.
+    /// Problems of a file, with the number of further ones that are not kept.
     pub fn with_more(file: &Path, mut list: Vec<Problem>, more: usize) -> Problems {
         list.sort_by_key(|problem| {
             let place = problem.position;

@@ -223,7 +223,7 @@ quantity! {
     [("h", 3600 * T), ("min", 60 * T), ("s", T), ("ms", G), ("us", M), ("µs", M), ("μs", M), ("ns", K), ("ps", 1)]
 }
 impl Time {
-    /// As people read a time that was measured or predicted: in the unit that suits it, with so many decimals.
+    /// A measured or predicted time for people, in the unit that suits it and with so many decimals.
     pub fn rounded(self, decimals: usize) -> String {
         let (unit, factor) = match self.0 {
             0..1_000_000 => ("ns", 1e3),

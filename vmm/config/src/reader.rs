@@ -86,7 +86,7 @@ impl<'a> Source<'a> {
         self.problems.borrow().len() + self.more.get()
     }
 
-    /// What has been found.
+    /// The findings.
     pub(crate) fn finish(self) -> Findings {
         Findings {
             problems: self.problems.into_inner(),
@@ -97,7 +97,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// What has been found in a text.
+/// The findings in a text.
 pub(crate) struct Findings {
     /// The problems, as far as they are kept.
     pub(crate) problems: Vec<Problem>,

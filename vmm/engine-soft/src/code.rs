@@ -75,7 +75,7 @@ impl Code {
         self.blocks.has_room(MAX_BLOCK) && self.stubs.has_room(MAX_BLOCK)
     }
 
-    /// Throw all blocks and translations away, and where they take up much room the stubs that they call; not while translated code runs.
+    /// Throw away all blocks and translations, and their stubs if these take up much room. Not while translated code runs.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translations.clear();

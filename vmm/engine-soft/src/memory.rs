@@ -581,8 +581,8 @@ impl Cpu {
         }
     }
 
-    /// Report an access within one line that the filter does not permit, where it knows the page: the host address. None, and nothing
-    /// done, elsewhere.
+    /// Report an access within one line that the filter does not permit. Returns the host address; None, and nothing done, where
+    /// the filter does not know the page.
     #[inline(always)]
     pub fn refer_known(
         &mut self,

@@ -91,8 +91,8 @@ pub struct PortCounts {
     pub received_frames: u64,
     /// Bytes delivered to the node.
     pub received_bytes: u64,
-    /// Frames of the node that had no destination, or found the switch's buffer full; one for several nodes counts for each that it did
-    /// not reach.
+    /// Frames of the node that had no destination, or found the switch's buffer full. A frame for several nodes counts once for
+    /// each node that it did not reach.
     pub dropped_frames: u64,
 }
 

@@ -118,7 +118,7 @@ struct Counter {
 
 fn counter(flavour: &str, job: &Path) -> Counter {
     let declared = declared(flavour);
-    // Open MPI 4.1 has persistent collectives as an extension. What Fortran calls has small letters and an underscore.
+    // Open MPI 4.1 has persistent collectives as an extension. Names of Fortran's functions have small letters and an underscore.
     let mut names = BTreeMap::new();
     for name in &declared {
         let plain = name.replace("MPIX_", "MPI_");

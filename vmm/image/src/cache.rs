@@ -147,7 +147,7 @@ fn open_with_hashes(dir: &Path) -> Result<(Image, [BlockHashes; 3]), ImageError>
     let Format { format } = serde_json::from_slice(&text).map_err(not_understood)?;
     if format != MANIFEST_FORMAT {
         return Err(damaged(format!(
-            "{MANIFEST} has format {format}, {MANIFEST_FORMAT} is known",
+            "{MANIFEST} has format {format}; this program reads format {MANIFEST_FORMAT}",
         )));
     }
     let manifest: Manifest = serde_json::from_slice(&text).map_err(not_understood)?;

@@ -11,7 +11,7 @@ use thiserror::Error;
 
 /// Most names that one node may use.
 const MOST_FILES: usize = 1 << 16;
-/// Bytes that a file counts beside its length, for each component of its name: what the host needs for an empty file or a folder.
+/// Bytes that a file counts beside its length, for each component of its name: the host needs them for an empty file or a folder.
 const OVERHEAD: u64 = 4096;
 
 /// How much guests may put among the results, in bytes. Of a file with holes, its length counts.
@@ -83,7 +83,7 @@ pub enum FileRefusal {
     },
     /// A file stands where a folder is needed, or the other way round.
     #[error(
-        "file \"{}\" cannot be: \"{}\" is a file, and would have to be a folder, too",
+        "file \"{}\" cannot be stored: \"{}\" is a file, and would have to be a folder, too",
         printable(name),
         printable(file)
     )]

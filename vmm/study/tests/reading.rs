@@ -241,7 +241,7 @@ fn the_start_script_passes_environment_and_collects() {
     assert!(check.success(), "{script}");
 }
 
-/// Runs the start script of a study with launchers that run a command twice, as the shell gave it to them; what it printed.
+/// Runs the start script of a study with launchers that run their command twice, as the shell gave it to them. Returns the output.
 fn started(job: &str) -> String {
     let text = format!("[cluster]\nnodes = 1\n[job]\nslots = 2\n{job}");
     let study = Study::parse(Path::new("s.toml"), &text).unwrap();

@@ -518,7 +518,7 @@ mod tests {
             let next = [Function::Test, Function::Recv][number as usize & 1];
             assembler.request(begin(enter(next, 1)), at(3, 3), &mut events);
         }
-        // Going through all runs for each call, as far as it goes, would take minutes.
+        // To go through all runs for each call would take minutes.
         assert_eq!(assembler.unfinished().len(), MOST + MOST / 2);
     }
 }

@@ -1,8 +1,8 @@
 //! How far a device's work may be ahead of virtual time.
 //!
-//! A guest can ask for any amount of work with one notification. A device carries requests out at once as long as the time that they take
-//! in the guest's world is near; the rest stays in its queue until virtual time has come closer. So neither the host's time nor its memory
-//! depends on what a guest makes available, and a guest that asks for more than a device can do waits, as it does on a real one.
+//! A guest can ask for any amount of work with one notification. A device carries out requests at once as long as their end is near
+//! in virtual time; the rest stays in its queue until virtual time has come closer. So a guest's requests cannot take unbounded
+//! time or memory of the host. A guest that asks for more than a device can do waits, as on a real device.
 
 /// Until when a device has work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

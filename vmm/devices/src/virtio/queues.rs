@@ -101,8 +101,8 @@ impl<'a> Queues<'a> {
             let what = "the available ring names a descriptor past the table";
             return Err(QueueFault::Chain { queue, head, what });
         }
-        // "The driver MUST NOT create a descriptor chain longer than the Queue Size of the device" (virtio 1.2 §2.7.5), whether it is in an
-        // indirect table or not (§2.7.5.3.1).
+        // "The driver MUST NOT create a descriptor chain longer than the Queue Size of the device" (virtio 1.2 §2.7.5). This holds
+        // for indirect tables, too (§2.7.5.3.1).
         let size = q.size();
         let descriptors = chain.clone().take(usize::from(size) + 1).count();
         if descriptors > usize::from(size) {

@@ -27,7 +27,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
 /// A function that a routine calls.
 pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
 
-/// A routine that calls a function, and the next one if that answers with null.
+/// A routine that calls a function, and then the next one if the first answers with null.
 pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     let start = a.here();
     for (n, host) in changed_registers() {
@@ -153,7 +153,7 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// [`access`] for what most misses of a model come to; null, and nothing done, where it is something else.
+/// [`access`] for the most common misses of a model; null, and nothing done, for others.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.

@@ -1,11 +1,13 @@
-//! Accesses that lie in two cache lines (split accesses), in windows in which the filter keeps whole sets: both lines are looked up, and
-//! the access is carried out by the host as one where they are neighbours there, too.
+//! Accesses that lie in two cache lines (split accesses), in windows in which the filter keeps whole sets: both lines are looked
+//! up. Where they are neighbours on the host, too, the host carries out the access as one.
 //!
-//! It is the rule of [`Cpu::split_is_known`] and what [`Cpu::split`] does, for the interpreter carries out what is left, and must find
-//! nothing done or all of it:
+//! The code follows the rule of [`Cpu::split_is_known`] and does as [`Cpu::split`] does. The interpreter carries out the other
+//! accesses, and must find both lines asked for or neither:
 //!
-//! - Where the first line is the most recently used of its set, asking for it does nothing, so the second one may be asked for next.
-//! - Elsewhere it is asked for only where both lie in one page that the filter knows: then the second one cannot fail.
+//! - Where the first line is the most recently used of its set, asking for it changes nothing, so the second line may be asked for
+//!   next.
+//! - Elsewhere the first line is asked for only where both lines lie in one page that the filter knows: then the second line cannot
+//!   fail.
 
 use iced_x86::{Code, Register};
 

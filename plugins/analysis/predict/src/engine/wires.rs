@@ -44,7 +44,7 @@ struct Link {
 const GAPS: usize = 32;
 
 impl Link {
-    /// Counts what passes. A sum that 64 bits do not hold stays at the greatest that they do.
+    /// Counts what passes. A sum that does not fit into 64 bits becomes the greatest number that fits.
     fn count(&mut self, bytes: u64, time: u64) {
         self.bytes = self.bytes.saturating_add(bytes);
         self.busy = self.busy.saturating_add(time);
