@@ -83,7 +83,7 @@ pub struct Run {
     /// Replace results that are already there: files that the run before wrote, and no others.
     #[arg(long)]
     pub force: bool,
-    /// Show a node's console on standard error as it is written; of node 0, where the job's output goes, if no other is given.
+    /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
 }
@@ -189,7 +189,7 @@ pub enum ImageCommand {
     Build {
         /// A study whose packages are added.
         study: Option<PathBuf>,
-        /// Build it although it is in the cache, in place of the one there.
+        /// Build the image although it is in the cache, and replace the cached one.
         #[arg(long)]
         force: bool,
     },

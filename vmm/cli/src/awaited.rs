@@ -29,7 +29,7 @@ impl Awaited {
         }
     }
 
-    /// A sentence that names what has not come, without its end; nothing if all has.
+    /// A clause without its subject that names the missing files; none if all have come.
     pub fn missing(&self) -> Option<String> {
         let missing = self.0.iter().flat_map(|(entry, nodes)| {
             nodes

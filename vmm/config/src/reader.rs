@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
 pub(crate) struct Findings {
     /// The problems, as far as they are kept.
     pub(crate) problems: Vec<Problem>,
-    /// How many there are besides.
+    /// The number of further problems.
     pub(crate) more: usize,
     /// The places of all fields.
     pub(crate) places: BTreeMap<String, Position>,

@@ -111,8 +111,8 @@ pub(crate) fn open(dir: &Path) -> Result<Image, ImageError> {
     Ok(open_with_hashes(dir)?.0)
 }
 
-/// Opens the image as [`open`] does, and checks the contents of the kernel and the initramfs. The root disk is left to whoever
-/// reads the root disk, block by block ([`Image::root_blocks`]).
+/// Opens the image as [`open`] does, and checks the contents of the kernel and the initramfs. Blocks of the root disk are checked
+/// by their reader ([`Image::root_blocks`]).
 pub(crate) fn open_checked(dir: &Path) -> Result<Image, ImageError> {
     let (image, hashes) = open_with_hashes(dir)?;
     for (name, hashes) in FILES.iter().zip(hashes) {

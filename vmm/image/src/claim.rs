@@ -1,8 +1,8 @@
 //! One build of an image at a time, and nothing left of a build that was killed.
 //!
 //! A build holds a lock on the file `KEY.lock` in the cache from its beginning to its end, however the build ends: the kernel drops
-//! the lock of a process that dies. A build unpacks into folders that bear the key. Whoever has a key's lock may therefore remove
-//! such folders: nobody works in them.
+//! the lock of a process that dies. A build unpacks into folders that bear the key. The process that has a key's lock may therefore
+//! remove such folders: nobody works in them.
 
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Traces: whoever reads them.
+//! Traces, for all code that reads them.
 
 use std::path::Path;
 

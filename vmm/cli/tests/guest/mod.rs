@@ -1,4 +1,5 @@
-//! Kernels of a few instructions, which boot at once and do one thing: what a run does with its guest is seen without a guest image.
+//! Kernels of a few instructions, which boot at once and do one thing: tests see a run's handling of its guest without a guest
+//! image.
 
 use std::fs;
 use std::path::Path;
