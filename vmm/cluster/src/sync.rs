@@ -1,4 +1,4 @@
-//! Atomics, cells and waiting of threads: the standard library's here, a model checker's in `tests/interleavings`.
+//! Atomics, locks and spin hints of threads: the standard library's here, a model checker's in `tests/interleavings`.
 
 pub use std::hint::spin_loop;
 pub use std::sync::Mutex;
