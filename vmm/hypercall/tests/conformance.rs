@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodescope_hypercall::{Class, Function, MpiRecord};
+use nodescope_hypercall::{Class, Function, MpiRecord, Peer};
 
 use support::{Job, called, counts, source, succeed};
 
@@ -19,6 +19,15 @@ const FIRST_MARK: u64 = 10_000;
 /// Programs whose MPI is initialised for threads.
 const WITH_THREADS: [&str; 2] = ["threads", "one_by_one"];
 const RANKS: usize = 4;
+/// Functions that receive from MPI_PROC_NULL in `nobody.c`.
+const FROM_NOBODY: [&str; 6] = [
+    "MPI_Recv",
+    "MPI_Irecv",
+    "MPI_Recv_init",
+    "MPI_Sendrecv",
+    "MPI_Sendrecv_replace",
+    "MPI_Mrecv",
+];
 
 /// By program and function.
 type Counts = BTreeMap<(String, String), u64>;
@@ -227,6 +236,8 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
         ],
     );
     let mut wrong = String::new();
+    // Functions that were to receive from MPI_PROC_NULL.
+    let mut nobody = BTreeSet::new();
     for (rank, records) in all.iter().enumerate() {
         let (own, expected) = counted(counter, &output, rank);
         let traced = by_program(records, names);
@@ -248,6 +259,22 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
                 let _ = writeln!(
                     wrong,
                     "rank {rank}, {key:?}: {counted:?} calls counted, {seen:?} traced"
+                );
+            }
+        }
+        // What was received does not tell the room, which must be none where nothing can come.
+        let from_nobody = traced
+            .values()
+            .flatten()
+            .filter(|record| record.source == Peer::Null);
+        for record in from_nobody {
+            nobody.insert(called(record));
+            if record.receive_bytes != 0 {
+                let _ = writeln!(
+                    wrong,
+                    "rank {rank}, {}: room for {} bytes from MPI_PROC_NULL",
+                    called(record),
+                    record.receive_bytes
                 );
             }
         }
@@ -275,6 +302,12 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
         );
     }
     assert!(wrong.is_empty(), "{flavour}:\n{wrong}");
+    if names.contains(&"nobody") {
+        for function in FROM_NOBODY {
+            let seen = nobody.contains(function);
+            assert!(seen, "{flavour}: no {function} from MPI_PROC_NULL");
+        }
+    }
 }
 
 fn conforms(flavour: &'static str, left_out: &[&str]) {
