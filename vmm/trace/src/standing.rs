@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use crate::event::{Body, Event, Unfinished};
 use job::Job;
+pub(crate) use job::joins;
 
 /// Faults that are told of each kind and job.
 const TOLD: usize = 10;
@@ -190,9 +191,8 @@ impl StandingBuilder {
                 let Peer::Rank(rank) = hello.rank else {
                     return;
                 };
-                // A rank that is there already, or another number of ranks, begins another job.
                 let size = hello.world_size;
-                let fits = |job: &Job| !job.known.contains(&rank) && job.world == size;
+                let fits = |job: &Job| joins(&job.known, job.world, rank, size);
                 if !self.jobs.last().is_some_and(fits) {
                     self.jobs.push(Job::new(size));
                 }

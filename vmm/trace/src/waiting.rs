@@ -22,6 +22,7 @@ use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{Class, Function, MpiRecord, Peer, ProcessKind, Tag};
 
 use crate::event::{Body, Event, MpiCall};
+use crate::standing::joins;
 use crate::standing::operation::{Kind, Needs, messages, needs, together};
 
 /// A part of a call in which the caller waited.
@@ -185,8 +186,8 @@ impl<T> Slots<T> {
 /// ended, so that the wait may be handed over later than the call.
 #[derive(Debug, Default)]
 pub struct WaitBuilder {
-    /// Ranks known of each job.
-    jobs: Vec<BTreeSet<u32>>,
+    /// Ranks known of each job, and how many ranks the job has.
+    jobs: Vec<(BTreeSet<u32>, u32)>,
     /// The job of a process, by node and process id.
     processes: HashMap<(u32, u32), usize>,
     channels: HashMap<Channel, Ends>,
@@ -208,12 +209,13 @@ impl WaitBuilder {
         match &event.body {
             Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
                 let Peer::Rank(rank) = hello.rank else { return };
-                // A rank that is there already begins another job.
-                if self.jobs.last().is_none_or(|ranks| ranks.contains(&rank)) {
-                    self.jobs.push(BTreeSet::new());
+                let size = hello.world_size;
+                let fits = |(known, world): &(_, u32)| joins(known, *world, rank, size);
+                if !self.jobs.last().is_some_and(fits) {
+                    self.jobs.push((BTreeSet::new(), size));
                 }
                 let job = self.jobs.len() - 1;
-                self.jobs[job].insert(rank);
+                self.jobs[job].0.insert(rank);
                 self.processes.insert((event.node, hello.pid), job);
             }
             Body::Mpi(call) => self.call(event.node, call),

@@ -352,3 +352,31 @@ fn jobs_are_kept_apart() {
         .call(of_second(send(0, 1, 7, 8)), 800, 810);
     assert_eq!(calls.waits(), [(1, Function::Recv, 200)]);
 }
+
+/// The second job has more ranks, and one of the ranks that the first job lacks is the first to introduce itself.
+#[test]
+fn jobs_of_different_sizes_are_kept_apart() {
+    let mut calls = Calls::new(2);
+    let mut second = Trace::new(4).events;
+    second.rotate_left(2);
+    for (place, event) in second.iter_mut().enumerate() {
+        event.sequence = place as u64;
+        event.stamp.time = 1500;
+        if let Body::Process(hello) = &mut event.body {
+            hello.pid += 50;
+        }
+    }
+    calls.0.extend(second);
+    let of_second = |mut record: MpiRecord| {
+        record.thread.pid += 50;
+        record
+    };
+    calls
+        .call(
+            of_second(got(receive(0, Peer::Rank(2), Tag::Value(7)), 2, 7)),
+            600,
+            900,
+        )
+        .call(of_second(send(2, 0, 7, 8)), 800, 810);
+    assert_eq!(calls.waits(), [(0, Function::Recv, 200)]);
+}

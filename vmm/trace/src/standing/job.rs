@@ -54,6 +54,12 @@ pub struct Job {
     truncated: Vec<(u32, Place, Incoming)>,
 }
 
+/// Whether a process belongs to the job of which the ranks `known` have introduced themselves, by its rank and its number of ranks:
+/// a rank that is there already, or another number of ranks, begins another job.
+pub(crate) fn joins(known: &BTreeSet<u32>, world: u32, rank: u32, world_size: u32) -> bool {
+    world == world_size && !known.contains(&rank)
+}
+
 impl Job {
     pub fn new(world: u32) -> Job {
         Job {
