@@ -43,8 +43,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Picoseconds of the node's monotonic clock at a tick.
-    pub fn time(&self, ticks: u64) -> u64 {
+    /// Picoseconds of the node's monotonic clock at a tick. 64 bits would hold 213 days of them, and a node may run for longer.
+    pub fn time(&self, ticks: u64) -> i128 {
         let (first, last) = (self.first, self.last);
         let span = i128::from(last.ticks) - i128::from(first.ticks);
         let nanoseconds = i128::from(last.monotonic) - i128::from(first.monotonic);
@@ -57,8 +57,7 @@ impl Header {
         // A damaged log's moments may be anything; 128 bits hold those of a real one.
         let since = i128::from(ticks) - i128::from(first.ticks);
         let since = since.saturating_mul(nanoseconds).saturating_mul(1000) / span;
-        let time = (i128::from(first.monotonic) * 1000).saturating_add(since);
-        u64::try_from(time.max(0)).unwrap_or(u64::MAX)
+        (i128::from(first.monotonic) * 1000).saturating_add(since)
     }
 
     /// Nanoseconds from the zero of the monotonic clock to 1970, to be added to get the time of day.
@@ -251,7 +250,7 @@ mod tests {
         // 2.5 ticks a nanosecond.
         assert_eq!(header.time(1000), 10_000);
         assert_eq!(header.time(1005), 12_000);
-        assert_eq!(header.time(900), 0);
+        assert_eq!(header.time(900), -30_000);
         assert_eq!(header.epoch(), 50);
         assert_eq!(Header::default().time(3), 3000);
         let damaged = Header {
@@ -259,6 +258,14 @@ mod tests {
             last: moment(1, u64::MAX - 50),
             ..Header::default()
         };
-        assert_eq!(damaged.time(u64::MAX), u64::MAX);
+        assert!(damaged.time(u64::MAX) > i128::from(u64::MAX));
+        // A node that has run for a year.
+        let year: u64 = 365 * 86_400 * 1_000_000_000;
+        let long = Header {
+            first: moment(0, year),
+            last: moment(1000, year + 1000),
+            ..Header::default()
+        };
+        assert_eq!(long.time(7) - i128::from(year) * 1000, 7000);
     }
 }

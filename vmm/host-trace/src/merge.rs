@@ -41,7 +41,7 @@ struct Process {
 
 impl Process {
     fn time(&self, ticks: u64) -> u64 {
-        let time = i128::from(self.log.header().time(ticks)).saturating_add(self.shift);
+        let time = (self.log.header().time(ticks)).saturating_add(self.shift);
         u64::try_from(time.max(0)).unwrap_or(u64::MAX)
     }
 
@@ -101,11 +101,11 @@ pub fn merge(folder: &Path, output: &Path, status: Option<i32>) -> Result<Summar
     }
     // The trace's clock begins with its first stamp. Days since 1970 would not fit 64 bits of picoseconds.
     let start = |process: &Process| {
-        i128::from(process.log.header().time(process.next.outer)) + process.shift
+        (process.log.header().time(process.next.outer)).saturating_add(process.shift)
     };
     let zero = processes.iter().map(start).min().unwrap_or_default();
     for process in &mut processes {
-        process.shift -= zero;
+        process.shift = process.shift.saturating_sub(zero);
     }
     let header = Header::new(program, "", entries);
     let mut writer = TraceWriter::create(output, &header)?;

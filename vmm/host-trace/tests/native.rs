@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use nodescope_host_trace::log::{FRAME, HEADER};
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_host_trace::{HostTraceError, merge};
-use nodescope_hypercall::{Function, Peer};
+use nodescope_hypercall::{ABI_VERSION, Function, Operation, Peer};
 use nodescope_test_needs::{Need, have};
 use nodescope_trace::{Body, Event, MpiCall, TraceReader};
 
@@ -255,4 +255,49 @@ fn files_that_are_no_logs_are_refused() {
     );
     // A header alone is a process that never got to MPI.
     assert!(refused(&header).contains("no process was traced"));
+}
+
+/// 64 bits hold the picoseconds of 213 days.
+#[test]
+fn a_node_that_has_been_up_for_a_year_has_times() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let year: u64 = 365 * 86_400 * 1_000_000_000;
+    let mut log = b"NSCALLS\n".to_vec();
+    log.extend(1_u32.to_le_bytes());
+    log.extend(1_u32.to_le_bytes());
+    log.extend(1_000_000_000_u64.to_le_bytes());
+    for ticks in [0, 10_000] {
+        for word in [ticks, year + ticks, 50 * year + ticks] {
+            log.extend(word.to_le_bytes());
+        }
+    }
+    let mut frame = |operation: Operation, ticks: u64, payload: &[u8]| {
+        let padded = payload.len().next_multiple_of(8);
+        log.extend(((FRAME + padded) as u32).to_le_bytes());
+        log.extend((operation as u32).to_le_bytes());
+        for word in [ticks, ticks, 0, payload.len() as u64, 0] {
+            log.extend(word.to_le_bytes());
+        }
+        log.extend(payload);
+        log.resize(log.len() + padded - payload.len(), 0);
+    };
+    // The hello of the only rank of an MPI program.
+    let mut hello = Vec::new();
+    for word in [1, 0, 1, 77, 1, ABI_VERSION] {
+        hello.extend(word.to_le_bytes());
+    }
+    hello.resize(152, 0);
+    hello[24] = b'n';
+    hello[88] = b'p';
+    frame(Operation::Hello, 100, &hello);
+    frame(Operation::Mark, 350, b"half");
+    frame(Operation::Mark, 1100, b"end");
+    std::fs::write(folder.path().join("node-77.calls"), log).expect("a file");
+    let trace = folder.path().join("trace.nst");
+    let summary = merge(folder.path(), &trace, None).expect("a trace");
+    assert_eq!((summary.ranks, summary.span), (1, 1_000_000));
+    let times: Vec<u64> = (events(&trace).iter())
+        .map(|event| event.stamp.time)
+        .collect();
+    assert_eq!(times, [0, 250_000, 1_000_000]);
 }
