@@ -35,17 +35,19 @@ impl Ahead {
         self.until = self.until.max(now).saturating_add(cycles);
     }
 
-    /// When the requests that wait may go on; `u64::MAX` if there are none.
+    /// When the requests that wait may go on; `u64::MAX` if there are none. A loaded state may hold any `until`; requests that wait
+    /// without need may go on at once.
     pub fn next_event(&self) -> u64 {
         match self.waiting {
-            true => self.until - self.most + 1,
+            true => self.until.saturating_sub(self.most - 1),
             false => u64::MAX,
         }
     }
 
-    /// Returns whether there are requests that may go on now.
-    pub fn is_due(&self, now: u64) -> bool {
-        self.next_event() <= now
+    /// Returns whether there are requests that wait and may go on now. They wait no longer, even if the caller leaves them where their
+    /// queue is gone.
+    pub fn resume(&mut self, now: u64) -> bool {
+        self.waiting && self.may_go_on(now)
     }
 }
 
@@ -61,7 +63,8 @@ mod tests {
         assert_eq!(ahead.next_event(), u64::MAX, "nothing waits");
         assert!(!ahead.may_go_on(155));
         assert_eq!(ahead.next_event(), 156);
-        assert!(!ahead.is_due(155) && ahead.is_due(156));
+        assert!(!ahead.resume(155) && ahead.resume(156));
+        assert!(!ahead.resume(156), "they have gone on");
         assert!(ahead.may_go_on(156));
         ahead.spend(156, 1);
         assert_eq!((ahead.until, ahead.next_event()), (256, u64::MAX));
@@ -70,5 +73,18 @@ mod tests {
         assert_eq!(ahead.until, 1001);
         ahead.spend(1000, u64::MAX);
         assert!(!ahead.may_go_on(u64::MAX - 100));
+    }
+    #[test]
+    fn requests_that_wait_without_need_go_on_at_once() {
+        for until in [0, 98, 99, 100] {
+            let mut ahead = Ahead {
+                until,
+                waiting: true,
+                ..Ahead::new(100)
+            };
+            assert_eq!(ahead.next_event(), until.saturating_sub(99));
+            assert!(ahead.resume(1), "{until}");
+            assert_eq!(ahead.next_event(), u64::MAX);
+        }
     }
 }

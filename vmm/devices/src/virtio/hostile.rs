@@ -9,7 +9,7 @@ use super::block::{Block, BlockTiming, Disk, Image};
 use super::net::{Frame, Link, Net, NetConfig, Offloads};
 use super::rng::Rng;
 use super::testing::*;
-use super::{Device, VirtioMmio};
+use super::{Device, DeviceState, VirtioMmio};
 use crate::bus::BusDevice;
 use crate::time::Hertz;
 
@@ -362,19 +362,41 @@ fn whatever_a_driver_does_a_device_comes_back() {
             }
         }
         let state = d.device.save();
-        let mut other = VirtioMmio::new(
-            match round % 3 {
-                0 => disk(&[1; 1 << 16], 1),
-                1 => net(None),
-                _ => Device::Rng(Rng::new([0; 32])),
-            },
-            d.ram.memory().clone(),
-        );
+        let mut other = VirtioMmio::new(any_device(round % 3), d.ram.memory().clone());
         // A state may hold what no driver could have set up; it is loaded or refused.
         let _ = other.restore(&state);
         let mut byte = [0; 4];
         other.read(0, &mut byte, now);
         assert_eq!(&byte, b"virt");
+    }
+}
+
+/// A state that says that requests wait, though their queue is not set up and the device has nothing to wait for.
+#[test]
+fn restored_requests_that_wait_for_nothing_are_no_endless_event() {
+    for kind in 0..3 {
+        let mut d = Driver::new(any_device(kind), VERSION_1);
+        let mut state = d.device.save();
+        match &mut state.device {
+            DeviceState::Block(s) => s.waiting = true,
+            DeviceState::Net(s) => s.waiting = true,
+            DeviceState::Rng(s) => s.waiting = true,
+        }
+        for queue in &mut state.transport.queues {
+            queue.ready = false;
+        }
+        d.device.restore(&state).unwrap();
+        assert!(d.device.next_event() <= 1);
+        d.device.advance(1);
+        assert_eq!(d.device.next_event(), u64::MAX, "{kind}");
+    }
+}
+
+fn any_device(kind: u32) -> Device {
+    match kind {
+        0 => disk(&[1; 1 << 16], 1),
+        1 => net(None),
+        _ => Device::Rng(Rng::new([0; 32])),
     }
 }
 

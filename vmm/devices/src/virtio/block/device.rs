@@ -165,7 +165,7 @@ impl VirtioDevice for Block {
     }
 
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
-        if self.work.is_due(now) && queues.is_ready(0) {
+        if self.work.resume(now) && queues.is_ready(0) {
             return self.take_requests(0, queues, now);
         }
         self.complete(queues, now)

@@ -246,7 +246,7 @@ impl VirtioDevice for Net {
         if !self.blocked {
             self.receive(queues, now)?;
         }
-        if self.sending.is_due(now) && queues.is_ready(TRANSMIT) {
+        if self.sending.resume(now) && queues.is_ready(TRANSMIT) {
             self.transmit(queues, now)?;
         }
         Ok(())

@@ -79,7 +79,7 @@ impl VirtioDevice for Rng {
         self.fill(queue, queues, now)
     }
     fn advance(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<(), QueueFault> {
-        if self.work.is_due(now) && queues.is_ready(0) {
+        if self.work.resume(now) && queues.is_ready(0) {
             return self.fill(0, queues, now);
         }
         Ok(())
