@@ -258,6 +258,35 @@ fn frames_wait_in_the_queue_while_the_link_is_busy() {
 }
 
 #[test]
+fn frames_that_arrive_are_not_counted_against_those_that_leave() {
+    const FRAMES: u16 = SIZE - 6;
+    let mut d = Driver::new(net(Some(10_000_000)), VERSION_1);
+    assert!(d.ram.write(DATA, &[0; 12]));
+    let out = [(DATA, 12 + 1514, false)];
+    loop {
+        d.add(1, &out);
+        d.kick(1, 5);
+        if d.take_used(1).is_empty() {
+            break;
+        }
+    }
+    for _ in 1..FRAMES {
+        d.add(1, &out);
+    }
+    // Both queues have nearly as many chains as places, and all of them are taken in one call.
+    let later = 1000 * MS;
+    for _ in 0..FRAMES {
+        d.add(0, &[(2 * DATA, 2048, true)]);
+        as_frame(&mut d, later, 60);
+    }
+    d.device.advance(later);
+    assert_eq!(d.device.fault(), None);
+    for queue in 0..2 {
+        assert_eq!(d.take_used(queue).len(), usize::from(FRAMES), "{queue}");
+    }
+}
+
+#[test]
 fn a_guest_that_takes_no_frames_fills_bounded_memory() {
     let mut d = Driver::new(net(None), VERSION_1);
     for _ in 0..200 {

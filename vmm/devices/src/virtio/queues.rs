@@ -56,17 +56,21 @@ pub struct Queues<'a> {
     ram: &'a GuestRam,
     queues: &'a mut [Queue],
     interrupt: &'a mut u32,
-    /// Chains that were taken and not put back, and times that buffers came while the device worked.
-    taken: u16,
+    /// Of each queue: chains that were taken and not put back, and times that buffers came while the device worked.
+    taken: [u16; MOST_QUEUES],
 }
+
+/// Most queues that a device has.
+const MOST_QUEUES: usize = 2;
 
 impl<'a> Queues<'a> {
     pub(super) fn new(ram: &'a GuestRam, queues: &'a mut [Queue], interrupt: &'a mut u32) -> Self {
+        debug_assert!(queues.len() <= MOST_QUEUES);
         Self {
             ram,
             queues,
             interrupt,
-            taken: 0,
+            taken: [0; MOST_QUEUES],
         }
     }
 
@@ -83,10 +87,10 @@ impl<'a> Queues<'a> {
     /// Counts an event that can happen only as often as a queue has places: no vCPU of the node runs while a device works on its
     /// queues.
     fn count(&mut self, queue: usize) -> Result<(), QueueFault> {
-        if self.taken == self.queues[queue].size() {
+        if self.taken[queue] >= self.queues[queue].size() {
             return Err(QueueFault::Changing { queue });
         }
-        self.taken += 1;
+        self.taken[queue] += 1;
         Ok(())
     }
 
@@ -124,7 +128,7 @@ impl<'a> Queues<'a> {
     pub fn unpop(&mut self, queue: usize, count: u16) {
         let q = &mut self.queues[queue];
         q.set_next_avail(q.next_avail().wrapping_sub(count));
-        self.taken = self.taken.saturating_sub(count);
+        self.taken[queue] = self.taken[queue].saturating_sub(count);
     }
 
     /// Give a chain back with `written` bytes filled. [`Queues::signal`] must follow.
