@@ -10,23 +10,12 @@ use nodescope_plugin_api::{Counters, FLOP_CLASSES, Privilege, Term};
 use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
+use crate::calls::Calls;
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
 
 /// Fractions of a cycle that times are counted in.
 pub const CYCLE: i128 = 65_536;
-
-/// A rank's calls of one function in a window, as the trace has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Inside {
-    /// Calls that ended.
-    pub(crate) ended: u64,
-    /// Picoseconds that calls waited for other ranks.
-    pub(crate) waited_ps: u64,
-}
-
-/// By node, rank and function.
-pub(crate) type Calls = BTreeMap<(u32, u32, Function), Inside>;
 
 /// One window.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -599,13 +588,15 @@ pub(crate) fn analyse(
                 sum.1 += u128::from(statistic.cycles);
             }
         }
+        let of_rank = |owner: &Option<(String, u32)>| owner.as_ref().map(|(_, rank)| *rank);
+        let ranks_here: Vec<Option<u32>> = own.keys().map(of_rank).collect();
         for (owner, sum) in &mut own {
-            if let Some((_, rank)) = owner {
-                for ((_, _, function), traced) in calls
-                    .range((node.node, *rank, Function::Init)..=(node.node, *rank, last_function()))
-                {
-                    // Calls of a process that the window did not see count nothing.
-                    let inside = sum.mpi.entry(*function).or_default();
+            if let Some((program, rank)) = owner {
+                let same = ranks_here.iter().filter(|other| **other == Some(*rank));
+                let only = same.count() == 1;
+                // Calls of a process that the window did not see count nothing.
+                for (function, traced) in calls.of(node.node, *rank, program, only) {
+                    let inside = sum.mpi.entry(function).or_default();
                     inside.calls = traced.ended;
                     inside.wait(cycles_of(traced.waited_ps, rate.frequency));
                 }
@@ -692,10 +683,6 @@ pub(crate) fn analyse(
         models: models(record),
         scopes,
     })
-}
-
-fn last_function() -> Function {
-    Function::ALL.last().copied().unwrap_or(Function::Init)
 }
 
 /// The attached models in a few words.

@@ -5,6 +5,7 @@
 //! depends on its input alone: the same input gives the same bytes.
 
 mod breakdown;
+mod calls;
 mod charts;
 mod flops;
 mod html;
@@ -73,7 +74,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         Some(file) => Some(mpi::read(file, records)?),
         None => None,
     };
-    let nothing = breakdown::Calls::new();
+    let nothing = calls::Calls::default();
     let mut windows = Vec::new();
     for (index, record) in records.iter().enumerate() {
         let calls = traced

@@ -12,7 +12,7 @@ use nodescope_trace::{
 use nodescope_window::WindowRecord;
 use serde::Serialize;
 
-use crate::breakdown::Calls;
+use crate::calls::{Calls, Inside, Programs};
 
 /// The MPI part of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -163,13 +163,14 @@ pub(crate) struct Traced {
 /// Reads the trace twice: for the sums, and for the timeline, whose extent is then known.
 pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, TraceError> {
     let mut traced = Traced {
-        calls: vec![Calls::new(); windows.len()],
+        calls: vec![Calls::default(); windows.len()],
         ..Traced::default()
     };
     let mut profile = Profile::default();
     let mut matrix = MatrixBuilder::default();
     let mut standing = StandingBuilder::default();
     let mut waits = WaitBuilder::default();
+    let mut programs = Programs::default();
     let mut ranks: BTreeMap<u32, RankRow> = BTreeMap::new();
     let mut span: Option<(u64, u64)> = None;
 
@@ -186,7 +187,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         standing.add(&event);
         if !windows.is_empty() {
             waits.add(&event);
-            add_waits(windows, &mut traced.calls, waits.take());
+            add_waits(windows, &programs, &mut traced.calls, waits.take());
         }
         traced.summary.events += 1;
         traced.summary.end_ps = traced.summary.end_ps.max(event.stamp.time);
@@ -200,15 +201,18 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                     for (window, calls) in windows.iter().zip(&mut traced.calls) {
                         let from = window.measured_from_ps.unwrap_or(window.opened_ps);
                         if from < call.exit.time && call.exit.time <= window.closed_ps {
-                            let inside = calls
-                                .entry((event.node, rank, call.record.function))
-                                .or_default();
-                            inside.ended = inside.ended.saturating_add(call.record.calls);
+                            let program = programs.of(event.node, call.record.thread.pid);
+                            let more = Inside {
+                                ended: call.record.calls,
+                                waited_ps: 0,
+                            };
+                            calls.add(event.node, rank, program, call.record.function, more);
                         }
                     }
                 }
             }
             Body::Process(hello) if hello.kind == ProcessKind::MpiRank => {
+                programs.hello(event.node, hello);
                 if let Peer::Rank(rank) = hello.rank {
                     let row = ranks.entry(rank).or_default();
                     row.node = nodes.get(event.node as usize).map(|node| node.name.clone());
@@ -220,7 +224,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         }
     }
 
-    add_waits(windows, &mut traced.calls, waits.finish());
+    add_waits(windows, &programs, &mut traced.calls, waits.finish());
     let (from, to) = span.unwrap_or((0, 0));
     let seconds = to.saturating_sub(from) as f64 / 1e12;
     let rate = |calls: u64| (seconds > 0.0).then(|| calls as f64 / seconds);
@@ -274,16 +278,18 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
 }
 
 /// Adds what calls waited in each window.
-fn add_waits(windows: &[WindowRecord], calls: &mut [Calls], waits: Vec<Wait>) {
+fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls], waits: Vec<Wait>) {
     for wait in waits {
         for (window, calls) in windows.iter().zip(&mut *calls) {
             let from = window.measured_from_ps.unwrap_or(window.opened_ps);
             let waited = wait.within(from, window.closed_ps);
             if waited > 0 {
-                let inside = calls
-                    .entry((wait.node, wait.rank, wait.function))
-                    .or_default();
-                inside.waited_ps = inside.waited_ps.saturating_add(waited);
+                let program = programs.of(wait.node, wait.pid);
+                let more = Inside {
+                    ended: 0,
+                    waited_ps: waited,
+                };
+                calls.add(wait.node, wait.rank, program, wait.function, more);
             }
         }
     }

@@ -130,6 +130,76 @@ fn a_rank_that_polls_for_a_late_one_waits() {
     assert_eq!(parts(&report(&events)), (120, 180, 700, 200));
 }
 
+/// Two programs run one after the other in one window, both with a rank 0 on node 0. Rank 0 of the first does not wait: its counters are
+/// those of `one_rank_by_hand`. Rank 0 of the second waits for all its time in MPI_Allreduce.
+#[test]
+fn ranks_of_two_programs_wait_apart() {
+    let of_second = |mut event: Event| {
+        match &mut event.body {
+            Body::Process(hello) => {
+                hello.pid += 100;
+                hello.program = "second".into();
+            }
+            Body::Mpi(call) => call.record.thread.pid += 100,
+            _ => {}
+        }
+        event
+    };
+    let reduce = |rank: u32, entry, exit| {
+        let mut event = call(rank, rank, Function::Allreduce, None, 8, entry, exit);
+        if let Body::Mpi(call) = &mut event.body {
+            call.record.communicator = 1;
+            call.record.communicator_size = 2;
+            call.record.thread.pid = 100 + rank;
+        }
+        event
+    };
+    let mut events = vec![
+        hello(0, 0),
+        hello(1, 1),
+        reduce(1, 2_500_000, 2_600_000),
+        reduce(0, 2_500_000, 2_750_000),
+        reduce(0, 2_750_000, 3_000_000),
+        reduce(1, 2_750_000, 3_000_000),
+        of_second(hello(0, 0)),
+        of_second(hello(1, 1)),
+        of_second(reduce(0, 3_200_000, 4_000_000)),
+        of_second(reduce(1, 4_000_000, 4_100_000)),
+    ];
+    for event in &mut events[6..8] {
+        event.stamp.time = 3_100_000;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    write_trace(&trace, &events);
+    let mut node = node0();
+    // The second program's rank has counters like those of the first, in contexts of its own.
+    let contexts = node.owners.len() as u32;
+    for owner in node.owners.clone() {
+        node.owners.push(match owner {
+            Owner::Rank { rank, mpi, .. } => Owner::Rank {
+                rank,
+                program: "second".into(),
+                mpi,
+            },
+            other => other,
+        });
+    }
+    for (vcpu, context, privilege, counters) in node.counters.clone() {
+        let context = Context(context.0 + contexts);
+        node.counters.push((vcpu, context, privilege, counters));
+    }
+    let report = build(&input(Some(&trace), vec![window(vec![node, node1()])])).unwrap();
+    let parts = |name| {
+        let mpi = &scope(&report, name).mpi[0];
+        assert_eq!(mpi.function, "MPI_Allreduce");
+        let executing = mpi.executing_65536 / CYCLE;
+        (mpi.calls, executing, mpi.stalled, mpi.waiting, mpi.polling)
+    };
+    assert_eq!(parts("rank 0 hpcc"), (2, 200, 300, 500, 0));
+    assert_eq!(parts("rank 0 second"), (1, 0, 0, 1000, 500));
+}
+
 #[test]
 fn flops_by_hand() {
     let report = report();

@@ -32,6 +32,8 @@ pub struct Wait {
     pub node: u32,
     /// The caller.
     pub rank: u32,
+    /// The caller's process id in the guest. Ranks of several programs may have the same number.
+    pub pid: u32,
     /// The function called.
     pub function: Function,
     /// When the waiting began, picoseconds.
@@ -258,6 +260,7 @@ impl WaitBuilder {
         let mut wait = Wait {
             node,
             rank,
+            pid: record.thread.pid,
             function: record.function,
             from: call.entry.time,
             until: call.exit.time,

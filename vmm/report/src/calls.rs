@@ -1,0 +1,86 @@
+//! The calls of each rank that the trace has in a window, by program: two programs that run in one window may both have a rank 0.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use nodescope_hypercall::{Function, Hello};
+
+/// A rank's calls of one function in a window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Inside {
+    /// Calls that ended.
+    pub(crate) ended: u64,
+    /// Picoseconds that calls waited for other ranks.
+    pub(crate) waited_ps: u64,
+}
+
+impl Inside {
+    fn add(&mut self, other: Inside) {
+        self.ended = self.ended.saturating_add(other.ended);
+        self.waited_ps = self.waited_ps.saturating_add(other.waited_ps);
+    }
+}
+
+/// The short name of a program; none if its process did not introduce itself.
+pub(crate) type Program = Option<Arc<str>>;
+
+/// Which program each process runs, by node and process id.
+#[derive(Debug, Default)]
+pub(crate) struct Programs(HashMap<(u32, u32), Arc<str>>);
+
+impl Programs {
+    /// A process of `node` has introduced itself.
+    pub(crate) fn hello(&mut self, node: u32, hello: &Hello) {
+        let program = hello.program.as_str().into();
+        self.0.insert((node, hello.pid), program);
+    }
+
+    /// The program of a process.
+    pub(crate) fn of(&self, node: u32, pid: u32) -> Program {
+        self.0.get(&(node, pid)).cloned()
+    }
+}
+
+/// The calls in a window, by node, rank, program and function.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Calls(BTreeMap<(u32, u32, Program, Function), Inside>);
+
+impl Calls {
+    /// Adds calls.
+    pub(crate) fn add(
+        &mut self,
+        node: u32,
+        rank: u32,
+        program: Program,
+        function: Function,
+        more: Inside,
+    ) {
+        let key = (node, rank, program, function);
+        self.0.entry(key).or_default().add(more);
+    }
+
+    /// The calls of a program's rank, by function. The rank also gets the calls of processes that did not introduce themselves if it is
+    /// the `only` one of its number on the node.
+    pub(crate) fn of(
+        &self,
+        node: u32,
+        rank: u32,
+        program: &str,
+        only: bool,
+    ) -> BTreeMap<Function, Inside> {
+        let mut sums: BTreeMap<Function, Inside> = BTreeMap::new();
+        let unknown = only.then_some(None);
+        for program in unknown.into_iter().chain([Some(Arc::from(program))]) {
+            let key = |function| (node, rank, program.clone(), function);
+            for ((.., function), inside) in self.0.range(key(Function::Init)..=key(last_function()))
+            {
+                sums.entry(*function).or_default().add(*inside);
+            }
+        }
+        sums
+    }
+}
+
+fn last_function() -> Function {
+    Function::ALL.last().copied().unwrap_or(Function::Init)
+}
