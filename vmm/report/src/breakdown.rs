@@ -588,12 +588,14 @@ pub(crate) fn analyse(
                 sum.1 += u128::from(statistic.cycles);
             }
         }
-        let of_rank = |owner: &Option<(String, u32)>| owner.as_ref().map(|(_, rank)| *rank);
-        let ranks_here: Vec<Option<u32>> = own.keys().map(of_rank).collect();
+        // How many programs have a rank of this number here.
+        let mut same: BTreeMap<u32, usize> = BTreeMap::new();
+        for (_, rank) in own.keys().flatten() {
+            *same.entry(*rank).or_default() += 1;
+        }
         for (owner, sum) in &mut own {
             if let Some((program, rank)) = owner {
-                let same = ranks_here.iter().filter(|other| **other == Some(*rank));
-                let only = same.count() == 1;
+                let only = same.get(rank) == Some(&1);
                 // Calls of a process that the window did not see count nothing.
                 for (function, traced) in calls.of(node.node, *rank, program, only) {
                     let inside = sum.mpi.entry(function).or_default();
