@@ -92,14 +92,17 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
             std::process::exit(Exit::Interrupted as i32);
         }
         let kept = locked(&armed).as_ref().map_or("", |armed| armed.kept);
-        tell(&format!("\nstopping{kept} (once more to stop at once)"));
         let armed = armed.clone();
         let watch = std::thread::Builder::new().spawn(move || watch(&armed));
-        if let Err(error) = watch {
-            tracing::debug!(
-                "no thread limits the time that an interrupted run takes to end: {error}"
-            );
-        }
+        // If nobody reads standard error, this thread waits for ever. The next signal must still find its handler free.
+        let _ = std::thread::Builder::new().spawn(move || {
+            tell(&format!("\nstopping{kept} (once more to stop at once)"));
+            if let Err(error) = watch {
+                tracing::debug!(
+                    "no thread limits the time that an interrupted run takes to end: {error}"
+                );
+            }
+        });
     })
     .map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(signals)

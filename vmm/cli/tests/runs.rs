@@ -9,7 +9,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use guest::{Kernel, Place, ends_within, signal, stderr};
+use guest::{Kernel, Place, ends_within, holds, signal, stderr, wait_until};
 
 /// How long what ends at once may take on a busy host.
 const SOON: Duration = Duration::from_secs(60);
@@ -205,9 +205,8 @@ fn too_little_address_space_is_a_problem_of_the_host() {
     assert!(codes.contains(&Some(5)), "{codes:?}");
 }
 
-#[test]
-fn a_signal_ends_a_run_whose_report_nobody_reads() {
-    let place = Place::new(1, "", |path| Kernel::new().off(0, path));
+/// A pipe that is full, with its reader, who reads nothing.
+fn full_pipe() -> (File, File) {
     let mut ends = [0; 2];
     // SAFETY: `ends` has room for the two descriptors.
     let made = unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
@@ -217,16 +216,20 @@ fn a_signal_ends_a_run_whose_report_nobody_reads() {
     // SAFETY: fcntl on a descriptor that is open.
     let size = unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETPIPE_SZ, 4096) };
     writer.write_all(&vec![b'x'; size as usize]).unwrap();
-    let child = place
+    (reader, writer)
+}
+
+#[test]
+fn a_signal_ends_a_run_whose_report_nobody_reads() {
+    let place = Place::new(1, "", |path| Kernel::new().off(0, path));
+    let (reader, writer) = full_pipe();
+    let mut child = place
         .command(&["run", "s.toml"])
         .stdout(writer)
         .spawn()
         .unwrap();
-    let begin = Instant::now();
-    while !place.results().join("report.html").exists() {
-        assert!(begin.elapsed() < SOON);
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let report = place.results().join("report.html");
+    wait_until(&mut child, "the report", || report.exists());
     signal(&child, libc::SIGTERM);
     let output = ends_within(child, SOON);
     assert_eq!(output.status.code(), Some(130), "{output:?}");
@@ -238,6 +241,60 @@ fn a_signal_ends_a_run_whose_report_nobody_reads() {
     drop(reader);
     let output = place.run(&["report", "results/s"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn a_signal_ends_a_run_whose_messages_nobody_reads() {
+    let place = Place::new(1, "", |path| Kernel::new().say("a line\n").for_ever(path));
+    let (_reader, writer) = full_pipe();
+    let mut child = place
+        .command(&["run", "s.toml", "--follow"])
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    // The run makes this file after the handlers are in place.
+    let log = place.results().join("console-node0.log");
+    wait_until(&mut child, "the console's log", || holds(&log, 0));
+    signal(&child, libc::SIGTERM);
+    let output = ends_within(child, SOON);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+    let output = place.run(&["report", "results/s"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+/// While an image is built, only the second signal ends the program if the builder is stuck.
+#[test]
+fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
+    let place = Place::new(1, "", |path| Kernel::new().off(0, path));
+    let (_reader, writer) = full_pipe();
+    let mut child = place
+        .command(&["image", "build"])
+        .stderr(writer)
+        .spawn()
+        .unwrap();
+    let cache = place.path().join("cache/nodescope/images");
+    // The build takes its lock, and is then stuck in its first message.
+    let locked = || {
+        let files = fs::read_dir(&cache).into_iter().flatten().flatten();
+        files
+            .map(|file| file.path())
+            .any(|path| path.extension().is_some_and(|end| end == "lock"))
+    };
+    wait_until(&mut child, "the lock of the build", locked);
+    // Two signals at the same time may become one.
+    let begin = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begin.elapsed() > SOON {
+            child.kill().unwrap();
+            panic!("no signal ends the build");
+        }
+        signal(&child, libc::SIGTERM);
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert_eq!(status.code(), Some(130));
 }
 
 #[test]

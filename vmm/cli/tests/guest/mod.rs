@@ -2,6 +2,7 @@
 //! image.
 
 use std::fs;
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -210,17 +211,33 @@ impl Place {
     /// Starts a command and waits until the file among the results has `bytes`.
     pub fn start(&self, args: &[&str], file: &str, bytes: u64) -> Child {
         let mut child = self.command(args).spawn().unwrap();
-        let begin = Instant::now();
         let path = self.results().join(file);
-        while fs::metadata(&path).map_or(0, |data| data.len()) < bytes {
-            if let Some(status) = child.try_wait().unwrap() {
-                let output = child.wait_with_output().unwrap();
-                panic!("ended with {status}: {output:?}");
-            }
-            assert!(begin.elapsed() < Duration::from_secs(120), "no {file}");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(&mut child, file, || holds(&path, bytes));
         child
+    }
+}
+
+/// Returns whether a file has so many bytes.
+pub fn holds(path: &Path, bytes: u64) -> bool {
+    fs::metadata(path).is_ok_and(|data| data.len() >= bytes)
+}
+
+/// Waits until a child has brought about what is named.
+pub fn wait_until(child: &mut Child, what: &str, happened: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        if let Some(status) = child.try_wait().unwrap() {
+            let mut told = String::new();
+            if let Some(stderr) = &mut child.stderr {
+                stderr.read_to_string(&mut told).unwrap();
+            }
+            panic!("ended with {status} before {what}: {told}");
+        }
+        if begin.elapsed() > Duration::from_secs(120) {
+            child.kill().unwrap();
+            panic!("waited in vain for {what}");
+        }
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 
