@@ -87,6 +87,7 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         armed: Arc::default(),
     };
     let (flag, armed) = (signals.flag.clone(), signals.armed.clone());
+    let ignored = [libc::SIGHUP, libc::SIGINT].map(|signal| (signal, is_ignored(signal)));
     ctrlc::set_handler(move || {
         if flag.swap(true, Ordering::Relaxed) {
             std::process::exit(Exit::Interrupted as i32);
@@ -105,7 +106,21 @@ pub fn on_interrupt() -> Result<Signals, Failure> {
         });
     })
     .map_err(|error| Failure::of(Exit::Host, &error))?;
+    // `nohup` and a shell's `&` start programs that are to ignore these signals. The library has put its handler in their place.
+    for (signal, _) in ignored.into_iter().filter(|&(_, ignored)| ignored) {
+        // SAFETY: to ignore a signal runs no code.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
     Ok(signals)
+}
+
+/// Returns whether this process ignores a signal.
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: an all-zero sigaction is a valid value of that plain C struct.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: `action` outlives the call, which fills it and changes nothing else.
+    let failed = unsafe { libc::sigaction(signal, std::ptr::null(), &mut action) } != 0;
+    !failed && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// From now on a file that would exceed the limit of its size (`ulimit -f`) is an error of the write to it. Without this, the system ends

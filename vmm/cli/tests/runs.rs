@@ -297,6 +297,63 @@ fn a_second_signal_ends_a_build_whose_messages_nobody_reads() {
     assert_eq!(status.code(), Some(130));
 }
 
+const HANG_UP_AND_INTERRUPT: [i32; 2] = [libc::SIGHUP, libc::SIGINT];
+
+/// Starts a command with this disposition of SIGHUP and SIGINT, whatever the tests' own is.
+fn starter_has(command: &mut Command, disposition: libc::sighandler_t) {
+    // SAFETY: signal may be called between fork and exec; neither disposition runs code.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in HANG_UP_AND_INTERRUPT {
+                libc::signal(signal, disposition);
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
+fn a_run_ignores_the_signals_that_its_starter_ignores() {
+    let place = Place::new(1, "", |path| {
+        let steps = (0..10).fold(Kernel::new(), |kernel, _| {
+            kernel.mark("step").work(20_000_000)
+        });
+        steps.off(0, path);
+    });
+    let mut command = place.command(&["run", "s.toml"]);
+    starter_has(&mut command, libc::SIG_IGN);
+    let mut child = command.spawn().unwrap();
+    // The run makes this file after the handlers are in place.
+    let log = place.results().join("console-node0.log");
+    wait_until(&mut child, "the console's log", || holds(&log, 0));
+    // proc(5), /proc/PID/status: a bit for each signal, the lowest for signal 1.
+    let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+    for number in HANG_UP_AND_INTERRUPT {
+        assert!(
+            ignored & 1 << (number - 1) != 0,
+            "signal {number}: {status}"
+        );
+        signal(&child, number);
+    }
+    let output = ends_within(child, SOON);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
+fn a_hang_up_ends_a_run_that_does_not_ignore_it() {
+    let place = Place::new(1, "", |path| marking().for_ever(path));
+    let mut command = place.command(&["run", "s.toml"]);
+    starter_has(&mut command, libc::SIG_DFL);
+    let mut child = command.spawn().unwrap();
+    let trace = place.results().join("trace.nst");
+    wait_until(&mut child, "the trace", || holds(&trace, 1));
+    signal(&child, libc::SIGHUP);
+    let output = ends_within(child, SOON);
+    assert_eq!(output.status.code(), Some(130), "{output:?}");
+}
+
 #[test]
 fn the_console_can_be_followed_and_cannot_control_the_terminal() {
     let place = Place::new(2, "", |path| {
