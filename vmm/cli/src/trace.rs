@@ -152,6 +152,23 @@ fn cannot_start(command: &OsString, error: &std::io::Error) -> Failure {
     )
 }
 
+/// The end of the script by which Open MPI starts a rank. Open MPI gives the program as the command line has it. Without a slash, Open
+/// MPI looks for the program in `PATH` and then in the working folder.
+const START_PROGRAM: &str = r#"program=$1
+shift
+in_path() {
+    case $program in */*) return ;; esac
+    set -f
+    IFS=:
+    for folder in $PATH; do
+        [ -f "$folder/$program" ] && [ -x "$folder/$program" ] && return
+    done
+    return 1
+}
+(in_path) || [ ! -x "./$program" ] || program=./$program
+exec "$program" "$@"
+"#;
+
 /// Runs the command with the tracer in its processes; its exit status, 128 and more for a signal.
 fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure> {
     // Whoever interrupts the program wants the trace of what it did: the program gets the signal, this process goes on.
@@ -192,7 +209,7 @@ fn fork_agent(library: &Path, logs: &Path) -> Result<Option<PathBuf>, Failure> {
     let script = format!(
         "#!/bin/sh\ncase \":$LD_PRELOAD:\" in\n*:{library}:*) ;;\n\
          *) export LD_PRELOAD={library}\"${{LD_PRELOAD:+:$LD_PRELOAD}}\" ;;\nesac\n\
-         export NODESCOPE_TRACE_LOG={}\nexec \"$@\"\n",
+         export NODESCOPE_TRACE_LOG={}\n{START_PROGRAM}",
         quoted(logs)?
     );
     fs::write(&path, script)

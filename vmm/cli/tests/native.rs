@@ -1,6 +1,8 @@
 //! `nodescope trace` as its user meets it.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Command;
 
 use nodescope_test_needs::{Need, skip};
@@ -18,9 +20,8 @@ int main(int count, char **arguments) {
 }
 "#;
 
-/// Open MPI refuses a list of variables beside `-x`: the tracer must not need one.
-#[test]
-fn a_launcher_may_be_told_to_pass_variables_on() {
+/// A folder with the program compiled for Open MPI; nothing without Open MPI.
+fn compiled() -> Option<tempfile::TempDir> {
     let tools = ["mpicc.openmpi", "mpirun.openmpi"];
     let missing = tools.into_iter().find(|tool| {
         let asked = Command::new(tool).arg("--version").output();
@@ -28,35 +29,68 @@ fn a_launcher_may_be_told_to_pass_variables_on() {
     });
     if let Some(tool) = missing {
         skip(Need::Mpi, format!("{tool} is not installed"));
-        return;
+        return None;
     }
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| dir.path().join(name);
-    fs::write(at("program.c"), PROGRAM).unwrap();
+    fs::write(dir.path().join("program.c"), PROGRAM).unwrap();
     let compiled = Command::new("mpicc.openmpi")
         .current_dir(dir.path())
         .args(["-o", "program", "program.c"])
         .status();
     assert!(compiled.unwrap().success());
+    Some(dir)
+}
+
+/// Traces two ranks in a folder; Open MPI gets the arguments.
+fn trace_two_ranks(folder: &Path, results: &str, arguments: &[&str]) {
+    let output = Command::new(env!("CARGO_BIN_EXE_nodescope"))
+        .current_dir(folder)
+        .args(["trace", "--output", results, "--force", "--"])
+        .args(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"])
+        .args(["-np", "2", "-x", "GIVEN"])
+        .args(arguments)
+        .env("XDG_CACHE_HOME", folder.join("cache"))
+        .env("GIVEN", "a b")
+        .output()
+        .unwrap();
+    let (stdout, stderr) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
+    assert!(
+        stdout.contains("2 ranks on 1 node, 6 MPI calls"),
+        "{stdout}\n{stderr}"
+    );
+}
+
+/// Open MPI refuses a list of variables beside `-x`: the tracer must not need one.
+#[test]
+fn a_launcher_may_be_told_to_pass_variables_on() {
+    let Some(dir) = compiled() else { return };
     // Open MPI splits a path at a blank.
     for results in ["results", "the results"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_nodescope"))
-            .current_dir(dir.path())
-            .args(["trace", "--output", results, "--"])
-            .args(["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"])
-            .args(["-np", "2", "-x", "GIVEN", "./program"])
-            .env("XDG_CACHE_HOME", at("cache"))
-            .env("GIVEN", "a b")
-            .output()
-            .unwrap();
-        let (stdout, stderr) = (
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr),
-        );
-        assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
-        assert!(
-            stdout.contains("2 ranks on 1 node, 6 MPI calls"),
-            "{stdout}\n{stderr}"
-        );
+        trace_two_ranks(dir.path(), results, &["./program"]);
     }
+}
+
+/// Open MPI looks for a program in `PATH` and then in the working folder.
+#[test]
+fn a_program_is_found_where_the_launcher_finds_the_program() {
+    let Some(dir) = compiled() else { return };
+    let at = |name: &str| dir.path().join(name);
+    // Shells have a command and a keyword of these names.
+    for name in ["program", "alias", "done", "a program"] {
+        if name != "program" {
+            fs::copy(at("program"), at(name)).unwrap();
+        }
+        trace_two_ranks(dir.path(), "results", &[name]);
+    }
+    fs::create_dir(at("inner")).unwrap();
+    fs::rename(at("alias"), at("inner/other")).unwrap();
+    trace_two_ranks(dir.path(), "results", &["-wdir", "inner", "other"]);
+    // What is in PATH goes before.
+    fs::write(at("env"), "#!/bin/sh\nexit 3\n").unwrap();
+    fs::set_permissions(at("env"), fs::Permissions::from_mode(0o755)).unwrap();
+    trace_two_ranks(dir.path(), "results", &["env", "./program"]);
 }
