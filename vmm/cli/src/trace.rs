@@ -1,8 +1,9 @@
 //! `nodescope trace`.
 
 use std::ffi::OsString;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use nodescope_config::quantity::Time;
 use nodescope_host_trace::tracer::{Mpi, library};
 use nodescope_host_trace::{HostTraceError, SUFFIX, Summary, merge};
 use nodescope_image::{ImageSpec, Recipe};
+use tempfile::TempPath;
 
 use crate::args::{self, MpiName};
 use crate::exit::{Exit, Failure};
@@ -179,8 +181,10 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
         preload.push(before);
     }
     let mut program = Command::new(&command[0]);
-    if let Some(agent) = fork_agent(library, logs)? {
-        program.env("OMPI_MCA_orte_fork_agent", agent);
+    // The script is there until the command has ended.
+    let agent = fork_agent(library, logs)?;
+    if let Some(agent) = &agent {
+        program.env("OMPI_MCA_orte_fork_agent", agent.as_os_str());
     }
     let status = program
         .args(&command[1..])
@@ -195,10 +199,10 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
 
 /// Writes the script by which Open MPI starts its ranks, on other nodes too, where they lack this process's environment. Open MPI
 /// passes its own settings on. (Open MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`.) Open MPI
-/// splits the script's path at blanks, so there is no script where the path has one; ranks of this node need none.
-fn fork_agent(library: &Path, logs: &Path) -> Result<Option<PathBuf>, Failure> {
-    let path = logs.join("rank");
-    if path
+/// splits the script's path at blanks, so there is no script where the path has one; ranks of this node need none. The script has a
+/// name of its own among the logs, where other nodes can read the script, and is removed when the caller drops the path.
+fn fork_agent(library: &Path, logs: &Path) -> Result<Option<TempPath>, Failure> {
+    if logs
         .to_str()
         .is_none_or(|text| text.contains(char::is_whitespace))
     {
@@ -212,10 +216,15 @@ fn fork_agent(library: &Path, logs: &Path) -> Result<Option<PathBuf>, Failure> {
          export NODESCOPE_TRACE_LOG={}\n{START_PROGRAM}",
         quoted(logs)?
     );
-    fs::write(&path, script)
-        .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o755)))
-        .map_err(Failure::io("write", &path))?;
-    Ok(Some(path))
+    let mut file = tempfile::Builder::new()
+        .prefix("rank-")
+        .permissions(fs::Permissions::from_mode(0o755))
+        .tempfile_in(logs)
+        .map_err(Failure::io("write to", logs))?;
+    file.write_all(script.as_bytes())
+        .map_err(Failure::io("write", file.path()))?;
+    // The system runs no script that is open for writing.
+    Ok(Some(file.into_temp_path()))
 }
 
 /// A path as one word of the shell.

@@ -94,3 +94,18 @@ fn a_program_is_found_where_the_launcher_finds_the_program() {
     fs::set_permissions(at("env"), fs::Permissions::from_mode(0o755)).unwrap();
     trace_two_ranks(dir.path(), "results", &["env", "./program"]);
 }
+
+#[test]
+fn a_trace_leaves_nothing_beside_itself_and_files_of_the_user() {
+    let Some(dir) = compiled() else { return };
+    let at = |name: &str| dir.path().join(name);
+    trace_two_ranks(dir.path(), "results", &["./program"]);
+    assert!(!at("results/calls").exists());
+    fs::create_dir(at("results/calls")).unwrap();
+    fs::write(at("results/calls/rank"), "mine").unwrap();
+    trace_two_ranks(dir.path(), "results", &["./program"]);
+    let names = fs::read_dir(at("results/calls")).unwrap();
+    let names: Vec<_> = names.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names, ["rank"]);
+    assert_eq!(fs::read(at("results/calls/rank")).unwrap(), b"mine");
+}
