@@ -137,20 +137,42 @@ impl Collect {
 
     /// Returns whether two entries may give different files of one name.
     pub(crate) fn collides(&self, other: &Collect) -> bool {
+        let in_nodes_folder = |first: &Collect, place| {
+            let name = first.name().split('/').next().unwrap_or_default();
+            let Some(number) = name.strip_prefix("node") else {
+                return false;
+            };
+            match place {
+                Place::First => false,
+                // Which nodes a pattern means is open.
+                _ if number.contains(['*', '?', '[']) => true,
+                Place::Node(node) => number == node.to_string(),
+                Place::All => number.parse::<u32>().is_ok(),
+            }
+        };
         let together = match (self.place, other.place) {
+            // A folder of node 0 that has the name of a node would take up files of both.
+            (Place::First, place @ (Place::Node(_) | Place::All)) => {
+                return in_nodes_folder(self, place);
+            }
+            (place @ (Place::Node(_) | Place::All), Place::First) => {
+                return in_nodes_folder(other, place);
+            }
             (Place::First, Place::First) | (Place::All, Place::All) => true,
             (Place::Node(one), Place::Node(two)) => one == two,
             (Place::Node(_), Place::All) | (Place::All, Place::Node(_)) => true,
-            _ => false,
         };
         // One path given twice is one file.
         if !together || self.path == other.path {
             return false;
         }
         let may_give = |pattern: &Collect, plain: &Collect| {
+            // The plain path may be that of a folder.
+            let within = pattern.path.strip_prefix(plain.name());
             plain.name() != plain.path
-                && Pattern::new(&pattern.path)
-                    .is_ok_and(|pattern| pattern.matches_with(plain.name(), MATCHING))
+                && (within.is_some_and(|rest| rest.starts_with('/'))
+                    || Pattern::new(&pattern.path)
+                        .is_ok_and(|pattern| pattern.matches_with(plain.name(), MATCHING)))
         };
         match (self.is_pattern(), other.is_pattern()) {
             (false, false) => self.name() == other.name(),
@@ -243,6 +265,19 @@ mod tests {
             ("x", "x*", false),
             ("a/x", "a/*", false),
             ("a/x", "node0:b/x", false),
+            ("a/x", "x/*", true),
+            ("a/x", "x/b/**", true),
+            ("x", "x/*", false),
+            ("a/x", "xy/*", false),
+            ("node1:a/x", "*:x/*", true),
+            ("node1/*", "node1:out", true),
+            ("node1/*", "node2:out", false),
+            ("node1/*", "*:out", true),
+            ("a/node1", "node1:out", true),
+            ("a/node1", "node1:b/*", true),
+            ("node?/out", "node1:out", true),
+            ("*.dat", "*:out", false),
+            ("nodes/*", "*:out", false),
             ("node1:a/x", "*:b/x", true),
             ("node1:a/x", "node2:b/x", false),
         ] {
