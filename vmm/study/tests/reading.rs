@@ -340,10 +340,8 @@ fn the_guest_collects_what_the_host_waits_for() {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         path
     };
-    tool(
-        "nodescope-guest",
-        "#!/bin/sh\n[ -f \"$2\" ] && echo \"$3\"\n",
-    );
+    // The job's PATH may be any.
+    let put = tool("put", "#!/bin/sh\n[ -f \"$2\" ] && echo \"$3\"\n");
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../guest-images/debian/root/opt/nodescope/collect");
     let script = std::fs::read_to_string(script).unwrap();
@@ -353,9 +351,9 @@ fn the_guest_collects_what_the_host_waits_for() {
     );
     let script = script
         .replace("cd /job", &format!("cd {}", job.display()))
+        .replace("/opt/nodescope/bin/nodescope-guest", put.to_str().unwrap())
         .replace("/opt/nodescope/rsh", rsh.to_str().unwrap());
     let script = tool("collect", &script);
-    let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
     let collected = |entry: &nodescope_study::Collect| {
         let place = match entry.place {
             nodescope_study::Place::First => String::new(),
@@ -364,7 +362,6 @@ fn the_guest_collects_what_the_host_waits_for() {
         };
         let output = std::process::Command::new(&script)
             .args([&place, &entry.path])
-            .env("PATH", &path)
             .env("NODESCOPE_NODE", "0")
             .env("NODESCOPE_NODES", "2")
             .output()
