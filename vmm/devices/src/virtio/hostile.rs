@@ -17,6 +17,7 @@ const HZ: Hertz = Hertz::new(1_000_000_000).unwrap();
 const HEADER: u64 = 0x8000;
 const STATUS: u64 = 0x9000;
 const DATA: u64 = 0x10_0000;
+const MRG_RXBUF: u64 = 1 << 15;
 const MS: u64 = 1_000_000;
 
 fn disk(contents: &[u8], bytes_per_second: u64) -> Device {
@@ -284,6 +285,101 @@ fn frames_that_arrive_are_not_counted_against_those_that_leave() {
     for queue in 0..2 {
         assert_eq!(d.take_used(queue).len(), usize::from(FRAMES), "{queue}");
     }
+}
+
+/// Receive buffers without room, each of as many descriptors as the queue may have, and a frame that waits for room.
+fn guest_with_empty_buffers() -> Driver {
+    let mut d = Driver::new(net(None), VERSION_1 | MRG_RXBUF);
+    let parts = vec![(DATA, 0, true); usize::from(SIZE)];
+    for _ in 1..SIZE {
+        d.add_indirect(0, 0xa000, &parts);
+    }
+    as_frame(&mut d, 1, 60);
+    d
+}
+
+/// Has the device look for room at each cycle, as a program can. Returns how often it looked, and when that ended.
+fn ask_in_vain(d: &mut Driver, from: u64) -> (u64, u64) {
+    let look = u64::from(SIZE - 1) * u64::from(SIZE) * 20;
+    let until = |d: &Driver| match d.device.save().device {
+        DeviceState::Net(state) => state.receiving_until,
+        other => panic!("{other:?} is of no network device"),
+    };
+    let before = until(d).max(from);
+    let mut now = from;
+    for _ in 0..2000 {
+        d.kick(0, now);
+        now += 1;
+    }
+    assert_eq!((until(d) - before) % look, 0);
+    ((until(d) - before) / look, now)
+}
+
+#[test]
+fn looks_for_room_in_receive_buffers_are_bounded() {
+    let mut d = guest_with_empty_buffers();
+    let (looks, now) = ask_in_vain(&mut d, 1);
+    // 2^20 cycles at once, 4800 for each look.
+    assert_eq!(looks, (1 << 20) / 4800 + 1);
+    let next = d.device.next_event();
+    assert!(next > now && next < now + 4800, "{next}");
+    // One more look each time that one is over; without a notification there is no other.
+    d.device.advance(next - 1);
+    assert_eq!(d.device.next_event(), next);
+    d.device.advance(next);
+    assert_eq!(d.device.next_event(), u64::MAX);
+    assert_eq!(ask_in_vain(&mut d, next).0, 0);
+    assert_eq!(d.device.next_event(), next + 4800);
+    // A buffer with room does not make the look come sooner, and needs no other notification.
+    d.add(0, &[(DATA, 2048, true)]);
+    d.kick(0, next + 1);
+    let mut other = Driver::new(net(None), VERSION_1);
+    other.device = VirtioMmio::new(net(None), d.ram.memory().clone());
+    other.device.restore(&d.device.save()).unwrap();
+    assert_eq!(other.device.save(), d.device.save());
+    assert_eq!(other.device.next_event(), next + 4800);
+    assert_eq!(as_net(&mut d).counters().received, 0);
+    d.device.advance(next + 4800);
+    assert_eq!(as_net(&mut d).counters().received, 1);
+    assert_eq!(d.take_used(0).len(), usize::from(SIZE));
+    assert_eq!(d.device.next_event(), u64::MAX);
+}
+
+#[test]
+fn resets_make_no_time_for_more_looks() {
+    let mut d = guest_with_empty_buffers();
+    let (_, now) = ask_in_vain(&mut d, 1);
+    let next = d.device.next_event();
+    for reset in [VIRTIO_MMIO_STATUS, VIRTIO_MMIO_QUEUE_READY] {
+        d.set(VIRTIO_MMIO_QUEUE_SEL, 0);
+        d.set(reset, 0);
+        assert!(!as_net(&mut d).save().receiving_waits);
+        d.set(VIRTIO_MMIO_STATUS, 0);
+        d.set_up(VERSION_1 | MRG_RXBUF);
+        d.add(0, &[(DATA, 2048, true)]);
+        d.kick(0, now);
+        assert!(d.take_used(0).is_empty());
+        assert_eq!(d.device.next_event(), next);
+    }
+}
+
+#[test]
+fn frames_of_a_driver_that_takes_them_arrive_at_their_time() {
+    let mut d = Driver::new(net(None), VERSION_1 | MRG_RXBUF);
+    let mut now = 0;
+    // Ten times more looks than are done at once, in bursts for all buffers.
+    for _ in 0..(10 << 20) / (20 * u64::from(SIZE - 1)) {
+        now += 1000;
+        for _ in 1..SIZE {
+            d.add(0, &[(DATA, 2048, true)]);
+            as_frame(&mut d, now, 1514);
+        }
+        d.kick(0, now - 1);
+        assert_eq!(d.device.next_event(), now);
+        d.device.advance(now);
+        assert_eq!(d.take_used(0).len(), usize::from(SIZE - 1));
+    }
+    assert_eq!(d.device.fault(), None);
 }
 
 #[test]

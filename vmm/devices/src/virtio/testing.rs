@@ -163,7 +163,8 @@ impl Driver {
                 (at + 1) % SIZE,
             );
         }
-        self.rings[queue].next_descriptor += parts.len() as u16;
+        let next = &mut self.rings[queue].next_descriptor;
+        *next = next.wrapping_add(parts.len() as u16);
         self.publish(queue, head);
         head
     }
@@ -186,7 +187,8 @@ impl Driver {
             VRING_DESC_F_INDIRECT,
             0,
         );
-        self.rings[queue].next_descriptor += 1;
+        let next = &mut self.rings[queue].next_descriptor;
+        *next = next.wrapping_add(1);
         self.publish(queue, head);
         head
     }

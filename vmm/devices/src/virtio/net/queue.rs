@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use virtio_bindings::virtio_net::*;
 
 use super::checksum;
-use super::device::{Net, RECEIVE, TRANSMIT};
+use super::device::{DESCRIPTOR, Net, RECEIVE, TRANSMIT};
 use super::segment::TcpPacket;
 use super::state::Frame;
 use crate::virtio::{Chain, QueueFault, Queues};
@@ -150,6 +150,7 @@ impl Net {
             self.counters.dropped_backlog += (due - self.config.backlog) as u64;
         }
         self.blocked = false;
+        self.receiving.waiting = false;
         if !queues.is_ready(RECEIVE) {
             self.blocked = true;
             return Ok(());
@@ -157,8 +158,9 @@ impl Net {
         let mut any = false;
         while let Some(frame) = self.incoming.front()
             && frame.time <= now
+            && self.receiving.may_go_on(now)
         {
-            if self.hand_over(queues)? {
+            if self.hand_over(queues, now)? {
                 any = true;
             } else {
                 self.blocked = true;
@@ -170,8 +172,9 @@ impl Net {
 }
 
 impl Net {
-    /// Write one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough.
-    fn hand_over(&mut self, queues: &mut Queues<'_>) -> Result<bool, QueueFault> {
+    /// Write one frame to the guest's buffers, over several of them where that was agreed on. False if there are not enough. The look at
+    /// them counts in either case: a guest may ask for another as often as it likes.
+    fn hand_over(&mut self, queues: &mut Queues<'_>, now: u64) -> Result<bool, QueueFault> {
         let Some(frame) = self.incoming.front() else {
             return Ok(false);
         };
@@ -192,6 +195,8 @@ impl Net {
                 queues.unpop(RECEIVE, chains.len() as u16);
                 return Ok(false);
             };
+            self.receiving
+                .spend(now, DESCRIPTOR * u64::from(chain.descriptors.max(1)));
             room += chain.writer.available_bytes();
             chains.push(chain);
             if !self.negotiated(VIRTIO_NET_F_MRG_RXBUF) {

@@ -64,4 +64,8 @@ pub struct NetState {
     pub sending_until: u64,
     /// Frames were left in the driver's queue until that is near.
     pub waiting: bool,
+    /// When the device would have looked at the receive buffers that it was given, cycles.
+    pub receiving_until: u64,
+    /// Frames that have arrived are kept until that is near.
+    pub receiving_waits: bool,
 }
