@@ -1,13 +1,20 @@
 //! Which files of `job.collect` a run still waits for.
 
+use std::fmt;
+
 use nodescope_study::Collect;
 
 /// Most missing files that are named one by one.
 const TOLD: usize = 8;
 
-/// Entries of `job.collect`, and the nodes that have not answered them.
+/// What a run waits for.
 #[derive(Debug, Default)]
-pub struct Awaited(Vec<(Collect, Vec<u32>)>);
+pub struct Awaited {
+    /// Entries of `job.collect`, and the nodes that have not answered them.
+    entries: Vec<(Collect, Vec<u32>)>,
+    /// The first refused piece of an asked file from each node: the node, the file and a sentence that says why.
+    refused: Vec<(u32, String, String)>,
+}
 
 impl Awaited {
     /// Nothing has come yet from a cluster of `nodes`.
@@ -15,12 +22,15 @@ impl Awaited {
         let asked = entries
             .iter()
             .map(|entry| (entry.clone(), entry.asked(nodes).collect()));
-        Awaited(asked.collect())
+        Awaited {
+            entries: asked.collect(),
+            refused: Vec::new(),
+        }
     }
 
     /// A file has come from a node.
     pub fn came(&mut self, node: u32, file: &str) {
-        for (entry, nodes) in &mut self.0 {
+        for (entry, nodes) in &mut self.entries {
             if let Ok(at) = nodes.binary_search(&node)
                 && entry.is_answered_by(node, file)
             {
@@ -29,14 +39,40 @@ impl Awaited {
         }
     }
 
-    /// A clause without its subject that names the missing files; none if all have come.
+    /// A clause that goes on a sentence about the job, and names what is missing or not whole; none if all has come.
     pub fn missing(&self) -> Option<String> {
-        let missing = self.0.iter().flat_map(|(entry, nodes)| {
+        let told: Vec<_> = (self.refused.iter())
+            .map(|(node, file, why)| format!("{file:?} of node{node}: {why}"))
+            .collect();
+        let cut = (!told.is_empty()).then(|| {
+            format!(
+                "not all that job.collect asks for could be stored: {}",
+                told.join("; ")
+            )
+        });
+        match (self.unanswered(), cut) {
+            (Some(unanswered), Some(cut)) => Some(format!("{unanswered}, and {cut}")),
+            (unanswered, cut) => unanswered.or(cut),
+        }
+    }
+
+    /// A piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
+    pub fn refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
+        let known = self.refused.iter().any(|(other, ..)| *other == node);
+        let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
+        if !known && self.refused.len() < TOLD && self.entries.iter().any(asks) {
+            (self.refused).push((node, file.to_owned(), why.to_string()));
+        }
+    }
+
+    /// Which entries have no file, on which nodes.
+    fn unanswered(&self) -> Option<String> {
+        let missing = self.entries.iter().flat_map(|(entry, nodes)| {
             nodes
                 .iter()
                 .map(move |node| format!("{:?} on node{node}", entry.path))
         });
-        let count: usize = self.0.iter().map(|(_, nodes)| nodes.len()).sum();
+        let count: usize = self.entries.iter().map(|(_, nodes)| nodes.len()).sum();
         let told: Vec<_> = missing.take(TOLD).collect();
         let more = match count - told.len() {
             0 => String::new(),
@@ -70,6 +106,15 @@ mod tests {
         awaited.came(0, "node0/log.1");
         awaited.came(2, "node2/log.x");
         assert_eq!(awaited.missing(), None);
+        awaited.refused(1, "other", &"too long");
+        awaited.refused(1, "a/out.txt", &"too long");
+        assert_eq!(awaited.missing(), None, "nobody asked for these");
+        awaited.refused(2, "node2/log.y", &"too long");
+        awaited.came(2, "node2/log.y");
+        assert_eq!(
+            awaited.missing().unwrap(),
+            "not all that job.collect asks for could be stored: \"node2/log.y\" of node2: too long"
+        );
         let many = Awaited::new(&entries, 20).missing().unwrap();
         assert!(many.ends_with("\"log.*\" on node6 and 13 more"), "{many}");
     }

@@ -372,6 +372,10 @@ impl Observer for Watcher {
         self.awaited.came(node, name);
     }
 
+    fn refused_file(&mut self, node: u32, name: &str, why: &dyn std::fmt::Display) {
+        self.awaited.refused(node, name, why);
+    }
+
     // The results keep every console's log.
     fn console(&mut self, node: u32, bytes: &[u8]) {
         if let Some(follower) = &mut self.follower {

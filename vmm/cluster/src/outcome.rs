@@ -70,6 +70,8 @@ pub trait Observer {
     fn message(&mut self, node: u32, text: &str);
     /// A file of a node is among the results, whole, by its name there.
     fn file(&mut self, _node: u32, _name: &str) {}
+    /// A piece of a node's file is not among the results, by the file's name there, and why.
+    fn refused_file(&mut self, _node: u32, _name: &str, _why: &dyn std::fmt::Display) {}
     /// Console output of a node.
     fn console(&mut self, node: u32, bytes: &[u8]);
     /// Bytes typed at a node's console since the last call.

@@ -440,8 +440,15 @@ impl Run<'_> {
                     }
                     Request::PutFile(chunk) => {
                         files_grew = true;
+                        if let Some(why) = &event.refused {
+                            observer.refused_file(index as u32, &chunk.name, why);
+                            continue;
+                        }
                         match self.results.chunk(chunk)? {
-                            Stored::Impossible(why) => watch.impossible_file(&chunk.name, &why),
+                            Stored::Impossible(why) => {
+                                observer.refused_file(index as u32, &chunk.name, &why);
+                                watch.impossible_file(&chunk.name, &why);
+                            }
                             _ if chunk.last => observer.file(index as u32, &chunk.name),
                             _ => {}
                         }

@@ -14,7 +14,7 @@ use nodescope_plugin_api::{
 };
 
 use crate::events::Events;
-use crate::files::{FileBook, FileLimits};
+use crate::files::{FileBook, FileLimits, FileRefusal};
 use crate::node::SLICE;
 use crate::notes::Notes;
 
@@ -32,8 +32,10 @@ pub struct NodeEvent {
     pub instructions: u64,
     /// Address space of the caller.
     pub cr3: u64,
-    /// What was asked.
+    /// What was asked. A refused piece of a file has lost its data.
     pub request: Request,
+    /// Why a piece of a file was refused.
+    pub refused: Option<Box<FileRefusal>>,
 }
 
 /// What a [`Context`] stands for: an address space, and the MPI function that its process is in.
@@ -163,10 +165,11 @@ impl Board {
 
     fn answer(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> Answer {
         let mut memory = HypercallMemory { memory, read: 0 };
+        let mut refused = None;
         let decoded = Call::new(call.operation, call.args)
             .and_then(|c| nodescope_hypercall::decode(&c, &mut memory));
         self.events.have_read(memory.read);
-        let request = match decoded {
+        let mut request = match decoded {
             Ok(request) => request,
             Err(error) => {
                 // An unreadable page is ordinary: the tool touches it and calls again.
@@ -193,7 +196,7 @@ impl Board {
             }
             _ => {}
         }
-        let answer = match &request {
+        let answer = match &mut request {
             Request::Probe => return Answer::probe(),
             Request::NodeIdentity(buffer) => {
                 return match self.identity.write_to(*buffer, &mut memory) {
@@ -206,7 +209,10 @@ impl Board {
                 Ok(()) => Answer::ok(0),
                 Err(refusal) => {
                     self.notes.refused(&refusal);
-                    return Answer::failed(refusal.status());
+                    chunk.data = Vec::new();
+                    let status = refusal.status();
+                    refused = Some(Box::new(refusal));
+                    Answer::failed(status)
                 }
             },
             _ => Answer::ok(0),
@@ -226,6 +232,7 @@ impl Board {
             instructions: call.instructions,
             cr3: call.cr3,
             request,
+            refused,
         });
         answer
     }

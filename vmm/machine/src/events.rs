@@ -3,6 +3,7 @@
 use nodescope_hypercall::Request;
 
 use crate::board::NodeEvent;
+use crate::files::FileRefusal;
 
 /// With so many bytes waiting, the node wants to be looked at when its quantum ends.
 const SOME: usize = 1 << 20;
@@ -22,6 +23,10 @@ impl Events {
     /// Add one.
     pub(crate) fn push(&mut self, event: NodeEvent) {
         self.bytes += size_of::<NodeEvent>() + size(&event.request);
+        if event.refused.is_some() {
+            // The refusal has the file's name, and may have another one that the name begins with.
+            self.bytes += size_of::<FileRefusal>() + 2 * size(&event.request);
+        }
         self.list.push(event);
     }
 

@@ -234,7 +234,16 @@ fn files_beyond_the_limit_are_refused_and_noted_once() {
         ..FileLimits::default()
     });
     node.run_until(100 * LOOP).unwrap();
-    assert_eq!(node.take_events().len(), 9, "one had no plain name");
+    let events = node.take_events();
+    let (refused, stored): (Vec<_>, Vec<_>) = events.iter().partition(|e| e.refused.is_some());
+    assert_eq!(stored.len(), 9, "one had no plain name");
+    assert_eq!(refused.len(), 90);
+    for event in refused {
+        let nodescope_hypercall::Request::PutFile(chunk) = &event.request else {
+            panic!("{:?}", event.request);
+        };
+        assert_eq!((&*chunk.name, chunk.data.len()), ("n", 0));
+    }
     assert_eq!(node.file_bytes(), (10 << 16) + 4096);
     assert_eq!(
         node.notes(),
