@@ -25,6 +25,8 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) struct Claim {
     _lock: File,
     key: String,
+    /// Why the file could not be locked, on a file system without locks.
+    unlocked: Option<Errno>,
 }
 
 impl Claim {
@@ -61,14 +63,23 @@ impl Claim {
             .write(true)
             .open(&path)
             .map_err(ImageError::io("open", &path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Some(Claim {
-                _lock: file,
-                key: key.to_owned(),
-            })),
-            Err(Errno::WOULDBLOCK) => Ok(None),
-            Err(error) => Err(ImageError::io("lock", &path)(error.into())),
-        }
+        let locked = flock(&file, FlockOperation::NonBlockingLockExclusive);
+        Ok(Claim::of(file, key, locked))
+    }
+
+    /// The claim after an attempt to lock its file; none if another process has the lock.
+    fn of(file: File, key: &str, locked: Result<(), Errno>) -> Option<Claim> {
+        let unlocked = match locked {
+            Ok(()) => None,
+            Err(Errno::WOULDBLOCK) => return None,
+            // Some file systems cannot lock. A build there is as good as elsewhere, as long as it is alone.
+            Err(error) => Some(error),
+        };
+        Some(Claim {
+            _lock: file,
+            key: key.to_owned(),
+            unlocked,
+        })
     }
 
     /// A fresh folder of this build in `parent`.
@@ -82,7 +93,7 @@ impl Claim {
     }
 }
 
-/// Removes what builds that were killed have left in `folders`. Tells `progress` what cannot be removed.
+/// Removes what builds that were killed have left in `folders`; without a lock nothing, as another build may work there. Tells `progress` what cannot be removed.
 ///
 /// # Errors
 ///
@@ -93,6 +104,13 @@ pub(crate) fn remove_leftovers(
     folders: &[&Path],
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), ImageError> {
+    if let Some(error) = own.unlocked {
+        progress(&format!(
+            "warning: {} cannot be locked ({error}): start no second build there; what killed builds left stays",
+            cache_dir.join(format!("{}.lock", own.key)).display()
+        ));
+        return Ok(());
+    }
     for folder in folders {
         for (path, key) in leftovers(folder) {
             // Another image may be under construction.
@@ -100,8 +118,8 @@ pub(crate) fn remove_leftovers(
                 None
             } else {
                 match Claim::try_take(cache_dir, &key)? {
-                    Some(claim) => Some(claim),
-                    None => continue,
+                    Some(claim) if claim.unlocked.is_none() => Some(claim),
+                    _ => continue,
                 }
             };
             let removed = match mounts_below(&path) {
@@ -246,6 +264,23 @@ mod tests {
             [(kept.path().to_path_buf(), OTHER.to_owned())]
         );
         assert!(unrelated.is_dir());
+    }
+
+    #[test]
+    fn without_locks_a_build_goes_on_and_removes_nothing() {
+        let cache = tempfile::tempdir().unwrap();
+        let folder = take(cache.path(), KEY).folder(cache.path()).unwrap();
+        let file = tempfile::tempfile().unwrap();
+        assert!(Claim::of(file.try_clone().unwrap(), KEY, Err(Errno::WOULDBLOCK)).is_none());
+        let own = Claim::of(file, KEY, Err(Errno::NOLCK)).unwrap();
+        let mut said = Vec::new();
+        let mut say = |line: &str| said.push(line.to_owned());
+        remove_leftovers(cache.path(), &own, &[cache.path()], &mut say).unwrap();
+        assert!(folder.path().is_dir());
+        assert!(
+            said.len() == 1 && said[0].contains("cannot be locked"),
+            "{said:?}"
+        );
     }
 
     #[test]
