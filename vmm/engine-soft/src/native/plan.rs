@@ -329,6 +329,8 @@ fn is_nothing(i: &Instruction) -> bool {
     matches!(
         i.mnemonic(),
         Nop | Endbr64
+            // What ENDBR64 is on a processor without indirect branch tracking (SDM vol. 2A, ENDBR64).
+            | Reservednop
             | Prefetchnta
             | Prefetcht0
             | Prefetcht1
@@ -731,16 +733,42 @@ pub fn planned(
         .into_iter()
         .collect();
     let mut factory = InstructionInfoFactory::new();
-    let host = Host {
-        avx: true,
-        bmi: true,
-        avx512: false,
-        keeps_flags: false,
-        scans_keep_flags: false,
-    };
     let plans: Vec<_> = instructions
         .iter()
-        .map(|i| plan(i, &mut factory, host))
+        .map(|i| plan(i, &mut factory, HOST))
         .collect();
     (instructions, plans)
+}
+
+/// A host with all but AVX-512.
+#[cfg(test)]
+const HOST: Host = Host {
+    avx: true,
+    bmi: true,
+    avx512: false,
+    keeps_flags: false,
+    scans_keep_flags: false,
+};
+
+#[cfg(test)]
+mod tests {
+    use nodescope_machine::cpuid::{CpuidOptions, tables};
+    use nodescope_machine::topology::NodeTopology;
+
+    use super::*;
+    use crate::cpu::Mode;
+    use crate::features::{Features, GuestDecoder};
+
+    /// The guests' processor has no indirect branch tracking, and ENDBR64 begins most functions of stock kernels and libraries.
+    #[test]
+    fn endbr64_costs_no_call_of_the_interpreter() {
+        let tables = tables(&NodeTopology::default(), &CpuidOptions::default())
+            .expect("this host executes what a 64-bit Linux needs");
+        let features = Features::new(&tables[0]);
+        let endbr64 = &[0xf3, 0x0f, 0x1e, 0xfa];
+        let i = GuestDecoder::new(features, Mode::Bits64, endbr64, 0x1000).decode();
+        assert_eq!(i.len(), endbr64.len());
+        let plan = plan(&i, &mut InstructionInfoFactory::new(), HOST);
+        assert!(matches!(plan, Plan::Nothing), "{:?}: {plan:?}", i.code());
+    }
 }
