@@ -42,8 +42,12 @@ impl Cpu {
     /// The upper eight bytes of a system descriptor of long mode, whose type field must be zero.
     pub fn upper_descriptor(&mut self, selector: u16) -> Result<u64, Trap> {
         let fault = Exception::gp(u32::from(selector) & !3);
-        // The lower half was within the table's limit, so this does not wrap.
-        let Some((high, _)) = self.descriptor(selector.wrapping_add(8))? else {
+        // No selector names the half behind the last descriptor of a table of 64 KiB.
+        let high = match selector.checked_add(8) {
+            Some(upper) => self.descriptor(upper)?,
+            None => None,
+        };
+        let Some((high, _)) = high else {
             return Err(self.raise(fault));
         };
         if high >> 40 & 0x1f != 0 {

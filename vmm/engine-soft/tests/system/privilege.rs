@@ -302,4 +302,21 @@ fn call_gates_lead_to_inner_privileges() {
     let mut s = system(true, gate(3, 0xc));
     s.put(GDT + 0x48, 1 << 40);
     assert_eq!(s.handled(), 13);
+    // The last descriptor of the largest local table has no upper half, not even in the table's first descriptor.
+    const LOCAL_TABLE: u64 = 0x10_0000;
+    for limit in [0xffff, 0x1_ffff] {
+        let mut s = far(true, 0xffff, 0).user();
+        s.m.state.segments.ldt = Segment {
+            selector: 0x40,
+            base: LOCAL_TABLE,
+            limit,
+            attributes: 0x82,
+            unusable: false,
+        };
+        s.put(LOCAL_TABLE, 0);
+        s.put(LOCAL_TABLE + 0xfff8, gate(3, 0xc));
+        s.put(CODE + 0x100, 0x0b0f);
+        assert_eq!(s.handled(), 13);
+        assert_eq!(s.frame(true).0, Some(0xfffc));
+    }
 }
