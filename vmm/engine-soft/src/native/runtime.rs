@@ -535,6 +535,8 @@ impl Cpu {
             || self.mode != Mode::Bits64
             || self.rflags & rflags::TF != 0
             || self.events.nmi_pending
+            // The operation may have enabled them, and the run loop looks for them before each instruction.
+            || self.breakpoints.on_code()
             || shadow == InterruptShadow::MovSs
         {
             return false;

@@ -2,6 +2,8 @@
 
 use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
+use nodescope_engine_soft::Translate;
+use nodescope_oracle::bare;
 use nodescope_plugin_api::FilterGeometry;
 
 use crate::machine::*;
@@ -255,6 +257,42 @@ fn breakpoints_on_ports_need_the_debugging_extensions() {
         }
         assert_eq!(s.m.ports.written.len(), 1);
     }
+}
+
+/// A translated block ends with the page, behind the instruction that enables a breakpoint on the next block's first instruction.
+#[test]
+fn the_last_instruction_of_a_translated_block_enables_a_breakpoint_on_code() {
+    const NEXT_PAGE: u64 = CODE + 0x1000;
+    const ENABLED_AT: u64 = 100;
+    let run = |translate: Translate| {
+        let mut a = CodeAssembler::new(64).unwrap();
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.xor(eax, eax).unwrap();
+        a.cmp(rcx, ENABLED_AT as i32).unwrap();
+        a.cmove(rax, rdx).unwrap();
+        a.mov(dr7, rax).unwrap();
+        a.inc(rbx).unwrap();
+        a.dec(rcx).unwrap();
+        a.jne(again).unwrap();
+        a.hlt().unwrap();
+        // XOR, CMP, CMOVE and MOV DR7 have 2, 4, 4 and 3 bytes.
+        let begin = NEXT_PAGE - 13;
+        let mut s = System::new(|a| a.hlt().unwrap())
+            .set(RCX, 1000)
+            .set(RDX, enable(0, EXECUTION, BYTE));
+        assert!(s.m.ram.write(begin, &a.assemble(begin).unwrap()));
+        s.m.state.general.rip = begin;
+        s.m.state.debug.dr[0] = NEXT_PAGE;
+        s.m.vcpu = bare::vcpu(&s.m.ram, translate);
+        assert_eq!(s.trapped(), (1, NEXT_PAGE, QUIET | 1));
+        assert_eq!((s.m.reg(RCX), s.m.reg(RBX)), (ENABLED_AT, 900));
+        (s.m.vcpu.activity().entries, s.m.state)
+    };
+    let (interpreted, translated) = (run(Translate::Never), run(Translate::After(0)));
+    assert_eq!(interpreted.0, 0);
+    assert!(translated.0 > 0, "it was not translated");
+    assert!(interpreted.1 == translated.1, "the states differ");
 }
 
 /// A window over a program with a breakpoint counts what one without counts.
