@@ -88,6 +88,13 @@ fn debug_registers_that_are_not_there_fault() {
 }
 
 #[test]
+fn the_trap_behind_a_stepped_hlt_ends_its_wait() {
+    let mut s = System::new(|a| a.hlt().unwrap()).flags(TRAP);
+    // The handler runs up to its own HLT.
+    assert_eq!(s.trapped(), (1, CODE + 1, QUIET | 1 << 14));
+}
+
+#[test]
 fn guarded_debug_registers_trap_their_access() {
     let mut s = System::new(|a| a.mov(dr0, rax).unwrap()).set(RAX, 5);
     s.m.state.debug.dr7 |= 1 << 13;
