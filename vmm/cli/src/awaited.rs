@@ -7,7 +7,7 @@ use nodescope_study::Collect;
 /// Most missing files that are named one by one.
 const TOLD: usize = 8;
 
-/// What a run waits for.
+/// The files that a run waits for.
 #[derive(Debug, Default)]
 pub struct Awaited {
     /// Entries of `job.collect`, and the nodes that have not answered them.

@@ -89,7 +89,7 @@ fn a_program_is_found_where_the_launcher_finds_the_program() {
     fs::create_dir(at("inner")).unwrap();
     fs::rename(at("alias"), at("inner/other")).unwrap();
     trace_two_ranks(dir.path(), "results", &["-wdir", "inner", "other"]);
-    // What is in PATH goes before.
+    // A program in PATH is preferred.
     fs::write(at("env"), "#!/bin/sh\nexit 3\n").unwrap();
     fs::set_permissions(at("env"), fs::Permissions::from_mode(0o755)).unwrap();
     trace_two_ranks(dir.path(), "results", &["env", "./program"]);

@@ -262,7 +262,7 @@ fn compare(flavour: &'static str, job: &Job, counter: &Counter, names: &[&str], 
                 );
             }
         }
-        // What was received does not tell the room, which must be none where nothing can come.
+        // The bytes received do not tell the room for them. A receive from MPI_PROC_NULL has no room.
         let from_nobody = traced
             .values()
             .flatten()

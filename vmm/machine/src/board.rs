@@ -32,7 +32,7 @@ pub struct NodeEvent {
     pub instructions: u64,
     /// Address space of the caller.
     pub cr3: u64,
-    /// What was asked. A refused piece of a file has lost its data.
+    /// The request of the guest. A refused piece of a file has lost its data.
     pub request: Request,
     /// Why a piece of a file was refused.
     pub refused: Option<Box<FileRefusal>>,

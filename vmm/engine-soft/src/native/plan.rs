@@ -329,7 +329,7 @@ fn is_nothing(i: &Instruction) -> bool {
     matches!(
         i.mnemonic(),
         Nop | Endbr64
-            // What ENDBR64 is on a processor without indirect branch tracking (SDM vol. 2A, ENDBR64).
+            // ENDBR64 is a reserved NOP on a processor without indirect branch tracking (SDM vol. 2A, ENDBR64).
             | Reservednop
             | Prefetchnta
             | Prefetcht0
