@@ -58,9 +58,14 @@ impl Awaited {
 
     /// A piece of a node's file was refused. A file that is asked for is not whole then, whatever else comes of the file.
     pub fn refused(&mut self, node: u32, file: &str, why: &dyn fmt::Display) {
-        let known = self.refused.iter().any(|(other, ..)| *other == node);
         let asks = |(entry, _): &(Collect, Vec<u32>)| entry.is_answered_by(node, file);
-        if !known && self.refused.len() < TOLD && self.entries.iter().any(asks) {
+        if !self.entries.iter().any(asks) {
+            return;
+        }
+        // The node has the file, so that the entry is not without an answer.
+        self.came(node, file);
+        let known = self.refused.iter().any(|(other, ..)| *other == node);
+        if !known && self.refused.len() < TOLD {
             (self.refused).push((node, file.to_owned(), why.to_string()));
         }
     }
@@ -114,6 +119,12 @@ mod tests {
         assert_eq!(
             awaited.missing().unwrap(),
             "not all that job.collect asks for could be stored: \"node2/log.y\" of node2: too long"
+        );
+        let mut alone = Awaited::new(&entries[..1], 1);
+        alone.refused(0, "out.txt", &"too long");
+        assert_eq!(
+            alone.missing().unwrap(),
+            "not all that job.collect asks for could be stored: \"out.txt\" of node0: too long"
         );
         let many = Awaited::new(&entries, 20).missing().unwrap();
         assert!(many.ends_with("\"log.*\" on node6 and 13 more"), "{many}");

@@ -155,7 +155,8 @@ fn cannot_start(command: &OsString, error: &std::io::Error) -> Failure {
 }
 
 /// The end of the script by which Open MPI starts a rank. Open MPI gives the program as the command line has it. Without a slash, Open
-/// MPI looks for the program in `PATH` and then in the working folder.
+/// MPI looks for the program in `PATH` and then in the working folder. The guest's script, `guest-images/debian/root/opt/nodescope/rank`,
+/// ends alike.
 const START_PROGRAM: &str = r#"program=$1
 shift
 in_path() {
@@ -249,4 +250,15 @@ fn cache() -> Result<PathBuf, Failure> {
     let images =
         nodescope_image::default_cache_dir().map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(images.with_file_name("tracer"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::START_PROGRAM;
+
+    #[test]
+    fn programs_are_found_alike_on_real_machines_and_in_guests() {
+        let guest = include_str!("../../../guest-images/debian/root/opt/nodescope/rank");
+        assert!(guest.ends_with(START_PROGRAM), "{guest}");
+    }
 }
