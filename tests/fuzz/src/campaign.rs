@@ -65,6 +65,8 @@ pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<F
     let mut found = Found::default();
     let mut next = campaign.first;
     while Instant::now() < end {
+        // The last worker's number is not this one's.
+        let _ = fs::remove_file(&state);
         let child = Command::new(program)
             .args(["--worker", target.name])
             .args(["--seed", &campaign.seed.to_string()])
@@ -79,12 +81,14 @@ pub fn run(program: &Path, target: &Target, campaign: &Campaign) -> io::Result<F
         let case = case.unwrap_or(next);
         found.cases += case - next + 1;
         next = case + 1;
+        let said = fs::read_to_string(&output).unwrap_or_default();
         let how = match status {
             // It was told to stop, or has nothing to do.
             Ended::Over => break,
             Ended::Hangs => format!("goes on for more than {} s", campaign.limit),
-            Ended::Died(status) if target.foreign && status.code() != Some(PANICKED) => continue,
-            Ended::Died(status) => died(status, &fs::read_to_string(&output).unwrap_or_default()),
+            // A panic in a callback of the library aborts, so that the exit status does not tell.
+            Ended::Died(_) if target.foreign && !said.contains("panicked at") => continue,
+            Ended::Died(status) => died(status, &said),
         };
         fs::create_dir_all(&campaign.failures)?;
         let name = format!("{}-{}-{case}", target.name, campaign.seed);

@@ -8,8 +8,6 @@ use nodescope_test_needs::{Need, skip};
 
 /// Cases of a fixed seed.
 const CASES: u64 = 30;
-/// Exit status of a program that panicked.
-const PANICKED: i32 = 101;
 
 #[test]
 fn damaged_archives_are_refused_or_read() {
@@ -29,7 +27,8 @@ fn damaged_archives_are_refused_or_read() {
             .output()
             .expect("the program runs");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert_ne!(output.status.code(), Some(PANICKED), "{number}: {said}");
+        // A panic in a callback of the library aborts, so that the exit status does not tell.
+        assert!(!said.contains("panicked at"), "{number}: {said}");
         assert!(number > 0 || output.status.success(), "the seed: {said}");
     }
 }

@@ -119,7 +119,6 @@ for name in a/b a long much; do
     [ $name = much ] && from=/tmp/much
     nodescope-guest put $from $name; echo $name: $?
 done
-nodescope-guest message \"$(printf 'red \\033[31m\\nnode0: forged')\"
 for i in $(seq 50); do nodescope-guest put /tmp/much $i 2>/dev/null; done
 exit 0
 ";

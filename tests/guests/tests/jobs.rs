@@ -57,7 +57,7 @@ fn calls(finished: &Finished, function: Function) -> BTreeMap<u32, u64> {
     entries.map(|(rank, _, sum)| (rank, sum.calls)).collect()
 }
 
-/// Two programs one after the other on every rank would be two MPI jobs in one: the second command is none of MPI.
+/// The second command does not use MPI: every rank can run only one MPI program of a job.
 #[test]
 fn open_mpi_ranks_execute_a_shell_command_with_the_environment() {
     let Some(program) = compile("mpicc.openmpi", "words.c", &["-O2"]) else {

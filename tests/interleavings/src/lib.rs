@@ -1,4 +1,5 @@
-//! Checks the code where the host threads of a cluster meet, for every order of their actions and for every value that the memory
+//! Checks the code where the host threads of a cluster meet, for every order of their actions with at most
+//! two interruptions, and for every value that the memory
 //! model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics instead of the
 //! standard library's (<https://docs.rs/loom>).
 //!

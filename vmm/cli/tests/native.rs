@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use nodescope_test_needs::{Need, skip};
+use nodescope_test_needs::{Need, have};
 
 const PROGRAM: &str = r#"
 #include <mpi.h>
@@ -23,12 +23,7 @@ int main(int count, char **arguments) {
 /// A folder with the program compiled for Open MPI; nothing without Open MPI.
 fn compiled() -> Option<tempfile::TempDir> {
     let tools = ["mpicc.openmpi", "mpirun.openmpi"];
-    let missing = tools.into_iter().find(|tool| {
-        let asked = Command::new(tool).arg("--version").output();
-        !asked.is_ok_and(|output| output.status.success())
-    });
-    if let Some(tool) = missing {
-        skip(Need::Mpi, format!("{tool} is not installed"));
+    if !have(Need::Mpi, &tools) {
         return None;
     }
     let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
 //! The work of each host thread from the beginning of a stretch of quanta to its end. `tests/interleavings` checks this code and
-//! [`Meetings`] for every order in which threads can act.
+//! [`Meetings`] for every order in which two threads can act, with at most two interruptions.
 
 use crate::meetings::{After, Meetings, Quantum};
 

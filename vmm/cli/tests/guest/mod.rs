@@ -8,14 +8,11 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use iced_x86::code_asm::*;
+use nodescope_hypercall::{LEAF, Operation};
 use tempfile::TempDir;
 
 /// Where kernels are loaded.
 const BASE: u64 = 0x10_0000;
-/// `nodescope_hypercall::LEAF`, and the operations that are used here.
-const LEAF: u32 = 0x4e53_4350;
-const MARK: u32 = 8;
-const JOB_EXIT: u32 = 12;
 /// First serial port, and its line status.
 const SERIAL: u32 = 0x3f8;
 const LINE_STATUS: u32 = SERIAL + 5;
@@ -67,7 +64,7 @@ impl Kernel {
         code.lea(rsi, ptr(at)).unwrap();
         code.mov(edi, name.len() as u32).unwrap();
         code.mov(eax, LEAF).unwrap();
-        code.mov(ecx, MARK).unwrap();
+        code.mov(ecx, Operation::Mark as u32).unwrap();
         code.cpuid().unwrap();
         self
     }
@@ -117,7 +114,7 @@ impl Kernel {
         let code = &mut self.code;
         code.mov(esi, status).unwrap();
         code.mov(eax, LEAF).unwrap();
-        code.mov(ecx, JOB_EXIT).unwrap();
+        code.mov(ecx, Operation::JobExit as u32).unwrap();
         code.cpuid().unwrap();
         code.mov(eax, OFF).unwrap();
         code.mov(edx, SLEEP).unwrap();
