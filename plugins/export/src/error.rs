@@ -60,7 +60,7 @@ pub enum ExportError {
     },
     /// A header with more virtual CPUs than a file can have a line for.
     #[error(
-        "the trace's header states {stated} virtual CPUs; Paraver's files have a line for each, of at most {most}"
+        "the trace's header states {stated} virtual CPUs; Paraver's files have a line for each, of at most {most}; the trace is damaged"
     )]
     TooManyCpus {
         /// Virtual CPUs of all nodes.

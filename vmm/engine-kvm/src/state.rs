@@ -5,7 +5,7 @@ use kvm_bindings::{
     KVM_X86_SHADOW_INT_STI, kvm_debugregs, kvm_dtable, kvm_regs, kvm_segment, kvm_sregs,
     kvm_vcpu_events, kvm_xcrs, kvm_xsave,
 };
-use nodescope_x86::bits::xcr0;
+use nodescope_x86::bits::{apic_base, xcr0};
 use nodescope_x86::state::seg;
 use nodescope_x86::{
     Control, Debug, DescriptorTable, Events, FxImage, General, InterruptShadow, Segment, Segments,
@@ -101,7 +101,7 @@ fn table_out(k: &kvm_dtable) -> DescriptorTable {
 
 /// Segment and control registers. The APIC base is the platform's; KVM only needs to think that one is enabled.
 pub(crate) fn sregs(s: &Segments, c: &Control) -> kvm_sregs {
-    const APIC_ENABLED: u64 = 0xfee0_0000 | 1 << 11;
+    const APIC_ENABLED: u64 = 0xfee0_0000 | apic_base::ENABLE;
     kvm_sregs {
         es: segment_in(&s.data[seg::ES]),
         cs: segment_in(&s.data[seg::CS]),

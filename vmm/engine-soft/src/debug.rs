@@ -21,9 +21,9 @@ pub struct Breakpoints {
     code: u8,
     data: u8,
     ports: u8,
-    /// First bytes of the data watched.
+    /// First address that each waits for: of code, of data, or a port.
     first: [u64; 4],
-    /// Lengths of all.
+    /// Bytes from there, for data and ports.
     len: [u8; 4],
     /// Breakpoints that the running instruction has met.
     met: u8,

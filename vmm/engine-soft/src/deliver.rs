@@ -10,7 +10,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::gate::null_stack_segment;
 use crate::op::{RIP, Trap};
 
-/// Attribute bits of a present, accessed, writable data segment and of code segments.
+/// Attribute bits of segment descriptors, as [`crate::cpu::Cpu::segments`] holds them.
 pub mod attributes {
     pub const PRESENT: u16 = 1 << 7;
     pub const LONG: u16 = 1 << 13;

@@ -15,7 +15,7 @@ type Bit = (u32, u32, CpuidRegister, u32);
 enum Announced {
     /// Every processor with 64-bit mode has it.
     Always,
-    /// Any of these bits; without one, no template announces it.
+    /// Any of these bits announces it; where the list is empty, the guest never has it.
     By(&'static [Bit]),
 }
 
@@ -223,7 +223,6 @@ impl Features {
 
 /// Options by which encodings have the meaning that they had before a later feature: hints are NOPs, prefixes are ignored.
 const BEFORE_THE_FEATURE: u32 = DecoderOptions::FORCE_RESERVED_NOP
-    | DecoderOptions::NO_PAUSE
     | DecoderOptions::NO_WBNOINVD
     | DecoderOptions::NO_MPFX_0FBC
     | DecoderOptions::NO_MPFX_0FBD;

@@ -202,7 +202,7 @@ impl Cpu {
     /// Read bytes at a linear address, split at pages and lines.
     pub fn read_bytes(&mut self, linear: u64, buf: &mut [u8]) -> Result<(), Trap> {
         if let Some(split) = self.split(linear, buf.len(), false) {
-            // SAFETY: it was just asked for.
+            // SAFETY: it is the answer for these bytes.
             unsafe { split.read(buf) };
             return Ok(());
         }
@@ -231,7 +231,7 @@ impl Cpu {
     /// Write bytes at a linear address, split at pages and lines; nothing is written where any page faults.
     pub fn write_bytes(&mut self, linear: u64, bytes: &[u8]) -> Result<(), Trap> {
         if let Some(split) = self.split(linear, bytes.len(), true) {
-            // SAFETY: it was just asked for.
+            // SAFETY: it is the answer for these bytes.
             unsafe { split.write(bytes) };
             return Ok(());
         }

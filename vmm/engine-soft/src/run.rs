@@ -264,7 +264,7 @@ impl Cpu {
                             stall,
                             deliver,
                         };
-                        // SAFETY: it was just answered with, above.
+                        // SAFETY: `known_code`, or `translated` in `next_of`, has just answered with this code, and nothing ran since.
                         unsafe { self.run_translated(code, left, budget) }
                     }
                     Next::Block(entry) if ATTACHED => self.run_attached(entry, most),

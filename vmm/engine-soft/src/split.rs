@@ -17,7 +17,7 @@ pub struct Split {
 }
 
 impl Split {
-    /// A split access by the host addresses of both pieces.
+    /// A split access by the host addresses of both pieces: guest RAM to which the filter permits the access.
     pub fn new(hosts: [*mut u8; 2], first: usize) -> Self {
         Self { hosts, first }
     }
@@ -31,7 +31,8 @@ impl Split {
     /// Read it.
     ///
     /// # Safety
-    /// [`Cpu::split`] has just answered with this for a read of `to.len()` bytes.
+    /// This is the answer to a read of `to.len()` bytes ([`Cpu::split`], [`Cpu::split_on`], or the routines of `native/split.rs`), and the
+    /// same operation still runs.
     pub unsafe fn read(&self, to: &mut [u8]) {
         let (lower, upper) = to.split_at_mut(self.first);
         for (host, to) in self.hosts.into_iter().zip([lower, upper]) {
@@ -43,7 +44,7 @@ impl Split {
     /// Write it.
     ///
     /// # Safety
-    /// [`Cpu::split`] has just answered with this for a write of `from.len()` bytes.
+    /// This is the answer to a write of `from.len()` bytes, as in [`Split::read`], and the same operation still runs.
     pub unsafe fn write(&self, from: &[u8]) {
         let (lower, upper) = from.split_at(self.first);
         for (host, from) in self.hosts.into_iter().zip([lower, upper]) {

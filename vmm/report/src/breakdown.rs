@@ -542,7 +542,7 @@ pub(crate) fn analyse(
     calls: &Calls,
 ) -> Result<WindowReport, ReportError> {
     let core = fixed(core)?;
-    let measured_from = record.measured_from_ps.unwrap_or(record.opened_ps);
+    let measured_from = record.measured_from();
     let seconds = record.closed_ps.saturating_sub(measured_from) as f64 / 1e12;
     let mut levels = record
         .spec

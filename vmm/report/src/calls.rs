@@ -41,9 +41,9 @@ impl Programs {
     }
 }
 
-/// The calls in a window, by node, rank, program and function.
+/// The calls in a window, by node, rank and program, then by function.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Calls(BTreeMap<(u32, u32, Program, Function), Inside>);
+pub(crate) struct Calls(HashMap<(u32, u32, Program), BTreeMap<Function, Inside>>);
 
 impl Calls {
     /// Adds calls.
@@ -55,8 +55,8 @@ impl Calls {
         function: Function,
         more: Inside,
     ) {
-        let key = (node, rank, program, function);
-        self.0.entry(key).or_default().add(more);
+        let functions = self.0.entry((node, rank, program)).or_default();
+        functions.entry(function).or_default().add(more);
     }
 
     /// The calls of a program's rank, by function. The rank also gets the calls of processes that did not introduce themselves if it is
@@ -71,16 +71,11 @@ impl Calls {
         let mut sums: BTreeMap<Function, Inside> = BTreeMap::new();
         let unknown = only.then_some(None);
         for program in unknown.into_iter().chain([Some(Arc::from(program))]) {
-            let key = |function| (node, rank, program.clone(), function);
-            for ((.., function), inside) in self.0.range(key(Function::Init)..=key(last_function()))
-            {
+            let functions = self.0.get(&(node, rank, program));
+            for (function, inside) in functions.into_iter().flatten() {
                 sums.entry(*function).or_default().add(*inside);
             }
         }
         sums
     }
-}
-
-fn last_function() -> Function {
-    Function::ALL.last().copied().unwrap_or(Function::Init)
 }

@@ -199,7 +199,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
                 span = Some((from.min(call.entry.time), to.max(call.exit.time)));
                 if let Peer::Rank(rank) = call.record.rank {
                     for (window, calls) in windows.iter().zip(&mut traced.calls) {
-                        let from = window.measured_from_ps.unwrap_or(window.opened_ps);
+                        let from = window.measured_from();
                         if from < call.exit.time && call.exit.time <= window.closed_ps {
                             let program = programs.of(event.node, call.record.thread.pid);
                             let more = Inside {
@@ -281,7 +281,7 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
 fn add_waits(windows: &[WindowRecord], programs: &Programs, calls: &mut [Calls], waits: Vec<Wait>) {
     for wait in waits {
         for (window, calls) in windows.iter().zip(&mut *calls) {
-            let from = window.measured_from_ps.unwrap_or(window.opened_ps);
+            let from = window.measured_from();
             let waited = wait.within(from, window.closed_ps);
             if waited > 0 {
                 let program = programs.of(wait.node, wait.pid);

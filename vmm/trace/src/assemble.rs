@@ -145,7 +145,7 @@ impl Assembler {
         let mut calls = Vec::new();
         let mut polling = BTreeSet::new();
         for open in self.runs.values() {
-            polling.insert((open.enter.thread, open.enter.function as u16));
+            polling.insert((open.enter.thread, open.enter.function));
             let mut record = open.shown.decode(&open.enter);
             if let Some(record) = &mut record {
                 record.flags = Flags(record.flags.0 | Flags::POLL_RUN.0);
@@ -156,7 +156,7 @@ impl Assembler {
         for begun in self.begun.values() {
             let enter = &begun.enter;
             // A poll under way is the next of its run, which is there.
-            if !polling.contains(&(enter.thread, enter.function as u16)) {
+            if !polling.contains(&(enter.thread, enter.function)) {
                 calls.push(call(enter, begun.moment.stamp, begun.shown.decode(enter)));
             }
         }

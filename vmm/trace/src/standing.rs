@@ -84,7 +84,7 @@ pub enum Waits {
         /// Polls that found nothing.
         polls: u64,
     },
-    /// The trace does not tell.
+    /// The trace does not tell, or too many calls are unfinished to judge them all.
     Unknown,
 }
 

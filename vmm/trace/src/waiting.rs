@@ -52,7 +52,7 @@ impl Wait {
         if part >= extent {
             return self.time;
         }
-        let share = u128::from(self.time) * u128::from(part) / u128::from(extent.max(1));
+        let share = u128::from(self.time) * u128::from(part) / u128::from(extent);
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 }
@@ -232,14 +232,13 @@ impl WaitBuilder {
 
     /// Takes the rest, at the end of the trace. Operations that the trace lacks count as not waited for.
     pub fn finish(mut self) -> Vec<Wait> {
-        let mut gatherings: Vec<(usize, Gathering, Needs)> = Vec::new();
-        for mut gathering in std::mem::take(&mut self.gatherings).into_values() {
-            for (slot, needs) in std::mem::take(&mut gathering.calls) {
-                gatherings.push((slot, gathering.clone(), needs));
-            }
+        let mut waiting = Vec::new();
+        for (&turn, gathering) in &mut self.gatherings {
+            let calls = std::mem::take(&mut gathering.calls).into_iter();
+            waiting.extend(calls.map(|(slot, needs)| (turn, slot, needs)));
         }
-        for (slot, gathering, needs) in gatherings {
-            self.resolve(slot, &gathering, &needs);
+        for (turn, slot, needs) in waiting {
+            self.resolve(turn, slot, &needs);
         }
         let left = std::mem::take(&mut self.calls.all);
         for open in left.into_iter().flatten() {
@@ -256,6 +255,7 @@ impl WaitBuilder {
             return;
         };
         let job = self.processes.get(&(node, record.thread.pid)).copied();
+        // Processes that did not introduce themselves make one job of their own.
         let process = (job.unwrap_or(usize::MAX), rank);
         let mut wait = Wait {
             node,
@@ -488,12 +488,8 @@ impl WaitBuilder {
         gathering.members = record.communicator_size as usize;
         gathering.entered.insert(rank, entry);
         if gathering.entered.len() == gathering.members {
-            let whole = Gathering {
-                calls: Vec::new(),
-                ..gathering.clone()
-            };
             for (slot, needs) in std::mem::take(&mut gathering.calls) {
-                self.resolve(slot, &whole, &needs);
+                self.resolve(turn, slot, &needs);
             }
         }
         turn
@@ -507,8 +503,7 @@ impl WaitBuilder {
         if gathering.entered.len() < gathering.members {
             gathering.calls.push((slot, needs));
         } else {
-            let whole = gathering.clone();
-            self.resolve(slot, &whole, &needs);
+            self.resolve(turn, slot, &needs);
         }
         self.left(turn);
     }
@@ -524,8 +519,9 @@ impl WaitBuilder {
     }
 
     /// The ranks that a call needs of an operation have all entered.
-    fn resolve(&mut self, slot: usize, gathering: &Gathering, needs: &Needs) {
-        let Some(open) = self.calls.get(slot) else {
+    fn resolve(&mut self, turn: Turn, slot: usize, needs: &Needs) {
+        let (Some(gathering), Some(open)) = (self.gatherings.get(&turn), self.calls.get(slot))
+        else {
             return;
         };
         let (rank, exit) = (open.wait.rank, open.wait.until);
@@ -603,6 +599,7 @@ impl WaitBuilder {
             }
             RequestFree => {
                 for serial in &record.requests {
+                    self.prepared.remove(&(process, *serial));
                     let request = self.requests.remove(&(process, *serial));
                     self.forget(request);
                 }

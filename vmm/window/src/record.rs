@@ -32,6 +32,13 @@ pub struct WindowRecord {
     pub nodes: Vec<NodeRecord>,
 }
 
+impl WindowRecord {
+    /// Virtual time at which the measured part begins, picoseconds: of a window that was cut during its warm-up, when it opened.
+    pub fn measured_from(&self) -> u64 {
+        self.measured_from_ps.unwrap_or(self.opened_ps)
+    }
+}
+
 /// Counters of one vCPU in one context at one privilege.
 pub type Measured = (u16, Context, Privilege, Counters);
 

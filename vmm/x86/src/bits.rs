@@ -96,6 +96,14 @@ pub mod efer {
     pub const NXE: u64 = 1 << 11;
 }
 
+/// IA32_APIC_BASE bits (SDM vol. 3A §11.4.4).
+pub mod apic_base {
+    #![allow(missing_docs)]
+    pub const BSP: u64 = 1 << 8;
+    pub const X2APIC: u64 = 1 << 10;
+    pub const ENABLE: u64 = 1 << 11;
+}
+
 /// XCR0 bits (SDM vol. 1 §13.1).
 pub mod xcr0 {
     #![allow(missing_docs)]

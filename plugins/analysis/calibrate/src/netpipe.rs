@@ -21,8 +21,15 @@ const ROUNDING: f64 = 5.0;
 pub fn read(path: &Path) -> Result<Measurements, CalibrateError> {
     let mut bytes = Vec::new();
     // Something that is no file may have no end.
-    let read = File::open(path).and_then(|file| file.take(LARGEST).read_to_end(&mut bytes));
-    read.map_err(|cause| CalibrateError::Io {
+    let read = File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes));
+    let too_large =
+        || std::io::Error::other("has more than 16 MiB; give the file that NetPIPE wrote");
+    read.and_then(|count| {
+        (count as u64 <= LARGEST)
+            .then_some(())
+            .ok_or_else(too_large)
+    })
+    .map_err(|cause| CalibrateError::Io {
         file: path.into(),
         cause,
     })?;

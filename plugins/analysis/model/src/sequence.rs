@@ -144,7 +144,7 @@ pub enum ModelError {
     },
     /// Windows and topologies of more members than there is memory for.
     #[error(
-        "the trace's windows and topologies have {members} members in all, more than can be kept; predict from a part of it"
+        "the trace's windows and topologies have {members} members in all, more than can be kept; trace a run of fewer ranks, or one that creates fewer windows and topologies"
     )]
     TooManyMembers {
         /// Members of all of them.

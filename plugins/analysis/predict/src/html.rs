@@ -160,7 +160,7 @@ fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
     Ok(svg)
 }
 
-/// A chart below its title and the legend of all of them.
+/// Adds a chart with its title and the legend, which is the same for all charts.
 fn section(page: &mut Page, title: &str, svg: &str) {
     page.raw("<section>");
     page.element("h2", "", title);

@@ -155,7 +155,7 @@ pub enum Problem {
     },
     /// The program takes longer than an interpretation counts; it stopped there.
     TooLong {
-        /// The time that was reached, picoseconds.
+        /// The longest time that is interpreted, picoseconds.
         time: u64,
     },
     /// A receive that was begun and never matched.

@@ -17,6 +17,11 @@ use crate::error::ImportError;
 /// More ranks than any such trace has; a damaged file must not make a list of it.
 const MOST_RANKS: u32 = 1 << 24;
 
+/// Returns whether a path leads to something other than a regular file: a device or a pipe may have no end.
+fn may_be_endless(path: &Path) -> bool {
+    path.exists() && !path.is_file()
+}
+
 /// Reads a file of actions, or a list of such files.
 pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, ImportError> {
     let mut reader = Reader {
@@ -25,8 +30,7 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
         skipped: 0,
     };
     builder_node(reader.builder);
-    if path.exists() && !path.is_file() {
-        // A device may have no end.
+    if may_be_endless(path) {
         return Err(ImportError::Unknown(path.into()));
     }
     let lines = BufReader::new(File::open(path).map_err(ImportError::io("open", path))?).lines();
@@ -62,9 +66,9 @@ pub(super) fn read(path: &Path, builder: &mut Builder) -> Result<Vec<String>, Im
     }
     let mut read = BTreeSet::new();
     for (number, file) in &files {
-        // A device may have no end, and each rank has a file of its own.
-        let what = match (file.is_file() || !file.exists(), read.insert(file)) {
-            (false, _) => Some("is no regular file"),
+        // Each rank has a file of its own.
+        let what = match (may_be_endless(file), read.insert(file)) {
+            (true, _) => Some("is no regular file"),
             (_, false) => Some("is named before"),
             _ => None,
         };

@@ -1,5 +1,6 @@
 //! One local APIC: its registers, priorities and timer.
 
+use nodescope_x86::bits::apic_base;
 use nodescope_x86::cpuid::PHYSICAL_BITS;
 use serde::{Deserialize, Serialize};
 
@@ -77,11 +78,11 @@ pub(super) struct LocalApic {
 
 impl LocalApic {
     pub fn new(id: u32, bsp: bool, clock: TimerClock) -> Self {
-        let bsp = if bsp { BASE_BSP } else { 0 };
+        let bsp = if bsp { apic_base::BSP } else { 0 };
         let mut new = Self::restored(
             LocalApicState {
                 id,
-                base: DEFAULT_BASE | BASE_ENABLE | bsp,
+                base: DEFAULT_BASE | apic_base::ENABLE | bsp,
                 tpr: 0,
                 ldr: 0,
                 dfr: 0,
@@ -136,8 +137,8 @@ impl LocalApic {
     }
 
     pub fn mode(&self) -> ApicMode {
-        match self.state.base & (BASE_ENABLE | BASE_EXTD) {
-            BASE_ENABLE => ApicMode::XApic,
+        match self.state.base & (apic_base::ENABLE | apic_base::X2APIC) {
+            apic_base::ENABLE => ApicMode::XApic,
             0 => ApicMode::Disabled,
             _ => ApicMode::X2Apic,
         }
@@ -145,21 +146,25 @@ impl LocalApic {
 
     /// Change IA32_APIC_BASE (SDM "x2APIC State Transitions"). The BSP flag stays as it is.
     pub fn set_base(&mut self, value: u64) -> Result<(), MsrFault> {
-        const FLAGS: u64 = BASE_BSP | BASE_EXTD | BASE_ENABLE;
+        const FLAGS: u64 = apic_base::BSP | apic_base::X2APIC | apic_base::ENABLE;
         let address = value & !0xfff;
         if value & 0xfff & !FLAGS != 0 || address >> PHYSICAL_BITS != 0 {
             return Err(MsrFault);
         }
         let old = self.mode();
-        match (old, value & BASE_ENABLE != 0, value & BASE_EXTD != 0) {
+        match (
+            old,
+            value & apic_base::ENABLE != 0,
+            value & apic_base::X2APIC != 0,
+        ) {
             (_, false, true) => return Err(MsrFault),
             (ApicMode::X2Apic, true, false) | (ApicMode::Disabled, true, true) => {
                 return Err(MsrFault);
             }
             _ => {}
         }
-        let bsp = self.state.base & BASE_BSP;
-        self.state.base = address | value & (BASE_EXTD | BASE_ENABLE) | bsp;
+        let bsp = self.state.base & apic_base::BSP;
+        self.state.base = address | value & (apic_base::X2APIC | apic_base::ENABLE) | bsp;
         match (old, self.mode()) {
             (ApicMode::Disabled, ApicMode::Disabled) => {}
             (ApicMode::Disabled, _) | (_, ApicMode::Disabled) => self.reset(),

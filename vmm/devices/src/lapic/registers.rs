@@ -45,12 +45,6 @@ pub const MSR_X2APIC_LAST: u32 = 0x8ff;
 
 /// Address of the xAPIC page after reset.
 pub const DEFAULT_BASE: u64 = 0xfee0_0000;
-/// IA32_APIC_BASE: bootstrap processor.
-pub const BASE_BSP: u64 = 1 << 8;
-/// IA32_APIC_BASE: x2APIC mode.
-pub const BASE_EXTD: u64 = 1 << 10;
-/// IA32_APIC_BASE: global enable.
-pub const BASE_ENABLE: u64 = 1 << 11;
 
 /// SVR: software enable.
 pub const SVR_ENABLE: u32 = 1 << 8;

@@ -1,5 +1,7 @@
 //! Local APICs as a guest sees them.
 
+use nodescope_x86::bits::apic_base;
+
 use super::*;
 use crate::time::Hertz;
 
@@ -19,7 +21,7 @@ fn apics(ids: &[u32], x2: bool) -> LocalApics {
     for vcpu in 0..ids.len() as u16 {
         if x2 {
             let base = a.read_msr(vcpu, NOW, MSR_APIC_BASE).unwrap();
-            a.write_msr(vcpu, NOW, MSR_APIC_BASE, base | BASE_EXTD)
+            a.write_msr(vcpu, NOW, MSR_APIC_BASE, base | apic_base::X2APIC)
                 .unwrap();
             msr(&mut a, vcpu, SVR, 0x1ff);
         } else {
@@ -254,8 +256,8 @@ fn init_start_up_and_nmi_become_actions_in_order() {
 #[test]
 fn mode_transitions() {
     let mut a = LocalApics::new(&[0, 1], clock());
-    let e = DEFAULT_BASE | BASE_ENABLE;
-    assert_eq!(a.read_msr(0, NOW, MSR_APIC_BASE), Ok(e | BASE_BSP));
+    let e = DEFAULT_BASE | apic_base::ENABLE;
+    assert_eq!(a.read_msr(0, NOW, MSR_APIC_BASE), Ok(e | apic_base::BSP));
     assert_eq!(a.read_msr(1, NOW, MSR_APIC_BASE), Ok(e));
     assert_eq!(a.page_offset(1, 0xfee0_0300), Some(0x300));
     assert!(
@@ -263,19 +265,19 @@ fn mode_transitions() {
         "no x2APIC registers in xAPIC mode"
     );
     let mut set = |value| a.write_msr(1, NOW, MSR_APIC_BASE, value);
-    assert!(set(DEFAULT_BASE | BASE_EXTD).is_err());
+    assert!(set(DEFAULT_BASE | apic_base::X2APIC).is_err());
     assert!(set(e | 1).is_err(), "reserved bit");
     for bit in [1, 7, 9, 40, 46, 63] {
         assert!(set(e | 1 << bit).is_err(), "reserved bit {bit}");
     }
     assert!(set(1 << 39 | e).is_ok());
     assert!(set(e).is_ok());
-    assert!(set(e | BASE_EXTD).is_ok());
+    assert!(set(e | apic_base::X2APIC).is_ok());
     assert!(set(e).is_err(), "x2APIC to xAPIC");
     assert!(set(DEFAULT_BASE).is_ok());
-    assert!(set(e | BASE_EXTD).is_err(), "disabled to x2APIC");
+    assert!(set(e | apic_base::X2APIC).is_err(), "disabled to x2APIC");
     assert!(set(e).is_ok());
-    assert!(set(0xfed0_0000 | BASE_ENABLE).is_ok());
+    assert!(set(0xfed0_0000 | apic_base::ENABLE).is_ok());
     assert_eq!(
         (a.page_offset(1, 0xfee0_0300), a.page_offset(1, 0xfed0_0300)),
         (None, Some(0x300))

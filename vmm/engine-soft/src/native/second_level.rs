@@ -52,13 +52,14 @@ impl DataAccess {
     pub const ALL: [DataAccess; 3] = [DataAccess::Read, DataAccess::Write, DataAccess::Both];
 }
 
-fn wide(lane_shift: u32) -> usize {
+/// Index of tables by the lanes of a set: 8 or 16.
+pub(super) fn wide(lane_shift: u32) -> usize {
     usize::from(lane_shift == 4)
 }
 
-const LANE_SHIFTS: [u32; 2] = [3, 4];
+pub(super) const LANE_SHIFTS: [u32; 2] = [3, 4];
 
-const FILTER: usize = offset_of!(Cpu, filter);
+pub(super) const FILTER: usize = offset_of!(Cpu, filter);
 const SECOND: usize = FILTER + offset_of!(DataFilter, second);
 const SETS: usize = SECOND + offset_of!(SecondLevel, sets);
 const KEYS: usize = SECOND + offset_of!(SecondLevel, keys);

@@ -14,7 +14,7 @@ use iced_x86::{Code, Register};
 use super::access::{Function, call_out};
 use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
 use super::runtime::field;
-use super::second_level::{DataAccess, SecondLevelRoutines};
+use super::second_level::{DataAccess, FILTER, LANE_SHIFTS, SecondLevelRoutines, wide};
 use super::{Host, Native, PACKED_BITS};
 use crate::cpu::Cpu;
 use crate::filter::{Avx2, Baseline, DataFilter, Entry, Isa, SecondLevel};
@@ -32,11 +32,10 @@ impl SplitRoutines {
     /// RAX is the address of an access, as is [`Native::linear`], and ECX what [`super::access::describe`] makes of it: RAX is the host
     /// address then, or zero. Keeps all other registers but RCX and flags.
     pub fn routine(&self, lane_shift: u32, kernel: bool, write: bool) -> u64 {
-        self.0[usize::from(lane_shift == 4)][usize::from(kernel)][usize::from(write)]
+        self.0[wide(lane_shift)][usize::from(kernel)][usize::from(write)]
     }
 }
 
-const FILTER: usize = offset_of!(Cpu, filter);
 const ENTRIES: usize = FILTER + offset_of!(DataFilter, entries);
 const LINE: i32 = SecondLevel::LINE as i32;
 
@@ -53,7 +52,7 @@ pub fn routines(
     };
     let call = call_out(a, host, &[function]);
     let mut routines = SplitRoutines::default();
-    for lane_shift in [3, 4] {
+    for lane_shift in LANE_SHIFTS {
         for kernel in [false, true] {
             for write in [false, true] {
                 let access = if write {
@@ -62,7 +61,7 @@ pub fn routines(
                     DataAccess::Read
                 };
                 let line = second_level.data(lane_shift, kernel, access);
-                routines.0[usize::from(lane_shift == 4)][usize::from(kernel)][usize::from(write)] =
+                routines.0[wide(lane_shift)][usize::from(kernel)][usize::from(write)] =
                     routine(a, kernel, write, line, call);
             }
         }
@@ -253,7 +252,7 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let native = &mut cpu.native;
-    // SAFETY: it was just asked for.
+    // SAFETY: it is the answer for `len` bytes, by `split_on` or by the routine that left `split_hosts`.
     unsafe { split.read(&mut native.bounce[..len]) };
     native.bounce.as_mut_ptr()
 }

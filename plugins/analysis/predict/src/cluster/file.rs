@@ -480,7 +480,7 @@ fn topology(section: &Section<'_>, cluster: &mut Cluster) {
     if links > MOST_LINKS {
         section.complain(
             "kind",
-            format!("has {capacity} nodes and more links than can be kept"),
+            format!("has {capacity} nodes; a topology may have at most {MOST_NODES} nodes and {MOST_LINKS} links, so make it smaller"),
         );
         cluster.topology = Topology::Crossbar;
     } else if let Some(nodes) = cluster.nodes

@@ -15,7 +15,7 @@ pub enum ArenaError {
     #[error(transparent)]
     Host(#[from] ExecutableError),
     /// There is no room for a stub though others were thrown away.
-    #[error("no room for the code of a vector instruction among {} MiB", CAPACITY >> 20)]
+    #[error("no room for the code of a vector instruction among {} MiB, though room is made before each block: this is a bug of nodescope, please report it", CAPACITY >> 20)]
     Full,
 }
 

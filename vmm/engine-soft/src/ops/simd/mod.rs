@@ -139,6 +139,7 @@ impl Stubs {
             none => none.insert(Arena::new()?),
         };
         let code = plan.assemble(arena.next()).map_err(failed)?;
+        debug_assert!(code.len() <= LONGEST_STUB, "{:?}", instruction.code());
         let at = arena.push(&code)?;
         self.by_key.insert(plan.key, at);
         Ok(at)

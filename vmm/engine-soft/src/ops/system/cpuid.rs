@@ -1,7 +1,7 @@
 //! CPUID: the template's answers, and the guest's tools calling out (`vmm/hypercall`).
 
 use nodescope_engine::{GuestVirtual, Hypercall, MemoryFault};
-use nodescope_x86::bits::{cr4, msr};
+use nodescope_x86::bits::{apic_base, cr4, msr};
 
 use super::attend;
 use crate::cpu::Cpu;
@@ -14,15 +14,13 @@ const HYPERCALL_LEAF: u64 = 0x4e53_4350;
 
 /// Leaf 1 EDX: there is a local APIC.
 const APIC: u32 = 1 << 9;
-/// IA32_APIC_BASE: the local APIC is enabled.
-const APIC_ENABLED: u64 = 1 << 11;
 
 impl Cpu {
     /// Where IA32_APIC_BASE disables the local APIC, CPUID announces none (SDM vol. 3A §11.4.3).
     fn local_apic_is_off(&mut self) -> bool {
         let (id, now) = (self.id, self.now());
         let base = self.platform().msr_read(id, now, msr::APIC_BASE);
-        base.is_ok_and(|base| base & APIC_ENABLED == 0)
+        base.is_ok_and(|base| base & apic_base::ENABLE == 0)
     }
 }
 

@@ -1,7 +1,7 @@
 //! RDMSR and WRMSR: the registers that the vCPU holds itself; all others are asked of the platform.
 
 use nodescope_x86::Exception;
-use nodescope_x86::bits::{cr0, efer, msr};
+use nodescope_x86::bits::{apic_base, cr0, efer, msr};
 use nodescope_x86::cpuid::CpuidRegister::Ecx;
 use nodescope_x86::state::seg;
 
@@ -9,9 +9,6 @@ use super::{attend, privileged};
 use crate::cpu::Cpu;
 use crate::memory::is_canonical;
 use crate::op::{Done, Op};
-
-/// IA32_APIC_BASE: x2APIC mode, reserved where CPUID does not announce it.
-const X2APIC_ENABLED: u64 = 1 << 10;
 
 pub(super) fn rdmsr(cpu: &mut Cpu, op: &Op) -> Done {
     privileged(cpu)?;
@@ -82,7 +79,8 @@ pub(super) fn wrmsr(cpu: &mut Cpu, op: &Op) -> Done {
     if canonical_only && !is_canonical(value) {
         return Err(cpu.raise(Exception::gp(0)));
     }
-    if number == msr::APIC_BASE && value & X2APIC_ENABLED != 0 && !cpu.cpuid.has(1, 0, Ecx, 21) {
+    // x2APIC mode is reserved where CPUID does not announce it.
+    if number == msr::APIC_BASE && value & apic_base::X2APIC != 0 && !cpu.cpuid.has(1, 0, Ecx, 21) {
         return Err(cpu.raise(Exception::gp(0)));
     }
     let now = cpu.now();

@@ -120,13 +120,7 @@ fn read_segment(cpu: &mut Cpu, op: &Op) -> Done {
 
 /// LSS, LFS, LGS, LDS, LES: the selector lies behind the offset.
 fn load_far_pointer(cpu: &mut Cpu, op: &Op) -> Done {
-    let at = cpu.linear(op);
-    let offset = match op.aux {
-        2 => cpu.load::<u16>(at)?.into(),
-        4 => cpu.load::<u32>(at)?.into(),
-        _ => cpu.load::<u64>(at)?,
-    };
-    let selector = cpu.load::<u16>(at.wrapping_add(op.aux.into()))?;
+    let (selector, offset) = super::far::far_pointer(cpu, op)?;
     cpu.load_segment(op.src.into(), selector)?;
     match op.aux {
         2 => cpu.set_reg(op.dst, offset as u16),
