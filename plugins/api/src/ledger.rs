@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use crate::{Context, MemRef, Privilege};
+use crate::{Charges, Context, MemRef, Privilege};
 
 /// Events of one kind and the cycles they cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +59,8 @@ pub struct Ledger {
     tallies: Vec<Tally>,
     /// Advances whenever tallies may lie elsewhere than before.
     moves: u64,
+    /// Costs since they were last taken ([`crate::MemoryModel::take_charges`]).
+    pub charges: Charges,
 }
 
 /// Position of one key's tallies.
@@ -76,6 +78,7 @@ impl Ledger {
             starts: HashMap::new(),
             tallies: Vec::new(),
             moves: 0,
+            charges: Charges::default(),
         }
     }
 
@@ -118,11 +121,14 @@ impl Ledger {
         start
     }
 
-    /// The tallies of an account's first kinds; None if there are not so many kinds.
+    /// The tallies of an account's first kinds, and the charges; None if there are not so many kinds.
     #[inline(always)]
-    pub fn first_tallies<const N: usize>(&mut self, account: Account) -> Option<&mut [Tally; N]> {
+    pub fn first_tallies<const N: usize>(
+        &mut self,
+        account: Account,
+    ) -> Option<(&mut [Tally; N], &mut Charges)> {
         let tallies = self.tallies.get_mut(account.0..)?.first_chunk_mut()?;
-        (N <= self.events).then_some(tallies)
+        (N <= self.events).then_some((tallies, &mut self.charges))
     }
 
     /// Count one event of kind `event` that cost `latency` cycles.

@@ -5,12 +5,16 @@
 //! used line, and a reference to that line with sufficient permission changes nothing in an LRU model. References that
 //! the filter answered are counted by the engine ([`Counters`]), so hits are `references - misses`, exactly.
 
+mod block_profile;
+mod charges;
 mod counters;
 mod ledger;
 mod reference;
 pub mod tables;
 mod topology;
 
+pub use block_profile::{BlockCounts, BlockProfile, PartialCounts, ProfiledBlock};
+pub use charges::{Charges, SOURCES, STALL_TERMS, Source, StallTerm};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use ledger::{Account, Key, Ledger, Tally};
 pub use reference::{

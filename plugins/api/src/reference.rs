@@ -4,8 +4,8 @@ use std::num::NonZeroU64;
 
 use serde::{Deserialize, Serialize};
 
-use crate::Counters;
 use crate::tables::{MemoryTables, Offer};
+use crate::{Charges, Counters};
 
 /// Kind of a memory reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -220,6 +220,12 @@ pub trait MemoryModel: Send {
     fn tables(&mut self, vcpu: u16) -> Option<Offer> {
         let _ = vcpu;
         None
+    }
+
+    /// Returns the costs of all references since the last call, for an engine that attributes them to code. An engine takes the
+    /// cycles of a stall that no term claims as [`StallTerm::Unattributed`](crate::StallTerm::Unattributed).
+    fn take_charges(&mut self) -> Charges {
+        Charges::default()
     }
 
     /// Hear of [`Hits::modified`] alone.

@@ -96,6 +96,8 @@ pub struct TableEvents {
     /// Cycles of a miss of the first level that hits the second, of one of both that hits the third, and of one of all three without
     /// the memory's.
     pub stall: [[u32; 2]; 3],
+    /// The cycles of `stall` by the level that they are charged to.
+    pub stall_by_level: [[[u32; 3]; 2]; 3],
     /// Cycles of a modified line that leaves a level, without the memory's.
     pub write_back_stall: [u32; 3],
 }

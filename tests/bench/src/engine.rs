@@ -99,6 +99,9 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
     }
 }
 
+/// Call stacks that are sampled of a window, as a study of one node has them.
+const SAMPLES: usize = 4096;
+
 /// Run a guest to its end.
 pub fn run(guest: &Guest, engine: Engine, attached: Attached) -> Result<Session, Failure> {
     run_watched(guest, engine, attached, &mut |_, _| {})
@@ -165,7 +168,7 @@ fn drive(
         for mark in seen {
             let edge = recorder.edge(&mark);
             if attached == Attached::CachesAndNuma && edge == Some(Edge::Begun) {
-                node.attach(model(attached.sockets())?);
+                node.attach(model(attached.sockets())?, Some(SAMPLES));
             }
             if let Some(edge) = edge {
                 watch(edge, &mark.name);

@@ -40,6 +40,7 @@ fn config(files: &Path) -> ClusterConfig {
         name: name.into(),
         open,
         warm_up: 100_000,
+        attribution: true,
         measure: Measure::Instructions(400_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

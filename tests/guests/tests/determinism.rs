@@ -78,6 +78,7 @@ fn the_same_study_gives_the_same_bytes() {
             rank: 0,
         },
         warm_up: 500_000,
+        attribution: true,
         measure: Measure::Instructions(4_000_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),
@@ -173,6 +174,7 @@ nodescope-guest put random random
         name: name.into(),
         open,
         warm_up: 300_000,
+        attribution: true,
         measure: Measure::Instructions(3_000_000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

@@ -18,6 +18,7 @@ fn window(name: &str, open: Trigger) -> WindowSpec {
         name: name.into(),
         open,
         warm_up: 0,
+        attribution: true,
         measure: Measure::Instructions(1000),
         models: ModelSpec::default(),
     }
@@ -189,6 +190,7 @@ fn a_window_over_an_idle_node() {
     let mut config = cluster(image, 2, small_node(128), &job);
     // Node 0 waits until the clock shows two seconds before it starts the job; node 1 has nothing to do from its boot on.
     let windows = (0..4).map(|n| WindowSpec {
+        attribution: true,
         measure: Measure::Time { ps: 200_000_000 },
         ..window(
             &format!("window{n}"),

@@ -78,6 +78,7 @@ fn a_matrix_product_is_counted_exactly_in_its_class() {
             name: (*name).into(),
             open: Trigger::Guest,
             warm_up: 0,
+            attribution: true,
             measure: Measure::Guest,
             models: ModelSpec::default(),
         })

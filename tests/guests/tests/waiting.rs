@@ -23,6 +23,7 @@ fn a_rank_waits_for_a_late_one(compiler: &str, start: &str) {
             rank: 0,
         },
         warm_up: 0,
+        attribution: true,
         measure: Measure::Time { ps: 10_000_000_000 },
         models: ModelSpec::default(),
     }];

@@ -12,6 +12,12 @@ use crate::executor::Executor;
 use crate::outcome::{Phase, RunError};
 use crate::watch::Watch;
 
+/// Call stacks that are kept of all nodes together.
+const SAMPLES: usize = 16 << 10;
+/// Call stacks that are kept of each node at least, and at most: one takes up to 16 KiB.
+const FEWEST_SAMPLES: usize = 128;
+const MOST_SAMPLES: usize = 4096;
+
 /// The windows of a run, and what those that have closed have measured.
 pub struct Windows<'a> {
     config: &'a ClusterConfig,
@@ -118,6 +124,8 @@ impl<'a> Windows<'a> {
 
     fn attach(&self, executor: &Executor, window: usize) -> Result<(), RunError> {
         let places = self.places();
+        let spec = self.driver.spec(window);
+        let samples = (SAMPLES / executor.len().max(1)).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
         for n in 0..executor.len() {
             let ranges: Vec<HomeRange> = executor.with_node(n, |n| {
                 let range = |r: &nodescope_memory::NumaRange| HomeRange {
@@ -127,8 +135,9 @@ impl<'a> Windows<'a> {
                 };
                 n.ram().numa().iter().map(range).collect()
             });
-            let model = build_model(&self.driver.spec(window).models, &places, &ranges)?;
-            executor.with_node(n, |n| n.attach(model));
+            let model = build_model(&spec.models, &places, &ranges)?;
+            let samples = spec.attribution.then_some(samples);
+            executor.with_node(n, |n| n.attach(model, samples));
         }
         Ok(())
     }

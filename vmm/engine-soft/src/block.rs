@@ -15,6 +15,7 @@ use nodescope_plugin_api::FLOP_CLASSES;
 use crate::cpu::Mode;
 use crate::native::CodeAddress;
 use crate::op::Op;
+use crate::profile::UNNUMBERED;
 
 /// Straight-line code.
 pub struct Block {
@@ -39,6 +40,8 @@ pub struct Block {
     warmth: Cell<u32>,
     /// It cannot be translated.
     refused: Cell<bool>,
+    /// Its number in the profile ([`crate::profile`]), once it has one.
+    pub number: Cell<u32>,
     /// Host code, by the linear address, mode and privilege, and attachment that it was made for.
     natives: RefCell<Vec<(u64, u8, bool, CodeAddress)>>,
 }
@@ -68,6 +71,7 @@ impl Block {
             cell: cells.map(std::ptr::from_ref),
             warmth: Cell::new(0),
             refused: Cell::new(false),
+            number: Cell::new(UNNUMBERED),
             natives: RefCell::default(),
         }
     }

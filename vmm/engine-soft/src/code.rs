@@ -9,6 +9,7 @@ use crate::block::Blocks;
 use crate::fetch::MAX_BLOCK;
 use crate::native::Translations;
 use crate::ops::simd::Stubs;
+use crate::profile::Profile;
 
 /// Guest RAM and the code in it, as far as it has been decoded: clones are the same code.
 #[derive(Clone)]
@@ -29,6 +30,8 @@ pub struct Code {
     pub stubs: Stubs,
     /// Translated blocks.
     pub translations: Translations,
+    /// What windows have counted by block.
+    pub profile: Profile,
     /// Times that all blocks and translations were thrown away. What a vCPU keeps of them must not be used afterwards.
     clears: u64,
 }

@@ -224,7 +224,7 @@ impl Cpu {
             return Err(trap);
         }
         if self.attached {
-            self.counters_mut().stores += 1;
+            self.count_accesses(0, 1);
         }
         self.gpr[4] = sp;
         if switches {

@@ -23,6 +23,7 @@ mod mmu;
 mod native;
 mod op;
 mod ops;
+mod profile;
 mod run;
 mod split;
 mod turn;

@@ -563,12 +563,7 @@ impl Cpu {
         let write = access == Access::Write;
         if extra {
             // The instruction's own count is one; each further line it touches is counted here.
-            let counters = self.counters_mut();
-            if write {
-                counters.stores += 1
-            } else {
-                counters.loads += 1
-            }
+            self.count_accesses(u64::from(!write), u64::from(write));
         }
         // Where the filter permits the access, only code on the page or a split brought it here.
         if !self.filter.permits(place.linear, place.host as u64, write)
@@ -643,6 +638,7 @@ impl Cpu {
         };
         let outcome = platform.reference(hits, reference, &mut self.updates);
         self.wait(outcome.stall());
+        self.charge_stall(outcome.stall());
         if !self.updates.is_empty() {
             self.apply_filter_updates();
         }

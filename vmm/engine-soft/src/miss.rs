@@ -53,6 +53,7 @@ impl Cpu {
         debug_assert!(outcome.filter() >= Permission::Read);
         debug_assert_eq!(outcome.replaced(), Some(oldest.line));
         self.wait(outcome.stall());
+        self.charge_stall(outcome.stall());
         self.filter.succeed(
             isa,
             linear,

@@ -374,6 +374,9 @@ impl Cpu {
             block.len
         };
         let privilege = usize::from(self.cpl != 3);
+        if self.profiling() {
+            self.enter_profiled(block);
+        }
         self.fetch_lines(block, planned);
         let before = self.retired;
         let stall_before = self.stall - self.model_stall;
@@ -383,7 +386,8 @@ impl Cpu {
         let executed = delta as usize;
         let counters = &mut self.counters[privilege];
         counters.instructions = counters.instructions.wrapping_add(delta);
-        counters.long_cycles += self.stall - self.model_stall - stall_before;
+        let long = self.stall - self.model_stall - stall_before;
+        counters.long_cycles += long;
         if executed == block.ops.len() {
             counters.loads += u64::from(block.loads);
             counters.stores += u64::from(block.stores);
@@ -396,6 +400,10 @@ impl Cpu {
             for op in &block.ops[..executed.min(block.ops.len())] {
                 count_operation(counters, op);
             }
+        }
+        self.charge_long(long);
+        if executed != block.ops.len() && self.profiling() {
+            self.cut_profiled(&block.ops[..executed.min(block.ops.len())]);
         }
         done
     }
@@ -508,6 +516,7 @@ impl Cpu {
             self.hand_over_counters();
             self.context = context;
         }
+        self.select_records();
     }
 
     /// Hand counters to the platform.

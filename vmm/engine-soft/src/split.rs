@@ -123,11 +123,6 @@ impl Cpu {
 
     /// The instruction's own count is one access: the second line is counted here.
     pub fn count_split(&mut self, write: bool) {
-        let counters = self.counters_mut();
-        if write {
-            counters.stores += 1;
-        } else {
-            counters.loads += 1;
-        }
+        self.count_accesses(u64::from(!write), u64::from(write));
     }
 }

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
-use nodescope_plugin_api::{Context, Counters, FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{BlockProfile, Context, Counters, FilterGeometry, FilterUpdate};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
 use crate::code::SharedCode;
@@ -268,11 +268,32 @@ impl Vcpu for SoftVcpu {
         self.cpu.forget_ways();
         if let Some(shape) = filter {
             let mut code = self.code.lock();
-            let before = code.translations.window.replace(shape);
-            if before.is_some_and(|before| before != shape) {
+            let made_for = (shape, self.cpu.profiling());
+            let before = code.translations.window.replace(made_for);
+            if before.is_some_and(|before| before != made_for) {
                 code.clear();
             }
         }
+    }
+
+    fn attribute_to_code(&mut self, on: bool) {
+        let mut code = self.code.lock();
+        self.cpu.native.record_offset = 0;
+        self.cpu.native.records = if on {
+            code.profile.first_records()
+        } else {
+            std::ptr::null_mut()
+        };
+    }
+
+    fn forget_block_profile(&mut self) {
+        self.code.lock().profile.clear();
+    }
+
+    fn take_block_profile(&mut self) -> Option<BlockProfile> {
+        self.cpu
+            .profiling()
+            .then(|| self.code.lock().profile.take())
     }
 
     fn update_filter(&mut self, updates: &[FilterUpdate]) {

@@ -9,7 +9,7 @@ mod platform;
 pub use error::{EngineError, StopReport};
 pub use platform::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{BlockProfile, FilterGeometry, FilterUpdate};
 use nodescope_x86::VcpuState;
 
 /// Why a vCPU returned to the machine.
@@ -76,6 +76,19 @@ pub trait Vcpu: Send {
 
     /// Load all state.
     fn restore(&mut self, state: &VcpuState);
+
+    /// Attribute what is counted to basic blocks from the next [`Vcpu::attach`] on, or no longer.
+    fn attribute_to_code(&mut self, on: bool) {
+        let _ = on;
+    }
+
+    /// Forget the counts by basic block of all vCPUs that share code with this one.
+    fn forget_block_profile(&mut self) {}
+
+    /// Take the counts by basic block of all vCPUs that share code with this one. None where nothing is attributed to code.
+    fn take_block_profile(&mut self) -> Option<BlockProfile> {
+        None
+    }
 
     /// A model is attached (its filter's geometry) or detached; counting starts or stops with it.
     fn attach(&mut self, filter: Option<FilterGeometry>);

@@ -1,7 +1,9 @@
 //! What a vCPU asks of the machine around it.
 
 use nodescope_plugin_api::tables::Loan;
-use nodescope_plugin_api::{Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege};
+use nodescope_plugin_api::{
+    Charges, Context, Counters, FilterUpdate, Hits, MemRef, Outcome, Privilege,
+};
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +113,10 @@ pub trait Platform {
     fn tables(&mut self, vcpu: u16) -> Option<Loan> {
         let _ = vcpu;
         None
+    }
+    /// [`nodescope_plugin_api::MemoryModel::take_charges`].
+    fn take_charges(&mut self) -> Charges {
+        Charges::default()
     }
     /// Lines that the running vCPU's filter let be written under [`nodescope_plugin_api::Permission::Exclusive`], when it
     /// gives way to another.

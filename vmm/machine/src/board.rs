@@ -10,7 +10,8 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, Ms
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
 use nodescope_plugin_api::tables::Loan;
 use nodescope_plugin_api::{
-    Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission, Privilege,
+    Charges, Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission,
+    Privilege,
 };
 
 use crate::events::Events;
@@ -102,6 +103,8 @@ pub struct Board {
     pub(crate) pace: Option<Box<dyn Pace>>,
     pub(crate) paced: bool,
     pub(crate) turn: Turn,
+    /// Clock of each vCPU at which its call stack is sampled next.
+    pub(crate) sample_at: Vec<u64>,
 }
 
 impl Board {
@@ -131,6 +134,7 @@ impl Board {
             pace: None,
             paced: false,
             turn: Turn::default(),
+            sample_at: vec![u64::MAX; vcpus],
         }
     }
 
@@ -329,7 +333,10 @@ impl Platform for Board {
     fn extend(&mut self, vcpu: u16) -> Option<u64> {
         let now = self.turn.end;
         let device = self.chipset.next_event();
-        if device <= now || !self.updates[usize::from(vcpu)].is_empty() {
+        if device <= now
+            || !self.updates[usize::from(vcpu)].is_empty()
+            || now >= self.sample_at[usize::from(vcpu)]
+        {
             return None;
         }
         let vcpus = self.updates.len() as u16;
@@ -428,6 +435,13 @@ impl Platform for Board {
         // SAFETY: the node alone attaches and detaches models (`Node::attach`, `Node::detach`), and then its vCPUs, before any of them
         // runs again. Nothing else reaches the board's model, which vCPUs use one at a time.
         Some(unsafe { offer.lend() })
+    }
+
+    fn take_charges(&mut self) -> Charges {
+        self.model
+            .as_mut()
+            .map(|model| model.take_charges())
+            .unwrap_or_default()
     }
 
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {

@@ -2,7 +2,8 @@
 //!
 //! [`topology`] holds the description; [`cpuid`] and [`acpi`] turn the same description into what firmware and
 //! processor say, so that they cannot disagree; [`boot`] puts a Linux kernel into guest RAM; [`board`] ties the devices
-//! together and answers the vCPUs, with [`files`] as its book of what the guest puts among the results; [`node`] lets the vCPUs take turns.
+//! together and answers the vCPUs, with [`files`] as its book of what the guest puts among the results; [`node`] lets the vCPUs take turns;
+//! [`samples`] copies their call stacks while a window is open.
 
 pub mod acpi;
 pub mod board;
@@ -13,4 +14,5 @@ mod events;
 pub mod files;
 pub mod node;
 mod notes;
+pub mod samples;
 pub mod topology;

@@ -15,7 +15,7 @@ use nodescope_devices::virtio::net::Frame;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{Context, Counters, MemoryModel, Privilege, Statistic};
+use nodescope_plugin_api::{BlockProfile, Context, Counters, MemoryModel, Privilege, Statistic};
 use nodescope_x86::{MpState, VcpuState};
 use thiserror::Error;
 
@@ -23,6 +23,7 @@ use crate::acpi::{PlatformDescription, PlatformRegister};
 use crate::board::{Activity, Board, NodeEvent, Pace, Turn};
 use crate::clock::NodeClock;
 use crate::files::{FileBook, FileLimits};
+use crate::samples::{Sampler, StackSample, sample};
 use crate::topology::NodeTopology;
 
 /// Longest turn of a vCPU in cycles: how far the clocks of a node's vCPUs may be apart.
@@ -101,6 +102,10 @@ pub struct Measurement {
     pub activities: Vec<Activity>,
     /// Clock of each vCPU when measuring began and when it ended, in cycles.
     pub cycles: Vec<(u64, u64)>,
+    /// Counts by basic block, where they were asked for.
+    pub blocks: Option<BlockProfile>,
+    /// Samples of call stacks, where counts by basic block were asked for.
+    pub samples: Vec<StackSample>,
 }
 
 /// A node.
@@ -115,6 +120,8 @@ pub struct Node {
     now: u64,
     status: NodeStatus,
     window_start: Vec<u64>,
+    /// Where the open window attributes to code.
+    sampler: Option<Sampler>,
     /// See [`Node::set_stop`].
     stop: Arc<AtomicBool>,
 }
@@ -204,6 +211,7 @@ impl Node {
             now: 0,
             status: NodeStatus::Running,
             window_start: Vec::new(),
+            sampler: None,
             stop: Arc::default(),
         })
     }
@@ -253,6 +261,7 @@ impl Node {
     pub fn replace_vcpu(&mut self, vcpu: usize, mut other: Box<dyn Vcpu>) -> Box<dyn Vcpu> {
         other.restore(&self.vcpus[vcpu].save());
         if let Some(model) = &self.board.model {
+            other.attribute_to_code(self.sampler.is_some());
             other.attach(Some(model.filter()));
         }
         std::mem::replace(&mut self.vcpus[vcpu], other)
@@ -449,6 +458,7 @@ impl Node {
     fn run_vcpu(&mut self, v: usize) -> Result<(), NodeError> {
         let first = self.board.turn.end;
         let result = self.run_turns(v);
+        self.sample(v);
         let Turn { start, end } = self.board.turn;
         if end > first {
             // They would have slept through the turns before, and those who come before this one through the last.
@@ -461,6 +471,23 @@ impl Node {
             }
         }
         result
+    }
+
+    /// Sample a vCPU's call stack, if that is due.
+    fn sample(&mut self, v: usize) {
+        let Some(sampler) = &mut self.sampler else {
+            return;
+        };
+        let now = self.vcpus[v].cycles();
+        if now < self.board.sample_at[v] {
+            return;
+        }
+        if !self.halted[v] {
+            let state = self.vcpus[v].save();
+            let context = self.board.context(v as u16, state.control.cr3);
+            sampler.push(sample(v as u16, context, &state, &self.ram));
+        }
+        self.board.sample_at[v] = sampler.next(now);
     }
 
     /// Run a vCPU to the end of its turn, and of those that follow at once ([`Platform::extend`]), through interrupts that end its sleep and what
@@ -570,11 +597,14 @@ impl Node {
         }
     }
 
-    /// Attach a model: a window opens with its warm-up.
-    pub fn attach(&mut self, model: Box<dyn MemoryModel>) {
+    /// Attach a model: a window opens with its warm-up. `samples`: what is counted is attributed to code, and this many call stacks are
+    /// sampled at most.
+    pub fn attach(&mut self, model: Box<dyn MemoryModel>, samples: Option<usize>) {
         let filter = model.filter();
         self.board.model = Some(model);
+        self.sampler = samples.map(Sampler::new);
         for v in &mut self.vcpus {
+            v.attribute_to_code(samples.is_some());
             v.attach(Some(filter));
         }
         self.start_measuring();
@@ -589,6 +619,14 @@ impl Node {
             model.reset_statistics();
         }
         self.board.accounts.clear();
+        if let Some(sampler) = &mut self.sampler {
+            for v in &mut self.vcpus {
+                v.forget_block_profile();
+            }
+            sampler.clear();
+            let clocks = self.vcpus.iter().map(|v| sampler.next(v.cycles()));
+            self.board.sample_at = clocks.collect();
+        }
         self.window_start = self.vcpus.iter().map(|v| v.cycles()).collect();
     }
 
@@ -613,9 +651,14 @@ impl Node {
             .take()
             .map(|m| m.statistics(&counters))
             .unwrap_or_default();
+        // vCPUs of a node share what they know of its code.
+        let blocks = self.vcpus[0].take_block_profile();
         for v in &mut self.vcpus {
             v.attach(None);
+            v.attribute_to_code(false);
         }
+        self.board.sample_at.fill(u64::MAX);
+        let samples = self.sampler.take().map(|mut sampler| sampler.take());
         for u in &mut self.board.updates {
             u.clear();
         }
@@ -624,6 +667,8 @@ impl Node {
             statistics,
             activities: self.board.activities.clone(),
             cycles,
+            blocks,
+            samples: samples.unwrap_or_default(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Guest RAM: one set of regions that engines, devices and loaders share, with NUMA ranges and code tracking.
 
 mod code;
+pub mod paging;
 mod ram;
 
 pub use code::{CodeMap, CodeSlice, GRANULE_SHIFT};

@@ -23,6 +23,13 @@ pub struct WindowSpec {
     /// What is attached.
     #[serde(default)]
     pub models: ModelSpec,
+    /// Whether what is counted is attributed to functions, source lines and basic blocks.
+    #[serde(default = "attributed")]
+    pub attribution: bool,
+}
+
+fn attributed() -> bool {
+    true
 }
 
 /// When a window opens: at the end of the quantum in which this happened.

@@ -11,6 +11,7 @@ fn spec(name: &str, open: Trigger, warm_up: u64, measure: Measure) -> WindowSpec
         open,
         warm_up,
         measure,
+        attribution: true,
         models: ModelSpec::default(),
     }
 }

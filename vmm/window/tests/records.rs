@@ -59,6 +59,7 @@ fn file() -> WindowsFile {
                 rank: 0,
             },
             warm_up: 10,
+            attribution: true,
             measure: Measure::Instructions(1000),
             models: ModelSpec {
                 caches: Some(CacheConfig::xeon_e5_2690()),

@@ -1,6 +1,6 @@
 //! Kinds of events: their index in the ledger, name, term and cycles.
 
-use nodescope_plugin_api::{Access, Term};
+use nodescope_plugin_api::{Access, Charges, Source, StallTerm, Term};
 
 use crate::{ByDistance, CacheConfig, LevelLatency, Sharing};
 
@@ -88,12 +88,22 @@ pub(crate) struct Kind {
     pub(crate) latency: u32,
 }
 
+/// How code attribution sees a kind of event.
+#[derive(Clone, Copy, Debug)]
+struct Charged {
+    term: StallTerm,
+    /// Set where the event answers a request.
+    source: Option<Source>,
+}
+
 /// All kinds. Level index 0 is the first-level data cache (and, for fetches, the instruction cache).
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     kinds: Vec<Kind>,
     /// Latency of each kind, by index.
     latencies: Vec<u32>,
+    /// How code attribution sees each kind, by index.
+    charged: Vec<Charged>,
     levels: usize,
     /// Sums of them.
     pub(crate) short: ShortPaths,
@@ -110,6 +120,8 @@ pub(crate) struct ShortPaths {
     pub(crate) memory: [u64; 3],
     /// A modified line that leaves a level, without the memory.
     pub(crate) write_back: [u64; 3],
+    /// The first three by level at which their cycles are charged: outermost level of the path, access, level.
+    pub(crate) by_level: [[[u64; 3]; 3]; 3],
 }
 
 impl ShortPaths {
@@ -125,12 +137,71 @@ impl ShortPaths {
                 .sum::<u64>()
         };
         let hit = |level, access| miss(level, access) + latency(level, AtLevel::hit(access));
+        let by_level = |path: usize, access| {
+            [0, 1, 2].map(|level| match (level < path, level == path && path < 3) {
+                (true, _) => latency(level, AtLevel::miss(access)),
+                (_, true) => latency(level, AtLevel::hit(access)),
+                _ => 0,
+            })
+        };
         ShortPaths {
+            by_level: [1, 2, 3].map(|path| accesses.map(|access| by_level(path, access))),
             second: accesses.map(|access| hit(1, access)),
             third: accesses.map(|access| hit(2, access)),
             memory: accesses.map(|access| miss(3, access)),
             write_back: [0, 1, 2].map(|level| latency(level, AtLevel::Writeback)),
         }
+    }
+}
+
+impl Charged {
+    fn new(index: usize, term: Term, levels: usize) -> Charged {
+        let between = index.checked_sub(levels * AT_LEVEL);
+        let is_hit = |event: usize| {
+            [AtLevel::ReadHit, AtLevel::WriteHit, AtLevel::FetchHit]
+                .iter()
+                .any(|hit| *hit as usize == event)
+        };
+        let source = match between {
+            None if is_hit(index % AT_LEVEL) => Source::of_level(index / AT_LEVEL + 1),
+            // A cache that sends the line, clean or modified.
+            Some(0..6) => Some(Source::OtherCache),
+            Some(13) => Some(Source::LocalMemory),
+            Some(14) => Some(Source::RemoteMemory),
+            _ => None,
+        };
+        let term = match (term, between) {
+            (Term::Cache(level), _) => StallTerm::of_level(level),
+            (Term::Memory, Some(13 | 15)) => StallTerm::LocalMemory,
+            (Term::Memory, _) => StallTerm::RemoteMemory,
+            (Term::None, _) => StallTerm::Unattributed,
+        };
+        Charged { term, source }
+    }
+}
+
+impl ShortPaths {
+    /// Charge a path to the level with this index, 3 for memory, without the memory's own cycles.
+    #[inline(always)]
+    pub(crate) fn charge(&self, charges: &mut Charges, path: usize, access: Access) {
+        let levels = self.by_level[path - 1][access as usize];
+        for (term, cycles) in [StallTerm::Level1, StallTerm::Level2, StallTerm::Level3]
+            .into_iter()
+            .zip(levels)
+        {
+            charges.stall(term, cycles);
+        }
+        if let Some(source) = Source::of_level(path + 1)
+            && path < 3
+        {
+            charges.answer(source);
+        }
+    }
+
+    /// Charge a modified line that leaves the level with this index.
+    #[inline(always)]
+    pub(crate) fn charge_write_back(&self, charges: &mut Charges, level: usize) {
+        charges.stall(StallTerm::of_level(level as u8 + 1), self.write_back[level]);
     }
 }
 
@@ -240,9 +311,13 @@ impl Events {
         debug_assert_eq!(kinds.len(), levels * AT_LEVEL + BETWEEN);
         debug_assert!(matches!(core, Sharing::Core) || meeting.is_none());
         let latencies: Vec<u32> = kinds.iter().map(|kind| kind.latency).collect();
+        let charged = (0..kinds.len())
+            .map(|index| Charged::new(index, kinds[index].term, levels))
+            .collect();
         Events {
             short: ShortPaths::new(&latencies, levels),
             latencies,
+            charged,
             kinds,
             levels,
         }
@@ -280,6 +355,16 @@ impl Events {
     #[inline]
     pub(crate) fn kind(&self, index: usize) -> &Kind {
         &self.kinds[index]
+    }
+
+    /// Charge an event that cost so many cycles.
+    #[inline(always)]
+    pub(crate) fn charge(&self, charges: &mut Charges, index: usize, cycles: u64) {
+        let Charged { term, source } = self.charged[index];
+        charges.stall(term, cycles);
+        if let Some(source) = source {
+            charges.answer(source);
+        }
     }
 
     #[inline]

@@ -91,7 +91,7 @@ impl<W: Word> Hierarchy<W> {
         const LEVELS: usize = 3;
         let account = ledger.select(reference);
         let tallies = ledger.first_tallies::<{ LEVELS * AT_LEVEL + BETWEEN }>(account);
-        let Some(tallies) = tallies else {
+        let Some((tallies, charges)) = tallies else {
             return Taken::Absent;
         };
         let mut request = |socket: u16, line: u64, write_back: bool| {
@@ -108,6 +108,7 @@ impl<W: Word> Hierarchy<W> {
         let mut stall;
         if let Some(way) = found {
             tallies[Events::at(2, AtLevel::hit(access))].count += 1;
+            events.short.charge(charges, 2, access);
             stall = events.short.third[access as usize];
             let mut entry = tags.at(tags.place(&on.third, third, way)) | on.bit;
             if access == Access::Write {
@@ -116,15 +117,19 @@ impl<W: Word> Hierarchy<W> {
             tags.renew(isa, &on.third, third, way, entry);
         } else {
             tallies[Events::at(2, AtLevel::miss(access))].count += 1;
+            events.short.charge(charges, 3, access);
             stall = events.short.memory[access as usize];
             let (event, latency) = request(entrance.socket, line, false);
+            events.charge(charges, event, latency);
             tallies[event].add(latency);
             stall += latency;
             if State::is_modified(from_third) {
                 let gone = on.third.line(third.set, from_third);
                 let (event, latency) = request(on.socket, gone, true);
+                events.charge(charges, event, latency);
                 tallies[event].add(latency);
                 tallies[Events::at(2, AtLevel::Writeback)].count += 1;
+                events.short.charge_write_back(charges, 2);
                 stall += latency + events.short.write_back[2];
             }
             let holder = on.bit >> Geometry::STATE_BITS;
@@ -134,6 +139,7 @@ impl<W: Word> Hierarchy<W> {
         tallies[Events::at(1, AtLevel::miss(access))].count += 1;
         if State::is_modified(from_second) {
             tallies[Events::at(1, AtLevel::Writeback)].count += 1;
+            events.short.charge_write_back(charges, 1);
             stall += events.short.write_back[1];
         }
         let held = state.inside(false);
@@ -141,6 +147,7 @@ impl<W: Word> Hierarchy<W> {
         tags.enter(isa, &route.second, second, held, holder);
         if State::is_modified(tags.at(left)) {
             tallies[Events::at(0, AtLevel::Writeback)].count += 1;
+            events.short.charge_write_back(charges, 0);
             stall += events.short.write_back[0];
         }
         let state = held.inside(route.instructions);

@@ -151,6 +151,9 @@ impl Hierarchy<u32> {
             write_back: levels.map(|level| at(level, AtLevel::Writeback)),
             memory: [memory(false), memory(true)],
             stall: [&short.second, &short.third, &short.memory].map(|stall| cycles(stall)),
+            stall_by_level: short
+                .by_level
+                .map(|path| [path[0], path[1]].map(|levels| levels.map(|cycles| cycles as u32))),
             write_back_stall: short.write_back.map(|stall| stall as u32),
         })
     }

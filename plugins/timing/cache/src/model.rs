@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use nodescope_plugin_api::tables::Offer;
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
-    MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, Statistic, Tally, Term,
-    VcpuPlace,
+    Access, Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
+    MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, StallTerm, Statistic,
+    Tally, Term, VcpuPlace,
 };
 
 use crate::config::{CacheConfig, CacheConfigError, LevelConfig};
@@ -252,6 +252,13 @@ impl MemoryModel for CacheModel {
         }
     }
 
+    fn take_charges(&mut self) -> Charges {
+        std::mem::take(match &mut self.caches {
+            Caches::Narrow(caches, _) => &mut caches.ledger.charges,
+            Caches::Wide(caches) => &mut caches.ledger.charges,
+        })
+    }
+
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         match &mut self.caches {
             Caches::Narrow(caches, _) => caches.modified(Baseline, vcpu, lines),
@@ -451,6 +458,7 @@ impl<W: Word> Hierarchy<W> {
                 State::of(self.tags.touch(isa, geometry, spot, way, 0))
             };
             let stall = u64::from(self.first_level.hits[access as usize]);
+            self.ledger.charges.stall(StallTerm::Level1, stall);
             match (access, state) {
                 (Access::Write, State::Shared | State::Forward) => {
                     self.begin(reference);

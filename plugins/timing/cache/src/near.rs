@@ -56,15 +56,19 @@ impl<W: Word> Hierarchy<W> {
             return Taken::Unknown;
         };
         let account = self.ledger.select(reference);
-        let Some(tallies) = self.ledger.first_tallies::<{ 2 * AT_LEVEL }>(account) else {
+        let Some((tallies, charges)) = self.ledger.first_tallies::<{ 2 * AT_LEVEL }>(account)
+        else {
             return Taken::Unknown;
         };
         tallies[Events::at(0, AtLevel::miss(access))].count += 1;
         tallies[Events::at(1, AtLevel::hit(access))].count += 1;
-        let mut stall = self.events.short.second[access as usize];
+        let short = &self.events.short;
+        short.charge(charges, 1, access);
+        let mut stall = short.second[access as usize];
         if State::is_modified(self.tags.at(left)) {
             tallies[Events::at(0, AtLevel::Writeback)].count += 1;
-            stall += self.events.short.write_back[0];
+            short.charge_write_back(charges, 0);
+            stall += short.write_back[0];
         }
         let state = state.inside(route.instructions);
         self.tags.replace(left, route.first.spot(line), state);

@@ -611,6 +611,7 @@ impl<W: Word> Hierarchy<W> {
         });
         let latency = timing.latency.into();
         self.ledger.charge(self.request.account, event, latency);
+        self.events.charge(&mut self.ledger.charges, event, latency);
         self.request.stall += latency;
     }
 
@@ -643,6 +644,8 @@ impl<W: Word> Hierarchy<W> {
     #[inline(always)]
     fn charge(&mut self, event: usize, latency: u32) {
         self.ledger.count(self.request.account, event);
+        self.events
+            .charge(&mut self.ledger.charges, event, latency.into());
         self.request.stall += u64::from(latency);
     }
 }

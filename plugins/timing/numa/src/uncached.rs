@@ -1,8 +1,9 @@
 //! Memory without caches: every reference goes to its home.
 
 use nodescope_plugin_api::{
-    Context, Counters, FilterGeometry, FilterUpdate, Hits, Ledger, MemRef, MemoryModel,
-    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Statistic, Term, VcpuPlace,
+    Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, Ledger, MemRef, MemoryModel,
+    MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Source, StallTerm, Statistic, Term,
+    VcpuPlace,
 };
 
 use crate::{Numa, NumaConfigError};
@@ -62,7 +63,18 @@ impl MemoryModel for Uncached {
         let account = self.ledger.select(reference);
         self.ledger
             .charge(account, usize::from(!timing.local), timing.latency.into());
+        let (term, source) = if timing.local {
+            (StallTerm::LocalMemory, Source::LocalMemory)
+        } else {
+            (StallTerm::RemoteMemory, Source::RemoteMemory)
+        };
+        self.ledger.charges.answer(source);
+        self.ledger.charges.stall(term, timing.latency.into());
         Outcome::new(timing.latency, Permission::None, None)
+    }
+
+    fn take_charges(&mut self) -> Charges {
+        std::mem::take(&mut self.ledger.charges)
     }
 
     /// The filter answers for nothing.

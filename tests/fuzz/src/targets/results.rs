@@ -154,6 +154,7 @@ fn seed_windows() -> WindowsFile {
             rank: 0,
         },
         warm_up: 20,
+        attribution: true,
         measure: Measure::Instructions(1000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

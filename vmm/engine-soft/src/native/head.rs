@@ -10,11 +10,12 @@ use iced_x86::{Code, Register};
 use nodescope_plugin_api::Counters;
 
 use super::Translation;
-use super::assembler::{LEFT, Label, cc, field_of_cpu};
+use super::assembler::{LEFT, Label, at_offset, cc, field_of_cpu};
 use super::emit::Emitter;
 use super::flags::Recipe;
 use super::runtime::{Routines, field};
 use crate::cpu::Cpu;
+use crate::profile::Record;
 
 use Register::{RAX, RCX};
 
@@ -59,6 +60,14 @@ impl Cpu {
         if !self.attached {
             return head;
         }
+        if self.profiling() {
+            let offset = translation.record_offset as i32;
+            e.a.mi(
+                Code::Mov_rm64_imm32,
+                field_of_cpu(field!(record_offset)),
+                offset,
+            );
+        }
         for line in block.lines {
             let slot = self.fetch_filter.slot_offset(*line) + offset_of!(Cpu, fetch_filter);
             if *line <= i32::MAX as u64 {
@@ -87,6 +96,11 @@ impl Cpu {
         for (class, n) in translation.flops() {
             let flops = counters + offset_of!(Counters, flops) + 8 * class;
             e.a.mi(Code::Add_rm64_imm32, field_of_cpu(flops), n as i32);
+        }
+        if self.profiling() {
+            let executions = translation.record_offset + Record::EXECUTIONS as u64;
+            e.a.load(RAX, field!(records));
+            e.a.m(Code::Inc_rm64, at_offset(RAX, executions as i64));
         }
         head
     }

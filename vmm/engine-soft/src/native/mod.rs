@@ -52,6 +52,7 @@ use crate::cpu::{Cpu, Mode};
 use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::{keeps_undefined_flags, scans_keep_flags};
+use crate::profile::Record;
 use crate::vcpu::Translate;
 
 pub use arena::CodeAddress;
@@ -103,6 +104,8 @@ pub struct Translation {
     /// Fetches, stores and loads of the whole block, [`PACKED_BITS`] each.
     packed: u64,
     flops: [u32; FLOP_CLASSES],
+    /// Offset of the block's record, where costs are attributed to blocks.
+    record_offset: u64,
 }
 
 impl Translation {
@@ -122,6 +125,10 @@ pub struct Native {
     left: i64,
     /// Loads, stores and fetches since they were last added to the vCPU's counters.
     packed: u64,
+    /// Where costs are attributed to blocks: the records of the running context ([`crate::profile`]); else null.
+    pub records: *mut Record,
+    /// Offset of the record of the block whose head ran last.
+    pub record_offset: u64,
     /// Number of the exit taken.
     exit: u32,
     default_mxcsr: u32,
@@ -209,8 +216,8 @@ pub struct Translations {
     exits: Vec<Leaving>,
     /// No room is left: everything must be thrown away.
     full: bool,
-    /// The filter of the window that code was last made for.
-    pub window: Option<nodescope_plugin_api::FilterGeometry>,
+    /// The filter of the window that code was last made for, and whether that code attributes costs to blocks.
+    pub window: Option<(nodescope_plugin_api::FilterGeometry, bool)>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
     /// Ways of misses, by what they were made for.
@@ -337,6 +344,8 @@ impl Native {
         Self {
             left: 0,
             packed: 0,
+            records: std::ptr::null_mut(),
+            record_offset: 0,
             exit: 0,
             default_mxcsr: 0x1f80,
             flags: 0,

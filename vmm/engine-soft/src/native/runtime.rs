@@ -454,8 +454,9 @@ impl Cpu {
         let taken_back = self.retired.wrapping_sub(head);
         self.retired = head;
         if self.attached {
-            self.counters[translation.privilege].long_cycles +=
-                self.stall - self.model_stall - long;
+            let long = self.stall - self.model_stall - long;
+            self.counters[translation.privilege].long_cycles += long;
+            self.charge_long(long);
         }
         let may_go_on = matches!(done, Ok(Flow::Next)) && !self.block_end.is_null();
         if may_go_on && self.blocks.counts() == counts && self.vectors_as_before() {
@@ -481,8 +482,9 @@ impl Cpu {
                 let executed = self.retired.wrapping_sub(start);
                 self.retired = start;
                 if self.attached {
-                    self.counters[translation.privilege].long_cycles +=
-                        self.stall - self.model_stall - long;
+                    let long = self.stall - self.model_stall - long;
+                    self.counters[translation.privilege].long_cycles += long;
+                    self.charge_long(long);
                 }
                 (done, executed)
             }
@@ -513,6 +515,9 @@ impl Cpu {
             let counters = &mut self.counters[translation.privilege];
             for op in &block.ops[..executed as usize] {
                 crate::run::count_operation(counters, op);
+            }
+            if executed as usize != block.ops.len() && self.profiling() {
+                self.cut_profiled(&block.ops[..executed as usize]);
             }
         }
         self.native.done = done;

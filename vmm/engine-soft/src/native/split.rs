@@ -12,12 +12,13 @@
 use iced_x86::{Code, Register};
 
 use super::access::{Function, call_out};
-use super::assembler::{Assembler, cc, field_of_cpu, indexed_field};
+use super::assembler::{Assembler, at_offset, cc, field_of_cpu, indexed_field};
 use super::runtime::field;
 use super::second_level::{DataAccess, FILTER, LANE_SHIFTS, SecondLevelRoutines, wide};
 use super::{Host, Native, PACKED_BITS};
 use crate::cpu::Cpu;
 use crate::filter::{Avx2, Baseline, DataFilter, Entry, Isa, SecondLevel};
+use crate::profile::Record;
 use crate::split::Split;
 
 use std::mem::offset_of;
@@ -118,6 +119,18 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.rr(Code::Cmp_r64_rm64, RSI, RAX);
     a.jcc(cc::NE, apart);
     // As `Cpu::count_split`.
+    let unprofiled = a.label();
+    a.load(RSI, field!(records));
+    a.rr(Code::Test_rm64_r64, RSI, RSI);
+    a.jcc(cc::E, unprofiled);
+    a.rm(Code::Add_r64_rm64, RSI, field_of_cpu(field!(record_offset)));
+    let more = if write {
+        Record::MORE_STORES
+    } else {
+        Record::MORE_LOADS
+    };
+    a.m(Code::Inc_rm64, at_offset(RSI, more as i64));
+    a.bind(unprofiled);
     let packed = field_of_cpu(field!(packed));
     if write {
         a.mi(Code::Add_rm64_imm32, packed, 1 << PACKED_BITS);

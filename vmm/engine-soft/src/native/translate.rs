@@ -106,7 +106,7 @@ impl Cpu {
         agree.then_some(instructions)
     }
 
-    fn copy_physical(&self, from: u64, to: &mut [u8]) -> Option<()> {
+    pub(crate) fn copy_physical(&self, from: u64, to: &mut [u8]) -> Option<()> {
         if to.is_empty() {
             return Some(());
         }
@@ -146,7 +146,13 @@ impl Cpu {
         } else {
             0
         };
+        let record_offset = if self.attached && self.profiling() {
+            crate::profile::record_offset(self.number_of(block, ip))
+        } else {
+            0
+        };
         let translation = Box::new(Translation {
+            record_offset,
             block,
             ip,
             count: block.ops.len() as u32,

@@ -89,9 +89,7 @@ fn advance<A: Addressing, T: Width>(cpu: &mut Cpu, register: u8, elements: u64) 
 #[inline(always)]
 fn count_accesses(cpu: &mut Cpu, loads: u64, stores: u64) {
     if cpu.attached {
-        let counters = cpu.counters_mut();
-        counters.loads += loads;
-        counters.stores += stores;
+        cpu.count_accesses(loads, stores);
     }
 }
 

@@ -161,6 +161,7 @@ pub fn spec(name: &str) -> WindowSpec {
             rank: 0,
         },
         warm_up: 1000,
+        attribution: true,
         measure: Measure::Instructions(3000),
         models: ModelSpec {
             caches: Some(CacheConfig::xeon_e5_2690()),

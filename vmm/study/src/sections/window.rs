@@ -47,6 +47,8 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
     let measure = section
         .require("measure", "\"50 M instructions\"")
         .and_then(|item| measure(&item));
+    let attribution = section.item("attribution").and_then(|item| item.boolean());
+    let attribution = attribution.unwrap_or(true);
     let mut models = all.clone();
     if let Some(item) = section.item("plugins") {
         let chosen = plugins(&item);
@@ -58,6 +60,7 @@ fn window(index: usize, section: &Section<'_>, job: &Job, all: &ModelSpec) -> Wi
         open: open.unwrap_or(Trigger::Immediately),
         warm_up: warm_up.unwrap_or_default().0,
         measure: measure.unwrap_or(Measure::Guest),
+        attribution,
         models,
     }
 }

@@ -3,8 +3,8 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
-use nodescope_plugin_api::Tally;
 use nodescope_plugin_api::tables::{Recent, STATE_BITS, Tables};
+use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::sets::Cache;
 use super::{
@@ -13,6 +13,7 @@ use super::{
 };
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc, word_of};
 use crate::native::registers::sized;
+use crate::profile::Record;
 
 use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
 
@@ -57,6 +58,7 @@ impl Way<'_> {
         self.permit(a, word, EXCLUSIVE_STATE, Others::InThird);
         // From here on it is done.
         let events = &self.shape.events;
+        self.charge(a, 2);
         self.tallies(a);
         self.count_inner_misses(a);
         count(a, self.of(events.hit[2]));
@@ -89,6 +91,7 @@ impl Way<'_> {
         self.check_home(a);
         // From here on it is done.
         let events = &self.shape.events;
+        self.charge(a, 3);
         self.tallies(a);
         self.count_inner_misses(a);
         count(a, self.of(events.miss[2]));
@@ -103,6 +106,7 @@ impl Way<'_> {
             STALL,
             events.write_back_stall[2] as i32,
         );
+        self.charge_write_back(a, 2);
         self.request(a, events.memory[1], 1);
         a.bind(clean);
         self.leave_inner(a, second);
@@ -272,6 +276,39 @@ impl Way<'_> {
             latency,
         );
         a.rr(Code::Add_r64_rm64, STALL, latency);
+        if self.profiling {
+            self.charge_request(a, latency, latencies == 0);
+        }
+    }
+
+    /// Charge a request to the home that is known. Uses R9 and R13.
+    fn charge_request(&self, a: &mut Assembler, latency: Register, answers: bool) {
+        let (record, home) = (R13, R9);
+        let (far, done) = (a.label(), a.label());
+        a.rm(Code::Mov_r64_rm64, home, table!(recent));
+        a.rm(
+            Code::Mov_r64_rm64,
+            home,
+            at_offset(home, offset_of!(Recent, home) as i64),
+        );
+        self.record(a, record);
+        a.rm(Code::Cmp_r32_rm32, sized(home, 4), table!(socket));
+        let charge = |a: &mut Assembler, source, term| {
+            if answers {
+                a.m(
+                    Code::Inc_rm64,
+                    at_offset(record, Record::answers(source) as i64),
+                );
+            }
+            let cycles = at_offset(record, Record::cycles(term) as i64);
+            a.mr(Code::Add_rm64_r64, cycles, latency);
+        };
+        a.jcc(cc::NE, far);
+        charge(a, Source::LocalMemory, StallTerm::LocalMemory);
+        a.jmp(done);
+        a.bind(far);
+        charge(a, Source::RemoteMemory, StallTerm::RemoteMemory);
+        a.bind(done);
     }
 
     /// Count what leaves the first two levels. RAX are the tallies. Uses R11.

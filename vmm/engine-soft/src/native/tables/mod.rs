@@ -21,8 +21,8 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use iced_x86::{Code, MemoryOperand, Register};
-use nodescope_plugin_api::Tally;
 use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
+use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::CodeAddress;
 use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexed_field, word_of};
@@ -32,6 +32,7 @@ use super::runtime::{field, xmm, ymm};
 use super::second_level::DataAccess;
 use crate::cpu::Cpu;
 use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
+use crate::profile::Record;
 use sets::Cache;
 
 use Register::{
@@ -91,6 +92,8 @@ struct Way<'a> {
     cpi: u32,
     /// See [`Cache::avx512`].
     avx512: bool,
+    /// Costs are attributed to blocks.
+    profiling: bool,
     kernel: bool,
     access: DataAccess,
     /// Where nothing can be done.
@@ -123,7 +126,7 @@ enum Others {
 pub type Ways = [[Option<CodeAddress>; 3]; 2];
 
 /// The ways of a node's vCPUs that were made so far, and what for.
-pub type Made = Vec<((TablesShape, u32, u32), Ways)>;
+pub type Made = Vec<((TablesShape, u32, u32, bool), Ways)>;
 
 impl Cpu {
     /// Have ways made, if the model lends what they need; asked once while it is attached.
@@ -153,8 +156,9 @@ impl Cpu {
         };
         let cpi = self.cpi.value();
         let avx512 = self.native.host.avx512;
+        let profiling = self.profiling();
         let translations = &mut self.code().translations;
-        let key = (shape, lane_shift, cpi);
+        let key = (shape, lane_shift, cpi, profiling);
         if let Some((_, ways)) = translations.ways.iter().find(|(made, _)| *made == key) {
             return Some(*ways);
         }
@@ -170,6 +174,7 @@ impl Cpu {
                     first_sets,
                     cpi,
                     avx512,
+                    profiling,
                     kernel,
                     access,
                     slow,
@@ -593,7 +598,53 @@ impl Way<'_> {
             STALL,
             events.write_back_stall[level] as i32,
         );
+        self.charge_write_back(a, level);
         a.bind(clean);
+    }
+
+    /// `record` becomes the address of the record that costs are charged to.
+    fn record(&self, a: &mut Assembler, record: Register) {
+        a.load(record, field!(records));
+        a.rm(
+            Code::Add_r64_rm64,
+            record,
+            field_of_cpu(field!(record_offset)),
+        );
+    }
+
+    /// Charge a path to the level with this index, 3 for memory, without the memory's own cycles. Uses RAX.
+    fn charge(&self, a: &mut Assembler, path: usize) {
+        if !self.profiling {
+            return;
+        }
+        self.record(a, RAX);
+        if let Some(source) = Source::of_level(path + 1)
+            && path < 3
+        {
+            let answers = Record::answers(source);
+            a.m(Code::Inc_rm64, at_offset(RAX, answers as i64));
+        }
+        let levels = self.of(self.shape.events.stall_by_level[path - 1]);
+        for (level, cycles) in (1..).zip(levels) {
+            self.charge_level(a, RAX, level, cycles);
+        }
+    }
+
+    fn charge_level(&self, a: &mut Assembler, record: Register, level: u8, cycles: u32) {
+        if cycles != 0 {
+            let sum = Record::cycles(StallTerm::of_level(level));
+            let sum = at_offset(record, sum as i64);
+            a.mi(Code::Add_rm64_imm32, sum, cycles as i32);
+        }
+    }
+
+    /// Charge a modified line that leaves the level with this index. Uses R11.
+    fn charge_write_back(&self, a: &mut Assembler, level: usize) {
+        let cycles = self.shape.events.write_back_stall[level];
+        if self.profiling && cycles != 0 {
+            self.record(a, R11);
+            self.charge_level(a, R11, level as u8 + 1, cycles);
+        }
     }
 
     /// RAX become the tallies.

@@ -26,6 +26,7 @@ impl Way<'_> {
         self.permit(a, word, MODIFIED_STATE, others);
         let placed = self.place(a);
         // From here on it is done.
+        self.charge(a, 1);
         self.tallies(a);
         count(a, self.of(events.miss[0]));
         count(a, self.of(events.hit[1]));

@@ -157,7 +157,7 @@ fn gather<const SIZE: usize, const INDEX: usize>(cpu: &mut Cpu, op: &Op) -> Done
     cpu.vector.0[mask] = [0; 32];
     cpu.vector.0[dst][SIZE * count..].fill(0);
     if cpu.attached {
-        cpu.counters_mut().loads += loads;
+        cpu.count_accesses(loads, 0);
     }
     Ok(Flow::Next)
 }

@@ -1,0 +1,87 @@
+//! Counts by basic block: what an engine found out about the code that ran in a window.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Charges, Context, FLOP_CLASSES};
+
+/// Straight-line code that ran while a window was open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfiledBlock {
+    /// Guest-linear address at which the block was first entered.
+    pub address: u64,
+    /// Guest-physical address of the first byte.
+    pub physical: u64,
+    /// Guest-physical address of the second page's first byte, for an instruction that crosses; else 0.
+    pub second_page: u64,
+    /// CR3 of the address space in which the block was first entered.
+    pub address_space: u64,
+    /// The block ran at CPL 0 when it was first entered.
+    pub kernel: bool,
+    /// Width of the code segment in bits: 16, 32 or 64.
+    pub bits: u8,
+    /// The machine code.
+    pub bytes: Vec<u8>,
+    /// Instructions.
+    pub instructions: u32,
+    /// Data reads of one execution, one for each line touched by an aligned access.
+    pub loads: u32,
+    /// Data writes of one execution.
+    pub stores: u32,
+    /// Floating-point operations of one execution by class.
+    pub flops: [u32; FLOP_CLASSES],
+}
+
+/// Executions that an exception, an interrupted string instruction or the end of a turn cut short.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PartialCounts {
+    /// Cut executions.
+    pub executions: u64,
+    /// Instructions that retired in them.
+    pub instructions: u64,
+    /// Their data reads.
+    pub loads: u64,
+    /// Their data writes.
+    pub stores: u64,
+    /// Their floating-point operations by class.
+    pub flops: [u64; FLOP_CLASSES],
+}
+
+/// Counts of one block in one context.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockCounts {
+    /// Whole executions.
+    pub executions: u64,
+    /// Executions that were cut short.
+    pub partial: PartialCounts,
+    /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
+    pub long_cycles: u64,
+    /// Data reads beyond those that each execution has: of string instructions and gathers, and second lines.
+    pub more_loads: u64,
+    /// Data writes beyond those that each execution has.
+    pub more_stores: u64,
+    /// Costs of the block's references.
+    pub charges: Charges,
+}
+
+impl BlockCounts {
+    /// Whether nothing was counted.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the instructions that retired in a block of so many.
+    pub fn instructions(&self, of_block: u32) -> u64 {
+        self.executions * u64::from(of_block) + self.partial.instructions
+    }
+}
+
+/// Every block that ran on a node in a window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockProfile {
+    /// Blocks by number. The first is no code: it takes what happened before any block was entered.
+    pub blocks: Vec<ProfiledBlock>,
+    /// Counts by context and number of a block, in that order.
+    pub counts: Vec<(Context, u32, BlockCounts)>,
+    /// Blocks that ran after the table was full: they are counted as the first.
+    pub lost_blocks: u64,
+}

@@ -1,0 +1,151 @@
+//! Costs of references by the term of the CPI equations, for an engine that attributes them to code.
+
+/// Answerer of a reference that missed the first level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Source {
+    /// The second-level cache.
+    Level2,
+    /// The third-level cache, or one beyond.
+    Level3,
+    /// A cache that is not on the way to memory: of another core or another socket.
+    OtherCache,
+    /// Memory of the requesting socket.
+    LocalMemory,
+    /// Memory of another socket.
+    RemoteMemory,
+}
+
+/// Number of [`Source`]s.
+pub const SOURCES: usize = 5;
+
+impl Source {
+    /// All sources, in index order.
+    pub const ALL: [Source; SOURCES] = [
+        Source::Level2,
+        Source::Level3,
+        Source::OtherCache,
+        Source::LocalMemory,
+        Source::RemoteMemory,
+    ];
+
+    /// Returns the source for a hit in a cache level, counted from 1; None for the first level.
+    pub fn of_level(level: usize) -> Option<Source> {
+        match level {
+            0 | 1 => None,
+            2 => Some(Source::Level2),
+            _ => Some(Source::Level3),
+        }
+    }
+
+    /// Stable name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Source::Level2 => "L2",
+            Source::Level3 => "L3",
+            Source::OtherCache => "other_cache",
+            Source::LocalMemory => "memory_local",
+            Source::RemoteMemory => "memory_remote",
+        }
+    }
+}
+
+/// Term of the CPI equations that stall cycles belong to, as far as code attribution tells terms apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StallTerm {
+    /// CPI_L1.
+    Level1,
+    /// CPI_L2.
+    Level2,
+    /// CPI_L3.
+    Level3,
+    /// CPI of all levels beyond the third.
+    Outer,
+    /// CPI_memory, of the own socket.
+    LocalMemory,
+    /// CPI_memory, of other sockets.
+    RemoteMemory,
+    /// Stalls of a model that names no term.
+    Unattributed,
+}
+
+/// Number of [`StallTerm`]s.
+pub const STALL_TERMS: usize = 7;
+
+impl StallTerm {
+    /// All terms, in index order.
+    pub const ALL: [StallTerm; STALL_TERMS] = [
+        StallTerm::Level1,
+        StallTerm::Level2,
+        StallTerm::Level3,
+        StallTerm::Outer,
+        StallTerm::LocalMemory,
+        StallTerm::RemoteMemory,
+        StallTerm::Unattributed,
+    ];
+
+    /// Returns the term of a cache level, counted from 1.
+    pub fn of_level(level: u8) -> StallTerm {
+        match level {
+            0 | 1 => StallTerm::Level1,
+            2 => StallTerm::Level2,
+            3 => StallTerm::Level3,
+            _ => StallTerm::Outer,
+        }
+    }
+
+    /// Stable name for reports, as the CPI breakdown names its terms.
+    pub fn name(self) -> &'static str {
+        match self {
+            StallTerm::Level1 => "L1",
+            StallTerm::Level2 => "L2",
+            StallTerm::Level3 => "L3",
+            StallTerm::Outer => "outer_cache",
+            StallTerm::LocalMemory => "memory_local",
+            StallTerm::RemoteMemory => "memory_remote",
+            StallTerm::Unattributed => "unattributed",
+        }
+    }
+}
+
+/// References that were answered outside the first level, and stall cycles by term. Machine code adds to both.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[repr(C)]
+pub struct Charges {
+    /// Answers by [`Source`].
+    pub answers: [u64; SOURCES],
+    /// Cycles by [`StallTerm`].
+    pub cycles: [u64; STALL_TERMS],
+}
+
+impl Charges {
+    /// Counts an answer.
+    #[inline(always)]
+    pub fn answer(&mut self, source: Source) {
+        self.answers[source as usize] += 1;
+    }
+
+    /// Adds stall cycles.
+    #[inline(always)]
+    pub fn stall(&mut self, term: StallTerm, cycles: u64) {
+        self.cycles[term as usize] += cycles;
+    }
+
+    /// Adds other charges.
+    #[inline(always)]
+    pub fn add(&mut self, other: &Charges) {
+        for (sum, count) in self.answers.iter_mut().zip(other.answers) {
+            *sum += count;
+        }
+        for (sum, cycles) in self.cycles.iter_mut().zip(other.cycles) {
+            *sum += cycles;
+        }
+    }
+
+    /// Returns the stall cycles of all terms.
+    #[inline(always)]
+    pub fn total(&self) -> u64 {
+        self.cycles.iter().sum()
+    }
+}

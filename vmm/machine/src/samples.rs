@@ -1,0 +1,208 @@
+//! Samples of call stacks while a window is open.
+//!
+//! The clock of a vCPU decides when a sample is taken, so that samples stand for equal spans of cycles and a study takes the same
+//! samples each time. A sample copies the user stack; frames are found in the copy after the window has closed.
+
+use nodescope_memory::Ram;
+use nodescope_memory::paging::translate;
+use nodescope_plugin_api::Context;
+use nodescope_x86::VcpuState;
+use nodescope_x86::state::seg;
+
+/// Cycles between samples of a vCPU when a window opens.
+const FIRST_PERIOD: u64 = 50_000;
+/// Bytes of a stack that are copied at most.
+const STACK: u64 = 16 << 10;
+/// Bytes that are mapped or not as a whole.
+const PAGE: u64 = 4096;
+/// Size of Linux's kernel stacks on x86-64 (`THREAD_SIZE`), which are aligned to it.
+const KERNEL_STACK: u64 = 16 << 10;
+/// Size of Linux's `struct pt_regs`, which begins a kernel stack that was entered from user mode.
+const PT_REGS: usize = 168;
+/// Offsets in `struct pt_regs`.
+const PT_BP: usize = 32;
+const PT_IP: usize = 128;
+const PT_CS: usize = 136;
+const PT_SP: usize = 152;
+
+/// Registers of user code and a copy of its stack.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserFrame {
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer: address of the first byte of `stack`.
+    pub sp: u64,
+    /// Frame pointer, if the program keeps one there.
+    pub bp: u64,
+    /// Bytes from the stack pointer on, as far as they are mapped.
+    pub stack: Vec<u8>,
+}
+
+/// What a vCPU did at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StackSample {
+    /// The vCPU.
+    pub vcpu: u16,
+    /// Its context.
+    pub context: Context,
+    /// CR3.
+    pub address_space: u64,
+    /// Instruction pointer in the kernel, if the kernel ran.
+    pub kernel_ip: Option<u64>,
+    /// User code that ran, or that the kernel was entered from, if that is known.
+    pub user: Option<UserFrame>,
+}
+
+/// Samples of a node.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    period: u64,
+    /// Most samples that are kept.
+    most: usize,
+    samples: Vec<StackSample>,
+}
+
+impl Sampler {
+    /// A sampler that keeps `most` samples at most; where there would be more, every second one is dropped and the period doubles.
+    pub(crate) fn new(most: usize) -> Self {
+        Self {
+            period: FIRST_PERIOD,
+            most: most.max(2),
+            samples: Vec::new(),
+        }
+    }
+
+    /// When a vCPU whose clock shows `now` is sampled next.
+    pub(crate) fn next(&self, now: u64) -> u64 {
+        (now / self.period + 1) * self.period
+    }
+
+    /// Keeps a sample.
+    pub(crate) fn push(&mut self, sample: StackSample) {
+        self.samples.push(sample);
+        if self.samples.len() >= self.most {
+            let mut keep = false;
+            self.samples.retain(|_| {
+                keep = !keep;
+                keep
+            });
+            self.period *= 2;
+        }
+    }
+
+    /// Takes all samples.
+    pub(crate) fn take(&mut self) -> Vec<StackSample> {
+        std::mem::take(&mut self.samples)
+    }
+
+    /// Forgets all samples.
+    pub(crate) fn clear(&mut self) {
+        self.samples.clear();
+    }
+}
+
+/// Takes a sample of a vCPU in this state.
+pub(crate) fn sample(vcpu: u16, context: Context, state: &VcpuState, ram: &Ram) -> StackSample {
+    let cr3 = state.control.cr3;
+    let general = &state.general;
+    let in_kernel = state.segments.data[seg::SS].dpl() != 3;
+    let user = if in_kernel {
+        user_registers(ram, cr3, general.gpr[4])
+    } else {
+        Some((general.rip, general.gpr[4], general.gpr[5]))
+    };
+    StackSample {
+        vcpu,
+        context,
+        address_space: cr3,
+        kernel_ip: in_kernel.then_some(general.rip),
+        user: user.map(|(ip, sp, bp)| UserFrame {
+            ip,
+            sp,
+            bp,
+            stack: copy_stack(ram, cr3, sp),
+        }),
+    }
+}
+
+/// The user registers at the beginning of a kernel stack: instruction, stack and frame pointer. None where the kernel runs on another
+/// stack, or was not entered from user mode.
+fn user_registers(ram: &Ram, cr3: u64, sp: u64) -> Option<(u64, u64, u64)> {
+    let top = (sp.checked_sub(1)? | (KERNEL_STACK - 1)).checked_add(1)?;
+    let mut registers = [0; PT_REGS];
+    copy(ram, cr3, top - PT_REGS as u64, &mut registers).then_some(())?;
+    let word = |at: usize| {
+        let bytes = registers[at..at + 8].try_into().expect("eight bytes");
+        u64::from_le_bytes(bytes)
+    };
+    let (ip, sp, bp) = (word(PT_IP), word(PT_SP), word(PT_BP));
+    let is_user = word(PT_CS) & 3 == 3 && ip >> 47 == 0 && sp >> 47 == 0;
+    is_user.then_some((ip, sp, bp))
+}
+
+fn copy_stack(ram: &Ram, cr3: u64, sp: u64) -> Vec<u8> {
+    let mut stack = Vec::new();
+    let mut at = sp;
+    let end = sp.saturating_add(STACK);
+    while at < end {
+        let piece = (PAGE - at % PAGE).min(end - at);
+        let old = stack.len();
+        stack.resize(old + piece as usize, 0);
+        if !copy(ram, cr3, at, &mut stack[old..]) {
+            stack.truncate(old);
+            break;
+        }
+        at += piece;
+    }
+    stack
+}
+
+/// Copies guest-linear memory that lies in one page, or in pages that follow each other in a kernel stack.
+fn copy(ram: &Ram, cr3: u64, linear: u64, to: &mut [u8]) -> bool {
+    let read = |at| {
+        let mut word = [0; 8];
+        ram.read(at, &mut word).then(|| u64::from_le_bytes(word))
+    };
+    let mut done = 0;
+    while done < to.len() {
+        let Some(at) = linear.checked_add(done as u64) else {
+            return false;
+        };
+        let piece = ((PAGE - at % PAGE) as usize).min(to.len() - done);
+        let Some(physical) = translate(read, cr3, at) else {
+            return false;
+        };
+        if !ram.read(physical, &mut to[done..done + piece]) {
+            return false;
+        }
+        done += piece;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbered(vcpu: u16) -> StackSample {
+        StackSample {
+            vcpu,
+            context: Context(0),
+            address_space: 0,
+            kernel_ip: None,
+            user: None,
+        }
+    }
+
+    #[test]
+    fn samples_that_are_too_many_are_thinned_evenly() {
+        let mut sampler = Sampler::new(8);
+        for n in 0..8 {
+            sampler.push(numbered(n));
+        }
+        let kept: Vec<u16> = sampler.samples.iter().map(|s| s.vcpu).collect();
+        assert_eq!(kept, [0, 2, 4, 6]);
+        assert_eq!(sampler.next(0), 2 * FIRST_PERIOD);
+        assert_eq!(sampler.next(2 * FIRST_PERIOD), 4 * FIRST_PERIOD);
+    }
+}

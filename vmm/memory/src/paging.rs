@@ -1,0 +1,65 @@
+//! Page tables, read from outside the guest.
+
+/// Present.
+const PRESENT: u64 = 1;
+/// A large page, in the tables of the second and third level.
+const LARGE: u64 = 1 << 7;
+/// Physical address in an entry of a table (SDM vol. 3A §4.5, 52 bits).
+const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
+
+/// Translates a linear address with four-level tables, without changing accessed or dirty bits; `read` reads eight bytes of guest-physical
+/// memory. None where the address is not canonical or not mapped.
+pub fn translate(read: impl Fn(u64) -> Option<u64>, cr3: u64, linear: u64) -> Option<u64> {
+    if ((linear as i64) << 16 >> 16) as u64 != linear {
+        return None;
+    }
+    let mut table = cr3 & ADDRESS;
+    for shift in [39, 30, 21, 12] {
+        let entry = read(table + 8 * (linear >> shift & 0x1ff))?;
+        if entry & PRESENT == 0 {
+            return None;
+        }
+        let large = entry & LARGE != 0 && (shift == 30 || shift == 21);
+        if shift == 12 || large {
+            let offset = (1 << shift) - 1;
+            return Some(entry & ADDRESS & !offset | linear & offset);
+        }
+        table = entry & ADDRESS;
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn tables(entries: &[(u64, u64)]) -> impl Fn(u64) -> Option<u64> {
+        let entries: BTreeMap<u64, u64> = entries.iter().copied().collect();
+        move |at| Some(entries.get(&at).copied().unwrap_or(0))
+    }
+
+    #[test]
+    fn small_and_large_pages_are_found() {
+        let read = tables(&[
+            (0x1000, 0x2003),
+            (0x2000, 0x3003),
+            (0x3000, 0x4003),
+            (0x3008, 0x8000_0000_0060_0083),
+            (0x4008, 0x8000_0000_0000_5003),
+            (0x2008, 0x4000_0083),
+        ]);
+        assert_eq!(translate(&read, 0x1000, 0x1234), Some(0x5234));
+        assert_eq!(translate(&read, 0x1018, 0x20_1234), Some(0x60_1234));
+        assert_eq!(translate(&read, 0x1000, 0x4123_4567), Some(0x4123_4567));
+        assert_eq!(translate(&read, 0x1000, 0x2000), None);
+        assert_eq!(translate(&read, 0x1000, 1 << 47), None);
+    }
+
+    #[test]
+    fn a_table_that_refers_to_itself_ends() {
+        let read = |_| Some(0x1003);
+        assert_eq!(translate(read, 0x1000, 0x7fff_ffff_f123), Some(0x1123));
+        assert_eq!(translate(|_| None, 0x1000, 0), None);
+    }
+}

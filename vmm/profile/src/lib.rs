@@ -1,0 +1,13 @@
+//! Profiles of measurement windows: what was counted, by basic block, function and source line.
+//!
+//! [`record`] is what a results directory keeps, [`totals`] adds it up. A profile holds counts, no times: cycles of the core come from
+//! whoever knows the core (the nominal CPI, counters or a core model), as [`totals::CoreCycles`].
+
+pub mod record;
+pub mod totals;
+
+pub use record::{
+    Block, Count, Function, Inlined, Module, ModuleKind, Path, Place, ProfileError, ProfilesFile,
+    SourceLine, WindowProfile,
+};
+pub use totals::{CoreCycles, Costs, NominalCore, Scope};

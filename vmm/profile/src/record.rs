@@ -1,0 +1,344 @@
+//! Profiles as a results directory keeps them.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path as FilePath, PathBuf};
+
+use nodescope_plugin_api::{BlockCounts, FLOP_CLASSES};
+use serde::{Deserialize, Serialize};
+
+/// Kind of a [`Module`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ModuleKind {
+    /// A program or shared library.
+    File,
+    /// The guest's kernel.
+    Kernel,
+    /// A module of the guest's kernel.
+    KernelModule,
+    /// Code that the kernel maps into every process.
+    Vdso,
+    /// Anonymous memory, such as code of a just-in-time compiler.
+    Anonymous,
+    /// Memory of which nothing is known.
+    Unknown,
+}
+
+/// A file, or whatever else code lies in.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Module {
+    /// Kind.
+    pub kind: ModuleKind,
+    /// Path in the guest, or a name in brackets such as `[kernel]`.
+    pub name: String,
+    /// Build id in hexadecimal, if the file has one.
+    pub build_id: Option<String>,
+}
+
+/// A function of a module.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Function {
+    /// Index of its module.
+    pub module: u32,
+    /// Its name, demangled; `module+0xoffset` where no symbol is known.
+    pub name: String,
+    /// Where it begins: an offset in the module, as [`Block::offset`].
+    pub start: u64,
+    /// A symbol names it.
+    pub named: bool,
+}
+
+/// A line of source code.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SourceLine {
+    /// Path as the debugging information gives it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+/// A function that the compiler has expanded in another one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inlined {
+    /// Its name, demangled.
+    pub function: String,
+    /// Index of the line within it.
+    pub line: Option<u32>,
+}
+
+/// Where instructions of a block come from: from `first` on, up to the next place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Index of the first instruction.
+    pub first: u32,
+    /// Index of the innermost source line.
+    pub line: Option<u32>,
+    /// Functions expanded here, innermost first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inlined: Vec<Inlined>,
+}
+
+/// Straight-line code that ran in a window.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Block {
+    /// Index of its module.
+    pub module: u32,
+    /// Where it begins in the module: an offset in the file; a linear address in kernel and anonymous memory.
+    pub offset: u64,
+    /// A linear address at which it was entered.
+    pub address: u64,
+    /// Index of the function that it begins in.
+    pub function: u32,
+    /// It ran at CPL 0.
+    pub kernel: bool,
+    /// Width of the code segment in bits.
+    pub bits: u8,
+    /// The machine code.
+    #[serde(with = "hexadecimal")]
+    pub bytes: Vec<u8>,
+    /// Instructions.
+    pub instructions: u32,
+    /// Data reads of one execution.
+    pub loads: u32,
+    /// Data writes of one execution.
+    pub stores: u32,
+    /// Floating-point operations of one execution by class.
+    pub flops: [u32; FLOP_CLASSES],
+    /// Source of its instructions, in order; the first place begins at instruction 0. Empty where nothing is known.
+    pub places: Vec<Place>,
+}
+
+/// Counts of a block in a context of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// Number of the node.
+    pub node: u32,
+    /// Index of the context among the owners of the node's record in `windows.json`.
+    pub context: u32,
+    /// Index of the block.
+    pub block: u32,
+    /// What was counted.
+    pub counts: BlockCounts,
+}
+
+/// A call path that was sampled.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Path {
+    /// Number of the node.
+    pub node: u32,
+    /// Index of the context, as in [`Count::context`].
+    pub context: u32,
+    /// Indices of functions, outermost first. The last one ran.
+    pub functions: Vec<u32>,
+    /// Samples that had this path.
+    pub samples: u64,
+}
+
+/// The profile of one window.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WindowProfile {
+    /// The window's name.
+    pub name: String,
+    /// Modules.
+    pub modules: Vec<Module>,
+    /// Functions.
+    pub functions: Vec<Function>,
+    /// Source lines.
+    pub lines: Vec<SourceLine>,
+    /// Blocks of all nodes; equal code of the same file is one block.
+    pub blocks: Vec<Block>,
+    /// Counts.
+    pub counts: Vec<Count>,
+    /// Sampled call paths.
+    pub paths: Vec<Path>,
+    /// Sentences for the user about what could not be found out.
+    pub notes: Vec<String>,
+}
+
+/// The content of [`ProfilesFile::NAME`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProfilesFile {
+    /// [`ProfilesFile::VERSION`].
+    pub version: u32,
+    /// The study's name.
+    pub study: String,
+    /// Identifies the study's exact inputs.
+    pub study_id: String,
+    /// Windows with a profile, in the order in which they opened.
+    pub windows: Vec<WindowProfile>,
+}
+
+/// Why a profile could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// The operating system says no.
+    #[error("cannot {action} the profile {}: {cause}", .file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// `read` or `write`.
+        action: &'static str,
+        /// Why.
+        cause: io::Error,
+    },
+    /// Cut, damaged, or something else.
+    #[error("the profile {} is damaged: {cause}", .file.display())]
+    Damaged {
+        /// The file.
+        file: PathBuf,
+        /// What does not hold.
+        cause: String,
+    },
+    /// A version that this program does not know.
+    #[error("the profile {} has format version {version}; this program reads version {}", .file.display(), ProfilesFile::VERSION)]
+    UnknownVersion {
+        /// The file.
+        file: PathBuf,
+        /// Its version.
+        version: u64,
+    },
+}
+
+/// Most bytes that a profile may have unpacked, so that a damaged file cannot exhaust memory.
+const MOST_BYTES: u64 = 4 << 30;
+
+impl ProfilesFile {
+    /// The version of the format that this program writes and reads.
+    pub const VERSION: u32 = 1;
+    /// The file's name in a results directory: JSON, compressed by Zstandard.
+    pub const NAME: &'static str = "profile.json.zst";
+
+    /// Name of the file that is written before it replaces the one called [`ProfilesFile::NAME`].
+    pub fn partial_name() -> String {
+        format!("{}.partial", Self::NAME)
+    }
+
+    /// Writes the file; an existing one is replaced as a whole or not at all.
+    pub fn write(&self, file: impl AsRef<FilePath>) -> Result<(), ProfileError> {
+        let file = file.as_ref();
+        let failed = |cause| ProfileError::Io {
+            file: file.into(),
+            action: "write",
+            cause,
+        };
+        let mut partial = file.as_os_str().to_owned();
+        partial.push(".partial");
+        let write = || -> io::Result<()> {
+            let out = fs::File::create(&partial)?;
+            let mut out = zstd::Encoder::new(io::BufWriter::new(out), 3)?;
+            serde_json::to_writer(&mut out, self)?;
+            out.finish()?.flush()?;
+            fs::rename(&partial, file)
+        };
+        write().map_err(failed)
+    }
+
+    /// Reads a file.
+    pub fn read(file: impl AsRef<FilePath>) -> Result<ProfilesFile, ProfileError> {
+        #[derive(Deserialize)]
+        struct Version {
+            version: u64,
+        }
+        let file = file.as_ref();
+        let damaged = |cause: String| ProfileError::Damaged {
+            file: file.into(),
+            cause,
+        };
+        let input = fs::File::open(file).map_err(|cause| ProfileError::Io {
+            file: file.into(),
+            action: "read",
+            cause,
+        })?;
+        let unpacked = zstd::Decoder::new(input).map_err(|e| damaged(e.to_string()))?;
+        let mut text = Vec::new();
+        let mut bounded = io::Read::take(unpacked, MOST_BYTES);
+        io::Read::read_to_end(&mut bounded, &mut text).map_err(|e| damaged(e.to_string()))?;
+        let Version { version } =
+            serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        if version != u64::from(Self::VERSION) {
+            return Err(ProfileError::UnknownVersion {
+                file: file.into(),
+                version,
+            });
+        }
+        let profiles: ProfilesFile =
+            serde_json::from_slice(&text).map_err(|e| damaged(e.to_string()))?;
+        for window in &profiles.windows {
+            window.check().map_err(damaged)?;
+        }
+        Ok(profiles)
+    }
+}
+
+impl WindowProfile {
+    /// Finds an index that leads nowhere.
+    fn check(&self) -> Result<(), String> {
+        let within = |what: &str, index: u32, of: usize| {
+            if (index as usize) < of {
+                Ok(())
+            } else {
+                Err(format!(
+                    "window {:?} refers to {what} {index}, but has {of}",
+                    self.name
+                ))
+            }
+        };
+        for function in &self.functions {
+            within("module", function.module, self.modules.len())?;
+        }
+        for block in &self.blocks {
+            within("module", block.module, self.modules.len())?;
+            within("function", block.function, self.functions.len())?;
+            let inlined = |place: &Place| place.inlined.iter().filter_map(|i| i.line).collect();
+            for place in &block.places {
+                let inlined: Vec<u32> = inlined(place);
+                for line in place.line.into_iter().chain(inlined) {
+                    within("line", line, self.lines.len())?;
+                }
+            }
+            if block.places.first().is_some_and(|place| place.first != 0)
+                || !block.places.is_sorted_by(|a, b| a.first < b.first)
+            {
+                return Err(format!(
+                    "places of the block at {:#x} in window {:?} are out of order",
+                    block.offset, self.name
+                ));
+            }
+        }
+        for count in &self.counts {
+            within("block", count.block, self.blocks.len())?;
+        }
+        for path in &self.paths {
+            for &function in &path.functions {
+                within("function", function, self.functions.len())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bytes as text.
+mod hexadecimal {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+        let mut text = String::with_capacity(2 * bytes.len());
+        for byte in bytes {
+            text.push_str(&format!("{byte:02x}"));
+        }
+        serializer.serialize_str(&text)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let digit = |digit: u8| (digit as char).to_digit(16).map(|value| value as u8);
+        let pairs = text.as_bytes().chunks(2).map(|pair| match pair {
+            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
+            _ => None,
+        });
+        pairs.collect::<Option<_>>().ok_or_else(|| {
+            serde::de::Error::custom("machine code must be pairs of hexadecimal digits")
+        })
+    }
+}

@@ -1,0 +1,234 @@
+//! Sums over a profile: by block, function and source line.
+//!
+//! Cycles are kept in 1/65536, as integers: each sum over functions, lines or blocks equals the window's totals exactly.
+
+use std::collections::BTreeMap;
+
+use nodescope_plugin_api::{Charges, FLOP_CLASSES};
+
+use crate::record::{Block, Count, WindowProfile};
+
+/// Fractions of a cycle that times are counted in.
+pub const CYCLE: i128 = 65_536;
+
+/// Who knows how long the core takes for a block.
+pub trait CoreCycles {
+    /// Cycles of one execution of a block in 1/65536, with all references hitting the first level.
+    fn block(&self, block: u32) -> i128;
+}
+
+/// A core of one CPI for all instructions.
+#[derive(Clone, Debug)]
+pub struct NominalCore<'a> {
+    /// The profile.
+    pub profile: &'a WindowProfile,
+    /// Cycles per instruction in 1/65536.
+    pub cpi_65536: u32,
+}
+
+impl CoreCycles for NominalCore<'_> {
+    fn block(&self, block: u32) -> i128 {
+        let instructions = self.profile.blocks[block as usize].instructions;
+        i128::from(instructions) * i128::from(self.cpi_65536)
+    }
+}
+
+/// Counts that are added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// All of the window.
+    Total,
+    /// One node.
+    Node(u32),
+    /// One context of a node.
+    Context(u32, u32),
+}
+
+impl Scope {
+    /// Returns whether a count belongs to the scope.
+    pub fn contains(&self, count: &Count) -> bool {
+        match *self {
+            Scope::Total => true,
+            Scope::Node(node) => count.node == node,
+            Scope::Context(node, context) => (count.node, count.context) == (node, context),
+        }
+    }
+}
+
+/// What some code cost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// Whole executions of blocks.
+    pub executions: u128,
+    /// Instructions retired.
+    pub instructions: u128,
+    /// Cycles of the core in 1/65536, without long instructions.
+    pub core_65536: i128,
+    /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
+    pub long_cycles: u128,
+    /// Data reads.
+    pub loads: u128,
+    /// Data writes.
+    pub stores: u128,
+    /// Floating-point operations by class.
+    pub flops: [u128; FLOP_CLASSES],
+    /// Answers by [`nodescope_plugin_api::Source`].
+    pub answers: [u128; nodescope_plugin_api::SOURCES],
+    /// Stall cycles by [`nodescope_plugin_api::StallTerm`].
+    pub stalls: [u128; nodescope_plugin_api::STALL_TERMS],
+}
+
+impl Costs {
+    /// Adds other costs.
+    pub fn add(&mut self, other: &Costs) {
+        self.executions += other.executions;
+        self.instructions += other.instructions;
+        self.core_65536 += other.core_65536;
+        self.long_cycles += other.long_cycles;
+        self.loads += other.loads;
+        self.stores += other.stores;
+        let arrays = [
+            (&mut self.flops[..], &other.flops[..]),
+            (&mut self.answers[..], &other.answers[..]),
+            (&mut self.stalls[..], &other.stalls[..]),
+        ];
+        for (sums, values) in arrays {
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum += value;
+            }
+        }
+    }
+
+    /// Returns all cycles in 1/65536.
+    pub fn cycles_65536(&self) -> i128 {
+        let stalls: u128 = self.stalls.iter().sum();
+        self.core_65536 + (self.long_cycles + stalls) as i128 * CYCLE
+    }
+
+    /// Returns the floating-point operations of all classes.
+    pub fn flops_total(&self) -> u128 {
+        self.flops.iter().sum()
+    }
+
+    /// Returns what a block cost that was counted so.
+    pub fn of(block: &Block, count: &Count, core_of_block: i128) -> Costs {
+        let counts = &count.counts;
+        let partial = &counts.partial;
+        let times = u128::from(counts.executions);
+        let instructions = u128::from(counts.instructions(block.instructions));
+        // Executions that were cut short take their share of the block's cycles.
+        let cut = i128::from(partial.instructions) * core_of_block
+            / i128::from(block.instructions.max(1));
+        let mut flops = [0; FLOP_CLASSES];
+        for (class, flops) in flops.iter_mut().enumerate() {
+            *flops = times * u128::from(block.flops[class]) + u128::from(partial.flops[class]);
+        }
+        let Charges { answers, cycles } = counts.charges;
+        Costs {
+            executions: times,
+            instructions,
+            core_65536: times as i128 * core_of_block + cut,
+            long_cycles: counts.long_cycles.into(),
+            loads: times * u128::from(block.loads)
+                + u128::from(partial.loads)
+                + u128::from(counts.more_loads),
+            stores: times * u128::from(block.stores)
+                + u128::from(partial.stores)
+                + u128::from(counts.more_stores),
+            flops,
+            answers: answers.map(u128::from),
+            stalls: cycles.map(u128::from),
+        }
+    }
+}
+
+impl WindowProfile {
+    /// Costs of each block in a scope, by index. Blocks without any are left out.
+    pub fn by_block(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<u32, Costs> {
+        let mut sums: BTreeMap<u32, Costs> = BTreeMap::new();
+        for count in self.counts.iter().filter(|count| scope.contains(count)) {
+            let block = &self.blocks[count.block as usize];
+            let costs = Costs::of(block, count, core.block(count.block));
+            sums.entry(count.block).or_default().add(&costs);
+        }
+        sums
+    }
+
+    /// Costs of each function in a scope, by index.
+    pub fn by_function(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<u32, Costs> {
+        let mut sums: BTreeMap<u32, Costs> = BTreeMap::new();
+        for (block, costs) in self.by_block(scope, core) {
+            let function = self.blocks[block as usize].function;
+            sums.entry(function).or_default().add(&costs);
+        }
+        sums
+    }
+
+    /// Costs of each source line in a scope, by index; None is code without one. Lines share the costs of a block: executions belong to
+    /// the line of its first instruction, all else is split by the instructions of each line.
+    pub fn by_line(&self, scope: Scope, core: &dyn CoreCycles) -> BTreeMap<Option<u32>, Costs> {
+        let mut sums: BTreeMap<Option<u32>, Costs> = BTreeMap::new();
+        for (index, costs) in self.by_block(scope, core) {
+            let block = &self.blocks[index as usize];
+            for (line, part) in split_by_line(block, &costs) {
+                sums.entry(line).or_default().add(&part);
+            }
+        }
+        sums
+    }
+
+    /// Costs of everything in a scope.
+    pub fn total(&self, scope: Scope, core: &dyn CoreCycles) -> Costs {
+        let mut sum = Costs::default();
+        for costs in self.by_block(scope, core).values() {
+            sum.add(costs);
+        }
+        sum
+    }
+}
+
+/// Shares of a block's costs by source line, by the number of instructions; their sum is the whole.
+fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
+    let whole = u128::from(block.instructions.max(1));
+    let mut parts: Vec<(Option<u32>, u128)> = Vec::new();
+    if block.places.is_empty() {
+        parts.push((None, whole));
+    }
+    for (n, place) in block.places.iter().enumerate() {
+        let end = block
+            .places
+            .get(n + 1)
+            .map_or(block.instructions, |next| next.first);
+        let instructions = u128::from(end.saturating_sub(place.first));
+        match parts.iter_mut().find(|(line, _)| *line == place.line) {
+            Some((_, sum)) => *sum += instructions,
+            None => parts.push((place.line, instructions)),
+        }
+    }
+    let mut before = 0;
+    let mut split = Vec::new();
+    for (line, instructions) in parts {
+        let after = (before + instructions).min(whole);
+        // Differences of rounded-down sums add up to the whole.
+        let share = |value: u128| value * after / whole - value * before / whole;
+        let signed = |value: i128| {
+            value * after as i128 / whole as i128 - value * before as i128 / whole as i128
+        };
+        split.push((
+            line,
+            Costs {
+                executions: if before == 0 { costs.executions } else { 0 },
+                instructions: share(costs.instructions),
+                core_65536: signed(costs.core_65536),
+                long_cycles: share(costs.long_cycles),
+                loads: share(costs.loads),
+                stores: share(costs.stores),
+                flops: costs.flops.map(share),
+                answers: costs.answers.map(share),
+                stalls: costs.stalls.map(share),
+            },
+        ));
+        before = after;
+    }
+    split
+}
