@@ -46,6 +46,19 @@ pub struct PartialCounts {
     pub flops: [u64; FLOP_CLASSES],
 }
 
+impl PartialCounts {
+    /// Adds other counts of equal code.
+    pub fn add(&mut self, other: &PartialCounts) {
+        self.executions += other.executions;
+        self.instructions += other.instructions;
+        self.loads += other.loads;
+        self.stores += other.stores;
+        for (sum, flops) in self.flops.iter_mut().zip(other.flops) {
+            *sum += flops;
+        }
+    }
+}
+
 /// Counts of one block in one context.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCounts {
@@ -67,6 +80,16 @@ impl BlockCounts {
     /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+
+    /// Adds other counts of equal code.
+    pub fn add(&mut self, other: &BlockCounts) {
+        self.executions += other.executions;
+        self.partial.add(&other.partial);
+        self.long_cycles += other.long_cycles;
+        self.more_loads += other.more_loads;
+        self.more_stores += other.more_stores;
+        self.charges.add(&other.charges);
     }
 
     /// Returns the instructions that retired in a block of so many.

@@ -8,6 +8,7 @@
 //! back and counted apart.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::mem::offset_of;
 
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
@@ -127,25 +128,22 @@ pub struct Profile {
 impl Profile {
     /// The records of a context. None where the host has no memory for them.
     fn records(&mut self, context: Context) -> Option<*mut Record> {
-        let context = if self.records.len() >= MOST_CONTEXTS && !self.records.contains_key(&context)
-        {
-            REST
-        } else {
-            context
-        };
-        if !self.records.contains_key(&context) {
-            match Records::new() {
-                Ok(records) => {
-                    self.records.insert(context, records);
-                }
+        if let Some(records) = self.records.get_mut(&context) {
+            return Some(records.pointer());
+        }
+        let full = self.records.len() >= MOST_CONTEXTS;
+        let records = match self.records.entry(if full { REST } else { context }) {
+            Entry::Occupied(records) => records.into_mut(),
+            Entry::Vacant(place) => match Records::new() {
+                Ok(records) => place.insert(records),
                 Err(error) => {
                     // The first records are made before anything runs, which then is not attributed at all.
                     tracing::warn!(%error, "no memory to attribute costs to code by address space");
                     return self.records.values_mut().next().map(Records::pointer);
                 }
-            }
-        }
-        self.records.get_mut(&context).map(Records::pointer)
+            },
+        };
+        Some(records.pointer())
     }
 
     /// Records to begin with, before the context is known; null where the host has no memory for them.
@@ -221,12 +219,26 @@ impl Cpu {
 
     /// Use the records of the running context.
     pub fn select_records(&mut self) {
-        if self.profiling() {
-            let context = self.context;
-            if let Some(records) = self.code().profile.records(context) {
-                self.native.records = records;
-            }
+        let context = self.context;
+        if self.profiling()
+            && self.native.records_of != Some(context)
+            && let Some(records) = self.code().profile.records(context)
+        {
+            self.native.records = records;
+            self.native.records_of = Some(context);
         }
+    }
+
+    /// The running block changes the context: it is counted in the new one, as its instructions are.
+    pub fn change_context(&mut self) {
+        if !self.profiling() {
+            return self.refresh_context();
+        }
+        let old = std::ptr::from_mut(self.record());
+        self.refresh_context();
+        // SAFETY: the records of both contexts stay where they are.
+        unsafe { (*old).executions -= 1 };
+        self.record().executions += 1;
     }
 
     /// The record of the block whose head ran last.
@@ -287,8 +299,7 @@ impl Cpu {
     #[cold]
     #[inline(never)]
     pub fn cut_profiled(&mut self, executed: &[Op]) {
-        let record = self.record();
-        record.executions = record.executions.wrapping_sub(1);
+        self.record().executions -= 1;
         let number = self.native.record_offset as u32 / size_of::<Record>() as u32;
         let key = (self.context, number);
         let partial = self.code().profile.partial.entry(key).or_default();

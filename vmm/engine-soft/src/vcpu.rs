@@ -279,6 +279,7 @@ impl Vcpu for SoftVcpu {
     fn attribute_to_code(&mut self, on: bool) {
         let mut code = self.code.lock();
         self.cpu.native.record_offset = 0;
+        self.cpu.native.records_of = None;
         self.cpu.native.records = if on {
             code.profile.first_records()
         } else {

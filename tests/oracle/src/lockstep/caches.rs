@@ -4,8 +4,9 @@
 
 use nodescope_plugin_api::tables::Offer;
 use nodescope_plugin_api::{
-    Access, Context, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel, MemoryTimingModel,
-    Outcome, Permission, Privilege, Statistic, VcpuPlace,
+    Access, Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, MemoryModel,
+    MemoryTimingModel, Outcome, Permission, Privilege, STALL_TERMS, StallTerm, Statistic, Term,
+    VcpuPlace,
 };
 use nodescope_plugin_cache::{CacheConfig, CacheModel, FlatMemory, LevelConfig};
 use nodescope_plugin_numa::{Numa, NumaConfig};
@@ -166,6 +167,34 @@ impl Caches {
                 .reference(Hits::default(), &reference, &mut updates);
             self.keep(reference.vcpu, &mut updates);
         }
+        // No code of the guest made them.
+        self.model.take_charges();
+    }
+
+    /// Stall cycles of the guest's own vCPUs by [`StallTerm`].
+    pub fn cycles_by_term(
+        &self,
+        counted: &[(u16, Context, Privilege, Counters)],
+    ) -> [u64; STALL_TERMS] {
+        let mut sums = [0; STALL_TERMS];
+        let statistics = self.model.statistics(counted);
+        for statistic in statistics.iter().filter(|s| u64::from(s.vcpu) < VCPUS) {
+            let term = match statistic.term {
+                Term::Cache(level) => StallTerm::of_level(level),
+                Term::Memory if statistic.event.starts_with("memory.local") => {
+                    StallTerm::LocalMemory
+                }
+                Term::Memory => StallTerm::RemoteMemory,
+                Term::None => StallTerm::Unattributed,
+            };
+            sums[term as usize] += statistic.cycles;
+        }
+        sums
+    }
+
+    /// See [`MemoryModel::take_charges`].
+    pub fn take_charges(&mut self) -> Charges {
+        self.model.take_charges()
     }
 
     /// See [`nodescope_engine::Platform::reference`].

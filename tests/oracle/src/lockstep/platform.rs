@@ -1,13 +1,13 @@
 //! A machine that answers at random, the same to both, and writes down everything that it is asked.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hint::black_box;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
 use nodescope_plugin_api::tables::Loan;
 use nodescope_plugin_api::{
-    Access, Context, Counters, FilterGeometry, FilterUpdate, Hits, MemRef, Outcome, Permission,
-    Privilege, Side,
+    Access, BlockCounts, BlockProfile, Charges, Context, Counters, FilterGeometry, FilterUpdate,
+    Hits, MemRef, Outcome, Permission, Privilege, Side,
 };
 
 use super::caches::Caches;
@@ -23,6 +23,8 @@ pub enum Event {
     Reference(MemRef, Outcome),
     /// Counters handed over.
     Account(Context, Privilege, Counters),
+    /// Counts by basic block were taken: by context and code.
+    Profile(Vec<((Context, Code), BlockCounts)>),
     /// The address space was asked for.
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
@@ -37,8 +39,13 @@ pub enum Event {
     Hypercall(Hypercall),
 }
 
+/// What identifies a block, whoever decoded it: physical addresses of its pages, width of the code segment, machine code.
+pub type Code = (u64, u64, u8, Vec<u8>);
+
 /// The machine.
 pub struct Machine {
+    /// Counters since the last profile was taken.
+    counted: BTreeMap<(u16, Context, Privilege), Counters>,
     /// What happened since it was last taken.
     pub log: Vec<Event>,
     model: Random,
@@ -151,6 +158,7 @@ impl Machine {
             timer.below(2 * period)
         };
         Self {
+            counted: BTreeMap::new(),
             log: Vec::new(),
             model: Random::new(seed ^ 1),
             devices: Random::new(seed ^ 2),
@@ -199,6 +207,62 @@ impl Machine {
                 exclusive: HashSet::new(),
             };
         }
+    }
+
+    /// Writes down what a window counted by block, if it did, and checks that blocks add up to what it counted.
+    ///
+    /// # Panics
+    /// If they do not.
+    pub fn take_profile(&mut self, profile: Option<BlockProfile>) {
+        let counted = std::mem::take(&mut self.counted);
+        let Some(profile) = profile else {
+            return;
+        };
+        let mut merged: BTreeMap<(Context, Code), BlockCounts> = BTreeMap::new();
+        let mut sums: BTreeMap<Context, Counters> = BTreeMap::new();
+        let mut expected = sums.clone();
+        for ((_, context, _), counters) in &counted {
+            expected.entry(*context).or_default().add(counters);
+            let sum = sums.entry(*context).or_default();
+            sum.idle_cycles += counters.idle_cycles;
+            sum.fetches += counters.fetches;
+        }
+        let mut charges = Charges::default();
+        for (context, block, counts) in profile.counts {
+            let block = &profile.blocks[block as usize];
+            let partial = &counts.partial;
+            let sum = sums.entry(context).or_default();
+            sum.instructions += counts.instructions(block.instructions);
+            sum.long_cycles += counts.long_cycles;
+            sum.stall_cycles += counts.charges.total();
+            charges.add(&counts.charges);
+            let all = |each: u32| counts.executions * u64::from(each);
+            sum.loads += all(block.loads) + partial.loads + counts.more_loads;
+            sum.stores += all(block.stores) + partial.stores + counts.more_stores;
+            for (n, flops) in sum.flops.iter_mut().enumerate() {
+                *flops += all(block.flops[n]) + partial.flops[n];
+            }
+            let code = (
+                block.physical,
+                block.second_page,
+                block.bits,
+                block.bytes.clone(),
+            );
+            merged.entry((context, code)).or_default().add(&counts);
+        }
+        assert_eq!(sums, expected, "blocks do not add up to what was counted");
+        if let Some(real) = &self.real {
+            let counted: Vec<_> = counted
+                .iter()
+                .map(|((v, c, p), n)| (*v, *c, *p, *n))
+                .collect();
+            assert_eq!(
+                charges.cycles,
+                real.cycles_by_term(&counted),
+                "terms of blocks do not add up to the model's"
+            );
+        }
+        self.log.push(Event::Profile(merged.into_iter().collect()));
     }
 
     /// A vCPU runs until then, at first.
@@ -407,7 +471,17 @@ impl Platform for Machine {
         };
         self.hear(vcpu, hits);
     }
-    fn account(&mut self, _: u16, context: Context, privilege: Privilege, counters: &Counters) {
+    fn take_charges(&mut self) -> Charges {
+        self.real
+            .as_mut()
+            .map(Caches::take_charges)
+            .unwrap_or_default()
+    }
+    fn account(&mut self, vcpu: u16, context: Context, privilege: Privilege, counters: &Counters) {
+        self.counted
+            .entry((vcpu, context, privilege))
+            .or_default()
+            .add(counters);
         self.log.push(Event::Account(context, privilege, *counters));
     }
 }

@@ -511,10 +511,13 @@ impl Pair {
             .then(|| Description::random(r, self.large));
         // Other programs change where a page lies without saying so, and who has a filter may notice later.
         let mut asks_always = real.is_some() && self.walks && r.chance(500);
+        let attributes = r.chance(600);
         for side in &mut self.sides {
             for vcpu in &mut side.vcpus {
                 vcpu.flush_counters(&mut side.machine);
             }
+            let profile = side.vcpus[0].take_block_profile();
+            side.machine.take_profile(profile);
             side.machine.real = real.as_ref().map(|real| Caches::new(real, asks_always));
             // Only who interprets.
             asks_always = false;
@@ -523,6 +526,7 @@ impl Pair {
                 None => geometry,
             };
             for vcpu in &mut side.vcpus {
+                vcpu.attribute_to_code(attributes && geometry.is_some());
                 vcpu.attach(geometry);
             }
             match geometry {

@@ -42,7 +42,7 @@ mod transfer;
 mod translate;
 mod turn;
 
-use nodescope_plugin_api::FLOP_CLASSES;
+use nodescope_plugin_api::{Context, FLOP_CLASSES};
 
 use nodescope_x86::bits::rflags;
 
@@ -167,6 +167,8 @@ pub struct Native {
     /// Where branches lead to that are not linked.
     jumps: Jumps,
 
+    /// The context that `records` belong to, once that is known.
+    pub records_of: Option<Context>,
     /// Translate at all.
     enabled: bool,
     /// Times that a block is interpreted first.
@@ -346,6 +348,7 @@ impl Native {
             packed: 0,
             records: std::ptr::null_mut(),
             record_offset: 0,
+            records_of: None,
             exit: 0,
             default_mxcsr: 0x1f80,
             flags: 0,

@@ -102,7 +102,7 @@ fn write_cr(cpu: &mut Cpu, op: &Op) -> Done {
             cpu.control.cr3 = value;
             cpu.forget_local_translations();
             if cpu.attached {
-                cpu.refresh_context();
+                cpu.change_context();
             }
         }
         4 => write_cr4(cpu, value)?,
