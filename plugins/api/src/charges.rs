@@ -58,10 +58,8 @@ pub enum StallTerm {
     Level1,
     /// CPI_L2.
     Level2,
-    /// CPI_L3.
+    /// CPI_L3, and that of levels beyond.
     Level3,
-    /// CPI of all levels beyond the third.
-    Outer,
     /// CPI_memory, of the own socket.
     LocalMemory,
     /// CPI_memory, of other sockets.
@@ -71,7 +69,7 @@ pub enum StallTerm {
 }
 
 /// Number of [`StallTerm`]s.
-pub const STALL_TERMS: usize = 7;
+pub const STALL_TERMS: usize = 6;
 
 impl StallTerm {
     /// All terms, in index order.
@@ -79,7 +77,6 @@ impl StallTerm {
         StallTerm::Level1,
         StallTerm::Level2,
         StallTerm::Level3,
-        StallTerm::Outer,
         StallTerm::LocalMemory,
         StallTerm::RemoteMemory,
         StallTerm::Unattributed,
@@ -90,8 +87,7 @@ impl StallTerm {
         match level {
             0 | 1 => StallTerm::Level1,
             2 => StallTerm::Level2,
-            3 => StallTerm::Level3,
-            _ => StallTerm::Outer,
+            _ => StallTerm::Level3,
         }
     }
 
@@ -101,7 +97,6 @@ impl StallTerm {
             StallTerm::Level1 => "L1",
             StallTerm::Level2 => "L2",
             StallTerm::Level3 => "L3",
-            StallTerm::Outer => "outer_cache",
             StallTerm::LocalMemory => "memory_local",
             StallTerm::RemoteMemory => "memory_remote",
             StallTerm::Unattributed => "unattributed",

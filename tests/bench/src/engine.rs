@@ -45,14 +45,20 @@ pub enum Attached {
     /// Three levels of cache for instructions and data, MESIF, and NUMA memory, while a wanted part runs: two sockets of one
     /// vCPU.
     CachesAndNuma,
+    /// The same, and what is counted is attributed to code, as studies do unless they say otherwise.
+    Attributed,
 }
 
 impl Attached {
     fn sockets(self) -> u16 {
         match self {
             Attached::Nothing => 1,
-            Attached::CachesAndNuma => 2,
+            Attached::CachesAndNuma | Attached::Attributed => 2,
         }
+    }
+
+    fn samples(self) -> Option<usize> {
+        (self == Attached::Attributed).then_some(SAMPLES)
     }
 }
 
@@ -167,8 +173,8 @@ fn drive(
         }
         for mark in seen {
             let edge = recorder.edge(&mark);
-            if attached == Attached::CachesAndNuma && edge == Some(Edge::Begun) {
-                node.attach(model(attached.sockets())?, Some(SAMPLES));
+            if attached != Attached::Nothing && edge == Some(Edge::Begun) {
+                node.attach(model(attached.sockets())?, attached.samples());
             }
             if let Some(edge) = edge {
                 watch(edge, &mark.name);

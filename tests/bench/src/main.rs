@@ -65,6 +65,8 @@ enum What {
     Functional(Options),
     /// The kernels in a guest with caches and NUMA attached, beside the host and valgrind's cachegrind.
     Window(Options),
+    /// Windows that attribute costs to code, beside windows that do not.
+    Attribution(Options),
     /// Debian's hpcc in both ways.
     Hpcc(Options),
     /// Booting, beside QEMU's TCG.
@@ -153,6 +155,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().what {
         What::Functional(options) => programs::functional(&options),
         What::Window(options) => programs::window(&options),
+        What::Attribution(options) => programs::attribution(&options),
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
         What::Threads(options) => threads::threads(&options),

@@ -55,7 +55,7 @@ pub fn profile(options: &Options) -> Result<Value, Failure> {
     line.insert("perf".into(), perf.into());
     for (name, attached) in [
         ("functional", Attached::Nothing),
-        ("window", Attached::CachesAndNuma),
+        ("window", Attached::Attributed),
     ] {
         let mut samplers: BTreeMap<String, Sampler> = BTreeMap::new();
         let mut failed = None;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::comparison::{Column, Comparison};
-use crate::engine::{self, Attached};
+use crate::engine::{self, Attached, Engine};
 use crate::guest::Marks;
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options, host, tcg};
@@ -18,11 +18,37 @@ pub fn functional(options: &Options) -> Result<Value, Failure> {
     compare(options, "functional", &workload, "", Attached::Nothing)
 }
 
-/// With models attached, beside cachegrind; a quarter of the repeats in all of them.
+/// With models attached and costs attributed to code, beside cachegrind; a quarter of the repeats in all of them.
 pub fn window(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let workload = Workload::kernels(folder.path(), &options.kernels, Length::OneIn(4))?;
-    compare(options, "window", &workload, "", Attached::CachesAndNuma)
+    compare(options, "window", &workload, "", Attached::Attributed)
+}
+
+/// With models attached and costs attributed to code, beside the translator with models alone.
+pub fn attribution(options: &Options) -> Result<Value, Failure> {
+    let folder = tempfile::tempdir().map_err(Failure::Files)?;
+    let workload = Workload::kernels(folder.path(), &options.kernels, Length::Times(1))?;
+    let guest = workload.guest(&options.image()?, "", Marks::Hypercall)?;
+    let mut comparison = Comparison {
+        name: "attribution",
+        rows: workload.rows.clone(),
+        native: None,
+        peer: Some(Column::new("unattributed")),
+        engines: vec![Column::new("attributed")],
+    };
+    for round in 1..=options.rounds.max(1) {
+        options.say(&format!("round {round} of {}", options.rounds.max(1)));
+        let run = |attached| engine::run(&guest, Engine::Translator, attached);
+        if let Some(peer) = &mut comparison.peer {
+            peer.add(run(Attached::CachesAndNuma)?);
+        }
+        comparison.engines[0].add(run(Attached::Attributed)?);
+    }
+    options.say(&comparison.table());
+    let mut line = comparison.json();
+    line.insert("rounds".into(), options.rounds.max(1).into());
+    Ok(line.into())
 }
 
 /// Sections of hpcc, both ways.
@@ -34,7 +60,7 @@ pub fn hpcc(options: &Options) -> Result<Value, Failure> {
     Ok(json!({
         "name": "hpcc",
         "functional": compare(options, "functional", &workload, launcher, Attached::Nothing)?,
-        "window": compare(options, "window", &workload, launcher, Attached::CachesAndNuma)?,
+        "window": compare(options, "window", &workload, launcher, Attached::Attributed)?,
     }))
 }
 
@@ -56,7 +82,7 @@ fn compare(
     };
     let (peer_name, version) = match attached {
         Attached::Nothing => ("tcg", options.peer(tcg::version)),
-        Attached::CachesAndNuma => (
+        Attached::CachesAndNuma | Attached::Attributed => (
             "cachegrind",
             native
                 .then(|| options.peer(|| host::version_of("valgrind", "valgrind")))
@@ -84,7 +110,7 @@ fn compare(
         if let Some(peer) = &mut comparison.peer {
             let session = match attached {
                 Attached::Nothing => tcg::run(&guest),
-                Attached::CachesAndNuma => host::run(workload, &host::CACHEGRIND),
+                _ => host::run(workload, &host::CACHEGRIND),
             };
             match session {
                 Ok(session) => peer.add(session),

@@ -40,8 +40,8 @@ pub struct Block {
     warmth: Cell<u32>,
     /// It cannot be translated.
     refused: Cell<bool>,
-    /// Its number in the profile ([`crate::profile`]), once it has one.
-    pub number: Cell<u32>,
+    /// Its numbers in the profile ([`crate::profile`]) as user and as kernel code, once it has them.
+    pub numbers: [Cell<u32>; 2],
     /// Host code, by the linear address, mode and privilege, and attachment that it was made for.
     natives: RefCell<Vec<(u64, u8, bool, CodeAddress)>>,
 }
@@ -71,7 +71,7 @@ impl Block {
             cell: cells.map(std::ptr::from_ref),
             warmth: Cell::new(0),
             refused: Cell::new(false),
-            number: Cell::new(UNNUMBERED),
+            numbers: [const { Cell::new(UNNUMBERED) }; 2],
             natives: RefCell::default(),
         }
     }

@@ -212,10 +212,18 @@ impl Cpu {
         let line = block.physical >> shift;
         let last = block.physical + u64::from(executed_len.max(1)) - 1;
         if block.second_page == 0 && last >> shift == line && self.fetch_filter.hit(line << shift) {
-            self.counters_mut().fetches += 1;
+            self.count_fetch();
             return;
         }
         self.fetch_lines_slow(block, executed_len);
+    }
+
+    /// Count a fetch, unless executions tell it ([`crate::profile`]).
+    #[inline(always)]
+    fn count_fetch(&mut self) {
+        if !self.profiling() {
+            self.counters_mut().fetches += 1;
+        }
     }
 
     #[inline(never)]
@@ -226,7 +234,7 @@ impl Cpu {
         let mut linear = self.code_linear(ip);
         while left > 0 {
             let line = at >> shift << shift;
-            self.counters_mut().fetches += 1;
+            self.count_fetch();
             if !self.fetch_filter.hit(line) && !self.fetch_filter.promote(line) {
                 let reference = MemRef {
                     vcpu: self.id,

@@ -1,11 +1,14 @@
 //! Attribution of what a window counts to basic blocks.
 //!
-//! Every block that runs in a window gets a number, which it keeps as long as the node exists. Each context has an array of
-//! records, one for each number. The head of a block adds one to the record's executions; misses add their costs to the record of the
-//! block whose head ran last. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
+//! Every block that runs in a window gets a number, which it keeps as long as the node exists. Each vCPU has an array of records for each
+//! of its contexts, a record for each number. The head of a block adds one to the record's executions; misses add their costs to the
+//! record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
-//! What a block counts besides follows from its executions, since it is straight-line code. Executions that were cut short are taken
-//! back and counted apart.
+//! What else a block counts follows from its executions, since it is straight-line code: while costs are attributed, nothing else is
+//! counted as a block runs, and [`Cpu::settle_profile`] makes counters of executions when a window asks for them. Executions that were
+//! cut short are taken back and counted by themselves.
+//!
+//! What belongs to no block, such as the delivery of an interrupt, is counted as block 0.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -13,19 +16,21 @@ use std::mem::offset_of;
 
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
 use nodescope_plugin_api::{
-    BlockCounts, BlockProfile, Charges, Context, FLOP_CLASSES, PartialCounts, ProfiledBlock,
+    BlockCounts, BlockProfile, Charges, Context, Counters, PartialCounts, Privilege, ProfiledBlock,
     SOURCES, STALL_TERMS, Source, StallTerm,
 };
 
 use crate::block::Block;
 use crate::cpu::Cpu;
-use crate::op::{Op, RIP};
+use crate::op::RIP;
 
 /// Counts of one block in one context, as machine code adds to them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C, align(128))]
 pub struct Record {
     executions: u64,
+    /// Executions that counters were made of.
+    settled: u64,
     long_cycles: u64,
     /// Data accesses beyond those that the block's instructions have each time.
     more_loads: u64,
@@ -73,15 +78,16 @@ impl Record {
 
 /// Blocks that are told apart; later ones are counted as the first, which is no code.
 const MOST_BLOCKS: usize = 1 << 17;
-/// Contexts that are told apart; later ones share the records of [`REST`].
+/// Contexts of all vCPUs that are told apart; later ones share the records of the last.
 const MOST_CONTEXTS: usize = 1 << 12;
-/// Stands for all contexts beyond those.
-const REST: Context = Context(u32::MAX);
 
 /// Number of a block that has none yet.
 pub const UNNUMBERED: u32 = u32::MAX;
 
-/// Records of one context, in memory that the host provides where it is touched.
+/// Whose records: vCPU and context.
+type Whose = (u16, Context);
+
+/// Records of one context of a vCPU, in memory that the host provides where it is touched.
 struct Records(MmapMut);
 
 impl Records {
@@ -120,36 +126,38 @@ impl Records {
 #[derive(Default)]
 pub struct Profile {
     blocks: Vec<ProfiledBlock>,
-    records: BTreeMap<Context, Records>,
-    partial: BTreeMap<(Context, u32), PartialCounts>,
+    records: BTreeMap<Whose, Records>,
+    /// Whose records were made last.
+    last: Option<Whose>,
+    partial: BTreeMap<(Whose, u32), PartialCounts>,
     lost_blocks: u64,
 }
 
 impl Profile {
-    /// The records of a context. None where the host has no memory for them.
-    fn records(&mut self, context: Context) -> Option<*mut Record> {
-        if let Some(records) = self.records.get_mut(&context) {
-            return Some(records.pointer());
-        }
-        let full = self.records.len() >= MOST_CONTEXTS;
-        let records = match self.records.entry(if full { REST } else { context }) {
+    /// The records of a context of a vCPU; null where the host has no memory for any.
+    pub fn records(&mut self, whose: Whose) -> *mut Record {
+        let full = self.records.len() >= MOST_CONTEXTS && !self.records.contains_key(&whose);
+        let whose = if full {
+            self.last.unwrap_or(whose)
+        } else {
+            whose
+        };
+        let records = match self.records.entry(whose) {
             Entry::Occupied(records) => records.into_mut(),
             Entry::Vacant(place) => match Records::new() {
-                Ok(records) => place.insert(records),
+                Ok(records) => {
+                    self.last = Some(whose);
+                    place.insert(records)
+                }
                 Err(error) => {
-                    // The first records are made before anything runs, which then is not attributed at all.
+                    // Each vCPU has records before it runs, or nothing is attributed at all.
                     tracing::warn!(%error, "no memory to attribute costs to code by address space");
-                    return self.records.values_mut().next().map(Records::pointer);
+                    let other = self.last.and_then(|last| self.records.get_mut(&last));
+                    return other.map_or(std::ptr::null_mut(), Records::pointer);
                 }
             },
         };
-        Some(records.pointer())
-    }
-
-    /// Records to begin with, before the context is known; null where the host has no memory for them.
-    pub fn first_records(&mut self) -> *mut Record {
-        self.records(Context::default())
-            .unwrap_or(std::ptr::null_mut())
+        records.pointer()
     }
 
     /// Numbers a block.
@@ -165,6 +173,30 @@ impl Profile {
         self.blocks.len() as u32 - 1
     }
 
+    /// Adds up, by context and whether it is the kernel's, what blocks count that a vCPU has executed since the last time. A line has
+    /// `1 << shift` bytes.
+    fn settle(&mut self, vcpu: u16, shift: u32, settled: &mut BTreeMap<(Context, bool), Counters>) {
+        let own = (vcpu, Context(0))..=(vcpu, Context(u32::MAX));
+        for ((_, context), records) in self.records.range_mut(own) {
+            for (number, block) in self.blocks.iter().enumerate() {
+                let record = records.get(number as u32);
+                let times = record.executions - record.settled;
+                if times == 0 {
+                    continue;
+                }
+                // SAFETY: as in `Records::get`; the record is numbered.
+                unsafe { (*records.pointer().add(number)).settled = record.executions };
+                let sum = settled.entry((*context, block.kernel)).or_default();
+                sum.fetches += times * lines_of(block, shift);
+                sum.loads += times * u64::from(block.loads);
+                sum.stores += times * u64::from(block.stores);
+                for (sum, each) in sum.flops.iter_mut().zip(block.flops) {
+                    *sum += times * u64::from(each);
+                }
+            }
+        }
+    }
+
     /// Forgets all counts. Blocks keep their numbers.
     pub fn clear(&mut self) {
         for records in self.records.values_mut() {
@@ -175,8 +207,8 @@ impl Profile {
 
     /// Everything that was counted. Counts start again from zero.
     pub fn take(&mut self) -> BlockProfile {
-        let mut counts = BTreeMap::new();
-        for (&context, records) in &self.records {
+        let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
+        for (&(_, context), records) in &self.records {
             for block in 0..self.blocks.len() as u32 {
                 let record = records.get(block);
                 if !record.is_empty() {
@@ -188,15 +220,13 @@ impl Profile {
                         charges: record.charges,
                         ..Default::default()
                     };
-                    counts.insert((context, block), counted);
+                    counts.entry((context, block)).or_default().add(&counted);
                 }
             }
         }
-        for (key, partial) in std::mem::take(&mut self.partial) {
-            counts
-                .entry(key)
-                .or_insert_with(BlockCounts::default)
-                .partial = partial;
+        for (((_, context), block), partial) in std::mem::take(&mut self.partial) {
+            let counts = counts.entry((context, block)).or_default();
+            counts.partial.add(&partial);
         }
         self.clear();
         BlockProfile {
@@ -220,13 +250,17 @@ impl Cpu {
     /// Use the records of the running context.
     pub fn select_records(&mut self) {
         let context = self.context;
-        if self.profiling()
-            && self.native.records_of != Some(context)
-            && let Some(records) = self.code().profile.records(context)
-        {
-            self.native.records = records;
+        if self.profiling() && self.native.records_of != Some(context) {
+            let whose = (self.id, context);
+            self.native.records = self.code().profile.records(whose);
             self.native.records_of = Some(context);
         }
+    }
+
+    /// What runs next belongs to no block.
+    #[inline(always)]
+    pub fn leave_profiled(&mut self) {
+        self.native.record_offset = 0;
     }
 
     /// The running block changes the context: it is counted in the new one, as its instructions are.
@@ -241,7 +275,7 @@ impl Cpu {
         self.record().executions += 1;
     }
 
-    /// The record of the block whose head ran last.
+    /// The record of the running block.
     #[inline(always)]
     fn record(&mut self) -> &mut Record {
         debug_assert!(self.profiling());
@@ -257,9 +291,10 @@ impl Cpu {
 
     /// The number of a block that begins at a linear address.
     pub fn number_of(&mut self, block: &Block, address: u64) -> u32 {
-        let number = block.number.get();
-        if number != UNNUMBERED {
-            return number;
+        let kernel = self.cpl != 3;
+        let numbered = &block.numbers[usize::from(kernel)];
+        if numbered.get() != UNNUMBERED {
+            return numbered.get();
         }
         let mut bytes = vec![0; block.len as usize];
         let in_first = bytes.len().min(4096 - (block.physical & 0xfff) as usize);
@@ -275,7 +310,7 @@ impl Cpu {
             physical: block.physical,
             second_page: block.second_page,
             address_space: self.control.cr3,
-            kernel: self.cpl != 3,
+            kernel,
             bits: self.mode.bits() as u8,
             bytes,
             instructions: block.ops.len() as u32,
@@ -284,7 +319,7 @@ impl Cpu {
             flops: block.flops.as_deref().copied().unwrap_or_default(),
         };
         let number = self.code().profile.number(|| profiled);
-        block.number.set(number);
+        numbered.set(number);
         number
     }
 
@@ -295,20 +330,55 @@ impl Cpu {
         self.record().executions += 1;
     }
 
-    /// The block that was entered last ended behind this many of its operations.
+    /// The running block ended behind `executed` of its operations, and `fetched` bytes of it were to be fetched.
     #[cold]
     #[inline(never)]
-    pub fn cut_profiled(&mut self, executed: &[Op]) {
+    pub fn cut_profiled(&mut self, block: &Block, executed: usize, fetched: u32) {
         self.record().executions -= 1;
         let number = self.native.record_offset as u32 / size_of::<Record>() as u32;
-        let key = (self.context, number);
-        let partial = self.code().profile.partial.entry(key).or_default();
-        partial.executions += 1;
-        for op in executed {
-            partial.instructions += 1;
-            partial.loads += u64::from(op.loads);
-            partial.stores += u64::from(op.stores);
-            partial.flops[usize::from(op.flop_class) % FLOP_CLASSES] += u64::from(op.flops);
+        let whose = (self.id, self.context);
+        let fetches = lines_in(
+            block.physical,
+            block.second_page,
+            fetched,
+            self.fetch_filter.shift(),
+        );
+        let mut cut = PartialCounts {
+            executions: 1,
+            ..PartialCounts::default()
+        };
+        for op in &block.ops[..executed.min(block.ops.len())] {
+            cut.instructions += 1;
+            cut.loads += u64::from(op.loads);
+            cut.stores += u64::from(op.stores);
+            cut.flops[usize::from(op.flop_class)] += u64::from(op.flops);
+        }
+        let counters = self.counters_mut();
+        counters.fetches += fetches;
+        counters.loads += cut.loads;
+        counters.stores += cut.stores;
+        for (sum, flops) in counters.flops.iter_mut().zip(cut.flops) {
+            *sum += flops;
+        }
+        let partial = &mut self.code().profile.partial;
+        partial.entry((whose, number)).or_default().add(&cut);
+    }
+
+    /// Make counters of what this vCPU has executed since the last time.
+    pub fn settle_profile(&mut self) {
+        if !self.profiling() {
+            return;
+        }
+        let (id, shift) = (self.id, self.fetch_filter.shift());
+        let mut settled: BTreeMap<(Context, bool), Counters> = BTreeMap::new();
+        self.code().profile.settle(id, shift, &mut settled);
+        for ((context, kernel), counters) in settled {
+            let privilege = if kernel {
+                Privilege::Kernel
+            } else {
+                Privilege::User
+            };
+            self.platform().account(id, context, privilege, &counters);
         }
     }
 
@@ -345,6 +415,27 @@ impl Cpu {
     }
 }
 
+/// Lines that a block fetches.
+fn lines_of(block: &ProfiledBlock, shift: u32) -> u64 {
+    lines_in(
+        block.physical,
+        block.second_page,
+        block.bytes.len() as u32,
+        shift,
+    )
+}
+
+/// Lines of `1 << shift` bytes that so many bytes lie in, of which those beyond the page's end are in a second page.
+fn lines_in(physical: u64, second_page: u64, bytes: u32, shift: u32) -> u64 {
+    let lines = |from: u64, bytes: u64| match bytes {
+        0 => 0,
+        _ => ((from + bytes - 1) >> shift) - (from >> shift) + 1,
+    };
+    let bytes = u64::from(bytes.max(1));
+    let first = bytes.min(4096 - (physical & 0xfff));
+    lines(physical, first) + lines(second_page, bytes - first)
+}
+
 /// Offset of the record of a block.
 pub fn record_offset(number: u32) -> u64 {
     u64::from(number) * size_of::<Record>() as u64
@@ -362,7 +453,7 @@ mod tests {
             ..Default::default()
         });
         assert_eq!(one, 1);
-        let records = profile.records(Context(7)).unwrap();
+        let records = profile.records((0, Context(7)));
         // SAFETY: the block is numbered, and nothing else uses the records.
         unsafe { (*records.add(1)).executions = 5 };
         let taken = profile.take();
@@ -372,17 +463,26 @@ mod tests {
         };
         assert_eq!((context, block, counts.executions), (Context(7), 1, 5));
         assert!(profile.take().counts.is_empty());
-        assert_eq!(profile.records(Context(7)).unwrap(), records);
+        assert_eq!(profile.records((0, Context(7))), records);
     }
 
     #[test]
     fn contexts_beyond_the_limit_share_records() {
         let mut profile = Profile::default();
         for context in 0..MOST_CONTEXTS as u32 {
-            profile.records(Context(context)).unwrap();
+            profile.records((0, Context(context)));
         }
-        let rest = profile.records(Context(1 << 20)).unwrap();
-        assert_eq!(profile.records(Context(1 << 21)).unwrap(), rest);
-        assert_ne!(profile.records(Context(0)).unwrap(), rest);
+        let last = profile.records((0, Context(MOST_CONTEXTS as u32 - 1)));
+        assert_eq!(profile.records((0, Context(1 << 20))), last);
+        assert_eq!(profile.records((1, Context(3))), last);
+        assert_ne!(profile.records((0, Context(0))), last);
+    }
+
+    #[test]
+    fn lines_are_counted_in_both_pages() {
+        assert_eq!(lines_in(0x1000, 0, 64, 6), 1);
+        assert_eq!(lines_in(0x1001, 0, 64, 6), 2);
+        assert_eq!(lines_in(0x1ffe, 0x7000, 7, 6), 2);
+        assert_eq!(lines_in(0x1000, 0, 0, 6), 1);
     }
 }

@@ -388,6 +388,15 @@ impl Cpu {
         counters.instructions = counters.instructions.wrapping_add(delta);
         let long = self.stall - self.model_stall - stall_before;
         counters.long_cycles += long;
+        if self.profiling() {
+            self.charge_long(long);
+            if executed != block.ops.len() {
+                self.cut_profiled(block, executed, planned);
+            }
+            self.leave_profiled();
+            return done;
+        }
+        let counters = &mut self.counters[privilege];
         if executed == block.ops.len() {
             counters.loads += u64::from(block.loads);
             counters.stores += u64::from(block.stores);
@@ -400,10 +409,6 @@ impl Cpu {
             for op in &block.ops[..executed.min(block.ops.len())] {
                 count_operation(counters, op);
             }
-        }
-        self.charge_long(long);
-        if executed != block.ops.len() && self.profiling() {
-            self.cut_profiled(&block.ops[..executed.min(block.ops.len())]);
         }
         done
     }

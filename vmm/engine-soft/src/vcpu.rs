@@ -281,7 +281,7 @@ impl Vcpu for SoftVcpu {
         self.cpu.native.record_offset = 0;
         self.cpu.native.records_of = None;
         self.cpu.native.records = if on {
-            code.profile.first_records()
+            code.profile.records((self.cpu.id, Context::default()))
         } else {
             std::ptr::null_mut()
         };
@@ -304,7 +304,10 @@ impl Vcpu for SoftVcpu {
     }
 
     fn flush_counters(&mut self, platform: &mut dyn Platform) {
-        self.with_platform(platform, Cpu::hand_over_counters);
+        self.with_platform(platform, |cpu| {
+            cpu.hand_over_counters();
+            cpu.settle_profile();
+        });
     }
 }
 

@@ -2,7 +2,7 @@
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::assembler::{Label, cc, indexed_field};
+use super::assembler::{Label, cc, field_of_cpu, indexed_field};
 use super::code_map::Part;
 use super::emit::{Emitter, READ, WRITE};
 use super::flags::Recipe;
@@ -133,6 +133,14 @@ impl Emitter {
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;
             self.a.bind(missed.entry);
+            if let Some(offset) = self.record_offset {
+                // RAX and RCX are in use.
+                self.a.mi(
+                    Code::Mov_rm64_imm32,
+                    field_of_cpu(field!(record_offset)),
+                    offset,
+                );
+            }
             if self.layout.lane_shift == 0
                 && let Some(apart) = missed.apart
             {

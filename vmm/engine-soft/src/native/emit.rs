@@ -38,6 +38,8 @@ pub struct Emitter {
     pub translation: u64,
     /// Operations of the block.
     pub count: u32,
+    /// Offset of the block's record, where costs are attributed to blocks ([`crate::profile`]).
+    pub record_offset: Option<i32>,
     pub cold: Vec<Cold>,
     /// Those of this number and later are of the operations that are emitted now: each may be emitted more than once.
     pub first_cold: usize,
@@ -88,6 +90,7 @@ impl Emitter {
             attached,
             translation,
             count,
+            record_offset: None,
             cold: Vec::new(),
             first_cold: 0,
             missed: Vec::new(),

@@ -60,14 +60,6 @@ impl Cpu {
         if !self.attached {
             return head;
         }
-        if self.profiling() {
-            let offset = translation.record_offset as i32;
-            e.a.mi(
-                Code::Mov_rm64_imm32,
-                field_of_cpu(field!(record_offset)),
-                offset,
-            );
-        }
         for line in block.lines {
             let slot = self.fetch_filter.slot_offset(*line) + offset_of!(Cpu, fetch_filter);
             if *line <= i32::MAX as u64 {
@@ -82,6 +74,12 @@ impl Cpu {
             head.lines_missed.push((*line, other, next));
         }
         e.a.bind(head.fetched);
+        if self.profiling() {
+            let executions = translation.record_offset + Record::EXECUTIONS as u64;
+            e.a.load(RAX, field!(records));
+            e.a.m(Code::Inc_rm64, at_offset(RAX, executions as i64));
+            return head;
+        }
         let packed = translation.packed;
         match i32::try_from(packed) {
             Ok(packed) => {
@@ -96,11 +94,6 @@ impl Cpu {
         for (class, n) in translation.flops() {
             let flops = counters + offset_of!(Counters, flops) + 8 * class;
             e.a.mi(Code::Add_rm64_imm32, field_of_cpu(flops), n as i32);
-        }
-        if self.profiling() {
-            let executions = translation.record_offset + Record::EXECUTIONS as u64;
-            e.a.load(RAX, field!(records));
-            e.a.m(Code::Inc_rm64, at_offset(RAX, executions as i64));
         }
         head
     }

@@ -564,6 +564,7 @@ impl Cpu {
         };
         if self.attached {
             self.settle_packed(0);
+            self.leave_profiled();
         }
         match done {
             Ok(Flow::Next | Flow::Branch) if self.native.attend => Ok(Flow::Attend),

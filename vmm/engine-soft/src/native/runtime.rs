@@ -363,6 +363,7 @@ impl Cpu {
         let head = self.native.left + i64::from(translation.count);
         self.retired = self.native.retired_at(head);
         if self.attached {
+            self.native.record_offset = translation.record_offset;
             self.settle_counters(translation, counted);
         }
     }
@@ -510,14 +511,15 @@ impl Cpu {
             }
         };
         debug_assert_eq!(translation.mode, Mode::Bits64);
-        if self.attached {
+        if self.profiling() {
+            if executed as usize != block.ops.len() {
+                self.cut_profiled(block, executed as usize, block.len);
+            }
+        } else if self.attached {
             self.native.packed = 0;
             let counters = &mut self.counters[translation.privilege];
             for op in &block.ops[..executed as usize] {
                 crate::run::count_operation(counters, op);
-            }
-            if executed as usize != block.ops.len() && self.profiling() {
-                self.cut_profiled(&block.ops[..executed as usize]);
             }
         }
         self.native.done = done;

@@ -139,7 +139,9 @@ impl Cpu {
             Vec::new()
         };
         let fetches = lines.len() as u64;
-        let packed = if self.attached {
+        // Where costs are attributed to blocks, executions tell all of it.
+        let counts = self.attached && !self.profiling();
+        let packed = if counts {
             fetches
                 | u64::from(block.stores) << PACKED_BITS
                 | u64::from(block.loads) << (2 * PACKED_BITS)
@@ -160,7 +162,7 @@ impl Cpu {
             privilege: usize::from(kernel),
             packed,
             flops: match &block.flops {
-                Some(flops) if self.attached => **flops,
+                Some(flops) if counts => **flops,
                 _ => Default::default(),
             },
         });
@@ -200,6 +202,8 @@ impl Cpu {
             super::flags::needed_behind(&plans),
             shares,
         );
+        e.record_offset =
+            (self.attached && self.profiling()).then_some(translation.record_offset as i32);
         let start = e.a.label();
         let mut exits = Exits {
             pending: Vec::new(),
