@@ -10,7 +10,7 @@ use nodescope_x86::VcpuState;
 use nodescope_x86::state::seg;
 
 /// Cycles between samples of a vCPU when a window opens.
-const FIRST_PERIOD: u64 = 50_000;
+const FIRST_PERIOD: u64 = 250_000;
 /// Bytes of a stack that are copied at most.
 const STACK: u64 = 16 << 10;
 /// Bytes that are mapped or not as a whole.
