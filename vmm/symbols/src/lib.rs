@@ -1,0 +1,20 @@
+//! Names of guest code.
+mod btf;
+mod error;
+mod image;
+mod kallsyms;
+mod kernel;
+mod layout;
+mod memory;
+mod modules;
+mod page_cache;
+mod tasks;
+mod unwind;
+pub use error::KernelError;
+pub use kallsyms::{KernelSymbol, KernelSymbols};
+pub use kernel::{FileId, FilePage, GuestKernel};
+pub use memory::{PhysicalMemory, read_linear, read_up_to, translate};
+pub use modules::{Module, ModuleSymbol};
+pub use page_cache::FILE_LIMIT;
+pub use tasks::Task;
+pub use unwind::Registers;
