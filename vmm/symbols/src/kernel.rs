@@ -18,6 +18,8 @@ const MAPPING_ANON: u64 = 1;
 const MAPPING_FLAGS: u64 = 3;
 /// Bytes of `super_block.s_id`.
 const SUPER_ID: usize = 32;
+/// Most bytes of the vDSO; it has two pages.
+const VDSO: u64 = 1 << 20;
 /// Longest name of a directory entry (`NAME_MAX`), and of a path (`PATH_MAX`).
 const NAME_MAX: u32 = 255;
 const PATH_MAX: usize = 4096;
@@ -37,6 +39,20 @@ pub struct FileId {
     pub mapping: u64,
     /// No name leads to the file any more.
     pub deleted: bool,
+}
+
+impl FileId {
+    /// The library that the kernel maps into each process, which is in no file system.
+    pub(crate) fn vdso() -> Self {
+        Self {
+            file_system: "vdso".into(),
+            device: String::new(),
+            path: "[vdso]".into(),
+            inode: 0,
+            mapping: 0,
+            deleted: false,
+        }
+    }
 }
 
 /// What a page of code is a part of.
@@ -67,11 +83,6 @@ pub enum FilePage {
         /// Offset from the module's first byte in memory.
         offset: u64,
     },
-    /// The library that the kernel maps into each process.
-    Vdso {
-        /// Offset in the library's file.
-        offset: u64,
-    },
 }
 
 /// The kernel that a guest runs: its types, its symbols, and how its memory is laid out.
@@ -89,8 +100,8 @@ pub struct GuestKernel {
     pub(crate) modules: u64,
     /// Offset of the per-CPU variable that names the running task.
     pub(crate) current_task: u64,
-    vdso: Vec<u8>,
-    vdso_at: u64,
+    /// Where the library lies that the kernel maps into each process.
+    vdso: Range<u64>,
 }
 
 impl GuestKernel {
@@ -119,11 +130,9 @@ impl GuestKernel {
             let bytes = bytes.ok_or(KernelError::Symbols("vdso_image_64 lies nowhere"))?;
             Ok(u64::from_le_bytes(*bytes))
         };
-        let vdso_at = field("data")?;
-        let vdso = image
-            .bytes(vdso_at, field("size")?)
-            .ok_or(KernelError::Symbols("the vDSO lies nowhere"))?
-            .to_vec();
+        let start = field("data")?;
+        let end = start.checked_add(field("size")?.min(VDSO));
+        let end = end.ok_or(KernelError::Symbols("the vDSO lies nowhere"))?;
         Ok(Self {
             tables,
             modules: symbol("modules")?,
@@ -131,8 +140,7 @@ impl GuestKernel {
             text: image.range(".text")?,
             code: image.code(),
             segments: image.segments,
-            vdso,
-            vdso_at,
+            vdso: start..end,
             layout,
             symbols,
         })
@@ -155,9 +163,11 @@ impl GuestKernel {
         })
     }
 
-    /// The file of the vDSO, an ELF library.
-    pub fn vdso(&self) -> &[u8] {
-        &self.vdso
+    /// The vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
+    pub(crate) fn vdso(&self, memory: &dyn PhysicalMemory) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; (self.vdso.end - self.vdso.start) as usize];
+        self.read(memory, self.vdso.start, &mut bytes)?;
+        Some(bytes)
     }
 
     /// What the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
@@ -180,9 +190,11 @@ impl GuestKernel {
         if flags & layout.reserved != 0 {
             // What the kernel has freed of its image is reserved no more.
             let address = image?;
-            let offset = address.wrapping_sub(self.vdso_at);
-            return Some(match offset < self.vdso.len() as u64 {
-                true => FilePage::Vdso { offset },
+            return Some(match self.vdso.contains(&address) {
+                true => FilePage::File {
+                    file: FileId::vdso(),
+                    offset: address - self.vdso.start,
+                },
                 false => FilePage::Kernel { address },
             });
         }
