@@ -1,0 +1,215 @@
+//! An ELF file of the guest: its parts, its functions, its sections.
+
+use std::io::Read;
+use std::ops::Range;
+use std::sync::Arc;
+
+use object::read::elf::{ElfFile64, ProgramHeader};
+use object::{
+    CompressionFormat, LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind, elf,
+};
+
+use crate::plt;
+
+/// Most bytes of a section after its decompression.
+const SECTION_LIMIT: u64 = 1 << 30;
+/// Functions before an address that may contain the address, since functions may overlap.
+const OVERLAP: usize = 16;
+
+/// A part of the file that is loaded.
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    address: u64,
+    offset: u64,
+    size: u64,
+    executable: bool,
+}
+
+/// A function by its symbol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Function {
+    pub start: u64,
+    /// Bytes; none for a label without a size.
+    pub size: Option<u64>,
+    /// Name as the symbol has it.
+    pub name: String,
+    /// Of several names, the least is taken: binding, leading underscores.
+    rank: (u8, u8),
+}
+
+/// A file, read.
+#[derive(Debug)]
+pub(crate) struct Elf {
+    bytes: Arc<[u8]>,
+    segments: Vec<Segment>,
+    /// Ordered by address and rank.
+    functions: Vec<Function>,
+    /// Hexadecimal digits.
+    pub build_id: Option<String>,
+    /// Path of a file with what several debug files share (`.gnu_debugaltlink`).
+    pub shared_debug: Option<String>,
+}
+
+/// A section for unwinding: its addresses and its contents.
+pub(crate) type Section = (Range<u64>, Arc<[u8]>);
+
+type Parsed<'a> = ElfFile64<'a, LittleEndian>;
+
+impl Elf {
+    /// Reads a file; none if it is no ELF file for x86-64.
+    pub fn new(bytes: Arc<[u8]>) -> Option<Self> {
+        let file = Parsed::parse(&bytes[..]).ok()?;
+        if file.elf_header().e_machine.get(LittleEndian) != elf::EM_X86_64 {
+            return None;
+        }
+        let headers = file.elf_program_headers().iter();
+        let segments = headers
+            .filter(|header| header.p_type(LittleEndian) == elf::PT_LOAD)
+            .map(|header| Segment {
+                address: header.p_vaddr(LittleEndian),
+                offset: header.p_offset(LittleEndian),
+                size: header.p_filesz(LittleEndian),
+                executable: header.p_flags(LittleEndian).0 & elf::PF_X.0 != 0,
+            })
+            .collect();
+        let build_id = file.build_id().ok().flatten();
+        let build_id = build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
+        let shared = file.gnu_debugaltlink().ok().flatten();
+        let shared_debug = shared.map(|(path, _)| String::from_utf8_lossy(path).into_owned());
+        let mut functions: Vec<Function> = file.symbols().filter_map(function).collect();
+        functions.extend(file.dynamic_symbols().filter_map(function));
+        functions.extend(plt::entries(&file).into_iter().map(|entry| Function {
+            start: entry.start,
+            size: Some(entry.size),
+            name: entry.name,
+            rank: (0, 0),
+        }));
+        drop(file);
+        let mut elf = Self {
+            bytes,
+            segments,
+            functions: Vec::new(),
+            build_id,
+            shared_debug,
+        };
+        elf.add(functions);
+        Some(elf)
+    }
+
+    fn add(&mut self, more: Vec<Function>) {
+        self.functions.extend(more);
+        // A function's shortest name is the plainest one.
+        self.functions.sort_by(|a, b| {
+            let key = |f: &Function| (f.start, f.rank, f.name.len());
+            key(a).cmp(&key(b)).then_with(|| a.name.cmp(&b.name))
+        });
+        self.functions.dedup();
+    }
+
+    /// Adds the symbols of the file that has the debug information.
+    pub fn add_symbols(&mut self, debug: &Elf) {
+        self.add(debug.functions.clone());
+    }
+
+    /// The file's bytes at an offset.
+    pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
+        let from = usize::try_from(offset).ok();
+        let rest = from.and_then(|from| self.bytes.get(from..));
+        rest.is_some_and(|rest| rest.starts_with(bytes))
+    }
+
+    /// The link-time address of an offset in the file. Of several parts with the offset, an executable one counts.
+    pub fn address(&self, offset: u64) -> Option<u64> {
+        let within = |segment: &&Segment| {
+            let within = offset.checked_sub(segment.offset);
+            within.is_some_and(|within| within < segment.size)
+        };
+        let found = self.segments.iter().filter(within);
+        let best = found.max_by_key(|segment| segment.executable)?;
+        best.address.checked_add(offset - best.offset)
+    }
+
+    /// The function at a link-time address.
+    pub fn function(&self, address: u64) -> Option<&Function> {
+        let after = self.functions.partition_point(|f| f.start <= address);
+        let before = &self.functions[after.saturating_sub(OVERLAP)..after];
+        let mut best: Option<&Function> = None;
+        for function in before.iter().rev() {
+            let inside = match function.size {
+                Some(size) => address - function.start < size,
+                // A label reaches as far as the next function.
+                None => before
+                    .last()
+                    .is_some_and(|last| last.start == function.start),
+            };
+            match best {
+                _ if !inside => {}
+                Some(found) if found.start != function.start => break,
+                _ => best = Some(function),
+            }
+        }
+        best
+    }
+
+    /// A section with its contents, decompressed; empty if there is none.
+    pub fn section(&self, name: &str) -> Section {
+        let section = || {
+            let file = Parsed::parse(&self.bytes[..]).ok()?;
+            let section = file.section_by_name(name)?;
+            let range = section.address()..section.address().checked_add(section.size())?;
+            let data = section.compressed_data().ok()?;
+            let limit = data.uncompressed_size.min(SECTION_LIMIT);
+            let mut bytes = Vec::new();
+            match data.format {
+                CompressionFormat::None => return Some((range, data.data.into())),
+                CompressionFormat::Zlib => flate2::read::ZlibDecoder::new(data.data)
+                    .take(limit)
+                    .read_to_end(&mut bytes)
+                    .ok()?,
+                CompressionFormat::Zstandard => zstd::Decoder::new(data.data)
+                    .ok()?
+                    .take(limit)
+                    .read_to_end(&mut bytes)
+                    .ok()?,
+                _ => return None,
+            };
+            Some((range, bytes.into()))
+        };
+        section().unwrap_or_default()
+    }
+
+    /// The link-time addresses of the parts that are loaded.
+    pub fn range(&self) -> Range<u64> {
+        let ends = |s: &Segment| s.address.saturating_add(s.size);
+        let start = self.segments.iter().map(|s| s.address).min().unwrap_or(0);
+        start..self.segments.iter().map(ends).max().unwrap_or(start)
+    }
+}
+
+/// A symbol, if it is a function's.
+fn function<'a>(symbol: impl ObjectSymbol<'a>) -> Option<Function> {
+    let label = match symbol.kind() {
+        SymbolKind::Text => false,
+        // Labels of assembly code have no kind.
+        SymbolKind::Unknown => true,
+        _ => return None,
+    };
+    // Versions of dynamic symbols are no part of the name here.
+    let name = symbol.name().ok().filter(|name| !name.is_empty())?;
+    if symbol.is_undefined() || symbol.section_index().is_none() {
+        return None;
+    }
+    let binding = match (label, symbol.is_weak(), symbol.is_global()) {
+        (true, ..) => 3,
+        (_, true, _) => 1,
+        (_, _, true) => 0,
+        _ => 2,
+    };
+    let underscores = name.bytes().take_while(|byte| *byte == b'_').count();
+    Some(Function {
+        start: symbol.address(),
+        size: Some(symbol.size()).filter(|size| *size != 0),
+        name: name.into(),
+        rank: (binding, underscores.min(255) as u8),
+    })
+}

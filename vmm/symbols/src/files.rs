@@ -1,0 +1,157 @@
+//! Where the contents of the guest's files come from.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ext4_view::Ext4;
+
+use crate::kernel::{FileId, GuestKernel};
+use crate::memory::PhysicalMemory;
+
+/// Largest file that is read from the root disk or from the host.
+pub const HOST_FILE_LIMIT: u64 = 1 << 30;
+
+/// A source of the guest's files.
+pub trait Files {
+    /// The contents of a file; none if this source does not have the file.
+    fn read(&self, file: &FileId) -> Option<Arc<[u8]>>;
+
+    /// The contents of a file by its path in the guest: debug information that a distribution keeps apart.
+    fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
+        let _ = path;
+        None
+    }
+}
+
+impl FileId {
+    /// The path as programs of the guest know it, as far as the file system tells: what an overlay keeps in memory lies below `/upper`
+    /// there.
+    pub fn guest_path(&self) -> &str {
+        let upper = self.path.strip_prefix("/upper");
+        let upper = upper.filter(|path| path.starts_with('/') && self.in_memory());
+        upper.unwrap_or(&self.path)
+    }
+
+    /// Whether the file lies in the guest's memory alone.
+    pub(crate) fn in_memory(&self) -> bool {
+        matches!(
+            self.file_system.as_str(),
+            "tmpfs" | "ramfs" | "devtmpfs" | "rootfs"
+        )
+    }
+}
+
+/// The files of a guest image's root disk, which has the file system ext4 and never changes.
+#[derive(Clone, Debug)]
+pub struct RootImage {
+    path: PathBuf,
+}
+
+impl RootImage {
+    /// Names the image. The file is opened anew for each file that is read, so that threads need not share it.
+    pub fn new(path: &Path) -> Self {
+        Self { path: path.into() }
+    }
+}
+
+impl Files for RootImage {
+    fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
+        (file.file_system == "ext4").then(|| self.read_path(&file.path))?
+    }
+
+    fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
+        let disk = Ext4::load_from_path(&self.path).ok()?;
+        let metadata = disk.metadata(path).ok()?;
+        (metadata.len() <= HOST_FILE_LIMIT).then_some(())?;
+        Some(disk.read(path).ok()?.into())
+    }
+}
+
+/// A file that the host knows.
+#[derive(Clone, Debug)]
+enum Known {
+    Bytes(Arc<[u8]>),
+    Path(PathBuf),
+}
+
+/// Files that the host has put into the guest, as those of a study's job, by their paths in the guest.
+///
+/// A guest may since have changed such a file. The symbolizer then sees that the code differs.
+#[derive(Clone, Debug, Default)]
+pub struct ListedFiles(BTreeMap<String, Known>);
+
+impl ListedFiles {
+    /// Adds a file by its contents.
+    pub fn insert(&mut self, guest_path: &str, contents: impl Into<Arc<[u8]>>) {
+        let known = Known::Bytes(contents.into());
+        self.0.insert(guest_path.into(), known);
+    }
+
+    /// Adds a file of the host.
+    pub fn insert_host(&mut self, guest_path: &str, path: &Path) {
+        self.0.insert(guest_path.into(), Known::Path(path.into()));
+    }
+}
+
+impl Files for ListedFiles {
+    fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
+        file.in_memory()
+            .then(|| self.read_path(file.guest_path()))?
+    }
+
+    fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
+        match self.0.get(path)? {
+            Known::Bytes(bytes) => Some(bytes.clone()),
+            Known::Path(path) => {
+                let mut bytes = Vec::new();
+                let file = File::open(path).ok()?;
+                let len = file
+                    .take(HOST_FILE_LIMIT + 1)
+                    .read_to_end(&mut bytes)
+                    .ok()?;
+                (len as u64 <= HOST_FILE_LIMIT).then(|| bytes.into())
+            }
+        }
+    }
+}
+
+/// The files that lie in a guest's memory now, and the kernel's vDSO.
+#[derive(Clone, Copy)]
+pub struct MemoryFiles<'a> {
+    kernel: &'a GuestKernel,
+    memory: &'a dyn PhysicalMemory,
+}
+
+impl<'a> MemoryFiles<'a> {
+    /// Reads from this memory, in which this kernel runs.
+    pub fn new(kernel: &'a GuestKernel, memory: &'a dyn PhysicalMemory) -> Self {
+        Self { kernel, memory }
+    }
+}
+
+impl Files for MemoryFiles<'_> {
+    fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
+        let bytes = match *file == FileId::vdso() {
+            true => self.kernel.vdso(self.memory)?,
+            false => self.kernel.read_file(self.memory, file)?,
+        };
+        Some(bytes.into())
+    }
+}
+
+/// Several sources; the first one that has a file gives it.
+#[derive(Default)]
+pub struct Sources<'a>(pub Vec<&'a dyn Files>);
+
+impl Files for Sources<'_> {
+    fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
+        self.0.iter().find_map(|source| source.read(file))
+    }
+
+    fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
+        self.0.iter().find_map(|source| source.read_path(path))
+    }
+}

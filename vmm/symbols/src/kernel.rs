@@ -1,0 +1,365 @@
+//! The guest's kernel: which file a page of code comes from.
+
+use std::ops::Range;
+
+use crate::btf::Types;
+use crate::error::KernelError;
+use crate::image::KernelImage;
+use crate::kallsyms::{KernelSymbol, KernelSymbols};
+use crate::layout::Layout;
+use crate::memory::{PAGE, PhysicalMemory, read_paged, translate};
+
+/// Memory by physical address: `PAGE_OFFSET` without KASLR (Linux, Documentation/x86/x86_64/mm.rst).
+const DIRECT_MAP: Range<u64> = 0xffff_8880_0000_0000..0xffff_c880_0000_0000;
+/// The array of `struct page`: `vmemmap` without KASLR (the same page of the documentation).
+const VMEMMAP: Range<u64> = 0xffff_ea00_0000_0000..0xffff_eb00_0000_0000;
+/// Low bits of `page->mapping` (include/linux/page-flags.h): anonymous memory; movable pages of drivers.
+const MAPPING_ANON: u64 = 1;
+const MAPPING_FLAGS: u64 = 3;
+/// Bytes of `super_block.s_id`.
+const SUPER_ID: usize = 32;
+/// Most bytes of the vDSO; it has two pages.
+const VDSO: u64 = 1 << 20;
+/// Longest name of a directory entry (`NAME_MAX`), and of a path (`PATH_MAX`).
+const NAME_MAX: u32 = 255;
+const PATH_MAX: usize = 4096;
+
+/// A file of the guest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileId {
+    /// Type of its file system, as `ext4` or `tmpfs`.
+    pub file_system: String,
+    /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
+    pub device: String,
+    /// Path from the root of the file system, not from the root of the guest.
+    pub path: String,
+    /// Number of the inode.
+    pub inode: u64,
+    /// Linear address of the kernel's `struct address_space`, by which the file's pages are found.
+    pub mapping: u64,
+    /// No name leads to the file any more.
+    pub deleted: bool,
+}
+
+impl FileId {
+    /// The library that the kernel maps into each process, which is in no file system.
+    pub(crate) fn vdso() -> Self {
+        Self {
+            file_system: "vdso".into(),
+            device: String::new(),
+            path: "[vdso]".into(),
+            inode: 0,
+            mapping: 0,
+            deleted: false,
+        }
+    }
+}
+
+/// What a page of code is a part of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FilePage {
+    /// A file.
+    File {
+        /// The file.
+        file: FileId,
+        /// Offset in the file, of the very byte that was asked for.
+        offset: u64,
+    },
+    /// Memory without a file: code that a program has made itself.
+    Anonymous,
+    /// The kernel.
+    Kernel {
+        /// Linear address.
+        address: u64,
+    },
+    /// A module of the kernel.
+    Module {
+        /// Its name.
+        name: String,
+        /// Linear address of `struct module`.
+        module: u64,
+        /// Linear address.
+        address: u64,
+        /// Offset from the module's first byte in memory.
+        offset: u64,
+    },
+}
+
+/// The kernel that a guest runs: its types, its symbols, and how its memory is laid out.
+#[derive(Debug)]
+pub struct GuestKernel {
+    pub(crate) layout: Layout,
+    pub(crate) symbols: KernelSymbols,
+    segments: Vec<crate::image::Segment>,
+    /// Executable sections, and the one that stays for ever.
+    code: Vec<Range<u64>>,
+    text: Range<u64>,
+    /// Physical address of the kernel's own page tables.
+    tables: u64,
+    /// Linear address of the head of the list of modules.
+    pub(crate) modules: u64,
+    /// Offset of the per-CPU variable that names the running task.
+    pub(crate) current_task: u64,
+    /// Where the library lies that the kernel maps into each process.
+    vdso: Range<u64>,
+}
+
+impl GuestKernel {
+    /// Reads the file `vmlinux` of a guest image.
+    ///
+    /// # Errors
+    ///
+    /// If the file is none of Linux 6.1 with types (`CONFIG_DEBUG_INFO_BTF`) and symbols (`CONFIG_KALLSYMS_ALL`).
+    pub fn new(vmlinux: &[u8]) -> Result<Self, KernelError> {
+        let image = KernelImage::new(vmlinux)?;
+        let types = Types::new(image.section(".BTF")?)?;
+        let layout = Layout::new(&types)?;
+        let symbols = KernelSymbols::new(image.section(".rodata")?)?;
+        let symbol = |name: &str| {
+            let address = symbols.address(name);
+            address.ok_or_else(|| KernelError::Type(format!("symbol {name}")))
+        };
+        let tables = symbol("init_top_pgt")?;
+        let tables = image.physical(tables);
+        let tables = tables.ok_or(KernelError::Symbols("init_top_pgt lies nowhere"))?;
+        // struct vdso_image has the library's address and its size.
+        let vdso = symbol("vdso_image_64")?;
+        let field = |member| -> Result<u64, KernelError> {
+            let at = vdso.wrapping_add(types.offset("vdso_image", member)?);
+            let bytes = image.bytes(at, 8).and_then(|bytes| bytes.first_chunk());
+            let bytes = bytes.ok_or(KernelError::Symbols("vdso_image_64 lies nowhere"))?;
+            Ok(u64::from_le_bytes(*bytes))
+        };
+        let start = field("data")?;
+        let end = start.checked_add(field("size")?.min(VDSO));
+        let end = end.ok_or(KernelError::Symbols("the vDSO lies nowhere"))?;
+        Ok(Self {
+            tables,
+            modules: symbol("modules")?,
+            current_task: symbol("current_task")?,
+            text: image.range(".text")?,
+            code: image.code(),
+            segments: image.segments,
+            vdso: start..end,
+            layout,
+            symbols,
+        })
+    }
+
+    /// The kernel's symbols.
+    pub fn symbols(&self) -> &KernelSymbols {
+        &self.symbols
+    }
+
+    /// The kernel's function that a linear address lies in.
+    pub fn function(&self, address: u64) -> Option<KernelSymbol<'_>> {
+        let code = self.code.iter().find(|code| code.contains(&address))?;
+        let found = self.symbols.function(address)?;
+        // A function ends with its section.
+        let size = found.size.unwrap_or(u64::MAX).min(code.end - found.address);
+        (found.address >= code.start).then_some(KernelSymbol {
+            size: Some(size),
+            ..found
+        })
+    }
+
+    /// The vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
+    pub(crate) fn vdso(&self, memory: &dyn PhysicalMemory) -> Option<Vec<u8>> {
+        let mut bytes = vec![0; (self.vdso.end - self.vdso.start) as usize];
+        self.read(memory, self.vdso.start, &mut bytes)?;
+        Some(bytes)
+    }
+
+    /// What the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
+    /// the kernel's structures say makes no sense.
+    pub fn file_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
+        let image = self.segments.iter().find_map(|s| s.linear(physical));
+        if let Some(address) = image.filter(|address| self.text.contains(address)) {
+            return Some(FilePage::Kernel { address });
+        }
+        let (number, within) = (physical / PAGE, physical % PAGE);
+        let layout = &self.layout.page;
+        let page = Self::page_struct(layout.size, number);
+        let flags = page.and_then(|page| self.word(memory, page.wrapping_add(layout.flags)));
+        let (page, flags) = match (page, flags, image) {
+            (Some(page), Some(flags), _) => (page, flags),
+            // Early in the boot there are no such structures, and no other code.
+            (_, _, Some(address)) => return Some(FilePage::Kernel { address }),
+            _ => return None,
+        };
+        if flags & layout.reserved != 0 {
+            // What the kernel has freed of its image is reserved no more.
+            let address = image?;
+            return Some(match self.vdso.contains(&address) {
+                true => FilePage::File {
+                    file: FileId::vdso(),
+                    offset: address - self.vdso.start,
+                },
+                false => FilePage::Kernel { address },
+            });
+        }
+        // A page of several is described by the first one.
+        let head = self.word(memory, page.wrapping_add(layout.compound_head))?;
+        let head = match head & 1 {
+            0 => page,
+            _ => head - 1,
+        };
+        let tail = page.checked_sub(head)? / layout.size;
+        let flags = self.word(memory, head.wrapping_add(layout.flags))?;
+        if !VMEMMAP.contains(&head) || flags & layout.slab != 0 {
+            return None;
+        }
+        let mapping = self.word(memory, head.wrapping_add(layout.mapping))?;
+        if mapping == 0 {
+            let module = self.module_of(memory, physical);
+            // Early in the boot, nothing is reserved yet.
+            return module.or(image.map(|address| FilePage::Kernel { address }));
+        }
+        if mapping & MAPPING_ANON != 0 {
+            return Some(FilePage::Anonymous);
+        }
+        if mapping & MAPPING_FLAGS != 0 {
+            return None;
+        }
+        let index = self.word(memory, head.wrapping_add(layout.index))?;
+        let offset = index.checked_add(tail)?.checked_mul(PAGE)? + within;
+        let file = self.file(memory, mapping)?;
+        // There, the index counts huge pages.
+        (file.file_system != "hugetlbfs").then_some(FilePage::File { file, offset })
+    }
+
+    /// Linear address of a page's `struct page`.
+    fn page_struct(size: u64, number: u64) -> Option<u64> {
+        let page = VMEMMAP.start.checked_add(number.checked_mul(size)?)?;
+        VMEMMAP.contains(&page).then_some(page)
+    }
+
+    /// Physical address of the page that a `struct page` describes.
+    pub(crate) fn page_address(&self, page: u64) -> Option<u64> {
+        let within = page.checked_sub(VMEMMAP.start)?;
+        let size = self.layout.page.size;
+        let aligned = VMEMMAP.contains(&page) && within.is_multiple_of(size);
+        aligned.then(|| within / size * PAGE)
+    }
+
+    /// The file whose pages a `struct address_space` holds.
+    fn file(&self, memory: &dyn PhysicalMemory, mapping: u64) -> Option<FileId> {
+        let layout = &self.layout.inode;
+        let inode = self.word(memory, mapping.wrapping_add(layout.host))?;
+        let at = |offset: u64| self.word(memory, inode.wrapping_add(offset));
+        if at(layout.mapping)? != mapping {
+            return None;
+        }
+        let super_block = at(layout.super_block)?;
+        let id = super_block.wrapping_add(layout.super_id);
+        let kind = self.word(memory, super_block.wrapping_add(layout.super_type))?;
+        let kind = self.word(memory, kind.wrapping_add(layout.type_name))?;
+        Some(FileId {
+            file_system: self.text(memory, kind, SUPER_ID)?,
+            device: self.text(memory, id, SUPER_ID)?,
+            path: self.path(memory, inode)?,
+            inode: at(layout.number)?,
+            mapping,
+            deleted: self.half(memory, inode.wrapping_add(layout.links))? == 0,
+        })
+    }
+
+    /// The path of an inode from the root of its file system, by its first name.
+    fn path(&self, memory: &dyn PhysicalMemory, inode: u64) -> Option<String> {
+        let layout = &self.layout.dentry;
+        let alias = inode.wrapping_add(self.layout.inode.aliases);
+        let alias = self.word(memory, alias)?;
+        if alias == 0 {
+            // The names have been forgotten, as the kernel may for files that nobody has open.
+            return None;
+        }
+        let mut dentry = alias.wrapping_sub(layout.alias);
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut len = 0;
+        loop {
+            let parent = self.word(memory, dentry.wrapping_add(layout.parent))?;
+            if parent == dentry {
+                break;
+            }
+            let size = self.half(memory, dentry.wrapping_add(layout.len))?;
+            let name = self.word(memory, dentry.wrapping_add(layout.name))?;
+            if size == 0 || size > NAME_MAX {
+                return None;
+            }
+            let mut bytes = vec![0; size as usize];
+            self.read(memory, name, &mut bytes)?;
+            // A name has a byte at least: a circle of names ends here.
+            len += bytes.len() + 1;
+            if len > PATH_MAX || bytes.contains(&0) || bytes.contains(&b'/') && !names.is_empty() {
+                return None;
+            }
+            names.push(bytes);
+            dentry = parent;
+        }
+        let mut path = String::new();
+        for name in names.iter().rev() {
+            path.push('/');
+            path.push_str(&String::from_utf8_lossy(name));
+        }
+        if path.is_empty() {
+            // A file without a folder, as of memfd_create: its dentry is a root of its own.
+            let size = self.half(memory, dentry.wrapping_add(layout.len))?;
+            let name = self.word(memory, dentry.wrapping_add(layout.name))?;
+            path = self.text(memory, name, size.min(NAME_MAX) as usize)?;
+        }
+        Some(path)
+    }
+
+    /// Physical address of an address of the kernel.
+    pub(crate) fn physical(&self, memory: &dyn PhysicalMemory, linear: u64) -> Option<u64> {
+        if DIRECT_MAP.contains(&linear) {
+            return Some(linear - DIRECT_MAP.start);
+        }
+        let image = self.segments.iter().find_map(|s| s.physical(linear));
+        image.or_else(|| translate(memory, self.tables, linear))
+    }
+
+    /// Reads the kernel's memory.
+    pub(crate) fn read(
+        &self,
+        memory: &dyn PhysicalMemory,
+        linear: u64,
+        buf: &mut [u8],
+    ) -> Option<()> {
+        read_paged(linear, buf, |address, part| {
+            let physical = self.physical(memory, address);
+            physical.is_some_and(|physical| memory.read(physical, part))
+        })
+    }
+
+    pub(crate) fn word(&self, memory: &dyn PhysicalMemory, linear: u64) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.read(memory, linear, &mut bytes)?;
+        Some(u64::from_le_bytes(bytes))
+    }
+
+    pub(crate) fn half(&self, memory: &dyn PhysicalMemory, linear: u64) -> Option<u32> {
+        let mut bytes = [0; 4];
+        self.read(memory, linear, &mut bytes)?;
+        Some(u32::from_le_bytes(bytes))
+    }
+
+    /// Text up to a zero, or as much as `limit` allows.
+    pub(crate) fn text(
+        &self,
+        memory: &dyn PhysicalMemory,
+        linear: u64,
+        limit: usize,
+    ) -> Option<String> {
+        let mut bytes = Vec::new();
+        for n in 0..limit {
+            let mut byte = [0];
+            self.read(memory, linear.wrapping_add(n as u64), &mut byte)?;
+            if byte[0] == 0 {
+                break;
+            }
+            bytes.push(byte[0]);
+        }
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}

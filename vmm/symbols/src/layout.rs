@@ -1,0 +1,158 @@
+//! Where the kernel's structures have the members that are read.
+
+use crate::btf::Types;
+use crate::error::KernelError;
+
+/// Offsets, in bytes, and sizes.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    pub page: Page,
+    pub inode: Inode,
+    pub dentry: Dentry,
+    pub xarray: Xarray,
+    pub module: Module,
+    pub task: Task,
+}
+
+/// `struct page`.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub size: u64,
+    pub flags: u64,
+    pub compound_head: u64,
+    pub mapping: u64,
+    pub index: u64,
+    /// Bits of the flags.
+    pub slab: u64,
+    pub reserved: u64,
+}
+
+/// `struct address_space`, `struct inode`, `struct super_block`.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub host: u64,
+    pub number: u64,
+    pub mapping: u64,
+    pub links: u64,
+    pub size: u64,
+    pub aliases: u64,
+    pub super_block: u64,
+    pub super_id: u64,
+    pub super_type: u64,
+    pub type_name: u64,
+}
+
+/// `struct dentry`.
+#[derive(Debug)]
+pub(crate) struct Dentry {
+    pub alias: u64,
+    pub parent: u64,
+    pub len: u64,
+    pub name: u64,
+}
+
+/// `struct xarray` in `struct address_space`, and its nodes.
+#[derive(Debug)]
+pub(crate) struct Xarray {
+    pub head: u64,
+    pub shift: u64,
+    pub slots: u64,
+}
+
+/// `struct module`.
+#[derive(Debug)]
+pub(crate) struct Module {
+    pub list: u64,
+    pub name: u64,
+    pub base: u64,
+    pub text: u64,
+    pub kallsyms: u64,
+    pub symbols: u64,
+    pub count: u64,
+    pub strings: u64,
+}
+
+/// `struct task_struct`, and the registers at the top of its stack.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub pid: u64,
+    pub tgid: u64,
+    pub comm: u64,
+    pub stack: u64,
+    pub registers: u64,
+    pub ip: u64,
+    pub cs: u64,
+    pub sp: u64,
+    pub bp: u64,
+}
+
+impl Layout {
+    /// Looks everything up.
+    pub fn new(types: &Types<'_>) -> Result<Self, KernelError> {
+        let at = |structure, member| types.offset(structure, member);
+        let bit = |name| -> Result<u64, KernelError> {
+            let bit = types.enumerator(name)?;
+            1u64.checked_shl(bit)
+                .ok_or_else(|| KernelError::Type(format!("bit {name}")))
+        };
+        let page = Page {
+            size: types.size("page")?,
+            flags: at("page", "flags")?,
+            compound_head: at("page", "compound_head")?,
+            mapping: at("page", "mapping")?,
+            index: at("page", "index")?,
+            slab: bit("PG_slab")?,
+            reserved: bit("PG_reserved")?,
+        };
+        if page.size == 0 {
+            return Err(KernelError::Type("struct page of a size".into()));
+        }
+        Ok(Self {
+            page,
+            inode: Inode {
+                host: at("address_space", "host")?,
+                number: at("inode", "i_ino")?,
+                mapping: at("inode", "i_mapping")?,
+                links: at("inode", "i_nlink")?,
+                size: at("inode", "i_size")?,
+                aliases: at("inode", "i_dentry.first")?,
+                super_block: at("inode", "i_sb")?,
+                super_id: at("super_block", "s_id")?,
+                super_type: at("super_block", "s_type")?,
+                type_name: at("file_system_type", "name")?,
+            },
+            dentry: Dentry {
+                alias: at("dentry", "d_u.d_alias")?,
+                parent: at("dentry", "d_parent")?,
+                len: at("dentry", "d_name.len")?,
+                name: at("dentry", "d_name.name")?,
+            },
+            xarray: Xarray {
+                head: at("address_space", "i_pages.xa_head")?,
+                shift: at("xa_node", "shift")?,
+                slots: at("xa_node", "slots")?,
+            },
+            module: Module {
+                list: at("module", "list")?,
+                name: at("module", "name")?,
+                base: at("module", "core_layout.base")?,
+                text: at("module", "core_layout.text_size")?,
+                kallsyms: at("module", "kallsyms")?,
+                symbols: at("mod_kallsyms", "symtab")?,
+                count: at("mod_kallsyms", "num_symtab")?,
+                strings: at("mod_kallsyms", "strtab")?,
+            },
+            task: Task {
+                pid: at("task_struct", "pid")?,
+                tgid: at("task_struct", "tgid")?,
+                comm: at("task_struct", "comm")?,
+                stack: at("task_struct", "stack")?,
+                registers: types.size("pt_regs")?,
+                ip: at("pt_regs", "ip")?,
+                cs: at("pt_regs", "cs")?,
+                sp: at("pt_regs", "sp")?,
+                bp: at("pt_regs", "bp")?,
+            },
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! Names of guest code.
+mod btf;
+mod elf;
+mod error;
+mod files;
+mod image;
+mod kallsyms;
+mod kernel;
+mod layout;
+mod memory;
+mod modules;
+mod page_cache;
+mod plt;
+mod symbolizer;
+mod tasks;
+mod unwind;
+pub use error::KernelError;
+pub use files::{Files, HOST_FILE_LIMIT, ListedFiles, MemoryFiles, RootImage, Sources};
+pub use kallsyms::{KernelSymbol, KernelSymbols};
+pub use kernel::{FileId, FilePage, GuestKernel};
+pub use memory::{PhysicalMemory, read_linear, read_up_to, translate};
+pub use modules::{Module, ModuleSymbol};
+pub use page_cache::FILE_LIMIT;
+pub use symbolizer::{Frame, Location, SourceLine, Symbolizer};
+pub use tasks::Task;
+pub use unwind::{DEPTH, Registers, Sample, Unwinder};

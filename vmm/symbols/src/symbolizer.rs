@@ -1,0 +1,273 @@
+//! The function, the inlined functions and the source line of a place in a file.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use addr2line::Context;
+use gimli::{EndianArcSlice, LittleEndian};
+
+use crate::elf::Elf;
+use crate::files::Files;
+use crate::kernel::{FileId, FilePage, GuestKernel};
+use crate::memory::PhysicalMemory;
+
+/// Frames of inlined functions that are listed.
+const INLINED: usize = 64;
+/// Where Debian's packages put debug information.
+const DEBUG: &str = "/usr/lib/debug/.build-id";
+
+type Reader = EndianArcSlice<LittleEndian>;
+
+/// A place in a source file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SourceLine {
+    /// Path, as the compiler has written it.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u32,
+}
+
+/// A function that the compiler has put into another one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    /// The function.
+    pub function: String,
+    /// Where the next function of the list, or the location's function after the last one, calls it.
+    pub called_from: Option<SourceLine>,
+}
+
+/// What a place in the code is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// Path of the file in the guest, or `[kernel]`, `[vdso]`, `[anonymous]`, or a module's name in brackets.
+    pub module: String,
+    /// Build id of the file, in hexadecimal digits.
+    pub build_id: Option<String>,
+    /// Function, demangled; where it has no name, the module's name, `+0x` and an offset in the file.
+    pub function: String,
+    /// First address of the function, as linked; in the kernel, its linear address.
+    pub function_start: Option<u64>,
+    /// Bytes of the function.
+    pub function_size: Option<u64>,
+    /// Source line of the innermost inlined function, or of the function.
+    pub line: Option<SourceLine>,
+    /// Functions that are inlined here, the innermost first.
+    pub inlined: Vec<Frame>,
+    /// Whether the file has the very bytes that were executed. Names come only from files that do; the kernel patches itself and is
+    /// believed.
+    pub verified: bool,
+}
+
+impl Location {
+    fn unnamed(module: &str, offset: u64, verified: bool) -> Self {
+        Self {
+            module: module.into(),
+            build_id: None,
+            function: format!(
+                "{}+{offset:#x}",
+                module.rsplit('/').next().unwrap_or(module)
+            ),
+            function_start: None,
+            function_size: None,
+            line: None,
+            inlined: Vec::new(),
+            verified,
+        }
+    }
+}
+
+/// A file with its debug information.
+struct Module {
+    elf: Elf,
+    context: Option<Context<Reader>>,
+}
+
+/// Names places in files. Each file is read once.
+///
+/// Several nodes may share a symbolizer. Where they have different files in their memory under one name, the file of the first node
+/// that asked counts, and places of the other nodes' files are unverified.
+#[derive(Default)]
+pub struct Symbolizer {
+    modules: BTreeMap<FileId, Option<Module>>,
+}
+
+impl Symbolizer {
+    /// Knows no file yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Names a place in a file. `code` is what was executed there: if the file differs, the answer is unverified and has the file's name and
+    /// the offset only. Without any bytes nothing is verified, but names are looked up.
+    pub fn locate(
+        &mut self,
+        files: &dyn Files,
+        file: &FileId,
+        offset: u64,
+        code: &[u8],
+    ) -> Location {
+        let module = self
+            .modules
+            .entry(file.clone())
+            .or_insert_with(|| Module::new(files, files.read(file)?));
+        locate(module.as_ref(), file.guest_path(), offset, code)
+    }
+
+    /// Names what [`GuestKernel::file_of`] has found, whatever it is. `memory` has the symbols of the kernel's modules.
+    pub fn locate_page(
+        &mut self,
+        files: &dyn Files,
+        kernel: &GuestKernel,
+        memory: &dyn PhysicalMemory,
+        page: &FilePage,
+        code: &[u8],
+    ) -> Location {
+        match page {
+            FilePage::File { file, offset } => self.locate(files, file, *offset, code),
+            FilePage::Anonymous => Location {
+                function: "[anonymous]".into(),
+                ..Location::unnamed("[anonymous]", 0, false)
+            },
+            FilePage::Kernel { address } => match kernel.function(*address) {
+                Some(function) => Location {
+                    function: function.name.into(),
+                    function_start: Some(function.address),
+                    function_size: function.size,
+                    ..Location::unnamed("[kernel]", *address, true)
+                },
+                None => Location::unnamed("[kernel]", *address, true),
+            },
+            FilePage::Module {
+                name,
+                module,
+                address,
+                offset,
+            } => {
+                let place = Location::unnamed(&format!("[{name}]"), *offset, true);
+                match kernel.module_function(memory, *module, *address) {
+                    Some(function) => Location {
+                        function: function.name,
+                        function_start: Some(function.address),
+                        function_size: function.size,
+                        ..place
+                    },
+                    None => place,
+                }
+            }
+        }
+    }
+}
+
+fn locate(module: Option<&Module>, name: &str, offset: u64, code: &[u8]) -> Location {
+    let Some(module) = module else {
+        return Location::unnamed(name, offset, false);
+    };
+    let build_id = module.elf.build_id.clone();
+    if !module.elf.holds(offset, code) {
+        return Location::unnamed(name, offset, false);
+    }
+    let place = Location {
+        build_id,
+        ..Location::unnamed(name, offset, !code.is_empty())
+    };
+    match module.elf.address(offset) {
+        Some(address) => module.locate(place, address),
+        None => place,
+    }
+}
+
+impl Module {
+    fn new(files: &dyn Files, bytes: Arc<[u8]>) -> Option<Self> {
+        let mut elf = Elf::new(bytes)?;
+        let mut dwarf = load(files, &elf);
+        if dwarf.is_none()
+            && let Some(debug) = debug_file(files, &elf)
+        {
+            dwarf = load(files, &debug);
+            elf.add_symbols(&debug);
+        }
+        let context = dwarf.and_then(|dwarf| Context::from_dwarf(dwarf).ok());
+        Some(Self { elf, context })
+    }
+
+    /// Adds what symbols and debug information say about a link-time address.
+    fn locate(&self, mut place: Location, address: u64) -> Location {
+        let symbol = self.elf.function(address);
+        if let Some(symbol) = symbol {
+            place.function = demangle(&symbol.name);
+            place.function_start = Some(symbol.start);
+            place.function_size = symbol.size;
+        }
+        let mut frames = Vec::new();
+        if let Some(context) = &self.context {
+            let found = context.find_frames(address).skip_all_loads();
+            if let Ok(mut found) = found {
+                while let Ok(Some(frame)) = found.next() {
+                    if frames.len() == INLINED {
+                        break;
+                    }
+                    let name = frame.function.as_ref();
+                    let name = name.and_then(|name| Some(name.demangle().ok()?.into_owned()));
+                    let line = frame.location.and_then(|location| {
+                        Some(SourceLine {
+                            file: location.file?.into(),
+                            line: location.line?,
+                        })
+                    });
+                    frames.push((name, line));
+                }
+            }
+        }
+        place.line = frames.first().and_then(|(_, line)| line.clone());
+        if symbol.is_none()
+            && let Some((Some(name), _)) = frames.last()
+        {
+            place.function = name.clone();
+        }
+        for pair in frames.windows(2) {
+            let [(name, _), (_, line)] = pair else { break };
+            place.inlined.push(Frame {
+                function: name.clone().unwrap_or_else(|| "[inlined]".into()),
+                called_from: line.clone(),
+            });
+        }
+        place
+    }
+}
+
+/// The names of C++ and Rust in their languages' form; others as they are.
+fn demangle(name: &str) -> String {
+    // A version, or the table that calls it, follows the name.
+    let (bare, rest) = name.split_at(name.find('@').unwrap_or(name.len()));
+    addr2line::demangle_auto(bare.into(), None).into_owned() + rest
+}
+
+/// The debug information of a file, with what the file shares with others.
+fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
+    let section = |elf: &Elf, id: gimli::SectionId| -> Result<Reader, gimli::Error> {
+        Ok(Reader::new(elf.section(id.name()).1, LittleEndian))
+    };
+    let mut dwarf = gimli::Dwarf::load(|id| section(elf, id)).ok()?;
+    let empty = |reader: &gimli::DebugInfo<Reader>| {
+        use gimli::{Reader as _, Section as _};
+        reader.reader().is_empty()
+    };
+    if empty(&dwarf.debug_info) {
+        return None;
+    }
+    if let Some(path) = &elf.shared_debug
+        && let Some(shared) = files.read_path(path).and_then(Elf::new)
+    {
+        dwarf.load_sup(|id| section(&shared, id)).ok()?;
+    }
+    Some(dwarf)
+}
+
+/// The file with a file's debug information, by its build id.
+fn debug_file(files: &dyn Files, elf: &Elf) -> Option<Elf> {
+    let id = elf.build_id.as_deref()?;
+    let (folder, name) = id.split_at_checked(2)?;
+    let debug = files.read_path(&format!("{DEBUG}/{folder}/{name}.debug"))?;
+    let debug = Elf::new(debug)?;
+    (debug.build_id == elf.build_id).then_some(debug)
+}

@@ -1,0 +1,54 @@
+//! Who runs on a vCPU, and what user code called the kernel.
+
+use crate::kernel::GuestKernel;
+use crate::memory::PhysicalMemory;
+use crate::unwind::Registers;
+
+/// Bytes of `task_struct.comm` (`TASK_COMM_LEN`).
+const COMM: usize = 16;
+/// Bytes of a stack of the kernel (`THREAD_SIZE`, arch/x86/include/asm/page_64_types.h, without KASAN).
+const STACK: u64 = 16 << 10;
+
+/// A thread of the guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Number of the thread.
+    pub thread: u32,
+    /// Number of the process.
+    pub process: u32,
+    /// Name.
+    pub name: String,
+    /// Linear address of the thread's kernel stack.
+    stack: u64,
+}
+
+impl GuestKernel {
+    /// The thread that runs on a vCPU. `gs_base` is the base of GS in the kernel: the segment's own there, and the MSR `KERNEL_GS_BASE`
+    /// while user code runs.
+    pub fn current(&self, memory: &dyn PhysicalMemory, gs_base: u64) -> Option<Task> {
+        let layout = &self.layout.task;
+        let task = self.word(memory, gs_base.wrapping_add(self.current_task))?;
+        Some(Task {
+            thread: self.half(memory, task.wrapping_add(layout.pid))?,
+            process: self.half(memory, task.wrapping_add(layout.tgid))?,
+            name: self.text(memory, task.wrapping_add(layout.comm), COMM)?,
+            stack: self.word(memory, task.wrapping_add(layout.stack))?,
+        })
+    }
+
+    /// The user's registers of a thread that is in the kernel: the entry code puts them at the top of the thread's stack
+    /// (arch/x86/entry/entry_64.S). None for threads of the kernel itself.
+    pub fn user_registers(&self, memory: &dyn PhysicalMemory, task: &Task) -> Option<Registers> {
+        let layout = &self.layout.task;
+        let registers = task
+            .stack
+            .wrapping_add(STACK.checked_sub(layout.registers)?);
+        let at = |offset: u64| self.word(memory, registers.wrapping_add(offset));
+        // Only user code has privilege 3.
+        (at(layout.cs)? & 3 == 3).then_some(Registers {
+            ip: at(layout.ip)?,
+            sp: at(layout.sp)?,
+            bp: at(layout.bp)?,
+        })
+    }
+}

@@ -1,0 +1,176 @@
+//! Call paths of user code, from a copy of its stack.
+//!
+//! Compilers describe in `.eh_frame` how to leave each function (System V ABI, AMD64, 3.7). The crate `framehop` follows these
+//! descriptions, and frame pointers where there are none.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
+use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder as _};
+
+use crate::elf::{Elf, Section};
+use crate::files::Files;
+use crate::kernel::{FileId, FilePage, GuestKernel};
+use crate::memory::{PhysicalMemory, translate};
+
+/// Longest path.
+pub const DEPTH: usize = 1024;
+/// Addresses of user code end here.
+const USER_END: u64 = 1 << 47;
+
+/// Registers that a call path begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registers {
+    /// Instruction pointer.
+    pub ip: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// Frame pointer, where the code keeps one.
+    pub bp: u64,
+}
+
+/// A thread of the guest at a moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Sample<'a> {
+    /// Registers.
+    pub registers: Registers,
+    /// The stack from the stack pointer upwards.
+    pub stack: &'a [u8],
+}
+
+/// What a file says about leaving its functions.
+struct Sections {
+    elf: Elf,
+    frames: Section,
+    index: Section,
+    got: Range<u64>,
+}
+
+/// Finds call paths. Each file is read once.
+#[derive(Default)]
+pub struct Unwinder {
+    files: BTreeMap<FileId, Option<Sections>>,
+    /// Files at the addresses where they have been met.
+    modules: BTreeMap<(FileId, u64), Module<std::sync::Arc<[u8]>>>,
+}
+
+impl GuestKernel {
+    /// What the code at a linear address is a part of, in the address space of CR3.
+    pub fn file_at(&self, memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<FilePage> {
+        self.file_of(memory, translate(memory, cr3, linear)?)
+    }
+}
+
+impl Unwinder {
+    /// Knows no file yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The return addresses on a stack, innermost first, without the instruction pointer itself. `resolve` says what lies at an address.
+    ///
+    /// The path ends at the outermost function, where the copy of the stack ends, where a return address is none of user code that
+    /// `resolve` knows, and after [`DEPTH`] calls.
+    pub fn unwind(
+        &mut self,
+        files: &dyn Files,
+        sample: &Sample<'_>,
+        resolve: &mut dyn FnMut(u64) -> Option<FilePage>,
+    ) -> Vec<u64> {
+        let Registers { ip, sp, bp } = sample.registers;
+        let mut read = |address: u64| -> Result<u64, ()> {
+            let from = address.checked_sub(sp).ok_or(())?;
+            let from = usize::try_from(from).map_err(|_| ())?;
+            let word = sample.stack.get(from..).and_then(|rest| rest.first_chunk());
+            word.map(|word| u64::from_le_bytes(*word)).ok_or(())
+        };
+        let mut registers = UnwindRegsX86_64::new(ip, sp, bp);
+        // Of this sample alone: rules of a cache that outlives it would depend on what came before.
+        let mut cache = CacheX86_64::new();
+        let mut process = UnwinderX86_64::new();
+        let mut known: Vec<Range<u64>> = Vec::new();
+        let mut path = Vec::new();
+        let mut frame = FrameAddress::from_instruction_pointer(ip);
+        while path.len() < DEPTH {
+            // A call may be the last instruction of its function: the address before counts.
+            let address = frame.address_for_lookup();
+            if address >= USER_END {
+                break;
+            }
+            if !known.iter().any(|range| range.contains(&address)) {
+                match resolve(address) {
+                    Some(FilePage::File { file, offset }) => {
+                        if let Some(module) = self.module(files, file, address, offset) {
+                            known.push(module.avma_range());
+                            process.add_module(module);
+                        }
+                    }
+                    Some(FilePage::Anonymous) => {}
+                    _ => break,
+                }
+            }
+            if let FrameAddress::ReturnAddress(address) = frame {
+                path.push(address.get());
+            }
+            let next = process.unwind_frame(frame, &mut registers, &mut cache, &mut read);
+            let next = next
+                .ok()
+                .flatten()
+                .and_then(FrameAddress::from_return_address);
+            let Some(next) = next else { break };
+            frame = next;
+        }
+        path
+    }
+
+    /// A file where a process has mapped it.
+    fn module(
+        &mut self,
+        files: &dyn Files,
+        file: FileId,
+        address: u64,
+        offset: u64,
+    ) -> Option<Module<std::sync::Arc<[u8]>>> {
+        let sections = self.files.entry(file.clone()).or_insert_with(|| {
+            let elf = Elf::new(files.read(&file)?)?;
+            Some(Sections {
+                frames: elf.section(".eh_frame"),
+                index: elf.section(".eh_frame_hdr"),
+                got: elf.section(".got").0,
+                elf,
+            })
+        });
+        let sections = sections.as_ref()?;
+        let base = address.checked_sub(sections.elf.address(offset)?)?;
+        let linked = sections.elf.range();
+        let mapped = base.checked_add(linked.start)?..base.checked_add(linked.end)?;
+        if mapped.end > USER_END || !mapped.contains(&address) {
+            return None;
+        }
+        let some = |section: &Section| {
+            let (range, bytes) = section.clone();
+            match bytes.is_empty() {
+                true => (None, None),
+                false => (Some(range), Some(bytes)),
+            }
+        };
+        let module = self
+            .modules
+            .entry((file, base))
+            .or_insert_with_key(|(file, _)| {
+                let (eh_frame_svma, eh_frame) = some(&sections.frames);
+                let (eh_frame_hdr_svma, eh_frame_hdr) = some(&sections.index);
+                let info = ExplicitModuleSectionInfo {
+                    eh_frame_svma,
+                    eh_frame,
+                    eh_frame_hdr_svma,
+                    eh_frame_hdr,
+                    got_svma: Some(sections.got.clone()).filter(|got| !got.is_empty()),
+                    ..Default::default()
+                };
+                Module::new(file.path.clone(), mapped, base, info)
+            });
+        Some(module.clone())
+    }
+}

@@ -1,0 +1,259 @@
+//! Names of code in files that this machine's compilers make.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use common::{HostFiles, compile, host};
+use nodescope_symbols::{Location, SourceLine, Symbolizer};
+use nodescope_test_needs::{Need, have};
+use object::{Object, ObjectSection, ObjectSymbol};
+
+/// The offset in the file of a link-time address.
+fn offset(bytes: &[u8], address: u64) -> u64 {
+    let file = object::File::parse(bytes).unwrap();
+    let section = file.sections().find(|section| {
+        let within = address.wrapping_sub(section.address());
+        section.address() != 0 && within < section.size()
+    });
+    let section = section.unwrap();
+    section.file_range().unwrap().0 + address - section.address()
+}
+
+/// Names each byte of a function.
+fn all(path: &Path, symbols: &Path, function: &str) -> Vec<Location> {
+    let bytes = std::fs::read(path).unwrap();
+    let with = std::fs::read(symbols).unwrap();
+    let with = object::File::parse(&with[..]).unwrap();
+    let symbol = with.symbols().find(|s| s.name() == Ok(function)).unwrap();
+    let mut symbolizer = Symbolizer::new();
+    let file = host(path.to_str().unwrap());
+    (0..symbol.size())
+        .map(|n| {
+            let at = offset(&bytes, symbol.address() + n);
+            let code = &bytes[at as usize..at as usize + 1];
+            symbolizer.locate(&HostFiles, &file, at, code)
+        })
+        .collect()
+}
+
+/// The line of the source that ends with a comment.
+fn line(comment: &str) -> u32 {
+    let source = include_str!("programs/names.c").lines();
+    let comment = format!("/* {comment} */");
+    let found = source.zip(1..).find(|(text, _)| text.contains(&comment));
+    found.unwrap().1
+}
+
+fn at(place: &Option<SourceLine>) -> Option<u32> {
+    let place = place.as_ref()?;
+    assert!(place.file.ends_with("names.c"), "{place:?}");
+    Some(place.line)
+}
+
+#[test]
+fn inlined_functions_and_lines() {
+    let dir = tempfile::tempdir().unwrap();
+    for flags in [
+        &["-O2", "-g"][..],
+        &["-O2", "-gdwarf-4", "-no-pie"],
+        &["-O2", "-g", "-gz=zlib", "-static"],
+        &["-O1", "-g", "-fPIE", "-pie"],
+    ] {
+        let out = dir.path().join("names");
+        let Some(path) = compile("gcc", "names.c", &out, flags) else {
+            return;
+        };
+        let places = all(&path, &path, "work");
+        assert!(places.iter().all(|place| place.function == "work" && place.verified));
+        assert!(places.iter().all(|place| place.build_id.as_ref().unwrap().len() == 40));
+        assert!(places.iter().all(|place| place.function_size == Some(places.len() as u64)));
+        let inner = places.iter().find(|place| place.inlined.len() == 2);
+        let inner = inner.unwrap_or_else(|| panic!("{flags:?}: {places:?}"));
+        assert_eq!(at(&inner.line), Some(line("inner")));
+        let frames: Vec<_> = inner.inlined.iter().collect();
+        assert_eq!(frames[0].function, "inner");
+        assert_eq!(at(&frames[0].called_from), Some(line("outer calls inner")));
+        assert_eq!(frames[1].function, "outer");
+        assert_eq!(at(&frames[1].called_from), Some(line("work calls outer")));
+        let main = all(&path, &path, "main");
+        assert!(main.iter().any(|place| at(&place.line) > Some(line("work calls outer"))));
+    }
+}
+
+#[test]
+fn other_bytes_are_unverified() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = compile("gcc", "names.c", &dir.path().join("names"), &["-g"]) else {
+        return;
+    };
+    let file = host(path.to_str().unwrap());
+    let mut symbolizer = Symbolizer::new();
+    let place = symbolizer.locate(&HostFiles, &file, 0x1100, b"no such code");
+    assert!(!place.verified);
+    assert_eq!(place.function, "names+0x1100");
+    assert_eq!((place.line, place.function_start), (None, None));
+    // Beyond the file's end, and a file that is not there.
+    let place = symbolizer.locate(&HostFiles, &file, u64::MAX, b"x");
+    assert_eq!((place.verified, &*place.function), (false, "names+0xffffffffffffffff"));
+    let place = symbolizer.locate(&HostFiles, &host("/nowhere/at all"), 0x10, b"x");
+    assert_eq!((place.verified, &*place.function), (false, "at all+0x10"));
+}
+
+/// The functions of the sections with the names of linkage tables.
+fn linkage(path: &Path) -> Vec<String> {
+    let bytes = std::fs::read(path).unwrap();
+    let file = object::File::parse(&bytes[..]).unwrap();
+    let mut symbolizer = Symbolizer::new();
+    let mut names = Vec::new();
+    for section in file.sections() {
+        if !section.name().unwrap().starts_with(".plt") {
+            continue;
+        }
+        let (start, size) = section.file_range().unwrap();
+        for at in start..start + size {
+            let file = host(path.to_str().unwrap());
+            let place = symbolizer.locate(&HostFiles, &file, at, &bytes[at as usize..][..1]);
+            names.push(place.function);
+        }
+    }
+    names.sort();
+    names.dedup();
+    names
+}
+
+#[test]
+fn calls_of_other_files_have_names() {
+    let dir = tempfile::tempdir().unwrap();
+    for flags in [
+        &["-O1", "-fcf-protection=full"][..],
+        &["-O1", "-fcf-protection=none", "-Wl,-z,lazy"],
+        &["-O1", "-no-pie", "-Wl,-z,now"],
+    ] {
+        let out = dir.path().join("names");
+        let Some(path) = compile("gcc", "names.c", &out, flags) else {
+            return;
+        };
+        let stripped = dir.path().join("stripped");
+        if !strip(&path, &stripped, &["-s"]) {
+            return;
+        }
+        let names = linkage(&path);
+        for name in ["malloc@plt", "printf@plt", "strcpy@plt", "puts@plt"] {
+            assert!(names.iter().any(|found| found == name), "{flags:?}: {names:?}");
+        }
+        let named = |names: Vec<String>| -> Vec<String> {
+            names.into_iter().filter(|name| name.ends_with("@plt")).collect()
+        };
+        assert_eq!(named(names), named(linkage(&stripped)));
+    }
+}
+
+/// Copies a file without its symbols; false, and the test is skipped, where the tools are missing.
+fn strip(path: &Path, out: &Path, flags: &[&str]) -> bool {
+    if !have(Need::Compiler, &["strip", "objcopy"]) {
+        return false;
+    }
+    let status = Command::new("strip").args(flags).arg("-o").arg(out).arg(path).status();
+    assert!(status.unwrap().success());
+    true
+}
+
+#[test]
+fn stripped_code_has_offsets_and_debug_files_give_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = compile("gcc", "names.c", &dir.path().join("names"), &["-O2", "-g"]) else {
+        return;
+    };
+    let (bare, debug) = (dir.path().join("bare"), dir.path().join("debug"));
+    if !strip(&path, &bare, &["-s"]) || !strip(&path, &debug, &["--only-keep-debug"]) {
+        return;
+    }
+    let bytes = std::fs::read(&bare).unwrap();
+    let places = all(&bare, &path, "hidden");
+    let with = all(&path, &path, "hidden");
+    for (place, with) in places.iter().zip(&with) {
+        assert!(place.verified && place.function.starts_with("bare+0x"), "{place:?}");
+        assert_eq!((&place.line, &place.build_id), (&None, &with.build_id));
+    }
+    // The same file with its debug information where Debian has it.
+    let mut files = nodescope_symbols::ListedFiles::default();
+    let id = places[0].build_id.clone().unwrap();
+    let place = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
+    files.insert_host(&place, &debug);
+    files.insert("/job/bare", bytes.clone());
+    let file = nodescope_symbols::FileId {
+        file_system: "tmpfs".into(),
+        path: "/upper/job/bare".into(),
+        ..host("")
+    };
+    let mut symbolizer = Symbolizer::new();
+    let start = with[0].function_start.unwrap();
+    let at = offset(&bytes, start);
+    let found = symbolizer.locate(&files, &file, at, &bytes[at as usize..][..8]);
+    assert_eq!((&*found.function, &*found.module), ("hidden", "/job/bare"));
+    assert_eq!(found.line, with[0].line);
+    assert!(found.verified);
+}
+
+#[test]
+fn names_of_cpp_are_demangled() {
+    let dir = tempfile::tempdir().unwrap();
+    let source = dir.path().join("names.cpp");
+    std::fs::write(
+        &source,
+        "namespace space { template <class T> struct Box { __attribute__((noinline)) T get(T x); }; \
+         template <class T> T Box<T>::get(T x) { return x + 1; } template struct Box<long>; }\n\
+         int main() { return space::Box<long>().get(3); }\n",
+    )
+    .unwrap();
+    let out = dir.path().join("names");
+    let Some(path) = compile("g++", source.to_str().unwrap(), &out, &["-g"]) else {
+        return;
+    };
+    let places = all(&path, &path, "_ZN5space3BoxIlE3getEl");
+    assert_eq!(places[0].function, "space::Box<long>::get(long)");
+}
+
+#[test]
+fn damaged_files_never_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(path) = compile("gcc", "names.c", &dir.path().join("names"), &["-O2", "-g"]) else {
+        return;
+    };
+    let whole = std::fs::read(&path).unwrap();
+    let file = host("/upper/x");
+    let file = nodescope_symbols::FileId {
+        file_system: "tmpfs".into(),
+        ..file
+    };
+    // A generator of Lehmer's, so that all runs are the same.
+    let mut state = 12345u64;
+    let mut random = |below: usize| {
+        state = state * 48271 % 0x7fff_ffff;
+        state as usize % below
+    };
+    for round in 0..400 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + round % 40 {
+            let at = random(bytes.len());
+            bytes[at] = random(256) as u8;
+        }
+        if round % 4 == 0 {
+            bytes.truncate(random(whole.len()));
+        } else if round % 4 == 1 {
+            // The headers.
+            let at = random(64 + 13 * 56);
+            bytes[at] = random(256) as u8;
+        }
+        let mut files = nodescope_symbols::ListedFiles::default();
+        files.insert("/x", bytes.clone());
+        let mut symbolizer = Symbolizer::new();
+        for _ in 0..20 {
+            let at = 0x1000 + random(0x400);
+            let code = bytes.get(at..at + 1).unwrap_or_default();
+            let _ = symbolizer.locate(&files, &file, at as u64, code);
+        }
+    }
+}
