@@ -65,15 +65,25 @@ pub struct BlockCounts {
     /// Whole executions.
     pub executions: u64,
     /// Executions that were cut short.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub partial: PartialCounts,
     /// Cycles of long instructions (REP strings, PAUSE) beyond the nominal CPI.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub long_cycles: u64,
     /// Data reads beyond those that each execution has: of string instructions and gathers, and second lines.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub more_loads: u64,
     /// Data writes beyond those that each execution has.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub more_stores: u64,
     /// Costs of the block's references.
+    #[serde(default, skip_serializing_if = "is_default")]
     pub charges: Charges,
+}
+
+/// Most counts of most blocks are zero, and files leave them out.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl BlockCounts {

@@ -294,7 +294,7 @@ pub fn exit_of(error: &RunError) -> Exit {
         RunError::Disk { .. }
         | RunError::Trace(_)
         | RunError::Capture(_)
-        | RunError::Records(_) => Exit::Host,
+        | RunError::Records(_) | RunError::Profile(_) => Exit::Host,
     }
 }
 

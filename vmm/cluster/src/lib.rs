@@ -2,9 +2,10 @@
 //!
 //! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
 //! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
-//! files, windows open and close (`windows`); [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
+//! files, windows open and close (`windows`), and the code that ran in them gets names (`attribution`); [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
 //! host's clock.
 
+mod attribution;
 pub mod build;
 pub mod config;
 mod crew;

@@ -3,6 +3,7 @@
 use nodescope_devices::virtio::block::ImageFault;
 use nodescope_fabric::{CaptureError, PortCounts};
 use nodescope_machine::node::NodeError;
+use nodescope_profile::{ProfileError, ProfilesFile};
 use nodescope_trace::WriteError;
 use nodescope_window::{ModelError, RecordError, SpecFault, WindowsFile};
 use thiserror::Error;
@@ -130,6 +131,8 @@ pub struct Outcome {
     pub network: Vec<PortCounts>,
     /// Windows and what became of them.
     pub windows: WindowsFile,
+    /// Profiles of the windows, if any window of the study was to have one.
+    pub profiles: Option<ProfilesFile>,
     /// Things the user should know: hypercalls that made no sense, windows of unknown names.
     pub warnings: Vec<String>,
 }
@@ -157,6 +160,8 @@ pub enum RunError {
     Model(#[from] ModelError),
     #[error(transparent)]
     Records(#[from] RecordError),
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
 }
 
 /// Advice to the user about the error.

@@ -7,6 +7,7 @@ use nodescope_devices::virtio::block::Image;
 use nodescope_fabric::Capture;
 use nodescope_hypercall::{Request, printable};
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
+use nodescope_profile::ProfilesFile;
 use nodescope_trace::{
     Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader, TraceWriter,
     merge,
@@ -37,11 +38,13 @@ pub const JOB_DISK: &str = "job.disk";
 
 /// The files that a run is known to make, by their names in the results folder. Files that guests send are not among them.
 pub fn file_names(config: &ClusterConfig) -> Vec<String> {
+    let attributed = config.windows.iter().any(|window| window.attribution);
     let fixed = [JOB_DISK, TRACE_FILE, WindowsFile::NAME].map(String::from);
     (0..config.nodes)
         .map(console_log)
         .chain(fixed)
         .chain(config.capture.then(|| CAPTURE_FILE.into()))
+        .chain(attributed.then(|| ProfilesFile::NAME.into()))
         .collect()
 }
 
@@ -547,10 +550,14 @@ impl Run<'_> {
             let name = printable(name);
             format!("the guest opened a window \"{name}\" that the study does not have")
         }));
-        let windows = self.windows.finish();
+        let (windows, profiles) = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
         windows.write(folder.reserve(WindowsFile::NAME)?)?;
+        if let Some(profiles) = &profiles {
+            folder.reserve(&ProfilesFile::partial_name())?;
+            profiles.write(folder.reserve(ProfilesFile::NAME)?)?;
+        }
         Ok(Outcome {
             ending: ending.cloned().unwrap_or(Ending::Interrupted),
             job_status: self.job_status,
@@ -558,6 +565,7 @@ impl Run<'_> {
             instructions,
             network: executor.network().counts(),
             windows,
+            profiles,
             warnings: self.warnings,
         })
     }

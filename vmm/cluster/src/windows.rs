@@ -7,6 +7,9 @@ use nodescope_window::{
     build_model,
 };
 
+use nodescope_profile::{ProfilesFile, WindowProfile};
+
+use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
 use crate::executor::Executor;
 use crate::outcome::{Phase, RunError};
@@ -23,6 +26,8 @@ pub struct Windows<'a> {
     config: &'a ClusterConfig,
     driver: WindowDriver,
     records: Vec<WindowRecord>,
+    attribution: Option<Attribution>,
+    profiles: Vec<WindowProfile>,
 }
 
 impl<'a> Windows<'a> {
@@ -32,6 +37,8 @@ impl<'a> Windows<'a> {
             config,
             driver: WindowDriver::new(config.windows.clone())?,
             records: Vec::new(),
+            attribution: None,
+            profiles: Vec::new(),
         })
     }
 
@@ -102,15 +109,24 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// What all of them have measured, and what became of them.
-    pub fn finish(self) -> WindowsFile {
-        WindowsFile {
+    /// What all of them have measured, and what became of them; the profiles, if a window was to have one.
+    pub fn finish(self) -> (WindowsFile, Option<ProfilesFile>) {
+        let (study, study_id) = (&self.config.name, &self.config.study_id);
+        let attributed = self.config.windows.iter().any(|window| window.attribution);
+        let profiles = attributed.then(|| ProfilesFile {
+            version: ProfilesFile::VERSION,
+            study: study.clone(),
+            study_id: study_id.clone(),
+            windows: self.profiles,
+        });
+        let windows = WindowsFile {
             version: WindowsFile::VERSION,
-            study: self.config.name.clone(),
-            study_id: self.config.study_id.clone(),
+            study: study.clone(),
+            study_id: study_id.clone(),
             windows: self.records,
             outcomes: self.driver.finish(),
-        }
+        };
+        (windows, profiles)
     }
 
     fn places(&self) -> Vec<VcpuPlace> {
@@ -150,14 +166,27 @@ impl<'a> Windows<'a> {
         now_ps: u64,
     ) -> Body {
         let places = self.places();
+        let spec = self.driver.spec(window).clone();
+        let name = spec.name.clone();
+        let mut profile = spec.attribution.then(|| ProfileBuilder::new(&name));
+        let config = self.config;
+        let attribution = &mut self.attribution;
         let record = |(index, watch): (usize, &Watch)| {
-            let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
+            let (measurement, clock) = executor.with_node(index, |n| {
+                let measurement = n.detach();
+                if let (Some(profile), Some(blocks)) = (&mut profile, &measurement.blocks) {
+                    let attribution = attribution
+                        .get_or_insert_with(|| Attribution::new(&config.kernel, &config.root));
+                    attribution.add(profile, n, blocks, &measurement.samples);
+                }
+                (measurement, n.clock())
+            });
             let activities = measurement.activities.iter();
             NodeRecord {
                 node: index as u32,
                 name: format!("node{index}"),
                 frequency_hz: clock.hz,
-                nominal_cpi_65536: self.config.nominal_cpi,
+                nominal_cpi_65536: config.nominal_cpi,
                 vcpus: places.clone(),
                 cycles: measurement.cycles,
                 counters: measurement.counters,
@@ -168,9 +197,8 @@ impl<'a> Windows<'a> {
             }
         };
         let nodes = watches.iter().enumerate().map(record).collect();
+        self.profiles.extend(profile.map(ProfileBuilder::finish));
         let times = self.driver.times(window);
-        let spec = self.driver.spec(window).clone();
-        let name = spec.name.clone();
         self.records.push(WindowRecord {
             name: name.clone(),
             spec,

@@ -63,8 +63,8 @@ pub struct SourceLine {
 pub struct Inlined {
     /// Its name, demangled.
     pub function: String,
-    /// Index of the line within it.
-    pub line: Option<u32>,
+    /// Index of the line where the next function of the list, or the block's function after the last one, calls it.
+    pub called_from: Option<u32>,
 }
 
 /// Where instructions of a block come from: from `first` on, up to the next place.
@@ -290,7 +290,8 @@ impl WindowProfile {
         for block in &self.blocks {
             within("module", block.module, self.modules.len())?;
             within("function", block.function, self.functions.len())?;
-            let inlined = |place: &Place| place.inlined.iter().filter_map(|i| i.line).collect();
+            let inlined =
+                |place: &Place| place.inlined.iter().filter_map(|i| i.called_from).collect();
             for place in &block.places {
                 let inlined: Vec<u32> = inlined(place);
                 for line in place.line.into_iter().chain(inlined) {

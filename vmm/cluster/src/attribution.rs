@@ -1,0 +1,450 @@
+//! From counts by basic block to a profile: which file, function and source line each block is, and which calls led there.
+
+use std::collections::BTreeMap;
+use std::path::Path as FilePath;
+
+use iced_x86::{Decoder, DecoderOptions};
+use nodescope_machine::node::Node;
+use nodescope_machine::samples::StackSample;
+use nodescope_plugin_api::{BlockProfile, Context, ProfiledBlock};
+use nodescope_profile::{
+    Block, Count, Function, Inlined, Module, ModuleKind, Path, Place, SourceLine, WindowProfile,
+};
+use nodescope_symbols::{
+    FileId, FilePage, GuestKernel, Location, MemoryFiles, Registers, RootImage, Sample, Sources,
+    Symbolizer, Unwinder,
+};
+
+/// Bytes of a page of code.
+const PAGE: u64 = 4096;
+/// Name of the function that takes what belongs to no block.
+const OUTSIDE: &str = "[interrupts and translation]";
+/// Name of code of which nothing is known.
+const UNKNOWN: &str = "[unknown]";
+
+/// Names the code of all windows of a run.
+pub struct Attribution {
+    /// None: the kernel cannot be read, for the reason that is said with each profile.
+    kernel: Result<GuestKernel, String>,
+    root: RootImage,
+    symbolizer: Symbolizer,
+    unwinder: Unwinder,
+}
+
+impl Attribution {
+    /// Reads the kernel that the nodes run.
+    pub fn new(kernel: &FilePath, root: &FilePath) -> Self {
+        let kernel = std::fs::read(kernel)
+            .map_err(|error| error.to_string())
+            .and_then(|bytes| GuestKernel::new(&bytes).map_err(|error| error.to_string()));
+        Self {
+            kernel,
+            root: RootImage::new(root),
+            symbolizer: Symbolizer::new(),
+            unwinder: Unwinder::new(),
+        }
+    }
+
+    /// Adds what a node has counted to a window's profile.
+    pub fn add(
+        &mut self,
+        into: &mut ProfileBuilder,
+        node: &Node,
+        blocks: &BlockProfile,
+        samples: &[StackSample],
+    ) {
+        let memory = |address: u64, buf: &mut [u8]| node.ram().read(address, buf);
+        let kernel = match &self.kernel {
+            Ok(kernel) => Some(kernel),
+            Err(error) => {
+                into.note(format!(
+                    "functions have no names, since the guest's kernel cannot be read: {error}"
+                ));
+                None
+            }
+        };
+        let in_memory = kernel.map(|kernel| MemoryFiles::new(kernel, &memory));
+        let mut files = Sources(vec![&self.root]);
+        if let Some(in_memory) = &in_memory {
+            files.0.push(in_memory);
+        }
+        let mut naming = Naming {
+            kernel,
+            memory: &memory,
+            files: &files,
+            symbolizer: &mut self.symbolizer,
+            pages: BTreeMap::new(),
+            entered: BTreeMap::new(),
+            functions: BTreeMap::new(),
+        };
+        if blocks.lost_blocks > 0 {
+            into.note(format!(
+                "node {}: {} basic blocks were too many to be told apart; their costs are those of {OUTSIDE}",
+                node.index(),
+                blocks.lost_blocks
+            ));
+        }
+        let numbers: Vec<u32> = (0..blocks.blocks.len())
+            .map(|n| naming.block(into, n, &blocks.blocks[n]))
+            .collect();
+        for &(Context(context), block, counts) in &blocks.counts {
+            into.profile.counts.push(Count {
+                node: node.index(),
+                context,
+                block: numbers[block as usize],
+                counts,
+            });
+        }
+        let mut paths: BTreeMap<(u32, Vec<u32>), u64> = BTreeMap::new();
+        for sample in samples {
+            let path = naming.path(into, &mut self.unwinder, sample);
+            *paths.entry((sample.context.0, path)).or_default() += 1;
+        }
+        for ((context, functions), samples) in paths {
+            into.profile.paths.push(Path {
+                node: node.index(),
+                context,
+                functions,
+                samples,
+            });
+        }
+    }
+}
+
+/// A window's profile while it is made.
+#[derive(Default)]
+pub struct ProfileBuilder {
+    profile: WindowProfile,
+    modules: BTreeMap<Module, u32>,
+    functions: BTreeMap<Function, u32>,
+    lines: BTreeMap<SourceLine, u32>,
+    blocks: BTreeMap<BlockKey, u32>,
+}
+
+/// What makes blocks of several nodes one: module, offset, privilege, width of the code segment, machine code.
+type BlockKey = (u32, u64, bool, u8, Vec<u8>);
+
+/// Number of an element of a list without duplicates.
+fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, element: T) -> u32 {
+    let next = list.len() as u32;
+    *known.entry(element).or_insert_with_key(|element| {
+        list.push(element.clone());
+        next
+    })
+}
+
+impl ProfileBuilder {
+    /// Begins the profile of a window.
+    pub fn new(name: &str) -> Self {
+        let mut builder = Self::default();
+        builder.profile.name = name.into();
+        builder
+    }
+
+    /// Returns the profile.
+    pub fn finish(self) -> WindowProfile {
+        self.profile
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.profile.notes.contains(&note) {
+            self.profile.notes.push(note);
+        }
+    }
+
+    fn module(&mut self, kind: ModuleKind, name: &str, build_id: Option<String>) -> u32 {
+        let module = Module {
+            kind,
+            name: name.into(),
+            build_id,
+        };
+        number(&mut self.modules, &mut self.profile.modules, module)
+    }
+
+    fn line(&mut self, line: &nodescope_symbols::SourceLine) -> u32 {
+        let line = SourceLine {
+            file: line.file.clone(),
+            line: line.line,
+        };
+        number(&mut self.lines, &mut self.profile.lines, line)
+    }
+
+    /// Numbers of a location's module and function; `offset` is where code without a symbol lies.
+    fn function(
+        &mut self,
+        page: Option<&FilePage>,
+        location: &Location,
+        offset: u64,
+    ) -> (u32, u32) {
+        let kind = match page {
+            Some(FilePage::File { file, .. }) if file.file_system == "vdso" => ModuleKind::Vdso,
+            Some(FilePage::File { .. }) => ModuleKind::File,
+            Some(FilePage::Anonymous) => ModuleKind::Anonymous,
+            Some(FilePage::Kernel { .. }) => ModuleKind::Kernel,
+            Some(FilePage::Module { .. }) => ModuleKind::KernelModule,
+            None => ModuleKind::Unknown,
+        };
+        let module = self.module(kind, &location.module, location.build_id.clone());
+        let anonymous = matches!(kind, ModuleKind::Anonymous | ModuleKind::Unknown);
+        let function = Function {
+            module,
+            name: location.function.clone(),
+            start: location
+                .function_start
+                .unwrap_or(if anonymous { 0 } else { offset }),
+            named: location.function_start.is_some(),
+        };
+        let function = number(&mut self.functions, &mut self.profile.functions, function);
+        (module, function)
+    }
+}
+
+/// Code where nothing says what it is.
+fn unknown(name: &str) -> Location {
+    Location {
+        module: name.into(),
+        build_id: None,
+        function: name.into(),
+        function_start: None,
+        function_size: None,
+        line: None,
+        inlined: Vec::new(),
+        verified: false,
+    }
+}
+
+/// What is needed to name the code of one node.
+struct Naming<'a> {
+    kernel: Option<&'a GuestKernel>,
+    memory: &'a dyn nodescope_symbols::PhysicalMemory,
+    files: &'a Sources<'a>,
+    symbolizer: &'a mut Symbolizer,
+    /// What physical pages are parts of.
+    pages: BTreeMap<u64, Option<FilePage>>,
+    /// Physical pages of code by address space and linear page, as blocks were entered.
+    entered: BTreeMap<(u64, u64), u64>,
+    /// Functions by address space and linear address.
+    functions: BTreeMap<(u64, u64), Option<u32>>,
+}
+
+impl Naming<'_> {
+    /// What a byte of code is a part of.
+    fn page(&mut self, physical: u64) -> Option<FilePage> {
+        let (kernel, memory) = (self.kernel?, self.memory);
+        let page = self
+            .pages
+            .entry(physical / PAGE)
+            .or_insert_with(|| kernel.file_of(memory, physical / PAGE * PAGE).map(lasting));
+        page.clone().map(|page| behind(page, physical % PAGE))
+    }
+
+    fn locate(&mut self, page: Option<&FilePage>, code: &[u8]) -> Location {
+        match (self.kernel, page) {
+            (Some(kernel), Some(page)) => {
+                self.symbolizer
+                    .locate_page(self.files, kernel, self.memory, page, code)
+            }
+            _ => unknown(UNKNOWN),
+        }
+    }
+
+    /// Number of a block in the profile.
+    fn block(&mut self, into: &mut ProfileBuilder, index: usize, block: &ProfiledBlock) -> u32 {
+        let (page, location) = if index == 0 {
+            (None, unknown(OUTSIDE))
+        } else {
+            let page = self.page(block.physical);
+            let location = self.locate(page.as_ref(), &block.bytes);
+            let place = (block.address_space, block.address / PAGE);
+            self.entered.insert(place, block.physical / PAGE * PAGE);
+            (page, location)
+        };
+        let offset = match &page {
+            Some(FilePage::File { offset, .. } | FilePage::Module { offset, .. }) => *offset,
+            Some(FilePage::Kernel { address }) => *address,
+            Some(FilePage::Anonymous) | None => block.address,
+        };
+        let (module, function) = into.function(page.as_ref(), &location, offset);
+        let key = (
+            module,
+            offset,
+            block.kernel,
+            block.bits,
+            block.bytes.clone(),
+        );
+        if let Some(known) = into.blocks.get(&key) {
+            return *known;
+        }
+        let places = self.places(into, page.as_ref(), block, location);
+        let number = into.profile.blocks.len() as u32;
+        into.blocks.insert(key, number);
+        into.profile.blocks.push(Block {
+            module,
+            offset,
+            address: block.address,
+            function,
+            kernel: block.kernel,
+            bits: block.bits,
+            bytes: block.bytes.clone(),
+            instructions: block.instructions,
+            loads: block.loads,
+            stores: block.stores,
+            flops: block.flops,
+            places,
+        });
+        number
+    }
+
+    /// Source of a block's instructions.
+    fn places(
+        &mut self,
+        into: &mut ProfileBuilder,
+        page: Option<&FilePage>,
+        block: &ProfiledBlock,
+        first: Location,
+    ) -> Vec<Place> {
+        // Files without debugging information say nothing of any instruction.
+        if first.line.is_none() || block.bits == 0 {
+            return Vec::new();
+        }
+        let Some(page) = page else {
+            return Vec::new();
+        };
+        let mut places: Vec<Place> = Vec::new();
+        let mut decoder = Decoder::new(block.bits.into(), &block.bytes, DecoderOptions::NONE);
+        for instruction in 0..block.instructions {
+            let at = decoder.position();
+            if !decoder.can_decode() {
+                break;
+            }
+            let _ = decoder.decode();
+            let code = &block.bytes[at..decoder.position()];
+            let location = if at == 0 {
+                first.clone()
+            } else {
+                self.locate(Some(&behind(page.clone(), at as u64)), code)
+            };
+            let place = Place {
+                first: instruction,
+                line: location.line.as_ref().map(|line| into.line(line)),
+                inlined: location
+                    .inlined
+                    .iter()
+                    .map(|frame| Inlined {
+                        function: frame.function.clone(),
+                        called_from: frame.called_from.as_ref().map(|line| into.line(line)),
+                    })
+                    .collect(),
+            };
+            let same = places
+                .last()
+                .is_some_and(|last| (last.line, &last.inlined) == (place.line, &place.inlined));
+            if !same {
+                places.push(place);
+            }
+        }
+        places
+    }
+
+    /// Functions that a sample found on the stack, outermost first.
+    fn path(
+        &mut self,
+        into: &mut ProfileBuilder,
+        unwinder: &mut Unwinder,
+        sample: &StackSample,
+    ) -> Vec<u32> {
+        let space = sample.address_space;
+        let mut path = Vec::new();
+        if let Some(user) = &sample.user {
+            let registers = Registers {
+                ip: user.ip,
+                sp: user.sp,
+                bp: user.bp,
+            };
+            let copied = Sample {
+                registers,
+                stack: &user.stack,
+            };
+            let files = self.files;
+            let callers =
+                unwinder.unwind(files, &copied, &mut |address| self.page_at(space, address));
+            for caller in callers.iter().rev() {
+                // A call may be the last instruction of its function.
+                path.extend(self.function_at(into, space, caller.wrapping_sub(1)));
+            }
+            path.extend(self.function_at(into, space, user.ip));
+        }
+        if let Some(ip) = sample.kernel_ip {
+            path.extend(self.function_at(into, space, ip));
+        }
+        if path.is_empty() {
+            path.push(into.function(None, &unknown(UNKNOWN), 0).1);
+        }
+        path
+    }
+
+    /// What lies at a linear address. Where its process has ended, what blocks say that were entered there.
+    fn page_at(&mut self, space: u64, linear: u64) -> Option<FilePage> {
+        let entered = self.entered.get(&(space, linear / PAGE)).copied();
+        let physical = match entered {
+            Some(page) => page + linear % PAGE,
+            None => nodescope_symbols::translate(self.memory, space, linear)?,
+        };
+        self.page(physical)
+    }
+
+    /// The function at a linear address.
+    fn function_at(&mut self, into: &mut ProfileBuilder, space: u64, linear: u64) -> Option<u32> {
+        if let Some(known) = self.functions.get(&(space, linear)) {
+            return *known;
+        }
+        let page = self.page_at(space, linear);
+        let function = page.map(|page| {
+            let location = self.locate(Some(&page), &[]);
+            let offset = match &page {
+                FilePage::File { offset, .. } | FilePage::Module { offset, .. } => *offset,
+                FilePage::Kernel { address } => *address,
+                FilePage::Anonymous => linear,
+            };
+            into.function(Some(&page), &location, offset).1
+        });
+        self.functions.insert((space, linear), function);
+        function
+    }
+}
+
+/// A file of the root disk is the same on all nodes, wherever a node's kernel keeps its pages.
+fn lasting(page: FilePage) -> FilePage {
+    match page {
+        FilePage::File { file, offset } if file.file_system == "ext4" => FilePage::File {
+            file: FileId { mapping: 0, ..file },
+            offset,
+        },
+        page => page,
+    }
+}
+
+/// The same `bytes` further.
+fn behind(page: FilePage, bytes: u64) -> FilePage {
+    match page {
+        FilePage::File { file, offset } => FilePage::File {
+            file,
+            offset: offset + bytes,
+        },
+        FilePage::Anonymous => FilePage::Anonymous,
+        FilePage::Kernel { address } => FilePage::Kernel {
+            address: address + bytes,
+        },
+        FilePage::Module {
+            name,
+            module,
+            address,
+            offset,
+        } => FilePage::Module {
+            name,
+            module,
+            address: address + bytes,
+            offset: offset + bytes,
+        },
+    }
+}
