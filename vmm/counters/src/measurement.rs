@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use crate::error::CountersError;
-use crate::formulas::Derived;
+use crate::formulas::{Contradiction, Derived};
 use crate::names;
 use crate::quantity::Quantity;
 
@@ -13,10 +13,8 @@ use crate::quantity::Quantity;
 pub struct Place {
     /// The file, as an index into [`Measurement::files`].
     pub file: usize,
-    /// Line, from 1.
-    pub line: usize,
-    /// Column in characters, from 1.
-    pub column: usize,
+    /// The byte, from 0.
+    pub offset: usize,
 }
 
 /// One event's count.
@@ -61,7 +59,30 @@ impl Reading {
             ..Reading::new(event, 0.0, place)
         }
     }
+
+    /// Adds the count of another part of the machine or of the time.
+    fn add(&mut self, other: Reading) {
+        match (self.value, other.value) {
+            (Some(a), Some(b)) => {
+                // Weighed by the counts.
+                if a + b > 0.0 {
+                    self.running = (self.running * a + other.running * b) / (a + b);
+                }
+                self.value = Some(a + b);
+            }
+            // A sum without one of its parts would be wrong.
+            (Some(_), None) => {
+                self.value = None;
+                self.unread = other.unread;
+                self.place = other.place;
+            }
+            (None, _) => {}
+        }
+    }
 }
+
+/// Events that counts may have: many more than a processor counts in one run.
+const MOST_EVENTS: usize = 1000;
 
 /// The counts of one rank, or of the whole program.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,32 +122,27 @@ impl Counts {
             .find(|reading| reading.quantity == Some(quantity) && reading.value.is_none())
     }
 
-    /// Adds a reading to the one of the same event, or at the end. Shares cannot be added.
-    pub fn add(&mut self, reading: Reading) {
-        let same = (self.readings.iter_mut()).find(|own| own.event == reading.event);
-        let Some(own) = same else {
-            self.readings.push(reading);
-            return;
-        };
-        match (own.value, reading.value) {
-            (Some(a), Some(b)) => {
-                // Weighed by the counts: the part of the sum that was counted, not extrapolated.
-                if a + b > 0.0 {
-                    own.running = (own.running * a + reading.running * b) / (a + b);
-                }
-                own.value = Some(a + b);
-            }
-            // A sum without one of its parts would be wrong.
-            (Some(_), None) => {
-                own.value = None;
-                own.unread = reading.unread;
-                own.place = reading.place;
-            }
-            (None, _) => {}
+    /// Adds a reading to the one of the same event, or at the end; more events than a tool can have counted are refused.
+    pub(crate) fn add(&mut self, reading: Reading) -> Result<(), String> {
+        match (self.readings.iter_mut()).find(|own| own.event == reading.event) {
+            Some(own) => own.add(reading),
+            None => self.push(reading)?,
         }
+        Ok(())
     }
 
-    /// Returns whether every value is a share or comes with no count to be added.
+    /// Adds a reading of another event.
+    pub(crate) fn push(&mut self, reading: Reading) -> Result<(), String> {
+        if self.readings.len() == MOST_EVENTS {
+            return Err(format!(
+                "is one of more than {MOST_EVENTS} different events; give the counts of one measurement"
+            ));
+        }
+        self.readings.push(reading);
+        Ok(())
+    }
+
+    /// Returns whether one of the values is a share.
     pub fn has_shares(&self) -> bool {
         let share = |reading: &Reading| reading.quantity.is_some_and(Quantity::is_share);
         self.readings.iter().any(share)
@@ -153,19 +169,27 @@ pub struct Measurement {
 impl Measurement {
     /// Makes the sum of the ranks the whole, as far as every rank counted the same events.
     pub fn sum_ranks(&mut self) {
-        let mut whole = Counts::default();
-        for counts in self.ranks.values() {
-            for reading in &counts.readings {
-                whole.add(reading.clone());
+        let mut index: BTreeMap<&str, usize> = BTreeMap::new();
+        // Each sum, and how many ranks are in it.
+        let mut sums: Vec<(Reading, usize)> = Vec::new();
+        for reading in self.ranks.values().flat_map(|counts| &counts.readings) {
+            match index.get(reading.event.as_str()) {
+                Some(&at) => {
+                    sums[at].0.add(reading.clone());
+                    sums[at].1 += 1;
+                }
+                None => {
+                    index.insert(&reading.event, sums.len());
+                    sums.push((reading.clone(), 1));
+                }
             }
         }
-        let everywhere = |reading: &Reading| {
-            let has =
-                |counts: &Counts| counts.readings.iter().any(|own| own.event == reading.event);
-            self.ranks.values().all(has)
+        let everywhere = sums
+            .into_iter()
+            .filter(|(_, ranks)| *ranks == self.ranks.len());
+        self.whole = Counts {
+            readings: everywhere.map(|(reading, _)| reading).collect(),
         };
-        whole.readings.retain(everywhere);
-        self.whole = whole;
     }
 
     /// Computes CPI, CPI_core and the rest for the whole program.
@@ -188,26 +212,19 @@ impl Measurement {
     }
 
     fn derived(&self, counts: &Counts) -> Result<Derived, CountersError> {
-        Derived::new(counts).map_err(|problem| match problem.place {
-            Some(place) => self.refused(place, problem.message),
-            None => match self.files.first() {
-                Some(path) => CountersError::Files {
-                    path: path.clone(),
-                    message: problem.message,
-                },
-                None => CountersError::Nothing(problem.message),
+        Derived::new(counts).map_err(|problem| match self.files.first() {
+            Some(path) => CountersError::Files {
+                path: path.clone(),
+                message: problem.message,
             },
+            None => CountersError::Nothing(problem.message),
         })
     }
 
-    /// An error at a place of one of the files.
-    pub(crate) fn refused(&self, place: Place, message: String) -> CountersError {
-        CountersError::Refused {
-            file: self.files.get(place.file).cloned().unwrap_or_default(),
-            line: place.line,
-            column: place.column,
-            message,
-        }
+    /// Checks that figures follow from all counts.
+    pub(crate) fn check(&self) -> Result<(), Contradiction> {
+        let mut all = self.ranks.values().chain([&self.whole]);
+        all.try_for_each(|counts| Derived::new(counts).map(drop))
     }
 
     /// Names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.

@@ -4,7 +4,7 @@
 //! With several groups of events LIKWID measures them in turn. Their counts are of different parts of the run; each group's are scaled by
 //! its own instructions to those of the first.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Part;
 use super::located::{Refusal, Text, count};
@@ -32,13 +32,13 @@ enum Kind {
 
 /// Reads a file.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
-    let rows = rows(text, ',')?;
+    let rows = rows(text, ',', false)?;
     let mut part = Part {
         tool: "likwid-perfctr",
         ..Part::default()
     };
     let mut groups: BTreeMap<u32, Counts> = BTreeMap::new();
-    let mut regions = Vec::new();
+    let mut regions = BTreeSet::new();
     let mut rows = rows.iter().peekable();
     while let Some(row) = rows.next() {
         let fields = row.fields();
@@ -46,13 +46,9 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
             "CPU name:" => part.processor = fields.get(1).map(|&name| name.to_owned()),
             "TABLE" => {
                 let head = head(row, &fields)?;
-                if let Some(region) = &head.region
-                    && !regions.contains(region)
-                {
-                    regions.push(region.clone());
-                }
+                regions.extend(head.region.clone());
                 let counts = groups.entry(head.group).or_default();
-                table(text, &head, row, &mut rows, counts)?;
+                table(text, &head, &mut rows, counts)?;
             }
             // Lines of the program itself may stand between the tables.
             _ => {}
@@ -73,7 +69,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     if !regions.is_empty() {
         part.notes.push(format!(
             "counts are of the marked regions alone, added up: {}",
-            regions.join(", ")
+            regions.into_iter().collect::<Vec<_>>().join(", ")
         ));
     }
     Ok(part)
@@ -105,11 +101,11 @@ fn join(
         {
             continue;
         }
-        part.whole.readings.push(Reading {
+        part.whole.push(Reading {
             value: reading.value.map(|value| (value * scale).round()),
             running: (1.0 / scale).min(1.0),
             ..reading
-        });
+        })?;
     }
     let note = "groups of events were measured in turn and are scaled by their instructions";
     if !part.notes.iter().any(|known| known == note) {
@@ -161,7 +157,6 @@ fn head(row: &Row<'_>, fields: &[&str]) -> Result<Head, Refusal> {
 fn table<'r, 'a: 'r>(
     text: Text<'_>,
     head: &Head,
-    at: &Row<'_>,
     rows: &mut std::iter::Peekable<impl Iterator<Item = &'r Row<'a>>>,
     counts: &mut Counts,
 ) -> Result<(), Refusal> {
@@ -204,7 +199,6 @@ fn table<'r, 'a: 'r>(
         lines += 1;
         line(head, row, &fields, &columns, counts)?;
     }
-    let _ = at;
     Ok(())
 }
 
@@ -290,7 +284,9 @@ fn line(
                 place,
             ),
         };
-        counts.add(reading);
+        counts
+            .add(reading)
+            .map_err(|message| row.refuse(0, message))?;
     }
     Ok(())
 }

@@ -23,17 +23,11 @@ pub(crate) struct Refusal {
 }
 
 impl<'a> Text<'a> {
-    /// Finds line and column of a byte.
+    /// Finds the place of a byte.
     pub fn place(&self, offset: usize) -> Place {
-        let before = self
-            .text
-            .get(..offset.min(self.text.len()))
-            .unwrap_or(self.text);
-        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
         Place {
             file: self.file,
-            line: before.matches('\n').count() + 1,
-            column: before[line_start..].chars().count() + 1,
+            offset,
         }
     }
 
@@ -84,6 +78,24 @@ impl<'a> Text<'a> {
             );
         }
         self.refuse(offset, format!("is not JSON: {what}"))
+    }
+}
+
+/// Finds line and column of a byte, from 1; the column in characters.
+pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
+}
+
+/// Shortens a part of a file for a message.
+pub(crate) fn short(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 
@@ -180,12 +192,7 @@ impl<'a> Node<'a> {
 
     /// The value as it stands in the file, shortened.
     fn short(&self) -> String {
-        let short: String = self.raw.chars().take(30).collect();
-        if short.len() < self.raw.len() {
-            format!("{short}…")
-        } else {
-            short
-        }
+        short(self.raw)
     }
 }
 
@@ -224,7 +231,8 @@ pub(crate) fn count(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(value) if plain && value.is_finite() => Ok(value),
         _ => Err(format!(
-            "{text:?} is not a number; write digits, with a point before a fraction"
+            "{:?} is not a number; write digits, with a point before a fraction",
+            short(text)
         )),
     }
 }
@@ -239,8 +247,8 @@ mod tests {
         let text = Text { file: 0, text };
         let object = text.json(text.text).unwrap().object().unwrap();
         let list = object[1].value.array().unwrap();
-        let place = list[1].place();
-        assert_eq!((place.line, place.column), (2, 13));
+        let place = |place: Place| line_and_column(text.text, place.offset);
+        assert_eq!(place(list[1].place()), (2, 13));
         assert_eq!(list[1].count().unwrap(), 2.0);
         assert!(
             list[0]
@@ -255,13 +263,13 @@ mod tests {
         };
         let twice = twice.json(twice.text).unwrap().object().err().unwrap();
         assert_eq!(
-            (twice.place.column, twice.message.contains("twice")),
-            (12, true)
+            (twice.place.offset, twice.message.contains("twice")),
+            (11, true)
         );
         for (cut, column) in [("{\"a\": [1, 2", 12), ("{\"a\": x}", 7), ("", 1)] {
             let text = Text { file: 0, text: cut };
             let place = text.json(cut).err().unwrap().place;
-            assert_eq!((place.line, place.column), (1, column), "{cut}");
+            assert_eq!(line_and_column(cut, place.offset), (1, column), "{cut}");
         }
     }
 

@@ -10,16 +10,17 @@ mod ranks;
 mod table;
 mod vtune;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::error::CountersError;
-use crate::measurement::{Counts, Measurement};
-use located::{Refusal, Text};
+use crate::measurement::{Counts, Measurement, Place};
+use located::{Refusal, Text, line_and_column};
 
 /// Bytes of the largest file that is read.
-const LARGEST: u64 = 64 << 20;
+const LARGEST: u64 = 16 << 20;
 
 /// What one file says.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ struct Part {
     tool: &'static str,
     processor: Option<String>,
     /// Ranks that the file names; else `whole` has the counts.
-    ranks: Vec<(u32, Counts)>,
+    ranks: BTreeMap<u32, Counts>,
     whole: Counts,
     notes: Vec<String>,
 }
@@ -42,23 +43,45 @@ pub fn import(paths: &[PathBuf]) -> Result<Measurement, CountersError> {
     for path in paths {
         files.extend(ranks::files(path)?);
     }
+    if files.is_empty() {
+        return Err(CountersError::Nothing(
+            "no file of counters is given; name at least one".into(),
+        ));
+    }
     let mut measurement = Measurement {
         files,
         ..Measurement::default()
     };
+    let texts = (measurement.files.iter()).map(|path| read(path));
+    let texts = texts.collect::<Result<Vec<String>, _>>()?;
+    let refused = |files: &[PathBuf], place: Place, message| {
+        let (line, column) = line_and_column(&texts[place.file], place.offset);
+        CountersError::Refused {
+            file: files[place.file].clone(),
+            line,
+            column,
+            message,
+        }
+    };
     let mut parts = Vec::new();
-    for (file, path) in measurement.files.iter().enumerate() {
-        let text = read(path)?;
-        let text = Text { file, text: &text };
-        let part =
-            parse(text).map_err(|refusal| measurement.refused(refusal.place, refusal.message))?;
-        parts.push(part);
+    for (file, text) in texts.iter().enumerate() {
+        let part = parse(Text { file, text });
+        parts.push(
+            part.map_err(|refusal| refused(&measurement.files, refusal.place, refusal.message))?,
+        );
     }
     ranks::join(&mut measurement, parts)?;
     // Counts that cannot be are refused when they are read, not when they are used.
-    measurement.derive()?;
-    measurement.derive_ranks()?;
-    Ok(measurement)
+    match measurement.check() {
+        Ok(()) => Ok(measurement),
+        Err(problem) => Err(match problem.place {
+            Some(place) => refused(&measurement.files, place, problem.message),
+            None => CountersError::Files {
+                path: measurement.files[0].clone(),
+                message: problem.message,
+            },
+        }),
+    }
 }
 
 fn read(path: &Path) -> Result<String, CountersError> {
@@ -80,21 +103,17 @@ fn read(path: &Path) -> Result<String, CountersError> {
         .and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes))
         .map_err(io)?;
     if bytes.len() as u64 > LARGEST {
-        return Err(wrong("has more than 64 MiB; give a summary, not samples"));
+        return Err(wrong("has more than 16 MiB; give a summary, not samples"));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let bytes = error.into_bytes();
         let text = String::from_utf8_lossy(&bytes[..valid]);
-        let place = Text {
-            file: 0,
-            text: &text,
-        }
-        .place(valid);
+        let (line, column) = line_and_column(&text, valid);
         CountersError::Refused {
             file: path.to_path_buf(),
-            line: place.line,
-            column: place.column,
+            line,
+            column,
             message: "is not UTF-8 text from here on; give the tool's text output".into(),
         }
     })

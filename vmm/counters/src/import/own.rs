@@ -38,15 +38,14 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
             "processor" => part.processor = Some(value.string()?),
             "ranks" => {
                 for rank in value.array()? {
-                    let (number, counts) = scope(&rank, text.file)?;
+                    let (number, counts) = scope(&rank)?;
                     let number = number.ok_or_else(|| rank.refuse("has no rank; write its number, e.g. \"rank\": 0"))?;
-                    if part.ranks.iter().any(|(known, _)| *known == number) {
+                    if part.ranks.insert(number, counts).is_some() {
                         return Err(rank.refuse(format!("rank {number} stands here twice; leave one of them")));
                     }
-                    part.ranks.push((number, counts));
                 }
             }
-            "whole" => whole = Some((scope(value, text.file)?.1, *value)),
+            "whole" => whole = Some((scope(value)?.1, *value)),
             "notes" => {
                 for note in value.array()? {
                     part.notes.push(note.string()?);
@@ -84,7 +83,7 @@ fn check_sum(part: &Part, whole: &Counts, node: &Node<'_>) -> Result<(), Refusal
         return Ok(());
     }
     let mut sum = Measurement {
-        ranks: part.ranks.iter().cloned().collect(),
+        ranks: part.ranks.clone(),
         ..Measurement::default()
     };
     sum.sum_ranks();
@@ -111,7 +110,7 @@ fn check_sum(part: &Part, whole: &Counts, node: &Node<'_>) -> Result<(), Refusal
 }
 
 /// A rank or the whole: its number, if it has one, and its counts.
-fn scope(node: &Node<'_>, file: usize) -> Result<(Option<u32>, Counts), Refusal> {
+fn scope(node: &Node<'_>) -> Result<(Option<u32>, Counts), Refusal> {
     let mut rank = None;
     let mut counts = Counts::default();
     let mut derived = None;
@@ -131,7 +130,9 @@ fn scope(node: &Node<'_>, file: usize) -> Result<(Option<u32>, Counts), Refusal>
                             reading.event
                         )));
                     }
-                    counts.readings.push(reading);
+                    counts
+                        .push(reading)
+                        .map_err(|message| event.refuse(message))?;
                 }
             }
             "derived" => derived = Some(member.value),
@@ -146,18 +147,15 @@ fn scope(node: &Node<'_>, file: usize) -> Result<(Option<u32>, Counts), Refusal>
         return Err(node.refuse("has no events"));
     }
     if let Some(derived) = derived {
-        check_derived(&derived, &counts, file)?;
+        check_derived(&derived, &counts)?;
     }
     Ok((rank, counts))
 }
 
 /// Compares the figures that a file gives with those of its counts.
-fn check_derived(node: &Node<'_>, counts: &Counts, file: usize) -> Result<(), Refusal> {
+fn check_derived(node: &Node<'_>, counts: &Counts) -> Result<(), Refusal> {
     let derived = Derived::new(counts).map_err(|problem| Refusal {
-        place: problem.place.unwrap_or(crate::measurement::Place {
-            file,
-            ..node.place()
-        }),
+        place: problem.place.unwrap_or(node.place()),
         message: problem.message,
     })?;
     for member in node.object()? {

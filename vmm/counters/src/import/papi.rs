@@ -169,7 +169,10 @@ fn add(
             }
             false => *value,
         };
-        counts.add(Reading::new(key, value.count()?, Some(value.place())));
+        let reading = Reading::new(key, value.count()?, Some(value.place()));
+        counts
+            .add(reading)
+            .map_err(|message| value.refuse(message))?;
     }
     Ok(())
 }

@@ -1,8 +1,10 @@
 //! `perf stat -x,`: lines of value, unit, event, variance with `-r`, running time, its part in percent, and a metric (perf-stat(1), "CSV
 //! FORMAT"). `--per-core`, `-A`, `-I` and others put fields before the value.
 
+use std::collections::BTreeSet;
+
 use super::Part;
-use super::located::{Refusal, Text, count};
+use super::located::{Refusal, Text, count, short};
 use super::table::{Row, rows};
 use crate::measurement::{Counts, Place, Reading};
 
@@ -32,18 +34,17 @@ pub(super) struct Line<'a> {
 /// Adds a line to the counts: lines of CPUs, cores or intervals are parts of one sum. `scope` is what they are of.
 pub(super) fn add(
     counts: &mut Counts,
-    seen: &mut Vec<(String, String)>,
+    seen: &mut BTreeSet<(String, String)>,
     scope: String,
     line: Line<'_>,
 ) -> Result<(), String> {
     let key = (scope, line.event.to_owned());
-    if seen.contains(&key) {
+    if !seen.insert(key) {
         return Err(format!(
             "{} stands here twice with different counts of one thing; perf was given it twice, so leave one",
             line.event
         ));
     }
-    seen.push(key);
     let reading = match line.value {
         Ok(value) => Reading {
             running: line.running,
@@ -51,8 +52,7 @@ pub(super) fn add(
         },
         Err(said) => Reading::unread(line.event, said, Some(line.place)),
     };
-    counts.add(reading);
-    Ok(())
+    counts.add(reading)
 }
 
 /// Reads a file.
@@ -63,8 +63,8 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         .find(|line| !line.trim().is_empty() && !line.starts_with('#'));
     let separator = first.and_then(separator).unwrap_or(',');
     let mut counts = Counts::default();
-    let mut seen = Vec::new();
-    for row in rows(text, separator)? {
+    let mut seen = BTreeSet::new();
+    for row in rows(text, separator, false)? {
         let fields = row.fields();
         // Further metrics of the event before have lines of their own, with nothing before the metric.
         if fields
@@ -106,7 +106,7 @@ fn read<'a>(row: &Row<'_>, fields: &[&'a str]) -> Result<(String, Line<'a>), Ref
             unit_at,
             format!(
                 "unknown unit {:?}; counts of events have none, and times are in msec or ns",
-                fields[unit_at]
+                short(fields[unit_at])
             ),
         ));
     }
@@ -162,7 +162,7 @@ fn read<'a>(row: &Row<'_>, fields: &[&'a str]) -> Result<(String, Line<'a>), Ref
         .position(|field| !field.is_empty())
     {
         let at = next + 4 + extra;
-        return Err(row.refuse(at, format!("unknown column {:?}; perf stat -x, writes value, unit, event, time, percent, metric, its unit", fields[at])));
+        return Err(row.refuse(at, format!("unknown column {:?}; perf stat -x, writes value, unit, event, time, percent, metric, its unit", short(fields[at]))));
     }
     if let Some(metric) = fields.get(next + 2).filter(|metric| !metric.is_empty())
         && !metric.starts_with(['-', 'n', 'i'])

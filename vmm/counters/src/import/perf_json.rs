@@ -1,5 +1,7 @@
 //! `perf stat -j`: one object a line (perf-stat(1), "JSON FORMAT").
 
+use std::collections::BTreeSet;
+
 use super::Part;
 use super::located::{Node, Refusal, Text};
 use super::perf_csv::{Line, add};
@@ -25,7 +27,7 @@ const UNITS: [&str; 5] = ["", "msec", "ns", "Joules", "MiB"];
 /// Reads a file.
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let mut counts = Counts::default();
-    let mut seen = Vec::new();
+    let mut seen = BTreeSet::new();
     for line in text.text.lines() {
         if line.trim().is_empty() || line.starts_with('#') {
             continue;
@@ -42,7 +44,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
 fn object(
     line: Node<'_>,
     counts: &mut Counts,
-    seen: &mut Vec<(String, String)>,
+    seen: &mut BTreeSet<(String, String)>,
 ) -> Result<(), Refusal> {
     let (mut event, mut value, mut percent) = (None, None, None);
     let mut scope = Vec::new();

@@ -1,5 +1,6 @@
 //! Which file is of which rank.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -70,7 +71,7 @@ pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<()
                 let rank = rank_of(&path).ok_or_else(|| {
                     wrong("is one of several files, but its name has no rank; name them e.g. perf.0.csv, perf.1.csv".into())
                 })?;
-                vec![(rank, part.whole)]
+                BTreeMap::from([(rank, part.whole)])
             }
         };
         for (rank, counts) in ranks {

@@ -3,6 +3,7 @@
 use csv::{ReaderBuilder, StringRecord};
 
 use super::located::{Refusal, Text};
+use crate::measurement::Place;
 
 /// A line of a file.
 pub(crate) struct Row<'a> {
@@ -10,7 +11,8 @@ pub(crate) struct Row<'a> {
     /// Where the line begins and ends.
     start: usize,
     end: usize,
-    separator: char,
+    /// Where each field begins, behind the blanks before it.
+    offsets: Vec<usize>,
     fields: StringRecord,
 }
 
@@ -26,26 +28,14 @@ impl Row<'_> {
     }
 
     /// Finds the place of a field.
-    pub fn place(&self, field: usize) -> crate::measurement::Place {
+    pub fn place(&self, field: usize) -> Place {
         self.text.place(self.offset(field))
     }
 
     fn offset(&self, field: usize) -> usize {
         let line = &self.text.text[self.start..self.end];
-        let mut quoted = false;
-        let mut left = field;
-        for (at, c) in line.char_indices() {
-            if left == 0 {
-                let blanks = line[at..].len() - line[at..].trim_start_matches(' ').len();
-                return self.start + at + blanks;
-            }
-            match c {
-                '"' => quoted = !quoted,
-                c if c == self.separator && !quoted => left -= 1,
-                _ => {}
-            }
-        }
-        self.start + line.trim_end().len()
+        let end = self.start + line.trim_end().len();
+        self.offsets.get(field).copied().unwrap_or(end)
     }
 
     /// Returns whether the file ends with this line, without an end of the line.
@@ -54,12 +44,30 @@ impl Row<'_> {
     }
 }
 
-/// Splits a text into its lines and fields; comments and empty lines are left out.
-pub(crate) fn rows(text: Text<'_>, separator: char) -> Result<Vec<Row<'_>>, Refusal> {
+/// Finds where the fields of a line begin, which begins at `start` itself.
+fn offsets(line: &str, start: usize, separator: char, quotes: bool) -> Vec<usize> {
+    let blanks = |at: usize| line[at..].len() - line[at..].trim_start_matches(' ').len();
+    let mut offsets = vec![start + blanks(0)];
+    let mut quoted = false;
+    for (at, c) in line.char_indices() {
+        if c == '"' && quotes {
+            quoted = !quoted;
+        } else if c == separator && !quoted {
+            let next = at + c.len_utf8();
+            offsets.push(start + next + blanks(next));
+        }
+    }
+    offsets
+}
+
+/// Splits a text into its lines and fields; comments and empty lines are left out. Not every tool puts fields in quotes: elsewhere a quote is a
+/// character as others.
+pub(crate) fn rows(text: Text<'_>, separator: char, quotes: bool) -> Result<Vec<Row<'_>>, Refusal> {
     let mut reader = ReaderBuilder::new()
         .delimiter(separator as u8)
         .has_headers(false)
         .flexible(true)
+        .quoting(quotes)
         .comment(Some(b'#'))
         .from_reader(text.text.as_bytes());
     let mut rows = Vec::new();
@@ -88,7 +96,7 @@ pub(crate) fn rows(text: Text<'_>, separator: char) -> Result<Vec<Row<'_>>, Refu
             text,
             start,
             end,
-            separator,
+            offsets: offsets(&text.text[start..end], start, separator, quotes),
             fields: fields.clone(),
         });
     }
@@ -96,6 +104,7 @@ pub(crate) fn rows(text: Text<'_>, separator: char) -> Result<Vec<Row<'_>>, Refu
 
 #[cfg(test)]
 mod tests {
+    use super::super::located::line_and_column;
     use super::*;
 
     #[test]
@@ -104,11 +113,11 @@ mod tests {
             file: 0,
             text: "# a,b\n\n  x,\"y, z\",\u{e4},w\n1,2",
         };
-        let rows = rows(text, ',').unwrap();
+        let rows = rows(text, ',', true).unwrap();
         assert_eq!(rows[0].fields(), ["x", "y, z", "\u{e4}", "w"]);
         let places = [0, 1, 2, 3, 9]
             .map(|field| rows[0].place(field))
-            .map(|place| (place.line, place.column));
+            .map(|place| line_and_column(text.text, place.offset));
         assert_eq!(places, [(3, 3), (3, 5), (3, 12), (3, 14), (3, 15)]);
         assert!(!rows[0].is_cut());
         assert!(rows[1].is_cut());

@@ -40,7 +40,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         .into_iter()
         .find(|&separator| first.contains(separator))
         .unwrap_or(',');
-    let rows = rows(text, separator)?;
+    let rows = rows(text, separator, true)?;
     let mut part = Part {
         tool: "VTune",
         ..Part::default()
@@ -183,10 +183,10 @@ fn add(part: &mut Part, row: &Row<'_>, at: usize, reading: Reading) -> Result<()
             ),
         )),
         Some(_) => Ok(()),
-        None => {
-            part.whole.readings.push(reading);
-            Ok(())
-        }
+        None => part
+            .whole
+            .push(reading)
+            .map_err(|message| row.refuse(at, message)),
     }
 }
 
