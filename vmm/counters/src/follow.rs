@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use libc::{c_int, c_long, pid_t};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::each::cannot_start;
 use crate::error::CountersError;
@@ -64,11 +65,20 @@ pub fn own_rank() -> Option<u32> {
 pub fn follow(groups: &[&[Event]], command: &[OsString]) -> Result<Followed, CountersError> {
     let mut builder = Command::new(&command[0]);
     builder.args(&command[1..]);
-    let trace_me = || match ptrace(libc::PTRACE_TRACEME, 0, 0) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(error),
+    // A rank has about twenty counters, each an open file. The command keeps the limit that it would have had.
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
     };
-    // SAFETY: between fork and exec the closure makes one system call and touches no memory but its own.
+    let raised = setrlimit(Resource::Nofile, raised).is_ok();
+    let trace_me = move || {
+        if raised {
+            setrlimit(Resource::Nofile, limit)?;
+        }
+        ptrace(libc::PTRACE_TRACEME, 0, 0).map(drop)
+    };
+    // SAFETY: between fork and exec the closure makes two system calls and touches no memory but its own.
     unsafe { builder.pre_exec(trace_me) };
     let child = builder
         .spawn()

@@ -1,7 +1,7 @@
 //! Counts of a program, by rank where they are known by rank.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::error::CountersError;
 use crate::formulas::{Contradiction, Derived};
@@ -225,6 +225,15 @@ impl Measurement {
     pub(crate) fn check(&self) -> Result<(), Contradiction> {
         let mut all = self.ranks.values().chain([&self.whole]);
         all.try_for_each(|counts| Derived::new(counts).map(drop))
+    }
+
+    /// Names files relative to a folder where they are in it, so that what is said does not depend on where the folder lies.
+    pub fn relative_to(&mut self, folder: &Path) {
+        for file in &mut self.files {
+            if let Ok(relative) = file.strip_prefix(folder) {
+                *file = relative.to_path_buf();
+            }
+        }
     }
 
     /// Names the tool, the files, the events that CPI_core comes from, and the limits: one line for a report.

@@ -34,7 +34,7 @@ enum Kind {
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let rows = rows(text, ',', false)?;
     let mut part = Part {
-        tool: "likwid-perfctr",
+        tool: "likwid-perfctr".into(),
         ..Part::default()
     };
     let mut groups: BTreeMap<u32, Counts> = BTreeMap::new();

@@ -25,7 +25,7 @@ const LARGEST: u64 = 16 << 20;
 /// What one file says.
 #[derive(Debug, Default)]
 struct Part {
-    tool: &'static str,
+    tool: String,
     processor: Option<String>,
     /// Ranks that the file names; else `whole` has the counts.
     ranks: BTreeMap<u32, Counts>,

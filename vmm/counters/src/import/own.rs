@@ -25,7 +25,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         )));
     }
     let mut part = Part {
-        tool: "nodescope counters",
+        tool: "nodescope counters".into(),
         ..Part::default()
     };
     let mut whole = None;
@@ -33,7 +33,8 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     for member in &members {
         let value = &member.value;
         match member.key.as_ref() {
-            "format" | "tool" => {}
+            "format" => {}
+            "tool" => part.tool = value.string()?,
             "version" => version = Some((value.whole()?, *value)),
             "processor" => part.processor = Some(value.string()?),
             "ranks" => {

@@ -38,7 +38,7 @@ pub(super) fn is_papi(text: Text<'_>) -> Result<bool, Refusal> {
 pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     let root = text.json(text.text)?;
     let mut part = Part {
-        tool: "PAPI",
+        tool: "PAPI".into(),
         ..Part::default()
     };
     let mut events: Option<BTreeSet<String>> = None;

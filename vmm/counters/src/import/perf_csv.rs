@@ -81,7 +81,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         add(&mut counts, &mut seen, scope, line).map_err(|message| row.refuse(at, message))?;
     }
     Ok(Part {
-        tool: "perf stat",
+        tool: "perf stat".into(),
         whole: counts,
         ..Part::default()
     })

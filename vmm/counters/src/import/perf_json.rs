@@ -35,7 +35,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         object(text.json(line)?, &mut counts, &mut seen)?;
     }
     Ok(Part {
-        tool: "perf stat",
+        tool: "perf stat".into(),
         whole: counts,
         ..Part::default()
     })

@@ -46,7 +46,7 @@ pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<()
             message,
         };
         if file == 0 {
-            measurement.tool = part.tool.to_owned();
+            measurement.tool = part.tool;
             measurement.processor = part.processor;
         } else if measurement.tool != part.tool {
             return Err(wrong(format!(

@@ -42,7 +42,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
         .unwrap_or(',');
     let rows = rows(text, separator, true)?;
     let mut part = Part {
-        tool: "VTune",
+        tool: "VTune".into(),
         ..Part::default()
     };
     let mut rate = None;
