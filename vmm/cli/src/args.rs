@@ -54,6 +54,10 @@ pub enum Command {
     /// Trace an MPI program on this machine, without guests (vmm/host-trace/README.md).
     #[command(after_help = EXIT_CODES)]
     Trace(Trace),
+    /// Count cycles, instructions, memory stalls and floating-point operations of a program on this machine, by rank, or show counters that
+    /// other tools wrote (vmm/counters/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Counters(Counters),
     /// Tell every problem of a study and of this host, each with its mend, without booting anything.
     Check(Check),
     /// Build, list or show guest images.
@@ -155,6 +159,27 @@ pub struct Trace {
     pub keep_logs: bool,
     /// The command, after "--": a launcher with its program, such as mpirun -np 4 ./program.
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// `nodescope counters`.
+#[derive(Debug, clap::Args)]
+pub struct Counters {
+    /// Write the counts as JSON, for [study.core] counters of a study: a file; with --each a folder, which gets a file of each rank.
+    #[arg(long, value_name = "FILE|DIR")]
+    pub json: Option<PathBuf>,
+    /// Count the command as one rank: mpirun -n 4 nodescope counters --each --json DIR -- ./program also counts ranks of other machines.
+    #[arg(long, requires = "json")]
+    pub each: bool,
+    /// Replace a file that is already there.
+    #[arg(long)]
+    pub force: bool,
+    /// Show counters of files in place of counting: of perf stat -x, or -j, likwid-perfctr -O, papi_hl_output, vtune -report summary
+    /// -format csv, or --json. Several files or a folder: one file a rank.
+    #[arg(long, value_name = "FILE|DIR", num_args = 1.., conflicts_with_all = ["each", "command"])]
+    pub read: Vec<PathBuf>,
+    /// The command, after "--": a program, or a launcher with one, such as mpirun -n 4 ./program.
+    #[arg(last = true, required_unless_present = "read", value_name = "COMMAND")]
     pub command: Vec<std::ffi::OsString>,
 }
 

@@ -6,6 +6,7 @@ mod calibrate;
 mod check;
 mod config;
 mod console;
+mod counters;
 mod exit;
 mod export;
 mod follow;
@@ -39,6 +40,7 @@ fn main() -> std::process::ExitCode {
         Command::Report(report) => report::report(report),
         Command::Predict(predict) => predict::predict(predict),
         Command::Calibrate(args) => calibrate::calibrate(args),
+        Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),

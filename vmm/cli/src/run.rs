@@ -68,9 +68,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             id: config.study_id.clone(),
             description,
         },
-        core: CoreCpi::Nominal {
-            source: study.cpi_source.clone(),
-        },
+        core: core(&study),
         ending: None,
         exit_code: None,
         job_status: None,
@@ -129,6 +127,21 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     match failure.exit {
         Exit::Ok => Ok(Exit::Ok),
         _ => Err(failure),
+    }
+}
+
+/// Where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
+fn core(study: &Study) -> CoreCpi {
+    let source = study.cpi_source.clone();
+    match &study.rank_cpi {
+        None => CoreCpi::Nominal { source },
+        Some(ranks) => CoreCpi::PerRank {
+            whole: study.core_cpi.as_f64(),
+            ranks: (ranks.iter())
+                .map(|(rank, cpi)| (*rank, cpi.as_f64()))
+                .collect(),
+            source,
+        },
     }
 }
 

@@ -464,18 +464,45 @@ struct Rate {
     core: Option<u32>,
 }
 
-/// A CPI in 1/65536.
-fn fixed(core: &CoreCpi) -> Result<Option<u32>, ReportError> {
-    match core {
-        CoreCpi::Nominal { .. } => Ok(None),
-        CoreCpi::Replaced { cpi, .. } if (0.0..=65_535.0).contains(cpi) => {
-            Ok(Some((cpi * 65_536.0).round() as u32))
-        }
-        CoreCpi::Replaced { cpi, source } => Err(ReportError::CoreCpi {
+/// CPIs in 1/65536 that replace the core's cycles.
+struct Fixed {
+    whole: Option<u32>,
+    ranks: BTreeMap<u32, u32>,
+}
+
+impl Fixed {
+    /// Returns the one of a rank, or of what is no rank.
+    fn of(&self, rank: Option<u32>) -> Option<u32> {
+        let own = rank.and_then(|rank| self.ranks.get(&rank).copied());
+        own.or(self.whole)
+    }
+}
+
+/// CPIs in 1/65536.
+fn fixed(core: &CoreCpi) -> Result<Fixed, ReportError> {
+    let (whole, ranks, source) = match core {
+        CoreCpi::Nominal { source } => (None, None, source),
+        CoreCpi::Replaced { cpi, source } => (Some(cpi), None, source),
+        CoreCpi::PerRank {
+            whole,
+            ranks,
+            source,
+        } => (Some(whole), Some(ranks), source),
+    };
+    let fixed = |cpi: &f64| match (0.0..=65_535.0).contains(cpi) {
+        true => Ok((cpi * 65_536.0).round() as u32),
+        false => Err(ReportError::CoreCpi {
             cpi: *cpi,
             origin: source.clone(),
         }),
-    }
+    };
+    let ranks = ranks.into_iter().flatten();
+    Ok(Fixed {
+        whole: whole.map(fixed).transpose()?,
+        ranks: ranks
+            .map(|(rank, cpi)| Ok((*rank, fixed(cpi)?)))
+            .collect::<Result<_, ReportError>>()?,
+    })
 }
 
 fn check(window: &str, node: &NodeRecord) -> Result<(), ReportError> {
@@ -559,7 +586,7 @@ pub(crate) fn analyse(
         let rate = Rate {
             frequency: node.frequency_hz,
             nominal: node.nominal_cpi_65536,
-            core,
+            core: core.of(None),
         };
         let mut own: BTreeMap<Option<(String, u32)>, Sum> = BTreeMap::new();
         own.insert(None, Sum::default());
@@ -573,6 +600,10 @@ pub(crate) fn analyse(
             if mpi.is_none() {
                 idle += u128::from(counters.idle_cycles);
             }
+            let rate = Rate {
+                core: core.of(owner.as_ref().map(|(_, rank)| *rank)),
+                ..rate
+            };
             own.entry(owner)
                 .or_default()
                 .count(counters, *privilege, mpi, rate);

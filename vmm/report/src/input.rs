@@ -1,5 +1,6 @@
 //! What a report is made from.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nodescope_trace::TraceError;
@@ -48,6 +49,15 @@ pub enum CoreCpi {
         /// Cycles per instruction.
         cpi: f64,
         /// Where it was measured, such as `perf stat on a Xeon E5-2690`.
+        source: String,
+    },
+    /// Numbers of hardware counters that replace the core's cycles outside MPI, as [`CoreCpi::Replaced`] does. The clocks ran with `whole`.
+    PerRank {
+        /// Cycles per instruction of the whole program, for ranks without a number of their own and for all that is no rank.
+        whole: f64,
+        /// Cycles per instruction by rank; may be empty.
+        ranks: BTreeMap<u32, f64>,
+        /// Tool, files, events and limits.
         source: String,
     },
 }

@@ -204,6 +204,22 @@ fn sources(core: &CoreCpi) -> Vec<Source> {
             format!("stated: nominal CPI, {source}; extra cycles of long instructions modelled")
         }
         CoreCpi::Replaced { cpi, source } => format!("imported: {cpi}, {source}"),
+        CoreCpi::PerRank {
+            whole,
+            ranks,
+            source,
+        } => {
+            let own: Vec<_> = ranks
+                .iter()
+                .map(|(rank, cpi)| format!("rank {rank} {cpi}"))
+                .collect();
+            let own = if own.is_empty() {
+                String::new()
+            } else {
+                format!(" ({})", own.join(", "))
+            };
+            format!("imported: {whole}{own}, {source}")
+        }
     };
     [
         (

@@ -73,6 +73,14 @@ pub(crate) fn core(core: &CoreCpi) -> String {
     match core {
         CoreCpi::Nominal { source } => format!("nominal CPI and long instructions ({source})"),
         CoreCpi::Replaced { cpi, source } => format!("{cpi} ({source})"),
+        CoreCpi::PerRank {
+            whole,
+            ranks,
+            source,
+        } => match ranks.is_empty() {
+            true => format!("{whole} ({source})"),
+            false => format!("{whole}, each rank its own ({source})"),
+        },
     }
 }
 

@@ -287,6 +287,39 @@ fn a_replaced_core_cpi_takes_the_place_of_the_nominal_one() {
 }
 
 #[test]
+fn counters_give_each_rank_its_own_core_cpi() {
+    let mut input = input(None, vec![window(vec![node0()])]);
+    input.core = CoreCpi::PerRank {
+        whole: 0.5,
+        ranks: [(0, 0.75)].into(),
+        source: "counters".into(),
+    };
+    let report = build(&input).unwrap();
+    assert_eq!(terms(scope(&report, "rank 0"))[0], ("core", 750));
+    // 400 instructions of the others take half a cycle each.
+    let others = report.windows[0].scopes.iter();
+    let others = others.clone().find(|scope| scope.kind == ScopeKind::Others);
+    assert_eq!(terms(others.unwrap())[0], ("core", 200));
+    let clock = scope(&report, "node0").clock.unwrap();
+    assert_eq!((clock.difference_65536, clock.consistent), (0, true));
+    let told = report
+        .sources
+        .iter()
+        .find(|source| source.figure == "CPI_core");
+    assert_eq!(
+        told.unwrap().source,
+        "imported: 0.5 (rank 0 0.75), counters"
+    );
+    assert!(report.text().contains("0.5, each rank its own (counters)"));
+    input.core = CoreCpi::PerRank {
+        whole: 0.5,
+        ranks: [(0, f64::INFINITY)].into(),
+        source: "counters".into(),
+    };
+    assert!(matches!(build(&input), Err(ReportError::CoreCpi { .. })));
+}
+
+#[test]
 fn what_the_models_do_not_account_for_is_said() {
     let mut node = node0();
     node.counters[0].3.stall_cycles += 7;

@@ -43,6 +43,9 @@ pub struct Study {
     pub core_cpi: Cpi,
     /// Where `core_cpi` comes from, in words.
     pub cpi_source: String,
+    /// CPI_core by rank where `core_cpi` comes from counters; empty if these are of the program as a whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
     /// What the guests boot.
     #[serde(skip)]
     pub image: ImageSource,

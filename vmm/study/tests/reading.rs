@@ -4,6 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
+#[path = "support/counters.rs"]
+mod counters;
+
 use nodescope_hypercall::Function;
 use nodescope_machine::topology::{CacheKind, SharedBy};
 use nodescope_study::{ImageSource, Mpi, Problems, Program, Study, known_fields};
@@ -193,6 +196,7 @@ fn own_files_and_matrices_arrive() {
     fs::write(at("initramfs.cpio"), b"\x1f\x8b compressed").unwrap();
     fs::write(at("root.img"), [0; 512]).unwrap();
     fs::write(at("start.sh"), "#!/bin/sh\nlscpu\n").unwrap();
+    fs::write(at("perf.json"), counters::perf(1000, 400)).unwrap();
     fs::write(at("own-image.toml"), OWN_IMAGE).unwrap();
     let study = Study::load(&at("own-image.toml")).unwrap();
     assert_eq!(
@@ -203,6 +207,7 @@ fn own_files_and_matrices_arrive() {
             root: at("root.img"),
         }
     );
+    assert_eq!(study.core_cpi.as_f64(), 0.75);
     assert_eq!(study.job.program, Program::Script(at("start.sh")));
     assert_eq!(
         (study.job.mpi, study.job.ranks, study.job.trace),

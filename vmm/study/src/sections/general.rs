@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use nodescope_image::{ImageSpec, check_package_name};
 use nodescope_machine::files::FileLimits;
 
+use super::counters::{self, Measured};
 use super::{plain_name, resolve};
 use crate::files;
 use crate::plan::{Engine, ImageSource};
@@ -21,6 +22,7 @@ pub(super) struct General {
     pub deadlock: Time,
     pub core_cpi: Cpi,
     pub cpi_source: String,
+    pub counters: Option<Measured>,
 }
 
 pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
@@ -70,7 +72,18 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     let cpi_source = section
         .item("cpi_source")
         .and_then(|item| item.line("perf stat of hpcc on a Xeon E5-2690"));
-    if core_cpi.is_none() && cpi_source.is_some() {
+    let core = section.section("core");
+    let counters = counters::read(file.parent().unwrap_or(Path::new("")), &core);
+    if core.sets("counters") {
+        for key in ["core_cpi", "cpi_source"] {
+            if section.sets(key) {
+                section.complain(
+                    key,
+                    "says what study.core.counters says, too; leave out one of them",
+                );
+            }
+        }
+    } else if core_cpi.is_none() && cpi_source.is_some() {
         section.complain(
             "cpi_source",
             "tells the origin of a core_cpi that is not given; add core_cpi",
@@ -81,6 +94,14 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     } else {
         "nominal, not measured"
     };
+    core.finish();
+    let (core_cpi, cpi_source) = match &counters {
+        Some(measured) => (measured.whole, measured.source.clone()),
+        None => (
+            core_cpi.map_or(Cpi::ONE, Cpi),
+            cpi_source.unwrap_or_else(|| given.to_owned()),
+        ),
+    };
     General {
         name: name.unwrap_or_else(|| default_name.to_owned()),
         seed: seed.unwrap_or(1),
@@ -88,8 +109,9 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         host_threads,
         time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
         deadlock: deadlock.unwrap_or(Time(1_000_000_000_000)),
-        core_cpi: core_cpi.map_or(Cpi::ONE, Cpi),
-        cpi_source: cpi_source.unwrap_or_else(|| given.to_owned()),
+        core_cpi,
+        cpi_source,
+        counters,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The sections of a study file. Each reader reports what is wrong and goes on with a default, so that one mistake does not
 //! hide the next; the plan is used only if nothing was reported.
 
+mod counters;
 mod general;
 mod job;
 mod models;
@@ -48,6 +49,9 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     topology.caches = models::descriptions(&cache_model);
     node::check(root, &topology);
     let job = job::read(folder, job, nodes, &topology);
+    if let Some(measured) = &general.counters {
+        counters::check_ranks(study, measured, &job);
+    }
     let windows = window::read(
         root.sections("window"),
         &job,
@@ -70,6 +74,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         deadlock: general.deadlock,
         core_cpi: general.core_cpi,
         cpi_source: general.cpi_source,
+        rank_cpi: general.counters.map(|measured| measured.ranks),
         image,
         kernel_parameters,
         nodes,

@@ -1,0 +1,85 @@
+//! `nodescope counters`.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_counters::{CountersError, How, Measurement, count, follow, import};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::results::write;
+use crate::terminal::print;
+
+/// Counts a command, or shows the counters of files.
+pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
+    let file = file(args)?;
+    if !args.read.is_empty() {
+        let measurement = import(&args.read).map_err(fail)?;
+        tell(&measurement, file.as_deref(), true)?;
+        return Ok(Exit::Ok);
+    }
+    // Whoever interrupts the program wants what was counted: the program gets the signal, this process goes on.
+    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    let how = if args.each { How::Whole } else { How::Ranks };
+    let (measurement, status) = count(&args.command, how).map_err(fail)?;
+    // Tables of all ranks in turn would drown the program's own output.
+    tell(&measurement, file.as_deref(), !args.each)?;
+    if status == 0 {
+        return Ok(Exit::Ok);
+    }
+    tracing::warn!(
+        "the command ended with status {status}; the counts are of what it did until then"
+    );
+    Ok(Exit::JobFailed)
+}
+
+/// The file to write, if there is to be one: checked before anything runs.
+fn file(args: &args::Counters) -> Result<Option<PathBuf>, Failure> {
+    let Some(path) = &args.json else {
+        return Ok(None);
+    };
+    let path = if args.each {
+        let rank = follow::own_rank().ok_or_else(|| {
+            Failure::new(
+                Exit::Study,
+                "--each counts a rank, but no launcher started this process as one; put it behind the launcher: mpirun -n 4 nodescope counters --each --json DIR -- ./program",
+            )
+        })?;
+        std::fs::create_dir_all(path).map_err(Failure::io("create", path))?;
+        path.join(format!("rank-{rank}.json"))
+    } else {
+        path.clone()
+    };
+    if path.exists() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} is there already; give another name, or --force to replace it",
+                path.display()
+            ),
+        ));
+    }
+    Ok(Some(path))
+}
+
+fn tell(measurement: &Measurement, file: Option<&Path>, show: bool) -> Result<(), Failure> {
+    if let Some(file) = file {
+        write(file, &measurement.json().map_err(fail)?)?;
+    }
+    if show {
+        print(&measurement.text().map_err(fail)?)?;
+        if let Some(file) = file {
+            print(&format!("{}\n", file.display()))?;
+        }
+    }
+    Ok(())
+}
+
+fn fail(error: CountersError) -> Failure {
+    let exit = match error {
+        CountersError::Refused { .. } | CountersError::Files { .. } | CountersError::Nothing(_) => {
+            Exit::Study
+        }
+        _ => Exit::Host,
+    };
+    Failure::of(exit, &error)
+}

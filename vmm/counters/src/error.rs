@@ -1,0 +1,88 @@
+//! Why there are no counters.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why counters could not be counted or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CountersError {
+    /// A file says something that cannot be.
+    #[error("{}:{line}:{column}: {message}", .file.display())]
+    Refused {
+        /// The file.
+        file: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// Column in characters, from 1.
+        column: usize,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// Files that do not fit together, or a folder without files.
+    #[error("{}: {message}", .path.display())]
+    Files {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        message: String,
+    },
+    /// A file that cannot be read.
+    #[error("cannot read {}: {source}", .path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The processor, or the virtual machine, has no counters for programs.
+    #[error(
+        "this host has no hardware counters ({cause}); measure on a machine with a PMU, where perf stat -e cycles:u counts, and give the file that nodescope counters --json or perf stat -j -o writes there as [study.core] counters"
+    )]
+    NoPmu {
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The system forbids counting.
+    #[error(
+        "the system forbids counting ({cause}); as root run sysctl kernel.perf_event_paranoid=2, and in a container allow perf_event_open"
+    )]
+    Forbidden {
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// Another failure of opening or reading a counter.
+    #[error("cannot count {event}: {cause}")]
+    Counter {
+        /// The event.
+        event: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The command cannot be started.
+    #[error("cannot start {command}: {cause}")]
+    Start {
+        /// The command.
+        command: String,
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// The system does not let this process follow the ranks that a launcher starts.
+    #[error(
+        "cannot follow the processes of the command ({cause}); put the counting behind the launcher instead: mpirun -n 4 nodescope counters --each --json FOLDER -- ./program"
+    )]
+    Follow {
+        /// What the system said.
+        cause: io::Error,
+    },
+    /// A processor whose events are in no table.
+    #[error(
+        "the events of this processor are in no table ({processor}); measure with perf stat, LIKWID or PAPI and give their file as [study.core] counters"
+    )]
+    Processor {
+        /// What /proc/cpuinfo says.
+        processor: String,
+    },
+    /// Nothing was counted.
+    #[error("{0}")]
+    Nothing(String),
+}

@@ -1,0 +1,83 @@
+//! Counts a command on this host with the events of its processor.
+
+use std::ffi::OsString;
+
+use crate::each::each;
+use crate::error::CountersError;
+use crate::follow::follow;
+use crate::measurement::Measurement;
+use crate::open::{Whom, counts, open};
+use crate::tables::{Code, Cpu, Event, Table};
+
+/// How a command's processes are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Ranks that the command starts on this machine are counted each by itself.
+    Ranks,
+    /// The command and all that it starts are one program.
+    Whole,
+}
+
+/// Runs a command and counts it; its exit status comes with the counts, 128 and more for a signal.
+///
+/// # Errors
+///
+/// A host without counters, a system that forbids them, a command that cannot be started.
+pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), CountersError> {
+    let cpu = Cpu::host();
+    let table = table(&cpu)?;
+    let mut measurement = Measurement {
+        tool: "nodescope counters".into(),
+        processor: Some(cpu.name).filter(|name| !name.is_empty()),
+        notes: table.limits.iter().map(|&limit| limit.to_owned()).collect(),
+        ..Measurement::default()
+    };
+    let status = match how {
+        How::Whole => {
+            let counted = each(table.groups, command)?;
+            measurement.whole = counts(table.groups, &counted.sums);
+            counted.status
+        }
+        How::Ranks => {
+            let followed = follow(table.groups, command)?;
+            for (rank, sums) in &followed.ranks {
+                let counts = counts(table.groups, sums);
+                measurement.ranks.insert(*rank, counts);
+            }
+            if measurement.ranks.is_empty() {
+                measurement.whole = counts(table.groups, &followed.others);
+            } else {
+                measurement.sum_ranks();
+            }
+            if !measurement
+                .ranks
+                .keys()
+                .copied()
+                .eq(0..measurement.ranks.len() as u32)
+            {
+                measurement.notes.push(
+                    "only ranks of this machine were counted; to count all, put nodescope counters --each behind the launcher".into(),
+                );
+            }
+            followed.status
+        }
+    };
+    Ok((measurement, status))
+}
+
+/// Finds the events of a processor. A host that has no counters at all is told so, whatever its processor is.
+fn table(cpu: &Cpu) -> Result<&'static Table, CountersError> {
+    const CYCLES: &[&[Event]] = &[&[Event {
+        name: "cycles",
+        code: Code::Cycles,
+        quantity: None,
+        scale: 1,
+    }]];
+    open(CYCLES, Whom::Task(0))?;
+    Table::of(cpu).ok_or_else(|| CountersError::Processor {
+        processor: format!(
+            "{}, family {}, model {}: {}",
+            cpu.vendor, cpu.family, cpu.model, cpu.name
+        ),
+    })
+}

@@ -1,0 +1,284 @@
+//! Texts in which every value knows its place.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+
+use serde_json::value::RawValue;
+
+use crate::measurement::Place;
+
+/// The text of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a> {
+    /// The file's index in the measurement.
+    pub file: usize,
+    pub text: &'a str,
+}
+
+/// What is wrong, and where.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub place: Place,
+    pub message: String,
+}
+
+impl<'a> Text<'a> {
+    /// Finds the place of a byte.
+    pub fn place(&self, offset: usize) -> Place {
+        Place {
+            file: self.file,
+            offset,
+        }
+    }
+
+    /// Refuses the file for what stands at a byte.
+    pub fn refuse(&self, offset: usize, message: impl Into<String>) -> Refusal {
+        Refusal {
+            place: self.place(offset),
+            message: message.into(),
+        }
+    }
+
+    /// Finds where a part of this text begins.
+    pub fn offset(&self, part: &str) -> usize {
+        (part.as_ptr() as usize).saturating_sub(self.text.as_ptr() as usize)
+    }
+
+    /// Reads the text, or a part of it, as one JSON value.
+    pub fn json(self, part: &'a str) -> Result<Node<'a>, Refusal> {
+        let start = self.offset(part);
+        match serde_json::from_str::<&RawValue>(part) {
+            Ok(raw) => Ok(Node {
+                text: self,
+                raw: raw.get(),
+            }),
+            Err(error) => Err(self.syntax(start, part, &error)),
+        }
+    }
+
+    fn syntax(&self, start: usize, part: &str, error: &serde_json::Error) -> Refusal {
+        // Columns of serde_json are bytes from 1; 0 at the end of a line.
+        let line_start: usize = part
+            .split_inclusive('\n')
+            .take(error.line().saturating_sub(1))
+            .map(str::len)
+            .sum();
+        let mut offset = start + (line_start + error.column().saturating_sub(1)).min(part.len());
+        while !self.text.is_char_boundary(offset) {
+            offset -= 1;
+        }
+        let what = error.to_string();
+        let what = what.split(" at line ").next().unwrap_or_default();
+        if error.is_eof() {
+            return self.refuse(
+                self.text.trim_end().len(),
+                format!(
+                    "the file ends in the middle of a value ({what}); it is cut, so copy it again"
+                ),
+            );
+        }
+        self.refuse(offset, format!("is not JSON: {what}"))
+    }
+}
+
+/// Finds line and column of a byte, from 1; the column in characters.
+pub(crate) fn line_and_column(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (
+        before.matches('\n').count() + 1,
+        before[line_start..].chars().count() + 1,
+    )
+}
+
+/// Shortens a part of a file for a message.
+pub(crate) fn short(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// A value of a JSON text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Node<'a> {
+    text: Text<'a>,
+    raw: &'a str,
+}
+
+/// A member of an object.
+pub(crate) struct Member<'a> {
+    pub key: Cow<'a, str>,
+    pub value: Node<'a>,
+}
+
+impl<'a> Node<'a> {
+    /// Finds where the value stands.
+    pub fn place(&self) -> Place {
+        self.text.place(self.text.offset(self.raw))
+    }
+
+    /// Refuses the file for this value.
+    pub fn refuse(&self, message: impl Into<String>) -> Refusal {
+        self.text.refuse(self.text.offset(self.raw), message)
+    }
+
+    /// Reads the members of an object, in order.
+    pub fn object(&self) -> Result<Vec<Member<'a>>, Refusal> {
+        if !self.raw.starts_with('{') {
+            return Err(self.refuse(format!("{} is no object; write {{...}} here", self.short())));
+        }
+        let members: Members<'a> =
+            serde_json::from_str(self.raw).map_err(|error| self.refuse(error.to_string()))?;
+        let mut seen = BTreeSet::new();
+        let mut list = Vec::new();
+        for (key, raw) in members.0 {
+            let value = Node {
+                text: self.text,
+                raw: raw.get(),
+            };
+            if !seen.insert(key.clone()) {
+                return Err(value.refuse(format!("{key:?} stands here twice; leave one of them")));
+            }
+            list.push(Member { key, value });
+        }
+        Ok(list)
+    }
+
+    /// Returns whether the value is an object.
+    pub fn is_object(&self) -> bool {
+        self.raw.starts_with('{')
+    }
+
+    /// Reads the members of a list.
+    pub fn array(&self) -> Result<Vec<Node<'a>>, Refusal> {
+        if !self.raw.starts_with('[') {
+            return Err(self.refuse(format!("{} is no list; write [...] here", self.short())));
+        }
+        let list: Vec<&'a RawValue> =
+            serde_json::from_str(self.raw).map_err(|error| self.refuse(error.to_string()))?;
+        let node = |raw: &'a RawValue| Node {
+            text: self.text,
+            raw: raw.get(),
+        };
+        Ok(list.into_iter().map(node).collect())
+    }
+
+    /// Reads a text.
+    pub fn string(&self) -> Result<String, Refusal> {
+        serde_json::from_str(self.raw)
+            .map_err(|_| self.refuse(format!("{} is no text; write it in quotes", self.short())))
+    }
+
+    /// Reads a count, written as a number or as a text of one.
+    pub fn count(&self) -> Result<f64, Refusal> {
+        let text = self.string().unwrap_or_else(|_| self.raw.to_owned());
+        count(&text).map_err(|message| self.refuse(message))
+    }
+
+    /// Reads a whole number.
+    pub fn whole(&self) -> Result<u32, Refusal> {
+        let text = self.string().unwrap_or_else(|_| self.raw.to_owned());
+        text.parse()
+            .map_err(|_| self.refuse(format!("{} is not a whole number below 2^32", self.short())))
+    }
+
+    /// Reads true or false.
+    pub fn truth(&self) -> Result<bool, Refusal> {
+        self.raw
+            .parse()
+            .map_err(|_| self.refuse(format!("{} is neither true nor false", self.short())))
+    }
+
+    /// The value as it stands in the file, shortened.
+    fn short(&self) -> String {
+        short(self.raw)
+    }
+}
+
+/// Members in the order of the text; a map would lose the order and hide what stands twice.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> serde::Deserialize<'de> for Members<'de> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> serde::de::Visitor<'de> for Visitor {
+            type Value = Members<'de>;
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("an object")
+            }
+            fn visit_map<A: serde::de::MapAccess<'de>>(
+                self,
+                mut map: A,
+            ) -> Result<Self::Value, A::Error> {
+                let mut list = Vec::new();
+                while let Some((key, value)) = map.next_entry::<String, &'de RawValue>()? {
+                    list.push((Cow::Owned(key), value));
+                }
+                Ok(Members(list))
+            }
+        }
+        deserializer.deserialize_map(Visitor)
+    }
+}
+
+/// Reads a number that is no less than 0: digits, with a fraction or an exponent.
+pub(crate) fn count(text: &str) -> Result<f64, String> {
+    let plain = text.starts_with(|c: char| c.is_ascii_digit())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_digit() || matches!(c, '.' | 'e' | 'E' | '+' | '-'));
+    match text.parse::<f64>() {
+        Ok(value) if plain && value.is_finite() => Ok(value),
+        _ => Err(format!(
+            "{:?} is not a number; write digits, with a point before a fraction",
+            short(text)
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_know_their_places() {
+        let text = "{\"a\": 1,\n \"ä\": [\"x\", 2]}";
+        let text = Text { file: 0, text };
+        let object = text.json(text.text).unwrap().object().unwrap();
+        let list = object[1].value.array().unwrap();
+        let place = |place: Place| line_and_column(text.text, place.offset);
+        assert_eq!(place(list[1].place()), (2, 13));
+        assert_eq!(list[1].count().unwrap(), 2.0);
+        assert!(
+            list[0]
+                .count()
+                .unwrap_err()
+                .message
+                .contains("\"x\" is not a number")
+        );
+        let twice = Text {
+            file: 0,
+            text: "{\"a\":1,\"a\":2}",
+        };
+        let twice = twice.json(twice.text).unwrap().object().err().unwrap();
+        assert_eq!(
+            (twice.place.offset, twice.message.contains("twice")),
+            (11, true)
+        );
+        for (cut, column) in [("{\"a\": [1, 2", 12), ("{\"a\": x}", 7), ("", 1)] {
+            let text = Text { file: 0, text: cut };
+            let place = text.json(cut).err().unwrap().place;
+            assert_eq!(line_and_column(cut, place.offset), (1, column), "{cut}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_plain() {
+        assert_eq!(count("1.5e+09"), Ok(1.5e9));
+        assert_eq!(count("12"), Ok(12.0));
+        for wrong in ["", "-1", "+1", "inf", "NaN", "1,5", "0x1", "1e999", "1 "] {
+            assert!(count(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Which file is of which rank.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::Part;
+use crate::error::CountersError;
+use crate::measurement::{Counts, Measurement, Reading};
+use crate::quantity::Quantity;
+
+/// Lists a file, or the files of a folder, sorted by name. Files with a dot before their names are nobody's measurement.
+pub(super) fn files(path: &Path) -> Result<Vec<PathBuf>, CountersError> {
+    let io = |source| CountersError::Io {
+        path: path.to_path_buf(),
+        source,
+    };
+    if !fs::metadata(path).map_err(io)?.is_dir() {
+        return Ok(vec![path.to_path_buf()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(io)? {
+        let entry = entry.map_err(io)?;
+        let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
+        if !hidden && fs::metadata(entry.path()).map_err(io)?.is_file() {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    if files.is_empty() {
+        return Err(CountersError::Files {
+            path: path.to_path_buf(),
+            message: "has no files; give the folder that the measurement's files are in".into(),
+        });
+    }
+    Ok(files)
+}
+
+/// Joins what the files say.
+pub(super) fn join(measurement: &mut Measurement, parts: Vec<Part>) -> Result<(), CountersError> {
+    let several = parts.len() > 1;
+    for (file, part) in parts.into_iter().enumerate() {
+        let path = measurement.files[file].clone();
+        let wrong = |message: String| CountersError::Files {
+            path: path.clone(),
+            message,
+        };
+        if file == 0 {
+            measurement.tool = part.tool;
+            measurement.processor = part.processor;
+        } else if measurement.tool != part.tool {
+            return Err(wrong(format!(
+                "is of {}, but {} is of {}; give files of one tool",
+                part.tool,
+                measurement.files[0].display(),
+                measurement.tool
+            )));
+        }
+        for note in part.notes {
+            if !measurement.notes.contains(&note) {
+                measurement.notes.push(note);
+            }
+        }
+        let ranks = match (part.ranks, several) {
+            (ranks, _) if !ranks.is_empty() => ranks,
+            (_, false) => {
+                measurement.whole = part.whole;
+                return Ok(());
+            }
+            (_, true) => {
+                let rank = rank_of(&path).ok_or_else(|| {
+                    wrong("is one of several files, but its name has no rank; name them e.g. perf.0.csv, perf.1.csv".into())
+                })?;
+                BTreeMap::from([(rank, part.whole)])
+            }
+        };
+        for (rank, counts) in ranks {
+            if measurement.ranks.insert(rank, counts).is_some() {
+                return Err(wrong(format!(
+                    "is of rank {rank}, of which another file is, too; give one file for each rank"
+                )));
+            }
+        }
+    }
+    // Shares of the whole follow only from counts.
+    if measurement.ranks.values().any(Counts::has_shares) {
+        for counts in measurement.ranks.values_mut() {
+            to_counts(counts);
+        }
+        measurement
+            .notes
+            .push("shares of the ranks are weighed by their cycles".into());
+    }
+    measurement.sum_ranks();
+    Ok(())
+}
+
+/// Makes counts of cycles and slots of the shares, so that ranks can be added.
+fn to_counts(counts: &mut Counts) {
+    let Some(cycles) = counts.value(Quantity::Cycles) else {
+        return;
+    };
+    let mut slots = false;
+    for reading in &mut counts.readings {
+        let quantity = match reading.quantity {
+            Some(Quantity::ShareMemory) => Quantity::StallsMemory,
+            Some(Quantity::ShareRetiring) => Quantity::SlotsRetiring,
+            Some(Quantity::ShareBadSpeculation) => Quantity::SlotsBadSpeculation,
+            Some(Quantity::ShareFrontend) => Quantity::SlotsFrontend,
+            Some(Quantity::ShareBackend) => Quantity::SlotsBackend,
+            _ => continue,
+        };
+        slots |= quantity != Quantity::StallsMemory;
+        reading.quantity = Some(quantity);
+        reading.value = reading.value.map(|share| share * cycles);
+    }
+    if slots {
+        let place = counts.readings.first().and_then(|reading| reading.place);
+        counts.readings.push(Reading {
+            quantity: Some(Quantity::Slots),
+            ..Reading::new("slots (one a cycle)", cycles, place)
+        });
+    }
+}
+
+/// Returns the number at the end of a file's name, before its endings.
+fn rank_of(path: &Path) -> Option<u32> {
+    let name = path.file_name()?.to_str()?;
+    let parts: Vec<&str> = name.split('.').collect();
+    let number = |part: &&str| {
+        let digits = part.len() - part.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+        part[part.len() - digits..].parse().ok()
+    };
+    parts.iter().rev().find_map(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_ranks() {
+        for (name, rank) in [
+            ("perf.0.csv", Some(0)),
+            ("rank_000012.json", Some(12)),
+            ("perf.csv.3", Some(3)),
+            ("rank7", Some(7)),
+            ("perf.csv", None),
+            ("perf.99999999999.csv", None),
+        ] {
+            assert_eq!(rank_of(Path::new(name)), rank, "{name}");
+        }
+    }
+}

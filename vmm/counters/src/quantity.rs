@@ -1,0 +1,206 @@
+//! Quantities that events count, whatever a tool calls the event.
+
+/// A quantity that an event counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Quantity {
+    /// Cycles in which the core was not halted.
+    Cycles,
+    /// Instructions retired.
+    Instructions,
+    /// Cycles without execution while a load misses the first-level data cache.
+    StallsL1dMiss,
+    /// Cycles without execution while any load is pending, also one that hits the first level.
+    StallsMemAny,
+    /// Cycles without retirement because the oldest operation waits for a load's data (AMD).
+    NoRetireLoad,
+    /// Cycles stalled for memory accesses, as PAPI defines them.
+    StallsMemory,
+    /// Cycles stalled because the load or the store queue is full.
+    StallsQueues,
+    /// Cycles stalled for any resource. Not only memory, so that no CPI_core follows from it.
+    StallsResource,
+    /// Share of pipeline slots lost to memory, as VTune gives it.
+    ShareMemory,
+    /// Floating-point instructions on one single-precision number.
+    FpScalarSingle,
+    /// Floating-point instructions on one double-precision number.
+    FpScalarDouble,
+    /// Instructions on 4 single-precision numbers.
+    Fp128Single,
+    /// Instructions on 2 double-precision numbers.
+    Fp128Double,
+    /// Instructions on 8 single-precision numbers.
+    Fp256Single,
+    /// Instructions on 4 double-precision numbers.
+    Fp256Double,
+    /// Instructions on 16 single-precision numbers.
+    Fp512Single,
+    /// Instructions on 8 double-precision numbers.
+    Fp512Double,
+    /// x87 operations.
+    FpX87,
+    /// Scalar operations of either precision (Westmere).
+    FpScalar,
+    /// Packed operations of either precision (Westmere), taken to be on 2 numbers.
+    FpPacked,
+    /// Floating-point operations.
+    Flops,
+    /// Double-precision operations.
+    FlopsDouble,
+    /// Single-precision operations.
+    FlopsSingle,
+    /// Lines that the first-level data cache had to fetch.
+    L1Misses,
+    /// Misses of the second level.
+    L2Misses,
+    /// Misses of the third level, or fills from memory.
+    L3Misses,
+    /// Pipeline slots.
+    Slots,
+    /// Slots whose operation retired.
+    SlotsRetiring,
+    /// Slots lost to operations that did not retire.
+    SlotsBadSpeculation,
+    /// Slots that the front end left empty.
+    SlotsFrontend,
+    /// Slots that the back end could not take.
+    SlotsBackend,
+    /// Slots with an issued operation, whether it retired or not.
+    SlotsIssued,
+    /// Slots lost while the core recovered from a wrong path.
+    SlotsRecovery,
+    /// Share of slots whose operation retired.
+    ShareRetiring,
+    /// Share of slots lost to operations that did not retire.
+    ShareBadSpeculation,
+    /// Share of slots that the front end left empty.
+    ShareFrontend,
+    /// Share of slots that the back end could not take.
+    ShareBackend,
+}
+
+use Quantity as Q;
+
+/// Every quantity: its name in our files, and what it is.
+const ALL: [(Quantity, &str, &str); 37] = [
+    (Q::Cycles, "cycles", "cycles"),
+    (Q::Instructions, "instructions", "instructions"),
+    (
+        Q::StallsL1dMiss,
+        "stalls_l1d_miss",
+        "stalls, L1 miss pending",
+    ),
+    (
+        Q::StallsMemAny,
+        "stalls_mem_any",
+        "stalls, any load pending",
+    ),
+    (
+        Q::NoRetireLoad,
+        "no_retire_load",
+        "no retirement, load pending",
+    ),
+    (Q::StallsMemory, "stalls_memory", "stalls for memory"),
+    (
+        Q::StallsQueues,
+        "stalls_queues",
+        "stalls, load or store queue full",
+    ),
+    (Q::StallsResource, "stalls_resource", "stalls, any resource"),
+    (Q::ShareMemory, "share_memory", "share lost to memory"),
+    (Q::FpScalarSingle, "fp_scalar_single", "FP scalar single"),
+    (Q::FpScalarDouble, "fp_scalar_double", "FP scalar double"),
+    (Q::Fp128Single, "fp_128_single", "FP 128-bit single"),
+    (Q::Fp128Double, "fp_128_double", "FP 128-bit double"),
+    (Q::Fp256Single, "fp_256_single", "FP 256-bit single"),
+    (Q::Fp256Double, "fp_256_double", "FP 256-bit double"),
+    (Q::Fp512Single, "fp_512_single", "FP 512-bit single"),
+    (Q::Fp512Double, "fp_512_double", "FP 512-bit double"),
+    (Q::FpX87, "fp_x87", "FP x87"),
+    (Q::FpScalar, "fp_scalar", "FP scalar"),
+    (Q::FpPacked, "fp_packed", "FP packed"),
+    (Q::Flops, "flops", "FP operations"),
+    (Q::FlopsDouble, "flops_double", "FP operations, double"),
+    (Q::FlopsSingle, "flops_single", "FP operations, single"),
+    (Q::L1Misses, "l1_misses", "L1 misses"),
+    (Q::L2Misses, "l2_misses", "L2 misses"),
+    (Q::L3Misses, "l3_misses", "L3 misses"),
+    (Q::Slots, "slots", "slots"),
+    (Q::SlotsRetiring, "slots_retiring", "slots, retiring"),
+    (
+        Q::SlotsBadSpeculation,
+        "slots_bad_speculation",
+        "slots, bad speculation",
+    ),
+    (Q::SlotsFrontend, "slots_frontend", "slots, front end"),
+    (Q::SlotsBackend, "slots_backend", "slots, back end"),
+    (Q::SlotsIssued, "slots_issued", "slots, issued"),
+    (Q::SlotsRecovery, "slots_recovery", "slots, recovery"),
+    (Q::ShareRetiring, "share_retiring", "share retiring"),
+    (
+        Q::ShareBadSpeculation,
+        "share_bad_speculation",
+        "share bad speculation",
+    ),
+    (Q::ShareFrontend, "share_frontend", "share front end"),
+    (Q::ShareBackend, "share_backend", "share back end"),
+];
+
+impl Quantity {
+    /// Returns every quantity.
+    pub fn all() -> impl Iterator<Item = Quantity> {
+        ALL.iter().map(|entry| entry.0)
+    }
+
+    fn entry(self) -> &'static (Quantity, &'static str, &'static str) {
+        &ALL[self as usize]
+    }
+
+    /// Returns the name in our files.
+    pub fn name(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// Returns the name for people.
+    pub fn title(self) -> &'static str {
+        self.entry().2
+    }
+
+    /// Finds the quantity with a name in our files.
+    pub fn of_name(name: &str) -> Option<Quantity> {
+        ALL.iter()
+            .find(|entry| entry.1 == name)
+            .map(|entry| entry.0)
+    }
+
+    /// Returns the floating-point operations that one count stands for. FP_ARITH_INST_RETIRED counts fused instructions twice, so that its
+    /// counts need the width alone (Intel SDM volume 3B, chapter 20, "Floating-point events").
+    pub fn flops(self) -> Option<f64> {
+        Some(match self {
+            Q::FpScalarSingle | Q::FpScalarDouble | Q::FpX87 | Q::FpScalar => 1.0,
+            Q::Fp128Double | Q::FpPacked => 2.0,
+            Q::Fp128Single | Q::Fp256Double => 4.0,
+            Q::Fp256Single | Q::Fp512Double => 8.0,
+            Q::Fp512Single => 16.0,
+            _ => return None,
+        })
+    }
+
+    /// Returns whether this is a share from 0 to 1, not a count.
+    pub fn is_share(self) -> bool {
+        self.name().starts_with("share_")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_quantities() {
+        for quantity in Quantity::all() {
+            assert_eq!(quantity.entry().0, quantity);
+            assert_eq!(Quantity::of_name(quantity.name()), Some(quantity));
+        }
+    }
+}

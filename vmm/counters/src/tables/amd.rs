@@ -1,0 +1,166 @@
+//! AMD: Zen 1 to 5.
+//!
+//! The third level has counters that belong to no program, so that fills from memory stand for its misses.
+
+use super::{CYCLES, Event, Group, INSTRUCTIONS, Table, raw, scaled};
+use crate::quantity::Quantity as Q;
+
+const VENDOR: &str = "AuthenticAMD";
+
+const L2_DATA_MISSES: Event = raw("L2_CACHE_MISSES_FROM_DC_MISSES", 0x64, 0x08, 0, Q::L2Misses);
+/// Demand fills of the first level from memory of this and of other nodes (PMCx043).
+const FROM_MEMORY: Event = raw("LS_DMND_FILLS_FROM_SYS.DRAM", 0x43, 0x48, 0, Q::L3Misses);
+
+/// Requests of the data cache to the second level (PMCx060), of Zen 1 and 2.
+const MISSES_OLD: Group = &[
+    raw(
+        "L2_CACHE_ACCESSES_FROM_DC_MISSES",
+        0x60,
+        0xc8,
+        0,
+        Q::L1Misses,
+    ),
+    L2_DATA_MISSES,
+    FROM_MEMORY,
+];
+/// The same of Zen 3 and later.
+const MISSES: Group = &[
+    raw(
+        "L2_CACHE_ACCESSES_FROM_DC_MISSES",
+        0x60,
+        0xe8,
+        0,
+        Q::L1Misses,
+    ),
+    L2_DATA_MISSES,
+    FROM_MEMORY,
+];
+
+/// Cycles without dispatch because the load queue or the store queue has no room (PMCx0AE).
+const QUEUES: Group = &[
+    CYCLES,
+    INSTRUCTIONS,
+    raw(
+        "DE_DIS_DISPATCH_TOKEN_STALLS1.LOAD_QUEUE_TOKEN_STALL",
+        0xae,
+        0x02,
+        0,
+        Q::StallsQueues,
+    ),
+    raw(
+        "DE_DIS_DISPATCH_TOKEN_STALLS1.STORE_QUEUE_TOKEN_STALL",
+        0xae,
+        0x04,
+        0,
+        Q::StallsQueues,
+    ),
+];
+/// Cycles without retirement whose oldest operation is a load that is not complete (PMCx0D6).
+const NO_RETIRE: Group = &[
+    CYCLES,
+    INSTRUCTIONS,
+    raw(
+        "EX_NO_RETIRE.LOAD_NOT_COMPLETE",
+        0xd6,
+        0xa2,
+        0,
+        Q::NoRetireLoad,
+    ),
+];
+
+/// Operations, counted as such: a fused multiply and add is two (PMCx003). The event takes two counters.
+const FLOPS_OLD: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0xff, 0, Q::Flops)];
+const FLOPS_ZEN3: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x0f, 0, Q::Flops)];
+const FLOPS_ZEN4: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x1f, 0, Q::Flops)];
+
+const FRONTEND: Event = raw(
+    "DE_NO_DISPATCH_PER_SLOT.NO_OPS_FROM_FRONTEND",
+    0x1a0,
+    0x01,
+    0,
+    Q::SlotsFrontend,
+);
+const BACKEND: Event = raw(
+    "DE_NO_DISPATCH_PER_SLOT.BACKEND_STALLS",
+    0x1a0,
+    0x1e,
+    0,
+    Q::SlotsBackend,
+);
+const DISPATCHED: Event = raw("DE_SRC_OP_DISP.ALL", 0xaa, 0x07, 0, Q::SlotsIssued);
+const RETIRED: Event = raw("EX_RET_OPS", 0xc1, 0x00, 0, Q::SlotsRetiring);
+/// Zen 4 dispatches 6 operations a cycle, Zen 5 dispatches 8.
+const SLOTS_ZEN4: Group = &[
+    scaled(
+        "6 slots for each LS_NOT_HALTED_CYC",
+        0x76,
+        0x00,
+        0,
+        Q::Slots,
+        6,
+    ),
+    FRONTEND,
+    BACKEND,
+    DISPATCHED,
+    RETIRED,
+];
+const SLOTS_ZEN5: Group = &[
+    scaled(
+        "8 slots for each LS_NOT_HALTED_CYC",
+        0x76,
+        0x00,
+        0,
+        Q::Slots,
+        8,
+    ),
+    FRONTEND,
+    BACKEND,
+    DISPATCHED,
+    RETIRED,
+];
+
+const MEMORY: &str = "fills from memory stand for misses of the third level";
+const NO_SLOTS: &str = "this core has no top-down events";
+const BOTH_QUEUES: &str = "cycles in which both queues are full count twice among the stalls";
+
+pub(super) const TABLES: &[Table] = &[
+    Table {
+        name: "Zen 1",
+        vendor: VENDOR,
+        models: &[(0x17, 0x00, 0x2f)],
+        groups: &[&[CYCLES, INSTRUCTIONS], FLOPS_OLD, MISSES_OLD],
+        limits: &[
+            MEMORY,
+            NO_SLOTS,
+            "this core has no event of stalls for memory",
+        ],
+    },
+    Table {
+        name: "Zen 2",
+        vendor: VENDOR,
+        models: &[(0x17, 0x30, 0xff)],
+        groups: &[QUEUES, FLOPS_OLD, MISSES_OLD],
+        limits: &[MEMORY, NO_SLOTS, BOTH_QUEUES],
+    },
+    Table {
+        name: "Zen 3",
+        vendor: VENDOR,
+        models: &[(0x19, 0x00, 0x0f), (0x19, 0x20, 0x2f), (0x19, 0x40, 0x5f)],
+        groups: &[QUEUES, FLOPS_ZEN3, MISSES],
+        limits: &[MEMORY, NO_SLOTS, BOTH_QUEUES],
+    },
+    Table {
+        name: "Zen 4",
+        vendor: VENDOR,
+        models: &[(0x19, 0x10, 0x1f), (0x19, 0x30, 0x3f), (0x19, 0x60, 0xff)],
+        groups: &[NO_RETIRE, SLOTS_ZEN4, FLOPS_ZEN4, MISSES],
+        limits: &[MEMORY],
+    },
+    Table {
+        name: "Zen 5",
+        vendor: VENDOR,
+        models: &[(0x1a, 0x00, 0xff)],
+        groups: &[NO_RETIRE, SLOTS_ZEN5, FLOPS_ZEN3, MISSES],
+        limits: &[MEMORY],
+    },
+];

@@ -1,0 +1,299 @@
+//! Events of processors, as data: one line an event, in groups that the processor can count at once.
+//!
+//! Encodings of Intel's events are those of the Software Developer's Manual, volume 3B, chapter 20, and of Intel's event files; fields of a
+//! code are those of IA32_PERFEVTSELx there (section 20.2.1). AMD's are from the Processor Programming References, section "Performance
+//! Monitor Counters"; their fields are those of PERF_CTL (APM volume 2, section 13.2.1).
+
+mod amd;
+mod cpu;
+mod intel;
+
+pub use cpu::Cpu;
+
+use crate::quantity::Quantity;
+
+/// What is programmed into a counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Code {
+    /// The kernel's own event for unhalted cycles, which has a counter of its own where the processor has one.
+    Cycles,
+    /// The kernel's own event for instructions.
+    Instructions,
+    /// A software event of the kernel, by its number in `perf_event_open(2)`. Hosts without a PMU have these.
+    Software(u64),
+    /// An event of the processor.
+    Raw {
+        /// Event select; AMD's have 12 bits.
+        event: u16,
+        /// Unit mask.
+        umask: u8,
+        /// Counter mask: cycles with at least that many events.
+        cmask: u8,
+        /// Cycles with fewer events than the counter mask, in place of as many.
+        inv: bool,
+        /// Beginnings of the condition are counted, not its cycles.
+        edge: bool,
+    },
+}
+
+impl Code {
+    /// Returns the number that the kernel takes as a raw event, if it is one. Bits 32 to 35 have the upper bits of AMD's event select; Intel's
+    /// events have none.
+    pub fn raw(self) -> Option<u64> {
+        let Code::Raw {
+            event,
+            umask,
+            cmask,
+            inv,
+            edge,
+        } = self
+        else {
+            return None;
+        };
+        Some(
+            u64::from(event & 0xff)
+                | u64::from(umask) << 8
+                | u64::from(edge) << 18
+                | u64::from(inv) << 23
+                | u64::from(cmask) << 24
+                | u64::from(event >> 8) << 32,
+        )
+    }
+}
+
+/// An event to count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// The manufacturer's name, or the kernel's.
+    pub name: &'static str,
+    /// What is programmed.
+    pub code: Code,
+    /// The quantity, if the formulas know it.
+    pub quantity: Option<Quantity>,
+    /// By what a count is multiplied to give the quantity: slots are counted as cycles.
+    pub scale: u8,
+}
+
+/// Events that are counted at the same time.
+pub type Group = &'static [Event];
+
+/// A processor's events.
+#[derive(Debug)]
+pub struct Table {
+    /// The processors, for people.
+    pub name: &'static str,
+    /// `vendor_id` of `/proc/cpuinfo`.
+    pub vendor: &'static str,
+    /// Family, and its models from the first to the last.
+    pub models: &'static [(u32, u32, u32)],
+    /// Groups, the most important one first: without its cycles and instructions nothing is counted.
+    pub groups: &'static [Group],
+    /// Limits of this processor's counters, as sentences.
+    pub limits: &'static [&'static str],
+}
+
+/// Unhalted cycles.
+const CYCLES: Event = Event {
+    name: "cycles",
+    code: Code::Cycles,
+    quantity: Some(Quantity::Cycles),
+    scale: 1,
+};
+
+/// Instructions retired.
+const INSTRUCTIONS: Event = Event {
+    name: "instructions",
+    code: Code::Instructions,
+    quantity: Some(Quantity::Instructions),
+    scale: 1,
+};
+
+/// Makes an event of select, mask and counter mask.
+const fn raw(name: &'static str, event: u16, umask: u8, cmask: u8, quantity: Quantity) -> Event {
+    scaled(name, event, umask, cmask, quantity, 1)
+}
+
+/// Makes an event whose count is multiplied.
+const fn scaled(
+    name: &'static str,
+    event: u16,
+    umask: u8,
+    cmask: u8,
+    quantity: Quantity,
+    scale: u8,
+) -> Event {
+    Event {
+        name,
+        code: Code::Raw {
+            event,
+            umask,
+            cmask,
+            inv: false,
+            edge: false,
+        },
+        quantity: Some(quantity),
+        scale,
+    }
+}
+
+/// Returns every table.
+pub fn all() -> impl Iterator<Item = &'static Table> {
+    intel::TABLES.iter().chain(amd::TABLES)
+}
+
+impl Table {
+    /// Finds the table of a processor.
+    pub fn of(cpu: &Cpu) -> Option<&'static Table> {
+        all().find(|table| {
+            let fits = |&(family, first, last): &(u32, u32, u32)| {
+                cpu.family == family && (first..=last).contains(&cpu.model)
+            };
+            table.vendor == cpu.vendor && table.models.iter().any(fits)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(vendor: &str, family: u32, model: u32) -> Option<&'static str> {
+        let cpu = Cpu {
+            vendor: vendor.into(),
+            family,
+            model,
+            name: String::new(),
+        };
+        Table::of(&cpu).map(|table| table.name)
+    }
+
+    fn event(table: &str, name: &str) -> Option<u64> {
+        let table = all().find(|t| t.name == table).unwrap();
+        let mut events = table.groups.iter().copied().flatten();
+        events
+            .find(|event| event.name == name)
+            .and_then(|event| event.code.raw())
+    }
+
+    #[test]
+    fn processors_find_their_tables() {
+        for (model, name) in [
+            (0x2c, "Westmere"),
+            (0x2d, "Sandy Bridge"),
+            (0x3e, "Ivy Bridge"),
+            (0x3f, "Haswell"),
+            (0x4f, "Broadwell"),
+            (0x55, "Skylake, Cascade Lake"),
+            (0x6a, "Ice Lake"),
+            (0x8f, "Sapphire Rapids"),
+        ] {
+            assert_eq!(of("GenuineIntel", 6, model), Some(name));
+        }
+        for (family, model, name) in [
+            (0x17, 0x01, "Zen 1"),
+            (0x17, 0x31, "Zen 2"),
+            (0x19, 0x01, "Zen 3"),
+            (0x19, 0x21, "Zen 3"),
+            (0x19, 0x11, "Zen 4"),
+            (0x19, 0x61, "Zen 4"),
+            (0x1a, 0x02, "Zen 5"),
+        ] {
+            assert_eq!(of("AuthenticAMD", family, model), Some(name));
+        }
+        assert_eq!(of("GenuineIntel", 6, 0x0f), None);
+        assert_eq!(of("AuthenticAMD", 6, 0x55), None);
+    }
+
+    /// Numbers as `perf` shows them for these events (`perf stat -v`).
+    #[test]
+    fn codes_are_those_of_the_manuals() {
+        for (table, name, code) in [
+            (
+                "Sandy Bridge",
+                "CYCLE_ACTIVITY.STALLS_L1D_PENDING",
+                0x060006a3,
+            ),
+            ("Haswell", "CYCLE_ACTIVITY.STALLS_L1D_PENDING", 0x0c000ca3),
+            ("Broadwell", "CYCLE_ACTIVITY.STALLS_L1D_MISS", 0x0c000ca3),
+            (
+                "Skylake, Cascade Lake",
+                "CYCLE_ACTIVITY.STALLS_MEM_ANY",
+                0x140014a3,
+            ),
+            (
+                "Skylake, Cascade Lake",
+                "FP_ARITH_INST_RETIRED.512B_PACKED_DOUBLE",
+                0x40c7,
+            ),
+            (
+                "Skylake, Cascade Lake",
+                "IDQ_UOPS_NOT_DELIVERED.CORE",
+                0x019c,
+            ),
+            ("Ice Lake", "TOPDOWN.SLOTS", 0x0400),
+            ("Ice Lake", "topdown-be-bound", 0x8300),
+            (
+                "Sapphire Rapids",
+                "MEMORY_ACTIVITY.STALLS_L1D_MISS",
+                0x03000347,
+            ),
+            ("Zen 2", "FP_RET_SSE_AVX_OPS.ALL", 0xff03),
+            ("Zen 4", "EX_NO_RETIRE.LOAD_NOT_COMPLETE", 0xa2d6),
+            (
+                "Zen 4",
+                "DE_NO_DISPATCH_PER_SLOT.NO_OPS_FROM_FRONTEND",
+                0x1_0000_01a0,
+            ),
+        ] {
+            assert_eq!(event(table, name), Some(code), "{table} {name}");
+        }
+        let all_fields = Code::Raw {
+            event: 0x1a3,
+            umask: 2,
+            cmask: 3,
+            inv: true,
+            edge: true,
+        };
+        assert_eq!(all_fields.raw(), Some(0x1_0384_02a3));
+        assert_eq!(Code::Cycles.raw(), None);
+    }
+
+    #[test]
+    fn groups_fit_into_the_counters_and_name_known_events() {
+        for table in all() {
+            let [CYCLES, INSTRUCTIONS, ..] = table.groups[0] else {
+                panic!("{}", table.name)
+            };
+            // With two threads a core Intel's have four counters each besides the fixed ones, AMD's have six.
+            let intel = table.vendor == "GenuineIntel";
+            let most = if intel { 4 } else { 6 };
+            for group in table.groups {
+                // Event 0x3c without a mask is counted by a fixed counter, and so are slots (event 0).
+                let general = |event: &&Event| {
+                    let code = event.code.raw().map(|code| code & 0xffff);
+                    code.is_some_and(|code| !intel || (code & 0xff != 0 && code != 0x3c))
+                };
+                assert!(
+                    group.iter().filter(general).count() <= most,
+                    "{} {group:?}",
+                    table.name
+                );
+                for event in *group {
+                    let known = crate::names::known(event.name);
+                    // Names of slots counted in other units are no names of slots in files of other tools.
+                    if event.scale == 1
+                        && !event.name.starts_with("UOPS")
+                        && !event.name.starts_with("IDQ")
+                    {
+                        assert_eq!(
+                            known.map(|known| known.quantity),
+                            event.quantity,
+                            "{}",
+                            event.name
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

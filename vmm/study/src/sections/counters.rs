@@ -1,0 +1,107 @@
+//! `[study.core]`: CPI_core from hardware counters.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nodescope_config::quantity::Cpi;
+use nodescope_config::reader::{Item, Section};
+use nodescope_counters::{Derived, import};
+
+use super::resolve;
+use crate::plan::{Job, Program};
+
+/// CPI_core that counters give.
+pub(super) struct Measured {
+    /// Of the whole program.
+    pub whole: Cpi,
+    /// By rank; empty if the counters are of the whole program alone.
+    pub ranks: BTreeMap<u32, Cpi>,
+    /// Tool, files, events and limits, in words.
+    pub source: String,
+}
+
+/// The range of `study.core_cpi`, in millionths.
+const RANGE: std::ops::RangeInclusive<u64> = 10_000..=1_000_000_000;
+
+/// Reads `study.core.counters` and the files that it names.
+pub(super) fn read(folder: &Path, section: &Section<'_>) -> Option<Measured> {
+    const EXAMPLE: &str = "perf.json";
+    let item = match section.present() {
+        true => section.require("counters", "\"perf.json\""),
+        false => section.item("counters"),
+    }?;
+    let names: Vec<String> = match item.is_list() {
+        true => item
+            .lines(EXAMPLE)
+            .into_iter()
+            .map(|(_, name)| name)
+            .collect(),
+        false => vec![item.line(EXAMPLE)?],
+    };
+    if names.is_empty() {
+        if item.list("[\"perf.0.json\"]").is_empty() {
+            item.complain("is empty; write e.g. [\"perf.0.json\", \"perf.1.json\"]");
+        }
+        return None;
+    }
+    let paths: Vec<_> = names.iter().map(|name| resolve(folder, name)).collect();
+    let mut measurement = import(&paths)
+        .map_err(|error| item.complain(error.to_string()))
+        .ok()?;
+    measurement.relative_to(folder);
+    let derived = measurement
+        .derive()
+        .and_then(|whole| Ok((whole, measurement.derive_ranks()?)));
+    let (whole, ranks) = derived
+        .map_err(|error| item.complain(error.to_string()))
+        .ok()?;
+    let mut of_ranks = BTreeMap::new();
+    for (rank, derived) in &ranks {
+        of_ranks.insert(*rank, cpi(&item, derived, &format!("rank {rank}"))?);
+    }
+    Some(Measured {
+        whole: cpi(&item, &whole, "the program")?,
+        ranks: of_ranks,
+        source: measurement.source(&whole),
+    })
+}
+
+/// CPI_core in millionths.
+fn cpi(item: &Item<'_>, derived: &Derived, of: &str) -> Option<Cpi> {
+    let core = match &derived.core {
+        Ok(core) => core,
+        Err(why) => {
+            item.complain(format!("{of}: {why}"));
+            return None;
+        }
+    };
+    // No count is near 2^64 millionths of a cycle per instruction.
+    let millionths = (core.cpi * 1e6).round() as u64;
+    if !RANGE.contains(&millionths) {
+        item.complain(format!(
+            "gives a CPI_core of {} for {of}; a CPI_core from 0.01 to 1000 can be simulated",
+            core.cpi
+        ));
+        return None;
+    }
+    Some(Cpi(millionths))
+}
+
+/// Checks that the counters' ranks are those of the job. How many ranks a script starts is not known.
+pub(super) fn check_ranks(study: &Section<'_>, measured: &Measured, job: &Job) {
+    let expected = 0..job.ranks;
+    if measured.ranks.is_empty() || matches!(job.program, Program::Script(_)) {
+        return;
+    }
+    if !measured.ranks.keys().copied().eq(expected) {
+        let last = measured.ranks.keys().last().copied().unwrap_or_default();
+        study.complain(
+            "core.counters",
+            format!(
+                "has {} ranks, the last is {last}, but the job has ranks 0 to {}; give counters of as many ranks, or of the whole program",
+                measured.ranks.len(),
+                job.ranks.saturating_sub(1)
+            ),
+        );
+    }
+}
