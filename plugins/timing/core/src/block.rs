@@ -136,6 +136,11 @@ fn name(instruction: &Instruction) -> String {
     let name = format!("{:?}", instruction.mnemonic()).to_uppercase();
     if repeated(instruction) {
         format!("REP {name}")
+    } else if far(instruction) {
+        format!("far {name}")
+    } else if instruction.mnemonic() == Mnemonic::Mov {
+        // Only moves of control and debug registers have no time.
+        "privileged MOV".into()
     } else {
         name
     }
@@ -146,18 +151,20 @@ fn repeated(instruction: &Instruction) -> bool {
         && (instruction.has_rep_prefix() || instruction.has_repne_prefix())
 }
 
+fn far(instruction: &Instruction) -> bool {
+    instruction.is_jmp_far()
+        || instruction.is_call_far()
+        || instruction.is_jmp_far_indirect()
+        || instruction.is_call_far_indirect()
+}
+
 /// Returns whether the time of an instruction depends on more than its operands: on a count in a register, on the system, on
 /// what else is under way. LLVM gives some of these a constant that stands for "long".
 fn untimed(instruction: &Instruction) -> bool {
     use Mnemonic::*;
-    let far = matches!(
-        instruction.op0_kind(),
-        OpKind::FarBranch16 | OpKind::FarBranch32
-    );
-    far || instruction.is_privileged()
+    far(instruction)
+        || instruction.is_privileged()
         || repeated(instruction)
-        || instruction.is_jmp_far_indirect()
-        || instruction.is_call_far_indirect()
         || matches!(
             instruction.flow_control(),
             FlowControl::Interrupt | FlowControl::Exception | FlowControl::XbeginXabortXend
@@ -172,6 +179,7 @@ fn untimed(instruction: &Instruction) -> bool {
                 | Sysexit
                 | Sysexitq
                 | Vmcall
+                | Vmgexit
                 | Vmmcall
                 | Rdtsc
                 | Rdtscp
@@ -283,6 +291,8 @@ mod tests {
             (&[0xcf], "IRETD"),
             (&[0xcb], "RETF"),
             (&[0x0f, 0x01, 0xf8], "SWAPGS"),
+            (&[0x0f, 0x22, 0xd8], "privileged MOV"),
+            (&[0xff, 0x28], "far JMP"),
         ] {
             assert_eq!(
                 Code::of(&block(bytes, 1)).unwrap_err(),

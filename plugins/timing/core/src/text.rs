@@ -76,6 +76,17 @@ impl Printer {
         }
         let mut text = String::new();
         self.formatter.format(instruction, &mut text);
+        // LLVM knows these without a suffix.
+        for name in [
+            "fldenv", "fnstenv", "fstenv", "frstor", "fnsave", "fsave", "verw", "verr",
+        ] {
+            if let Some(rest) = text.strip_prefix(name) {
+                return match rest.strip_prefix(['l', 'w', 's']) {
+                    Some(operands) if operands.starts_with(' ') => format!("{name}{operands}"),
+                    _ => text,
+                };
+            }
+        }
         text
     }
 }

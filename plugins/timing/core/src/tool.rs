@@ -243,6 +243,8 @@ fn complaint(stderr: &str, origins: &[Option<(usize, usize)>]) -> Complaint {
         .find_map(|line| line.strip_prefix("error: "))
         .or_else(|| stderr.lines().next())
         .unwrap_or("it failed without a message");
+    // A hint for people at a terminal may follow.
+    let message = message.split(", use -").next().unwrap_or_default();
     Complaint::Other(message.trim_end_matches('.').to_owned())
 }
 
