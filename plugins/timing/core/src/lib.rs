@@ -1,6 +1,6 @@
 //! The cycles that blocks of x86-64 code take on a named core, all loads served by the first level, as LLVM's `llvm-mca` predicts them.
 //!
-//! [`model`] takes counted [`Block`]s, finds the hot paths through them, lets `llvm-mca` simulate each path as a loop, and gives each
+//! [`model()`] takes counted [`Block`]s, finds the hot paths through them, lets `llvm-mca` simulate each path as a loop, and gives each
 //! block its share. `README.md` describes the algorithm and what the figures leave out.
 
 mod block;

@@ -1,5 +1,6 @@
 //! Memory-level parallelism: how much of the stalls is left where several misses wait at a time.
 
+use serde::Serialize;
 use thiserror::Error;
 
 /// A number that is no parallelism.
@@ -10,20 +11,23 @@ use thiserror::Error;
 pub struct ParallelismError(f64);
 
 /// The misses that a core waits for at a time, on average; 1 if each miss waits for the one before.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
 pub struct Parallelism(f64);
 
 impl Parallelism {
     /// Every stall counts: the published formula.
     pub const NONE: Self = Self(1.0);
+    /// Most misses at a time: no core has room for more of its first level.
+    pub const MOST: u32 = 64;
 
     /// Checks a number.
     ///
     /// # Errors
     ///
-    /// If it is not from 1 to 64: no core has room for more misses of its first level.
+    /// If it is not from 1 to [`Parallelism::MOST`].
     pub fn new(misses: f64) -> Result<Self, ParallelismError> {
-        if (1.0..=64.0).contains(&misses) {
+        if (1.0..=f64::from(Self::MOST)).contains(&misses) {
             Ok(Self(misses))
         } else {
             Err(ParallelismError(misses))
