@@ -100,6 +100,22 @@ impl Tool {
         format!("llvm-mca {}", self.version)
     }
 
+    /// Returns the core that LLVM takes this processor for.
+    ///
+    /// # Errors
+    ///
+    /// If the tool fails, or LLVM has no timing of this processor.
+    pub fn native(&self) -> Result<String, CoreError> {
+        let probe = ["nop".to_owned()];
+        match self.simulate("native", 1, &[&probe])? {
+            Ok(simulated) => Ok(simulated.target.core),
+            Err(_) => Err(CoreError::NoSchedule {
+                name: "native".into(),
+                tool: self.name(),
+            }),
+        }
+    }
+
     /// Simulates regions of assembly text, each for so many iterations.
     pub(crate) fn simulate(
         &self,
@@ -259,6 +275,8 @@ pub(crate) struct Simulated {
 
 #[derive(Debug, Deserialize)]
 pub(crate) struct Target {
+    #[serde(rename = "CPUName")]
+    core: String,
     #[serde(rename = "Resources")]
     pub resources: Vec<String>,
 }
