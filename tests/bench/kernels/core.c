@@ -122,8 +122,11 @@ void BUILD(dot)(long n)
 	static double x[512], y[512];
 	x[1] = y[1] = 1;
 	double s = 0;
-	for (long r = 0; r < n * 40; r++)
+	for (long r = 0; r < n * 40; r++) {
+		/* A compiler that knows the arrays takes the sum once. */
+		__asm__ volatile("" : : : "memory");
 		s += product(x, y);
+	}
 	sink = s;
 }
 

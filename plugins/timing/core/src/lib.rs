@@ -10,6 +10,7 @@ mod error;
 mod graph;
 mod memory;
 mod model;
+mod nest;
 mod paths;
 mod target;
 mod text;

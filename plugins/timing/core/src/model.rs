@@ -64,14 +64,14 @@ pub struct CoreModel {
     pub paths: Vec<Path>,
     /// Instructions of all blocks.
     pub instructions: u128,
-    /// Instructions on modelled paths.
+    /// Instructions of the blocks that have cycles of their own.
     pub modelled: u128,
     /// Cycles of all blocks, in 1/65536: the sum of theirs.
     pub cycles: u128,
 }
 
 impl CoreModel {
-    /// Returns the share of instructions that are on modelled paths, 0 to 1.
+    /// Returns the share of instructions in blocks that have cycles of their own, 0 to 1.
     pub fn coverage(&self) -> f64 {
         self.modelled as f64 / self.instructions.max(1) as f64
     }
@@ -144,7 +144,7 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
     }
     let texts: Vec<Vec<String>> = nodes
         .iter()
-        .map(|(_, code)| text::lines(&code.instructions))
+        .map(|(_, code)| text::lines(&code.instructions, core.traits))
         .collect();
     let slices: Vec<&[String]> = texts.iter().map(Vec::as_slice).collect();
     let mut kept = Vec::new();
@@ -220,7 +220,8 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
         });
     }
     let modelled: u128 = (0..blocks.len())
-        .map(|i| u128::from(results[i].executions) * u128::from(blocks[i].instructions))
+        .filter(|index| results[*index].executions > 0)
+        .map(weight)
         .sum();
     if modelled == 0
         && let Some(hottest) = order.first()
@@ -234,22 +235,25 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
                 .unwrap_or_default(),
         });
     }
+    // What a block's paths do not have counts as much as what they have.
+    let own = |index: usize| {
+        let Share { cycles, executions } = &results[index];
+        cycles + proportion(*cycles, blocks[index].executions - executions, *executions)
+    };
+    let on_paths = |index: &usize| results[*index].executions > 0;
     let mean = Mean {
-        cycles: results.iter().map(|share| share.cycles).sum(),
+        cycles: (0..blocks.len()).filter(on_paths).map(own).sum(),
         instructions: modelled,
     };
-    let blocks: Vec<BlockCycles> = results
-        .into_iter()
+    let blocks: Vec<BlockCycles> = (0..blocks.len())
         .zip(reasons)
-        .enumerate()
-        .map(|(index, (share, reason))| BlockCycles {
-            total: match share.executions {
-                0 => mean.of(weight(index)),
-                some => {
-                    share.cycles + proportion(share.cycles, blocks[index].executions - some, some)
-                }
+        .map(|(index, reason)| BlockCycles {
+            total: if on_paths(&index) {
+                own(index)
+            } else {
+                mean.of(weight(index))
             },
-            on_paths: share.executions,
+            on_paths: results[index].executions,
             reason,
         })
         .collect();

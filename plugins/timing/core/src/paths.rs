@@ -1,16 +1,20 @@
 //! Hot paths: blocks that follow each other, most of them once around a loop.
 //!
 //! Greedy: the block with the most instructions that no path has yet is the seed. From there the path goes along the likeliest edge
-//! until it comes to a block where it has been, in the same function calls: these blocks are a loop. The path takes as many executions
-//! from all of its blocks as the least executed one still has. A path that ends before it closes grows backwards, too.
+//! until it comes to a block where it has been, in the same function calls: these blocks are a loop. A loop of few iterations becomes a
+//! part of the loop around it (`nest.rs`). The path takes as many executions from all of its blocks as the least executed one still has. A
+//! path that ends before it closes grows backwards, too.
 
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::graph::{Graph, Kind};
 
 /// Blocks of a path at most, and its instructions.
 const BLOCKS: usize = 128;
 const INSTRUCTIONS: usize = 1024;
+/// A block is settled when paths have all but one of so many of its executions.
+const SETTLED: u128 = 10;
 /// A path ends where less than one of so many of its executions goes on.
 const RARE: f64 = 16.0;
 
@@ -27,65 +31,59 @@ pub(crate) struct Trace {
     pub taken: Vec<u64>,
 }
 
-/// Finds paths that have at least `wanted` of the instructions that the blocks executed, or all of them.
+/// Finds paths with blocks that have at least `wanted` of the instructions that all blocks executed, or all of them.
 pub(crate) fn find(graph: &Graph, wanted: u128) -> Vec<Trace> {
     let mut finder = Finder {
         graph,
         left: graph.nodes.iter().map(|n| n.executions).collect(),
         flow: graph.edges.iter().map(|e| e.flow).collect(),
     };
-    let weight = |node: usize, left: u64| {
-        u128::from(left) * graph.nodes[node].code.instructions.len() as u128
-    };
     // Of equal blocks the first comes first.
-    let mut heap: BinaryHeap<(u128, std::cmp::Reverse<usize>)> = (0..graph.nodes.len())
-        .map(|node| (weight(node, finder.left[node]), std::cmp::Reverse(node)))
+    let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..graph.nodes.len())
+        .map(|node| (finder.open(node), Reverse(node)))
         .collect();
     let mut traces = Vec::new();
     let mut covered = 0;
     while covered < wanted {
-        let Some((old, std::cmp::Reverse(seed))) = heap.pop() else {
+        let Some((old, Reverse(seed))) = heap.pop() else {
             break;
         };
-        let now = weight(seed, finder.left[seed]);
-        if now == 0 {
-            continue;
-        }
+        let now = finder.open(seed);
         if now < old {
-            heap.push((now, std::cmp::Reverse(seed)));
+            heap.push((now, Reverse(seed)));
             continue;
         }
-        let trace = finder.trace(seed);
-        covered += trace
-            .nodes
-            .iter()
-            .zip(&trace.taken)
-            .map(|(node, taken)| weight(*node, *taken))
-            .sum::<u128>();
+        if now == 0 {
+            break;
+        }
+        let (trace, weight) = finder.trace(seed);
+        covered += weight;
         traces.push(trace);
         // A path may leave its seed behind, or some of the seed's executions.
-        heap.push((weight(seed, finder.left[seed]), std::cmp::Reverse(seed)));
+        heap.push((finder.open(seed), Reverse(seed)));
     }
     traces
 }
 
-struct Finder<'a> {
-    graph: &'a Graph,
+pub(crate) struct Finder<'a> {
+    pub graph: &'a Graph,
     /// Executions of blocks that no path has.
-    left: Vec<u64>,
+    pub left: Vec<u64>,
     /// The same of edges.
-    flow: Vec<f64>,
+    pub flow: Vec<f64>,
 }
 
 /// A place of a walk: a block within calls of known return.
 #[derive(Clone, PartialEq, Eq)]
-struct Place {
-    node: usize,
-    returns: Vec<usize>,
+pub(crate) struct Place {
+    pub node: usize,
+    /// Where the calls return to.
+    pub returns: Vec<usize>,
 }
 
 impl Finder<'_> {
-    fn trace(&mut self, seed: usize) -> Trace {
+    /// A path from a seed, and the weight that it takes from what is open.
+    fn trace(&mut self, seed: usize) -> (Trace, u128) {
         let mut places = vec![Place {
             node: seed,
             returns: Vec::new(),
@@ -115,36 +113,67 @@ impl Finder<'_> {
             places.push(next);
         }
         let mut nodes: Vec<usize> = places.into_iter().map(|place| place.node).collect();
-        if !closed {
+        if closed {
+            (nodes, edges) = self.widen(nodes, edges);
+        } else {
             self.grow(&mut nodes, &mut edges, size);
         }
-        self.take(nodes, &edges, closed)
+        let members: BTreeSet<usize> = nodes.iter().copied().collect();
+        let open = |finder: &Self| members.iter().map(|node| finder.open(*node)).sum::<u128>();
+        let before = open(self);
+        let trace = self.take(nodes, &edges, closed);
+        let taken = before - open(self);
+        (trace, taken)
     }
 
-    fn size(&self, node: usize) -> usize {
+    /// Instructions of one execution.
+    pub fn size(&self, node: usize) -> usize {
         self.graph.nodes[node].code.instructions.len()
     }
 
-    /// The likeliest edge from a place, and where it leads.
-    fn onward(&self, place: &Place, least: u64) -> Option<(usize, Place)> {
-        let known = place.returns.last();
-        let usable = self.graph.out[place.node].iter().copied().filter(|e| {
-            let edge = &self.graph.edges[*e];
-            let right = edge.kind != Kind::Return || known.is_none_or(|site| *site == edge.to);
-            right && self.left[edge.to] > 0
-        });
-        let edge = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
-        if self.flow[edge] * RARE < least as f64 {
-            return None;
+    /// Instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
+    /// much as these.
+    fn open(&self, node: usize) -> u128 {
+        let left = u128::from(self.left[node]);
+        if left * SETTLED < u128::from(self.graph.nodes[node].executions) {
+            return 0;
         }
+        left * self.size(node) as u128
+    }
+
+    /// Edges that may be taken at a place.
+    pub fn usable(&self, place: &Place) -> impl Iterator<Item = usize> {
+        let known = place.returns.last().copied();
+        self.graph.out[place.node].iter().copied().filter(move |e| {
+            let edge = &self.graph.edges[*e];
+            let right = edge.kind != Kind::Return || known.is_none_or(|site| site == edge.to);
+            right && self.left[edge.to] > 0
+        })
+    }
+
+    /// The place behind an edge.
+    pub fn follow(&self, place: &Place, edge: usize) -> Place {
         let mut returns = place.returns.clone();
-        match self.graph.edges[edge].kind {
+        let edge = &self.graph.edges[edge];
+        match edge.kind {
             Kind::Plain => {}
             Kind::Call(site) => returns.push(site),
             Kind::Return => drop(returns.pop()),
         }
-        let node = self.graph.edges[edge].to;
-        Some((edge, Place { node, returns }))
+        Place {
+            node: edge.to,
+            returns,
+        }
+    }
+
+    /// The likeliest edge from a place, and where it leads.
+    fn onward(&self, place: &Place, least: u64) -> Option<(usize, Place)> {
+        let usable = self.usable(place);
+        let edge = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
+        if self.flow[edge] * RARE < least as f64 {
+            return None;
+        }
+        Some((edge, self.follow(place, edge)))
     }
 
     /// Adds blocks before an open path, as long as most executions come from there.

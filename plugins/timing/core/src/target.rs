@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::block::{Block, Code, Reason};
 use crate::cache::Cache;
 use crate::error::CoreError;
-use crate::text;
+use crate::text::Fusion::{Arithmetic, Comparisons, None as Nothing};
+use crate::text::{self, Fusion, Traits};
 use crate::tool::{Complaint, Region, Tool};
 
 /// A core whose timing LLVM knows.
@@ -17,32 +18,36 @@ pub struct Core {
     tool: Tool,
     name: String,
     schedule: String,
+    pub(crate) traits: Traits,
 }
 
-/// The first resource of each of LLVM's scheduling models for x86, and the core that the model was made for.
-const SCHEDULES: [(&str, &str); 17] = [
-    ("ADLPPort00", "alderlake"),
-    ("AtomPort0", "atom"),
-    ("BWDivider", "broadwell"),
-    ("HWDivider", "haswell"),
-    ("ICXDivider", "icelake-server"),
-    ("JALU0", "btver2"),
-    ("LNLPPort00", "lunarlake"),
-    ("PdAGLU01", "bdver2"),
-    ("SBDivider", "sandybridge"),
-    ("SKLDivider", "skylake"),
-    ("SKXDivider", "skylake-avx512"),
-    ("SLMDivider", "silvermont"),
-    ("SPRPort00", "sapphirerapids"),
-    ("Zn2AGU0", "znver2"),
-    ("Zn3AGU0", "znver3"),
-    ("Zn4AGU0", "znver4"),
-    ("ZnAGU0", "znver1"),
+/// The first resource of each of LLVM's scheduling models for x86, the core that the model was made for, and what the model lacks.
+const SCHEDULES: [(&str, &str, Traits); 17] = [
+    ("ADLPPort00", "alderlake", traits(Arithmetic, true)),
+    ("AtomPort0", "atom", traits(Nothing, false)),
+    ("BWDivider", "broadwell", traits(Arithmetic, false)),
+    ("HWDivider", "haswell", traits(Arithmetic, false)),
+    ("ICXDivider", "icelake-server", traits(Arithmetic, false)),
+    ("JALU0", "btver2", traits(Nothing, false)),
+    ("LNLPPort00", "lunarlake", traits(Arithmetic, true)),
+    ("PdAGLU01", "bdver2", traits(Comparisons, false)),
+    ("SBDivider", "sandybridge", traits(Arithmetic, false)),
+    ("SKLDivider", "skylake", traits(Arithmetic, false)),
+    ("SKXDivider", "skylake-avx512", traits(Arithmetic, false)),
+    ("SLMDivider", "silvermont", traits(Nothing, false)),
+    ("SPRPort00", "sapphirerapids", traits(Arithmetic, true)),
+    ("Zn2AGU0", "znver2", traits(Comparisons, false)),
+    ("Zn3AGU0", "znver3", traits(Arithmetic, false)),
+    ("Zn4AGU0", "znver4", traits(Arithmetic, false)),
+    ("ZnAGU0", "znver1", traits(Comparisons, false)),
 ];
 
-/// Iterations of the two runs whose difference is one region's steady state: of regions below [`SHORT`] lines, and of others.
-const ITERATIONS: [(u32, u32); 2] = [(256, 512), (64, 128)];
-const SHORT: usize = 24;
+const fn traits(fusion: Fusion, idioms: bool) -> Traits {
+    Traits { fusion, idioms }
+}
+
+/// Regions below a number of lines, and the iterations of two runs whose difference is such a region's steady state.
+const ITERATIONS: [(usize, u32, u32); 3] = [(24, 256, 512), (200, 64, 128), (usize::MAX, 16, 48)];
 /// Lines of one run. Fewer take longer for their starts, more are divided worse among threads.
 const BATCH: usize = 2000;
 
@@ -81,12 +86,17 @@ impl Core {
         };
         let first = simulated.target.resources.first();
         let first = first.map_or("", |r| r.split('.').next().unwrap_or_default());
-        let schedule = SCHEDULES.iter().find(|(resource, _)| *resource == first);
+        let schedule = SCHEDULES.iter().find(|schedule| schedule.0 == first);
+        // A model that is newer than this list counts as the core's own, and as whole.
+        let (_, schedule, traits) =
+            schedule
+                .copied()
+                .unwrap_or((first, name, traits(Nothing, false)));
         Ok(Self {
             tool: tool.clone(),
             name: name.into(),
-            // A model that is newer than this list counts as the core's own.
-            schedule: schedule.map_or(name, |(_, core)| core).into(),
+            schedule: schedule.into(),
+            traits,
         })
     }
 
@@ -124,7 +134,10 @@ impl Core {
         let codes: Vec<_> = blocks.iter().map(Code::of).collect();
         let texts: Vec<_> = codes
             .iter()
-            .map(|code| code.as_ref().map(|c| text::lines(&c.instructions)))
+            .map(|code| {
+                code.as_ref()
+                    .map(|c| text::lines(&c.instructions, self.traits))
+            })
             .collect();
         let good: Vec<&[String]> = texts.iter().flatten().map(Vec::as_slice).collect();
         let mut probes = self
@@ -160,10 +173,12 @@ impl Core {
     ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
         self.cached("cycles", texts, cache, |texts| {
             let mut all: Vec<Option<Result<u64, Refusal>>> = vec![None; texts.len()];
-            for ((few, many), short) in ITERATIONS.into_iter().zip([true, false]) {
+            let mut least = 0;
+            for (below, few, many) in ITERATIONS {
                 let chosen: Vec<usize> = (0..texts.len())
-                    .filter(|i| (texts[*i].len() < SHORT) == short)
+                    .filter(|i| (least..below).contains(&texts[*i].len()))
                     .collect();
+                least = below;
                 let some: Vec<&[String]> = chosen.iter().map(|i| texts[*i]).collect();
                 let first = self.evaluate(&some, few, threads, Region::cycles)?;
                 let second = self.evaluate(&some, many, threads, Region::cycles)?;
