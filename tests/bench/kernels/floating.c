@@ -50,6 +50,9 @@ void BUILD(daxpy_memory)(long n)
 
 /* 16 KiB: half of L1. */
 #define NEAR 1024L
+#ifndef PASSES
+#define PASSES 2000
+#endif
 void BUILD(daxpy_l1)(long n)
 {
 	static double *x, *y;
@@ -57,12 +60,14 @@ void BUILD(daxpy_l1)(long n)
 		x = ones(NEAR);
 		y = ones(NEAR);
 	}
-	for (long i = 0; i < n * 2000; i++)
+	for (long i = 0; i < n * PASSES; i++)
 		daxpy(NEAR, 1e-6, x, y);
 	sink = y[1];
 }
 
+#ifndef ORDER
 #define ORDER 96
+#endif
 static double *a, *b, *c;
 
 static void matrices(void)

@@ -5,11 +5,25 @@
 #include "kernels.h"
 #include "mark.h"
 
+/* Sizes may be given to the compiler. */
+#ifndef DRAWS
+#define DRAWS 300000
+#endif
+#ifndef STEPS
+#define STEPS 200000
+#endif
+#ifndef L3_NODES
+#define L3_NODES (1 << 16)
+#endif
+#ifndef ITEMS
+#define ITEMS 20000L
+#endif
+
 /* Registers only: a generator of pseudo-random numbers with a few branches. */
 SCALAR void integer(long n)
 {
 	uint64_t x = 88172645463325252u, s = 0;
-	for (long i = 0; i < n * 300000; i++) {
+	for (long i = 0; i < n * DRAWS; i++) {
 		x ^= x << 13;
 		x ^= x >> 7;
 		x ^= x << 17;
@@ -65,8 +79,8 @@ void chase_l3(long n)
 {
 	static struct node *at;
 	if (!at)
-		at = ring(1 << 16);
-	at = follow(at, n * 200000);
+		at = ring(L3_NODES);
+	at = follow(at, n * STEPS);
 	sink = (double)(uintptr_t)at;
 }
 
@@ -99,7 +113,6 @@ static void sort(int32_t *v, long n)
 	}
 }
 
-#define ITEMS 20000L
 void quicksort(long n)
 {
 	static int32_t v[ITEMS];

@@ -5,6 +5,7 @@
 
 mod boot;
 mod comparison;
+mod cycles;
 mod engine;
 mod guest;
 mod host;
@@ -13,6 +14,7 @@ mod predict;
 mod profile;
 mod programs;
 mod session;
+mod stepped;
 mod tcg;
 mod threads;
 mod time;
@@ -75,6 +77,8 @@ enum What {
     Threads(Options),
     /// Where the kernels' time goes in either way, by perf.
     Profile(Options),
+    /// Modelled cycles of a core beside measured ones, on kernels in the first level.
+    Core(cycles::Options),
     /// The interpreter of predictions beside SimGrid's replay, and on a hundred thousand ranks.
     Predict(Options),
 }
@@ -160,6 +164,7 @@ fn main() -> ExitCode {
         What::Boot(options) => boot::boot(&options),
         What::Threads(options) => threads::threads(&options),
         What::Profile(options) => profile::profile(&options),
+        What::Core(options) => cycles::cycles(&options),
         What::Predict(options) => predict::predict(&options),
     };
     match result {

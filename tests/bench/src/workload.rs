@@ -217,7 +217,7 @@ fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Run the compiler in a folder, with sources of this crate.
-fn gcc(folder: &Path, options: &[&str], sources: &[&str]) -> Result<(), Failure> {
+pub fn gcc(folder: &Path, options: &[&str], sources: &[&str]) -> Result<(), Failure> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("gcc")
         .current_dir(folder)

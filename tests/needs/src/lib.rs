@@ -29,6 +29,8 @@ pub enum Need {
     Simgrid,
     /// OTF2's library and `otf2-print`.
     Otf2,
+    /// `llvm-mca`, LLVM's simulator of cores.
+    Mca,
     /// valgrind's cachegrind.
     Valgrind,
     /// `iasl`, the ACPI compiler.
@@ -45,13 +47,14 @@ pub enum Need {
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 12] = [
+    pub const ALL: [Need; 13] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
         Need::Image,
         Need::Simgrid,
         Need::Otf2,
+        Need::Mca,
         Need::Valgrind,
         Need::Acpi,
         Need::Filesystem,
@@ -69,6 +72,7 @@ impl Need {
             Need::Image => "image",
             Need::Simgrid => "simgrid",
             Need::Otf2 => "otf2",
+            Need::Mca => "mca",
             Need::Valgrind => "valgrind",
             Need::Acpi => "acpi",
             Need::Filesystem => "filesystem",
@@ -86,6 +90,7 @@ impl Need {
             Need::Image => "mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev",
             Need::Simgrid => "libsimgrid-dev",
             Need::Otf2 => "otf2-tools",
+            Need::Mca => "llvm-19",
             Need::Valgrind => "valgrind",
             Need::Acpi => "acpica-tools",
             Need::Filesystem => "e2fsprogs",

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nodescope_image::{Image, ImageError, ImageSpec};
+use nodescope_plugin_core::{Core, Tool};
 
 use crate::plan::{ImageSource, Study};
 use nodescope_config::problem::{HOST, Position, Problem, Problems, Severity};
@@ -84,10 +85,29 @@ impl Host {
         if let ImageSource::Debian(spec) = &study.image {
             list.extend(self.image_problems(spec));
         }
+        list.extend(self.core_problems(study));
         if let Err(message) = writable(&study.results) {
             list.push(of(study, Severity::Error, "results.directory", message));
         }
         Problems::new(&study.file, list)
+    }
+
+    /// Why cores cannot be modelled here.
+    fn core_problems(&self, study: &Study) -> Vec<Problem> {
+        let bad = |message: String| of(study, Severity::Error, "node.core", message);
+        if study.cores.is_empty() {
+            return Vec::new();
+        }
+        match Tool::within(&self.path) {
+            Ok(tool) => {
+                let cores = study.cores.iter();
+                cores
+                    .filter_map(|name| Core::of(&tool, name).err())
+                    .map(|error| bad(error.to_string()))
+                    .collect()
+            }
+            Err(error) => vec![bad(error.to_string())],
+        }
     }
 
     /// What is missing for an image that has not been built yet.
@@ -280,6 +300,32 @@ mod tests {
             text.starts_with("host: the guest image has to be built"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn cores_need_llvm() {
+        let study = study(
+            "[node]\ncore = [\"skylak\", \"k8\", \"znver3\"]\n[results]\ndirectory = \"/tmp/r\"\n",
+        );
+        let text = host().problems(&study).to_string();
+        assert!(
+            text.contains("s.toml:6: node.core: no llvm-mca is in PATH, and cycles of a core need it; install the Debian package llvm-19"),
+            "{text}"
+        );
+        let path = Host::probe().path;
+        if Tool::within(&path).is_err() {
+            nodescope_test_needs::skip(
+                nodescope_test_needs::Need::Mca,
+                "llvm-mca is not installed",
+            );
+            return;
+        }
+        let problems = Host { path, ..host() }.problems(&study);
+        let text = problems.to_string();
+        let cores = problems.list().iter().filter(|p| p.field == "node.core");
+        assert_eq!(cores.count(), 2, "{text}");
+        assert!(text.contains("did you mean \"skylake\""), "{text}");
+        assert!(text.contains("knows no timing of \"k8\""), "{text}");
     }
 
     #[test]

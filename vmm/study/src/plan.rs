@@ -9,6 +9,7 @@ use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::{CacheKind, NodeTopology};
 use nodescope_plugin_cache::CacheConfig;
+use nodescope_plugin_core::Parallelism;
 use nodescope_window::{MemorySpec, WindowSpec};
 use serde::Serialize;
 
@@ -55,6 +56,12 @@ pub struct Study {
     pub nodes: u32,
     /// Sockets, cores, memory, caches and clock of a node.
     pub topology: NodeTopology,
+    /// Cores whose cycles are modelled, by the names of LLVM's `-mcpu`; the report shows the stack of the first, the others beside it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<String>,
+    /// Misses that a core waits for at a time: what the report divides stalls of memory by.
+    #[serde(skip_serializing_if = "adds_every_stall")]
+    pub memory_parallelism: Parallelism,
     /// Processor features hidden from the guests.
     pub cpuid: CpuidOptions,
     /// Disks of a node.
@@ -82,6 +89,10 @@ pub struct Study {
 
 fn is_default(limits: &FileLimits) -> bool {
     *limits == FileLimits::default()
+}
+
+fn adds_every_stall(parallelism: &Parallelism) -> bool {
+    *parallelism == Parallelism::NONE
 }
 
 /// What executes the guests' instructions.

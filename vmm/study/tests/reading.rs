@@ -78,6 +78,40 @@ fn limits_of_files_fit_into_each_other() {
 }
 
 #[test]
+fn cores_are_a_name_or_up_to_four() {
+    let parse = |lines: &str| {
+        let text = SMALL.replace("cores = 2\n", &format!("cores = 2\n{lines}\n"));
+        Study::parse(Path::new("s.toml"), &text)
+    };
+    let study = parse("core = 'znver4'\nmemory_parallelism = 2.5").unwrap();
+    assert_eq!(study.cores, ["znver4"]);
+    assert_eq!(study.memory_parallelism.misses(), 2.5);
+    let plain = parse("").unwrap();
+    assert!(plain.cores.is_empty());
+    assert_eq!(plain.memory_parallelism.misses(), 1.0);
+    // A study that models no core is what it was before cores were modelled.
+    let text = serde_json::to_string(&plain).unwrap();
+    assert!(
+        !text.contains("memory_parallelism") && !text.contains("cores\":[]"),
+        "{text}"
+    );
+    for (lines, says) in [
+        (
+            "core = ['a', 'b', 'c', 'd', 'e']",
+            "node.core: names 5 cores; at most 4 are compared",
+        ),
+        ("core = ['a', 'a']", "names \"a\" twice"),
+        ("core = ''", "node.core: is empty"),
+        ("core = 4", "node.core: is a number"),
+        ("memory_parallelism = 0.5", "write a number from 1 to 64"),
+        ("memory_parallelism = 'four'", "write a number from 1 to 64"),
+    ] {
+        let text = parse(lines).unwrap_err().to_string();
+        assert!(text.contains(says), "{lines}: {text}");
+    }
+}
+
+#[test]
 fn every_field_arrives() {
     let study = Study::load(&beside("every-field.toml")).unwrap();
     assert_eq!((study.name.as_str(), study.seed), ("every-field", 42));
@@ -85,6 +119,8 @@ fn every_field_arrives() {
     assert_eq!(study.time_limit.to_string(), "10 min");
     assert_eq!(study.deadlock.to_string(), "100 ms");
     assert_eq!(study.core_cpi.as_f64(), 0.85);
+    assert_eq!(study.cores, ["skylake-avx512", "znver4"]);
+    assert_eq!(study.memory_parallelism.misses(), 4.0);
     let ImageSource::Debian(spec) = &study.image else {
         panic!("{:?}", study.image)
     };

@@ -43,6 +43,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let (image, kernel_parameters) = general::image(folder, image);
     let nodes = node::cluster(cluster);
     let (mut topology, cpuid) = node::node(node);
+    let (cores, memory_parallelism) = node::core(node);
     let network = node::network(network);
     let cache_model = models::caches(caches, &topology);
     let memory = models::memory(memory, &mut topology);
@@ -79,6 +80,8 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         kernel_parameters,
         nodes,
         topology,
+        cores,
+        memory_parallelism,
         cpuid,
         disk,
         network,

@@ -3,6 +3,7 @@
 use nodescope_fabric::LinkConfig;
 use nodescope_machine::cpuid::{CpuidOptions, Template};
 use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, TopologyError};
+use nodescope_plugin_core::Parallelism;
 
 use super::MAX_NODES;
 use crate::plan::{Disk, Network};
@@ -69,6 +70,42 @@ pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
         }
     }
     (topology, cpuid)
+}
+
+/// Cores that are compared.
+const MAX_CORES: usize = 4;
+
+/// `node.core` and `node.memory_parallelism`: what the report models. Whether LLVM knows a name depends on the host.
+pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
+    const EXAMPLE: &str = "skylake-avx512";
+    let mut cores: Vec<String> = Vec::new();
+    if let Some(item) = section.item("core") {
+        if !item.is_list() {
+            cores.extend(item.line(EXAMPLE));
+        } else {
+            for (item, name) in item.lines(EXAMPLE) {
+                if cores.contains(&name) {
+                    item.complain(format!("names {name:?} twice; name each core once"));
+                } else {
+                    cores.push(name);
+                }
+            }
+            if cores.len() > MAX_CORES {
+                let count = cores.len();
+                item.complain(format!(
+                    "names {count} cores; at most {MAX_CORES} are compared"
+                ));
+            }
+        }
+    }
+    let parallelism = section.item("memory_parallelism").and_then(|item| {
+        let millionths = item.millionths(1_000_000..=u64::from(Parallelism::MOST) * 1_000_000)?;
+        let parallelism = Parallelism::new(millionths as f64 / 1e6);
+        parallelism
+            .map_err(|error| item.complain(error.to_string()))
+            .ok()
+    });
+    (cores, parallelism.unwrap_or(Parallelism::NONE))
 }
 
 /// "512 MiB" for the node, or a list with a size for each socket.

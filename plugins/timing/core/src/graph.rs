@@ -1,0 +1,193 @@
+//! Which blocks lead to which, and how often, as far as the blocks' code and executions say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::block::{Code, End};
+
+/// A block whose instructions can all be timed.
+#[derive(Clone, Debug)]
+pub(crate) struct Node {
+    pub address: u64,
+    pub code: Code,
+    pub executions: u64,
+}
+
+/// How one block leads to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A jump or the next byte; also a call that is stepped over.
+    Plain,
+    /// A call; the block that the callee returns to.
+    Call(usize),
+    /// A return to one of several callers.
+    Return,
+}
+
+/// An edge between two blocks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Edge {
+    pub from: usize,
+    pub to: usize,
+    pub kind: Kind,
+    /// Estimated executions.
+    pub flow: f64,
+}
+
+/// Blocks and edges.
+#[derive(Debug)]
+pub(crate) struct Graph {
+    pub nodes: Vec<Node>,
+    pub edges: Vec<Edge>,
+    /// Edges of each block.
+    pub out: Vec<Vec<usize>>,
+    /// Edges to each block.
+    pub into: Vec<Vec<usize>>,
+}
+
+/// Rounds of the estimate. Profiles of structured code settle within a few.
+const ROUNDS: usize = 40;
+
+impl Graph {
+    /// Connects blocks. Several blocks at one address, of different programs, are all but the most executed one nobody's successors.
+    pub fn new(nodes: Vec<Node>) -> Self {
+        let mut at: BTreeMap<u64, usize> = BTreeMap::new();
+        for (index, node) in nodes.iter().enumerate() {
+            let best = at.entry(node.address).or_insert(index);
+            if nodes[*best].executions < node.executions {
+                *best = index;
+            }
+        }
+        let find = |address: u64| at.get(&address).copied();
+        let mut edges = Vec::new();
+        let mut returns: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
+        // Blocks all of whose executions lead to these edges.
+        let mut whole = vec![false; nodes.len()];
+        for (from, node) in nodes.iter().enumerate() {
+            let next = find(node.code.next);
+            let mut add = |to: Option<usize>, kind| {
+                if let Some(to) = to {
+                    edges.push(Edge {
+                        from,
+                        to,
+                        kind,
+                        flow: 0.0,
+                    });
+                }
+                to.is_some()
+            };
+            match node.code.end {
+                End::Fall => whole[from] = add(next, Kind::Plain),
+                End::Jump(target) => whole[from] = add(find(target), Kind::Plain),
+                End::Branch(target) => {
+                    let taken = add(find(target), Kind::Plain);
+                    // A branch to the next byte has one successor.
+                    whole[from] = (target == node.code.next || add(next, Kind::Plain)) && taken;
+                }
+                End::Call(target) => {
+                    let callee = target.and_then(find);
+                    let ends = callee.map(|callee| returning(&nodes, &find, callee));
+                    match (callee, next, ends) {
+                        (Some(callee), Some(next), Some(ends)) if !ends.is_empty() => {
+                            add(Some(callee), Kind::Call(next));
+                            for end in ends {
+                                returns.entry(end).or_default().insert(next);
+                            }
+                        }
+                        // The way back is not known: the function is a path of its own.
+                        _ => {
+                            add(next, Kind::Plain);
+                        }
+                    }
+                }
+                End::Return | End::Unknown => {}
+            }
+        }
+        for (from, sites) in returns {
+            edges.extend(sites.into_iter().map(|to| Edge {
+                from,
+                to,
+                kind: Kind::Return,
+                flow: 0.0,
+            }));
+        }
+        let mut out = vec![Vec::new(); nodes.len()];
+        let mut into = vec![Vec::new(); nodes.len()];
+        for (index, edge) in edges.iter().enumerate() {
+            out[edge.from].push(index);
+            into[edge.to].push(index);
+        }
+        let mut graph = Self {
+            nodes,
+            edges,
+            out,
+            into,
+        };
+        graph.estimate(&whole);
+        graph
+    }
+
+    /// Estimates executions of edges from those of blocks, by proportional fitting: what leaves a block adds up to its executions, or
+    /// to less where it may also lead elsewhere; what enters a block is no more than its executions.
+    fn estimate(&mut self, whole: &[bool]) {
+        for edge in &mut self.edges {
+            let [from, to] = [edge.from, edge.to].map(|n| self.nodes[n].executions);
+            edge.flow = from.min(to) as f64;
+        }
+        for _ in 0..ROUNDS {
+            for (node, edges) in self.out.iter().enumerate() {
+                scale(
+                    &mut self.edges,
+                    edges,
+                    self.nodes[node].executions,
+                    whole[node],
+                );
+            }
+            for (node, edges) in self.into.iter().enumerate() {
+                scale(&mut self.edges, edges, self.nodes[node].executions, false);
+            }
+        }
+    }
+}
+
+/// Scales edges to a sum; if not `up`, only a sum that is too large.
+fn scale(edges: &mut [Edge], chosen: &[usize], wanted: u64, up: bool) {
+    let sum: f64 = chosen.iter().map(|e| edges[*e].flow).sum();
+    let wanted = wanted as f64;
+    if sum > 0.0 && (up || sum > wanted) {
+        for e in chosen {
+            edges[*e].flow *= wanted / sum;
+        }
+    }
+}
+
+/// Blocks that return from the function that begins with a block. Calls within the function are stepped over.
+fn returning(
+    nodes: &[Node],
+    find: &impl Fn(u64) -> Option<usize>,
+    entry: usize,
+) -> BTreeSet<usize> {
+    // Longer functions are taken for ones that do not return.
+    const MOST: usize = 2000;
+    let mut seen = BTreeSet::from([entry]);
+    let mut open = vec![entry];
+    let mut ends = BTreeSet::new();
+    while let Some(at) = open.pop() {
+        let code = &nodes[at].code;
+        let next = match code.end {
+            End::Return => {
+                ends.insert(at);
+                [None, None]
+            }
+            End::Jump(target) => [Some(target), None],
+            End::Branch(target) => [Some(target), Some(code.next)],
+            End::Fall | End::Call(_) => [Some(code.next), None],
+            End::Unknown => [None, None],
+        };
+        for next in next.into_iter().flatten().filter_map(find) {
+            if seen.len() < MOST && seen.insert(next) {
+                open.push(next);
+            }
+        }
+    }
+    ends
+}

@@ -1,0 +1,66 @@
+//! Memory-level parallelism: how much of the stalls is left where several misses wait at a time.
+
+use serde::Serialize;
+use thiserror::Error;
+
+/// A number that is no parallelism.
+#[derive(Clone, Copy, Debug, Error, PartialEq)]
+#[error(
+    "a memory parallelism of {0} is no number from 1 to 64; write 1 to add every stall, as the published formula does"
+)]
+pub struct ParallelismError(f64);
+
+/// The misses that a core waits for at a time, on average; 1 if each miss waits for the one before.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Parallelism(f64);
+
+impl Parallelism {
+    /// Every stall counts: the published formula.
+    pub const NONE: Self = Self(1.0);
+    /// Most misses at a time: no core has room for more of its first level.
+    pub const MOST: u32 = 64;
+
+    /// Checks a number.
+    ///
+    /// # Errors
+    ///
+    /// If it is not from 1 to [`Parallelism::MOST`].
+    pub fn new(misses: f64) -> Result<Self, ParallelismError> {
+        if (1.0..=f64::from(Self::MOST)).contains(&misses) {
+            Ok(Self(misses))
+        } else {
+            Err(ParallelismError(misses))
+        }
+    }
+
+    /// The number.
+    pub fn misses(self) -> f64 {
+        self.0
+    }
+
+    /// Divides the stalls of each level, in cycles, by the number; the fraction of a cycle is dropped.
+    pub fn divide(self, stalls: &[u64]) -> Vec<u64> {
+        let divided = |stall: &u64| match self.0 {
+            1.0 => *stall,
+            misses => (*stall as f64 / misses) as u64,
+        };
+        stalls.iter().map(divided).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stalls_are_divided() {
+        let stalls = [0, 9, 1000, u64::MAX];
+        assert_eq!(Parallelism::NONE.divide(&stalls), stalls);
+        let four = Parallelism::new(4.0).unwrap();
+        assert_eq!(four.divide(&stalls[..3]), [0, 2, 250]);
+        for bad in [0.0, 0.99, -1.0, 65.0, f64::NAN, f64::INFINITY] {
+            assert!(Parallelism::new(bad).is_err(), "{bad}");
+        }
+    }
+}

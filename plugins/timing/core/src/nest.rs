@@ -1,0 +1,92 @@
+//! Loops of few iterations, as parts of the loops around them.
+//!
+//! A core works on the end of such a loop, on what follows, and on the next run of the loop at a time: a sum of 32 products waits for
+//! its additions, yet several sums are under way. A path that is the inner loop alone would wait for every addition.
+//!
+//! The region around a loop is a walk of one pass: the walk begins where the loop is entered, each edge has as many uses as the edge is executed
+//! for each entry, and the edge with most uses left comes next, until the loop is entered again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::graph::Kind;
+use crate::paths::{Finder, Place};
+
+/// Instructions of one pass at most. Cores that look further ahead than these are not built.
+const INSTRUCTIONS: usize = 768;
+/// Loops around a loop that are tried.
+const DEPTH: usize = 4;
+/// An edge that fewer of a pass's executions take is not on the pass.
+const RARE: f64 = 1.0 / 16.0;
+
+impl Finder<'_> {
+    /// Returns blocks and edges of the largest pass around a closed loop that is not too long; the loop itself, if there is none.
+    pub(crate) fn widen(&self, nodes: Vec<usize>, edges: Vec<usize>) -> (Vec<usize>, Vec<usize>) {
+        let mut best = (nodes, edges);
+        for _ in 0..DEPTH {
+            match self.around(&best.0) {
+                Some(pass) => best = pass,
+                None => break,
+            }
+        }
+        best
+    }
+
+    /// One pass of the loop around a loop.
+    fn around(&self, inner: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
+        let members: BTreeSet<usize> = inner.iter().copied().collect();
+        let entries: Vec<usize> = members
+            .iter()
+            .flat_map(|node| self.graph.into[*node].iter().copied())
+            .filter(|e| !members.contains(&self.graph.edges[*e].from))
+            .collect();
+        let passes: f64 = entries.iter().map(|e| self.flow[*e]).sum();
+        let entry = entries
+            .into_iter()
+            .max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
+        let inside: f64 = members
+            .iter()
+            .map(|node| self.left[*node] as f64 * self.size(*node) as f64)
+            .sum();
+        if passes < 1.0 || inside > passes * INSTRUCTIONS as f64 {
+            return None;
+        }
+        let first = self.graph.edges[entry].to;
+        let mut place = Place {
+            node: first,
+            returns: Vec::new(),
+        };
+        let (mut nodes, mut edges) = (vec![first], Vec::new());
+        let mut used: BTreeMap<usize, f64> = BTreeMap::new();
+        let mut size = self.size(first);
+        loop {
+            let edge = self.next(&place, passes, &used)?;
+            *used.entry(edge).or_default() += 1.0;
+            edges.push(edge);
+            let taken = &self.graph.edges[edge];
+            if taken.to == first && !members.contains(&taken.from) {
+                return Some((nodes, edges));
+            }
+            place = self.follow(&place, edge);
+            size += self.size(place.node);
+            if size > INSTRUCTIONS {
+                return None;
+            }
+            nodes.push(place.node);
+        }
+    }
+
+    /// The edge from a place with most uses left in a pass; of equal ones the most executed.
+    fn next(&self, place: &Place, passes: f64, used: &BTreeMap<usize, f64>) -> Option<usize> {
+        let left = |e: usize| self.flow[e] / passes - used.get(&e).copied().unwrap_or_default();
+        let edge = self.usable(place).max_by(|a, b| {
+            // Estimates of flows are not exact; a difference as small as theirs is none.
+            let near = (left(*a) - left(*b)).abs() < 0.01;
+            let by_left = left(*a).total_cmp(&left(*b));
+            let by_flow = self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a));
+            if near { by_flow } else { by_left.then(by_flow) }
+        })?;
+        // The way back from a call is as sure as the call.
+        let returns = self.graph.edges[edge].kind == Kind::Return && !place.returns.is_empty();
+        (returns || left(edge) >= RARE).then_some(edge)
+    }
+}

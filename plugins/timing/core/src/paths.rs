@@ -1,0 +1,221 @@
+//! Hot paths: blocks that follow each other, most of them once around a loop.
+//!
+//! Greedy: the block with the most instructions that no path has yet is the seed. From there the path goes along the likeliest edge
+//! until it comes to a block where it has been, in the same function calls: these blocks are a loop. A loop of few iterations becomes a
+//! part of the loop around it (`nest.rs`). The path takes as many executions from all of its blocks as the least executed one still has. A
+//! path that ends before it closes grows backwards, too.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, BinaryHeap};
+
+use crate::graph::{Graph, Kind};
+
+/// Blocks of a path at most, and its instructions.
+const BLOCKS: usize = 128;
+const INSTRUCTIONS: usize = 1024;
+/// A block is settled when paths have all but one of so many of its executions.
+const SETTLED: u128 = 10;
+/// A path ends where less than one of so many of its executions goes on.
+const RARE: f64 = 16.0;
+
+/// Blocks that follow each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Trace {
+    /// Blocks in the order of execution. A function that is called twice appears twice.
+    pub nodes: Vec<usize>,
+    /// Whether the last block leads to the first.
+    pub closed: bool,
+    /// Executions of the whole path.
+    pub executions: u64,
+    /// Executions that each place takes from its block.
+    pub taken: Vec<u64>,
+}
+
+/// Finds paths with blocks that have at least `wanted` of the instructions that all blocks executed, or all of them.
+pub(crate) fn find(graph: &Graph, wanted: u128) -> Vec<Trace> {
+    let mut finder = Finder {
+        graph,
+        left: graph.nodes.iter().map(|n| n.executions).collect(),
+        flow: graph.edges.iter().map(|e| e.flow).collect(),
+    };
+    // Of equal blocks the first comes first.
+    let mut heap: BinaryHeap<(u128, Reverse<usize>)> = (0..graph.nodes.len())
+        .map(|node| (finder.open(node), Reverse(node)))
+        .collect();
+    let mut traces = Vec::new();
+    let mut covered = 0;
+    while covered < wanted {
+        let Some((old, Reverse(seed))) = heap.pop() else {
+            break;
+        };
+        let now = finder.open(seed);
+        if now < old {
+            heap.push((now, Reverse(seed)));
+            continue;
+        }
+        if now == 0 {
+            break;
+        }
+        let (trace, weight) = finder.trace(seed);
+        covered += weight;
+        traces.push(trace);
+        // A path may leave its seed behind, or some of the seed's executions.
+        heap.push((finder.open(seed), Reverse(seed)));
+    }
+    traces
+}
+
+pub(crate) struct Finder<'a> {
+    pub graph: &'a Graph,
+    /// Executions of blocks that no path has.
+    pub left: Vec<u64>,
+    /// The same of edges.
+    pub flow: Vec<f64>,
+}
+
+/// A place of a walk: a block within calls of known return.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub node: usize,
+    /// Where the calls return to.
+    pub returns: Vec<usize>,
+}
+
+impl Finder<'_> {
+    /// A path from a seed, and the weight that it takes from what is open.
+    fn trace(&mut self, seed: usize) -> (Trace, u128) {
+        let mut places = vec![Place {
+            node: seed,
+            returns: Vec::new(),
+        }];
+        let mut edges = Vec::new();
+        let mut closed = false;
+        let mut size = self.size(seed);
+        let mut least = self.left[seed];
+        while places.len() < BLOCKS {
+            let place = &places[places.len() - 1];
+            let Some((edge, next)) = self.onward(place, least) else {
+                break;
+            };
+            edges.push(edge);
+            if let Some(first) = places.iter().position(|place| *place == next) {
+                places.drain(..first);
+                edges.drain(..first);
+                closed = true;
+                break;
+            }
+            size += self.size(next.node);
+            if size > INSTRUCTIONS {
+                edges.pop();
+                break;
+            }
+            least = least.min(self.left[next.node]);
+            places.push(next);
+        }
+        let mut nodes: Vec<usize> = places.into_iter().map(|place| place.node).collect();
+        if closed {
+            (nodes, edges) = self.widen(nodes, edges);
+        } else {
+            self.grow(&mut nodes, &mut edges, size);
+        }
+        let members: BTreeSet<usize> = nodes.iter().copied().collect();
+        let open = |finder: &Self| members.iter().map(|node| finder.open(*node)).sum::<u128>();
+        let before = open(self);
+        let trace = self.take(nodes, &edges, closed);
+        let taken = before - open(self);
+        (trace, taken)
+    }
+
+    /// Instructions of one execution.
+    pub fn size(&self, node: usize) -> usize {
+        self.graph.nodes[node].code.instructions.len()
+    }
+
+    /// Instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
+    /// much as these.
+    fn open(&self, node: usize) -> u128 {
+        let left = u128::from(self.left[node]);
+        if left * SETTLED < u128::from(self.graph.nodes[node].executions) {
+            return 0;
+        }
+        left * self.size(node) as u128
+    }
+
+    /// Edges that may be taken at a place.
+    pub fn usable(&self, place: &Place) -> impl Iterator<Item = usize> {
+        let known = place.returns.last().copied();
+        self.graph.out[place.node].iter().copied().filter(move |e| {
+            let edge = &self.graph.edges[*e];
+            let right = edge.kind != Kind::Return || known.is_none_or(|site| site == edge.to);
+            right && self.left[edge.to] > 0
+        })
+    }
+
+    /// The place behind an edge.
+    pub fn follow(&self, place: &Place, edge: usize) -> Place {
+        let mut returns = place.returns.clone();
+        let edge = &self.graph.edges[edge];
+        match edge.kind {
+            Kind::Plain => {}
+            Kind::Call(site) => returns.push(site),
+            Kind::Return => drop(returns.pop()),
+        }
+        Place {
+            node: edge.to,
+            returns,
+        }
+    }
+
+    /// The likeliest edge from a place, and where it leads.
+    fn onward(&self, place: &Place, least: u64) -> Option<(usize, Place)> {
+        let usable = self.usable(place);
+        let edge = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
+        if self.flow[edge] * RARE < least as f64 {
+            return None;
+        }
+        Some((edge, self.follow(place, edge)))
+    }
+
+    /// Adds blocks before an open path, as long as most executions come from there.
+    fn grow(&self, nodes: &mut Vec<usize>, edges: &mut Vec<usize>, mut size: usize) {
+        while nodes.len() < BLOCKS {
+            let first = nodes[0];
+            let usable = self.graph.into[first].iter().copied().filter(|e| {
+                let from = self.graph.edges[*e].from;
+                self.left[from] > 0 && !nodes.contains(&from)
+            });
+            let best = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)));
+            let Some(edge) = best else { return };
+            let from = self.graph.edges[edge].from;
+            size += self.size(from);
+            if self.flow[edge] * 2.0 < self.left[first] as f64 || size > INSTRUCTIONS {
+                return;
+            }
+            nodes.insert(0, from);
+            edges.insert(0, edge);
+        }
+    }
+
+    /// Takes a path's executions from its blocks and edges.
+    fn take(&mut self, nodes: Vec<usize>, edges: &[usize], closed: bool) -> Trace {
+        let times = |node: usize| nodes.iter().filter(|n| **n == node).count() as u64;
+        let executions = nodes.iter().map(|n| self.left[*n] / times(*n)).min();
+        // Less than one execution for each place is one for the first places.
+        let executions = executions.unwrap_or(0).max(1);
+        let mut taken = Vec::with_capacity(nodes.len());
+        for node in &nodes {
+            let some = executions.min(self.left[*node]);
+            self.left[*node] -= some;
+            taken.push(some);
+        }
+        for edge in edges {
+            self.flow[*edge] = (self.flow[*edge] - executions as f64).max(0.0);
+        }
+        Trace {
+            nodes,
+            closed,
+            executions,
+            taken,
+        }
+    }
+}

@@ -1,0 +1,457 @@
+//! A named core of LLVM, and what regions of code take on it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::block::{Block, Code, Reason};
+use crate::cache::Cache;
+use crate::error::CoreError;
+use crate::text::Fusion::{Arithmetic, Comparisons, None as Nothing};
+use crate::text::{self, Fusion, Traits};
+use crate::tool::{Complaint, Region, Tool};
+
+/// A core whose timing LLVM knows.
+#[derive(Clone, Debug)]
+pub struct Core {
+    tool: Tool,
+    name: String,
+    schedule: String,
+    pub(crate) traits: Traits,
+}
+
+/// The first resource of each of LLVM's scheduling models for x86, the core that the model was made for, and what the model lacks.
+const SCHEDULES: [(&str, &str, Traits); 17] = [
+    ("ADLPPort00", "alderlake", traits(Arithmetic, true)),
+    ("AtomPort0", "atom", traits(Nothing, false)),
+    ("BWDivider", "broadwell", traits(Arithmetic, false)),
+    ("HWDivider", "haswell", traits(Arithmetic, false)),
+    ("ICXDivider", "icelake-server", traits(Arithmetic, false)),
+    ("JALU0", "btver2", traits(Nothing, false)),
+    ("LNLPPort00", "lunarlake", traits(Arithmetic, true)),
+    ("PdAGLU01", "bdver2", traits(Comparisons, false)),
+    ("SBDivider", "sandybridge", traits(Arithmetic, false)),
+    ("SKLDivider", "skylake", traits(Arithmetic, false)),
+    ("SKXDivider", "skylake-avx512", traits(Arithmetic, false)),
+    ("SLMDivider", "silvermont", traits(Nothing, false)),
+    ("SPRPort00", "sapphirerapids", traits(Arithmetic, true)),
+    ("Zn2AGU0", "znver2", traits(Comparisons, false)),
+    ("Zn3AGU0", "znver3", traits(Arithmetic, false)),
+    ("Zn4AGU0", "znver4", traits(Arithmetic, false)),
+    ("ZnAGU0", "znver1", traits(Comparisons, false)),
+];
+
+const fn traits(fusion: Fusion, idioms: bool) -> Traits {
+    Traits { fusion, idioms }
+}
+
+/// Regions below a number of lines, and the iterations of two runs whose difference is such a region's steady state.
+const ITERATIONS: [(usize, u32, u32); 3] = [(24, 256, 512), (200, 64, 128), (usize::MAX, 16, 48)];
+/// Lines of one run. Fewer take longer for their starts, more are divided worse among threads.
+const BATCH: usize = 2000;
+
+impl Core {
+    /// Names a core of the newest installed tool: a value of LLVM's `-mcpu`.
+    ///
+    /// # Errors
+    ///
+    /// If no tool is installed, the name is unknown, or LLVM has no timing of the core.
+    pub fn named(name: &str) -> Result<Self, CoreError> {
+        Self::of(&Tool::installed()?, name)
+    }
+
+    /// Names a core of a tool.
+    ///
+    /// # Errors
+    ///
+    /// If the name is unknown, or LLVM has no timing of the core.
+    pub fn of(tool: &Tool, name: &str) -> Result<Self, CoreError> {
+        if name == "generic" || name.starts_with("x86-64") {
+            return Err(CoreError::Level(name.into()));
+        }
+        if !tool.cores().iter().any(|core| core == name) {
+            return Err(CoreError::Unknown {
+                name: name.into(),
+                tool: tool.name(),
+                hint: hint(name, tool.cores()),
+            });
+        }
+        let probe = ["nop".to_owned()];
+        let Ok(simulated) = tool.simulate(name, 1, &[&probe])? else {
+            return Err(CoreError::NoSchedule {
+                name: name.into(),
+                tool: tool.name(),
+            });
+        };
+        let first = simulated.target.resources.first();
+        let first = first.map_or("", |r| r.split('.').next().unwrap_or_default());
+        let schedule = SCHEDULES.iter().find(|schedule| schedule.0 == first);
+        // A model that is newer than this list counts as the core's own, and as whole.
+        let (_, schedule, traits) =
+            schedule
+                .copied()
+                .unwrap_or((first, name, traits(Nothing, false)));
+        Ok(Self {
+            tool: tool.clone(),
+            name: name.into(),
+            schedule: schedule.into(),
+            traits,
+        })
+    }
+
+    /// The name that LLVM knows.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The core that LLVM's timing was made for. LLVM schedules several cores as a near one, such as nehalem as sandybridge.
+    pub fn schedule(&self) -> &str {
+        &self.schedule
+    }
+
+    /// What gives the figures, for people: "llvm-mca 19.1.7, core nehalem (scheduled as sandybridge)".
+    pub fn description(&self) -> String {
+        let name = &self.name;
+        let tool = self.tool.name();
+        if self.schedule == *name {
+            format!("{tool}, core {name}")
+        } else {
+            format!("{tool}, core {name} (scheduled as {})", self.schedule)
+        }
+    }
+
+    /// Tells of each block why it cannot be modelled on this core, or None.
+    ///
+    /// # Errors
+    ///
+    /// If the tool fails, or the folder of the cache cannot be used.
+    pub fn refusals(
+        &self,
+        blocks: &[Block],
+        cache: Option<&Path>,
+    ) -> Result<Vec<Option<Reason>>, CoreError> {
+        let codes: Vec<_> = blocks.iter().map(Code::of).collect();
+        let texts: Vec<_> = codes
+            .iter()
+            .map(|code| {
+                code.as_ref()
+                    .map(|c| text::lines(&c.instructions, self.traits))
+            })
+            .collect();
+        let good: Vec<&[String]> = texts.iter().flatten().map(Vec::as_slice).collect();
+        let mut probes = self
+            .probe(&good, &Cache::new(cache)?, threads())?
+            .into_iter();
+        Ok(texts
+            .iter()
+            .map(|text| match text {
+                Err(reason) => Some((*reason).clone()),
+                Ok(_) => probes.next().and_then(Result::err).map(Refusal::reason),
+            })
+            .collect())
+    }
+
+    /// Weighs straight-line code: how much of the core it takes, in cycles/65536, whatever waits for what.
+    pub(crate) fn probe(
+        &self,
+        texts: &[&[String]],
+        cache: &Cache,
+        threads: usize,
+    ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
+        self.cached("weight", texts, cache, |texts| {
+            self.evaluate(texts, 1, threads, Region::weight)
+        })
+    }
+
+    /// Times regions that are executed again and again: cycles/65536 of one iteration in the steady state.
+    pub(crate) fn time(
+        &self,
+        texts: &[&[String]],
+        cache: &Cache,
+        threads: usize,
+    ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
+        self.cached("cycles", texts, cache, |texts| {
+            let mut all: Vec<Option<Result<u64, Refusal>>> = vec![None; texts.len()];
+            let mut least = 0;
+            for (below, few, many) in ITERATIONS {
+                let chosen: Vec<usize> = (0..texts.len())
+                    .filter(|i| (least..below).contains(&texts[*i].len()))
+                    .collect();
+                least = below;
+                let some: Vec<&[String]> = chosen.iter().map(|i| texts[*i]).collect();
+                let first = self.evaluate(&some, few, threads, Region::cycles)?;
+                let second = self.evaluate(&some, many, threads, Region::cycles)?;
+                for (index, pair) in chosen.into_iter().zip(first.into_iter().zip(second)) {
+                    all[index] = Some(match pair {
+                        (Ok(a), Ok(b)) => Ok((b.saturating_sub(a) << 16) / u64::from(many - few)),
+                        (Err(refusal), _) | (_, Err(refusal)) => Err(refusal),
+                    });
+                }
+            }
+            Ok(all.into_iter().flatten().collect())
+        })
+    }
+
+    /// Looks up what is known, and computes the rest once for each text.
+    fn cached(
+        &self,
+        kind: &str,
+        texts: &[&[String]],
+        cache: &Cache,
+        compute: impl FnOnce(&[&[String]]) -> Result<Vec<Result<u64, Refusal>>, CoreError>,
+    ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
+        let key = |text: &[String]| {
+            Cache::key(&[kind, self.tool.version(), &self.name, &text.join("\n")])
+        };
+        let keys: Vec<String> = texts.iter().map(|text| key(text)).collect();
+        let mut known: BTreeMap<&str, Result<u64, Refusal>> = BTreeMap::new();
+        let mut unknown: BTreeMap<&str, &[String]> = BTreeMap::new();
+        for (key, text) in keys.iter().zip(texts) {
+            if known.contains_key(key.as_str()) || unknown.contains_key(key.as_str()) {
+                continue;
+            }
+            match cache.load(key) {
+                Some(value) => drop(known.insert(key, value)),
+                None => drop(unknown.insert(key, text)),
+            }
+        }
+        let missing: Vec<&[String]> = unknown.values().copied().collect();
+        for (key, value) in unknown.keys().zip(compute(&missing)?) {
+            cache.store(key, &value)?;
+            known.insert(key, value);
+        }
+        Ok(keys.iter().map(|key| known[key.as_str()].clone()).collect())
+    }
+
+    /// Runs regions in batches on some threads. A region that LLVM refuses does not keep others from their figures.
+    fn evaluate(
+        &self,
+        texts: &[&[String]],
+        iterations: u32,
+        threads: usize,
+        figure: fn(&Region) -> u64,
+    ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
+        let mut batches: Vec<&[&[String]]> = Vec::new();
+        let (mut from, mut lines) = (0, 0);
+        for (index, text) in texts.iter().enumerate() {
+            lines += text.len();
+            if lines >= BATCH || index + 1 == texts.len() {
+                batches.push(&texts[from..=index]);
+                (from, lines) = (index + 1, 0);
+            }
+        }
+        let results: Vec<Vec<_>> = std::thread::scope(|scope| {
+            let threads = threads.clamp(1, batches.len().max(1));
+            let workers: Vec<_> = (0..threads)
+                .map(|first| {
+                    let mine = batches.iter().skip(first).step_by(threads);
+                    let run = move || {
+                        mine.map(|batch| Batch::new(self, batch, iterations, figure).run())
+                            .collect::<Vec<_>>()
+                    };
+                    scope.spawn(run)
+                })
+                .collect();
+            workers
+                .into_iter()
+                .map(|worker| {
+                    worker
+                        .join()
+                        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                })
+                .collect()
+        });
+        // Worker k did the batches k, k + threads, and so on.
+        let mut results: Vec<_> = results.into_iter().map(Vec::into_iter).collect();
+        let count = results.len().max(1);
+        let mut all = Vec::with_capacity(texts.len());
+        for number in 0..batches.len() {
+            if let Some(batch) = results[number % count].next() {
+                all.extend(batch?);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// Threads that may start tools.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Why LLVM gives no figure of a region.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Refusal {
+    /// The instruction that it refuses, as text.
+    pub instruction: String,
+    /// Its message.
+    pub message: String,
+}
+
+impl Refusal {
+    pub fn reason(self) -> Reason {
+        Reason::Refused {
+            instruction: self.instruction,
+            message: self.message,
+        }
+    }
+}
+
+/// Regions of one run.
+struct Batch<'a> {
+    core: &'a Core,
+    texts: &'a [&'a [String]],
+    iterations: u32,
+    figure: fn(&Region) -> u64,
+    /// Figures of regions; None: not yet, or refused.
+    figures: Vec<Option<u64>>,
+    refused: BTreeMap<usize, String>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(
+        core: &'a Core,
+        texts: &'a [&'a [String]],
+        iterations: u32,
+        figure: fn(&Region) -> u64,
+    ) -> Self {
+        Self {
+            core,
+            texts,
+            iterations,
+            figure,
+            figures: vec![None; texts.len()],
+            refused: BTreeMap::new(),
+        }
+    }
+
+    fn run(mut self) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
+        self.attempt((0..self.texts.len()).collect())?;
+        // The first line that LLVM refuses by itself is named, in whatever company the region was.
+        let lines: BTreeSet<&String> = self.refused.keys().flat_map(|r| self.texts[*r]).collect();
+        let lines: Vec<&String> = lines.into_iter().collect();
+        let alone: Vec<&[String]> = lines
+            .iter()
+            .map(|line| std::slice::from_ref(*line))
+            .collect();
+        let mut by_line = Batch::new(self.core, &alone, 1, self.figure);
+        if !alone.is_empty() {
+            by_line.attempt((0..alone.len()).collect())?;
+        }
+        let bad: BTreeMap<&String, &String> = by_line
+            .refused
+            .iter()
+            .map(|(index, message)| (lines[*index], message))
+            .collect();
+        let refusal = |region: usize| {
+            let text = self.texts[region];
+            match text.iter().find_map(|line| Some((line, bad.get(line)?))) {
+                Some((line, message)) => Refusal {
+                    instruction: line.clone(),
+                    message: (*message).clone(),
+                },
+                None => Refusal {
+                    instruction: text.first().cloned().unwrap_or_default(),
+                    message: self.refused.get(&region).cloned().unwrap_or_default(),
+                },
+            }
+        };
+        Ok((0..self.texts.len())
+            .map(|region| self.figures[region].ok_or_else(|| refusal(region)))
+            .collect())
+    }
+
+    /// Runs some regions; if LLVM refuses some, the others again.
+    fn attempt(&mut self, mut regions: Vec<usize>) -> Result<(), CoreError> {
+        while !regions.is_empty() {
+            let texts: Vec<&[String]> = regions.iter().map(|r| self.texts[*r]).collect();
+            let name = &self.core.name;
+            match self.core.tool.simulate(name, self.iterations, &texts)? {
+                Ok(simulated) => {
+                    for (region, figures) in regions.iter().zip(&simulated.regions) {
+                        self.figures[*region] = Some((self.figure)(figures));
+                    }
+                    return Ok(());
+                }
+                Err(Complaint::Lines(lines)) => {
+                    for (index, _, message) in lines {
+                        self.refused.entry(regions[index]).or_insert(message);
+                    }
+                    regions.retain(|region| !self.refused.contains_key(region));
+                }
+                Err(Complaint::Other(message)) => {
+                    if let [region] = regions[..] {
+                        self.refused.insert(region, message);
+                        return Ok(());
+                    }
+                    let rest = regions.split_off(regions.len() / 2);
+                    self.attempt(rest)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Names near a misspelt one, or how to list all.
+fn hint(name: &str, cores: &[String]) -> String {
+    // Longer words are no misspelt names, and comparing them takes memory by the product of their lengths.
+    const LONGEST: usize = 40;
+    let mut near: Vec<(usize, &str)> = cores
+        .iter()
+        .filter(|_| name.len() <= LONGEST)
+        .map(|core| {
+            (
+                strsim::damerau_levenshtein(&name.to_lowercase(), core),
+                core.as_str(),
+            )
+        })
+        .filter(|(distance, core)| {
+            *distance <= 1 + core.len() / 5
+                || (name.len() >= 4 && core.starts_with(&name.to_lowercase()))
+        })
+        .collect();
+    near.sort_unstable();
+    // LLVM spells some names in two ways.
+    near.dedup_by(|b, a| a.1.replace('_', "-") == b.1.replace('_', "-"));
+    if near.is_empty() {
+        return "list them by llvm-mca -march=x86-64 -mcpu=help".into();
+    }
+    let names: Vec<String> = near
+        .iter()
+        .take(3)
+        .map(|(_, core)| format!("{core:?}"))
+        .collect();
+    format!("did you mean {}?", names.join(" or "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_offered() {
+        let cores = [
+            "skylake",
+            "skylake-avx512",
+            "skylake_avx512",
+            "znver4",
+            "haswell",
+        ]
+        .map(str::to_owned);
+        assert_eq!(
+            hint("skylak", &cores),
+            r#"did you mean "skylake" or "skylake-avx512"?"#
+        );
+        assert_eq!(
+            hint("Zen4", &cores),
+            r#"list them by llvm-mca -march=x86-64 -mcpu=help"#
+        );
+        assert_eq!(hint("znver", &cores), r#"did you mean "znver4"?"#);
+        assert_eq!(
+            hint(&"s".repeat(1 << 20), &cores),
+            "list them by llvm-mca -march=x86-64 -mcpu=help"
+        );
+    }
+}
