@@ -11,6 +11,7 @@ use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
 use crate::calls::Calls;
+use crate::code::CodeReport;
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
 
@@ -40,6 +41,9 @@ pub struct WindowReport {
     pub models: String,
     /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
     pub scopes: Vec<Scope>,
+    /// The code that ran; none without a profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeReport>,
 }
 
 /// What a [`Scope`] is the sum of.
@@ -465,7 +469,7 @@ struct Rate {
 }
 
 /// A CPI in 1/65536.
-fn fixed(core: &CoreCpi) -> Result<Option<u32>, ReportError> {
+pub(crate) fn fixed(core: &CoreCpi) -> Result<Option<u32>, ReportError> {
     match core {
         CoreCpi::Nominal { .. } => Ok(None),
         CoreCpi::Replaced { cpi, .. } if (0.0..=65_535.0).contains(cpi) => {
@@ -684,6 +688,7 @@ pub(crate) fn analyse(
         closed_ps: record.closed_ps,
         models: models(record),
         scopes,
+        code: None,
     })
 }
 
