@@ -100,6 +100,7 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     let outcome = nodescope_cluster::run(config, &folder, &interrupted, &mut Silent).unwrap();
     let report = nodescope_report::build(&ReportInput {
         windows: outcome.windows.clone(),
+        profiles: None,
         trace: Some(results.join(TRACE_FILE)),
         study: StudyInfo::default(),
         core: CoreCpi::Nominal {

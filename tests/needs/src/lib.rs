@@ -43,11 +43,15 @@ pub enum Need {
     Mount,
     /// Instructions or features of the host's processor.
     Cpu,
+    /// `chromium`, a browser without a screen.
+    Browser,
+    /// Go's `go tool pprof`.
+    Pprof,
 }
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 13] = [
+    pub const ALL: [Need; 15] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -61,6 +65,8 @@ impl Need {
         Need::Hpcc,
         Need::Mount,
         Need::Cpu,
+        Need::Browser,
+        Need::Pprof,
     ];
 
     /// The name in `NODESCOPE_REQUIRE`.
@@ -79,6 +85,8 @@ impl Need {
             Need::Hpcc => "hpcc",
             Need::Mount => "mount",
             Need::Cpu => "cpu",
+            Need::Browser => "browser",
+            Need::Pprof => "pprof",
         }
     }
 
@@ -95,6 +103,8 @@ impl Need {
             Need::Acpi => "acpica-tools",
             Need::Filesystem => "e2fsprogs",
             Need::Hpcc => "hpcc",
+            Need::Browser => "chromium",
+            Need::Pprof => "golang-go",
             Need::Kvm | Need::Mount | Need::Cpu => "none",
         }
     }

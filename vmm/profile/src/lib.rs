@@ -2,10 +2,19 @@
 //!
 //! [`record`] is what a results directory keeps, [`totals`] adds it up. A profile holds counts, no times: cycles of the core come from
 //! whoever knows the core (the nominal CPI, counters or a core model), as [`totals::CoreCycles`].
+//!
+//! [`paths`] splits costs over sampled call paths. [`flame`] draws the paths; [`folded`], [`pprof`] and [`perf_script`] write them for other
+//! tools.
 
+pub mod flame;
+pub mod folded;
+pub mod paths;
+pub mod perf_script;
+pub mod pprof;
 pub mod record;
 pub mod totals;
 
+pub use paths::{ContextLabel, Detail, Frame, Labels, Stack, Stacks};
 pub use record::{
     Block, Count, Function, Inlined, Module, ModuleKind, Path, Place, ProfileError, ProfilesFile,
     SourceLine, WindowProfile,

@@ -110,6 +110,24 @@ impl Costs {
         self.flops.iter().sum()
     }
 
+    /// Returns the share from `before` to `after` of `whole`. Consecutive shares add up to the costs exactly, since each is a
+    /// difference of sums that are rounded down.
+    pub fn part(&self, before: u128, after: u128, whole: u128) -> Costs {
+        let share = |value: u128| scaled(value, after, whole) - scaled(value, before, whole);
+        let core = share(self.core_65536.unsigned_abs()) as i128;
+        Costs {
+            executions: share(self.executions),
+            instructions: share(self.instructions),
+            core_65536: core * self.core_65536.signum(),
+            long_cycles: share(self.long_cycles),
+            loads: share(self.loads),
+            stores: share(self.stores),
+            flops: self.flops.map(share),
+            answers: self.answers.map(share),
+            stalls: self.stalls.map(share),
+        }
+    }
+
     /// Returns what a block cost that was counted so.
     pub fn of(block: &Block, count: &Count, core_of_block: i128) -> Costs {
         let counts = &count.counts;
@@ -187,6 +205,12 @@ impl WindowProfile {
     }
 }
 
+/// Returns `value * part / whole` rounded down, without a product of the two large numbers.
+fn scaled(value: u128, part: u128, whole: u128) -> u128 {
+    let whole = whole.max(1);
+    value / whole * part + value % whole * part / whole
+}
+
 /// Shares of a block's costs by source line, by the number of instructions; their sum is the whole.
 fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
     let whole = u128::from(block.instructions.max(1));
@@ -209,25 +233,9 @@ fn split_by_line(block: &Block, costs: &Costs) -> Vec<(Option<u32>, Costs)> {
     let mut split = Vec::new();
     for (line, instructions) in parts {
         let after = (before + instructions).min(whole);
-        // Differences of rounded-down sums add up to the whole.
-        let share = |value: u128| value * after / whole - value * before / whole;
-        let signed = |value: i128| {
-            value * after as i128 / whole as i128 - value * before as i128 / whole as i128
-        };
-        split.push((
-            line,
-            Costs {
-                executions: if before == 0 { costs.executions } else { 0 },
-                instructions: share(costs.instructions),
-                core_65536: signed(costs.core_65536),
-                long_cycles: share(costs.long_cycles),
-                loads: share(costs.loads),
-                stores: share(costs.stores),
-                flops: costs.flops.map(share),
-                answers: costs.answers.map(share),
-                stalls: costs.stalls.map(share),
-            },
-        ));
+        let mut part = costs.part(before, after, whole);
+        part.executions = if before == 0 { costs.executions } else { 0 };
+        split.push((line, part));
         before = after;
     }
     split

@@ -11,6 +11,7 @@ use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
 use crate::calls::Calls;
+use crate::code::CodeReport;
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
 
@@ -40,6 +41,9 @@ pub struct WindowReport {
     pub models: String,
     /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
     pub scopes: Vec<Scope>,
+    /// The code that ran; none without a profile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub code: Option<CodeReport>,
 }
 
 /// What a [`Scope`] is the sum of.
@@ -465,21 +469,21 @@ struct Rate {
 }
 
 /// CPIs in 1/65536 that replace the core's cycles.
-struct Fixed {
+pub(crate) struct Fixed {
     whole: Option<u32>,
     ranks: BTreeMap<u32, u32>,
 }
 
 impl Fixed {
     /// Returns the one of a rank, or of what is no rank.
-    fn of(&self, rank: Option<u32>) -> Option<u32> {
+    pub(crate) fn of(&self, rank: Option<u32>) -> Option<u32> {
         let own = rank.and_then(|rank| self.ranks.get(&rank).copied());
         own.or(self.whole)
     }
 }
 
 /// CPIs in 1/65536.
-fn fixed(core: &CoreCpi) -> Result<Fixed, ReportError> {
+pub(crate) fn fixed(core: &CoreCpi) -> Result<Fixed, ReportError> {
     let (whole, ranks, source) = match core {
         CoreCpi::Nominal { source } => (None, None, source),
         CoreCpi::Replaced { cpi, source } => (Some(cpi), None, source),
@@ -715,6 +719,7 @@ pub(crate) fn analyse(
         closed_ps: record.closed_ps,
         models: models(record),
         scopes,
+        code: None,
     })
 }
 

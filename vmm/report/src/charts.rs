@@ -40,8 +40,8 @@ const PALETTE: [RGBColor; 9] = [
     RGBColor(0xb0, 0x3a, 0x5b),
     RGBColor(0x8a, 0x8a, 0x8a),
 ];
-const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
-const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
+pub(crate) const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
+pub(crate) const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
 const GROUP_COLOURS: [RGBColor; GROUPS.len()] = [
     RGBColor(0x3b, 0x6f, 0xb6),
     RGBColor(0xf2, 0xb1, 0x34),
@@ -76,7 +76,7 @@ fn css(colour: RGBColor) -> String {
     format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
 }
 
-fn failed<E: std::fmt::Display>(chart: &'static str) -> impl Fn(E) -> ReportError {
+pub(crate) fn failed<E: std::fmt::Display>(chart: &'static str) -> impl Fn(E) -> ReportError {
     move |cause| ReportError::Drawing {
         chart,
         cause: cause.to_string(),
@@ -98,7 +98,7 @@ pub(crate) fn draw(
     Ok(charts)
 }
 
-fn font(size: i32) -> TextStyle<'static> {
+pub(crate) fn font(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 

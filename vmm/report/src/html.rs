@@ -3,6 +3,7 @@
 use nodescope_page::Page;
 
 use crate::Report;
+use crate::code;
 use crate::table::Table;
 use crate::text::{
     core, limited, matrix_table, mpi_tables, network_table, title, window_lines, window_tables,
@@ -37,7 +38,9 @@ footer { max-width: 1160px; margin: 0 auto 40px; padding: 0 24px; color: var(--s
 ";
 
 pub(crate) fn write(report: &Report) -> String {
-    let mut page = Page::begin(&title(report), STYLE);
+    let has_code = report.windows.iter().any(|window| window.code.is_some());
+    let style = format!("{STYLE}{}", if has_code { code::STYLE } else { "" });
+    let mut page = Page::begin(&title(report), &style);
     page.raw("<header><div>\n");
     page.element("h1", "", &report.study.name);
     page.raw("<dl>");
@@ -74,6 +77,12 @@ pub(crate) fn write(report: &Report) -> String {
             table(&mut page, shown);
         }
         page.raw("</section>\n");
+        if let Some(code) = &window.code {
+            page.raw("<section>");
+            page.element("h2", "", &format!("Code of window \"{}\"", window.name));
+            code::html(&mut page, code, &mut table);
+            page.raw("</section>\n");
+        }
     }
     if let Some(mpi) = &report.mpi {
         page.raw("<section>");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nodescope_profile::ProfilesFile;
 use nodescope_trace::TraceError;
 use nodescope_window::WindowsFile;
 use serde::{Deserialize, Serialize};
@@ -12,6 +13,8 @@ use serde::{Deserialize, Serialize};
 pub struct ReportInput {
     /// What the windows measured.
     pub windows: WindowsFile,
+    /// Profiles of the code that ran in the windows; without one there are no functions and source lines.
+    pub profiles: Option<ProfilesFile>,
     /// The trace; without one there is no MPI profile.
     pub trace: Option<PathBuf>,
     /// The study.
@@ -93,6 +96,14 @@ pub enum ReportError {
         /// The node's number.
         node: u32,
         /// What does not fit.
+        what: String,
+    },
+    /// The code of a window cannot be shown.
+    #[error("the code of window \"{window}\" cannot be shown: {what}")]
+    Code {
+        /// The window.
+        window: String,
+        /// Why not.
         what: String,
     },
     /// A CPI that cannot be one.

@@ -7,6 +7,7 @@
 mod breakdown;
 mod calls;
 mod charts;
+pub mod code;
 mod flops;
 mod html;
 mod input;
@@ -19,11 +20,13 @@ pub use breakdown::{
     CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,
     WindowReport,
 };
+pub use code::{CodeReport, CoreModels};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
 
-use nodescope_window::WindowOutcome;
+use nodescope_profile::WindowProfile;
+use nodescope_window::{WindowOutcome, WindowRecord};
 use serde::Serialize;
 
 /// Version of the JSON schema.
@@ -69,6 +72,20 @@ pub struct Report {
 
 /// Makes a report.
 pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
+    build_with(input, &OneCore)
+}
+
+/// Core models of a report that has none.
+struct OneCore;
+
+impl CoreModels for OneCore {
+    fn cores<'p>(&self, _: &WindowRecord, _: &'p WindowProfile) -> Vec<code::Core<'p>> {
+        Vec::new()
+    }
+}
+
+/// Makes a report that shows code for further cores, too.
+pub fn build_with(input: &ReportInput, models: &dyn CoreModels) -> Result<Report, ReportError> {
     let records = &input.windows.windows;
     let traced = match &input.trace {
         Some(file) => Some(mpi::read(file, records)?),
@@ -80,7 +97,9 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         let calls = traced
             .as_ref()
             .map_or(&nothing, |traced| &traced.calls[index]);
-        windows.push(breakdown::analyse(record, &input.core, calls)?);
+        let mut window = breakdown::analyse(record, &input.core, calls)?;
+        window.code = code::of_window(input, record, models)?;
+        windows.push(window);
     }
     let notes = notes(
         input,

@@ -3,6 +3,7 @@
 use nodescope_trace::Standing;
 
 use crate::breakdown::{CYCLE, Scope, ScopeKind, WindowReport};
+use crate::code;
 use crate::mpi::{FunctionRow, MpiReport};
 use crate::table::{Table, wrap};
 use crate::units::{bytes, cpi, flops, grouped, si, time};
@@ -49,6 +50,15 @@ pub(crate) fn write(report: &Report) -> String {
         }
         for table in window_tables(window) {
             out.push_str(&format!("\n{}", limited(table, ROWS).text(WIDTH)));
+        }
+        if let Some(code) = &window.code {
+            let head = format!("Code of window \"{}\"", window.name);
+            let head = wrap(&head, WIDTH).join("\n");
+            out.push_str(&format!(
+                "\n{head}\n{}\n",
+                "-".repeat(head.chars().count().min(WIDTH))
+            ));
+            out.push_str(&code::text(code, WIDTH));
         }
     }
     if let Some(mpi) = &report.mpi {

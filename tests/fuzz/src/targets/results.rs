@@ -112,6 +112,7 @@ pub(super) fn report(input: &ReportInput) {
 fn inputs() -> ReportInput {
     ReportInput {
         windows: seed_windows(),
+        profiles: None,
         trace: None,
         study: StudyInfo::default(),
         core: CoreCpi::Nominal {

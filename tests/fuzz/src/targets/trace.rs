@@ -112,6 +112,7 @@ pub fn read(input: &[u8], folder: &Path) {
     let path = put(folder, "trace.nst", input);
     let input = ReportInput {
         windows: WindowsFile::new("study", "0", Vec::new(), Vec::new()),
+        profiles: None,
         trace: Some(path),
         study: StudyInfo::default(),
         core: CoreCpi::Nominal {

@@ -285,6 +285,7 @@ pub fn input(trace: Option<&Path>, windows: Vec<WindowRecord>) -> ReportInput {
     let outcomes = vec![outcome("solve", Ending::Complete, "fine")];
     ReportInput {
         windows: WindowsFile::new("demo", "abc123", windows, outcomes),
+        profiles: None,
         trace: trace.map(Into::into),
         study: StudyInfo {
             name: "demo".into(),

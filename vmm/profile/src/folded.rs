@@ -1,0 +1,36 @@
+//! Folded stacks: a line for each call path, frames joined by `;`, then cycles (github.com/brendangregg/FlameGraph).
+
+use std::fmt::Write;
+
+use crate::paths::Stacks;
+use crate::record::WindowProfile;
+
+/// Writes folded stacks. Functions expanded in others end in `_[i]`, those of the kernel in `_[k]`, as `stackcollapse-perf.pl` marks them.
+pub fn folded(profile: &WindowProfile, stacks: &Stacks) -> String {
+    let mut out = String::new();
+    for (stack, cycles) in stacks.stacks.iter().zip(stacks.whole_cycles()) {
+        if cycles == 0 {
+            continue;
+        }
+        let owner = &stacks.labels[stack.label as usize];
+        let outer = owner.frames.iter().map(|name| clean(name));
+        let inner = stack.frames.iter().map(|&frame| {
+            let name = clean(stacks.name(profile, frame));
+            name + profile.mark(frame)
+        });
+        let frames: Vec<String> = outer.chain(inner).collect();
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "{} {cycles}", frames.join(";"));
+    }
+    out
+}
+
+/// A name without the characters that separate frames and lines.
+fn clean(name: &str) -> String {
+    let clean = |c: char| match c {
+        ';' => ':',
+        c if c.is_control() => ' ',
+        c => c,
+    };
+    name.chars().map(clean).collect()
+}

@@ -1,0 +1,317 @@
+//! Costs by call path: exact costs of functions, split over the call paths that were sampled.
+//!
+//! What a function cost in a context is exact. Its call paths are samples. The costs are therefore split over the paths whose last
+//! function it is, in proportion to their samples. A function without samples in a context has one path, of itself alone. The shares are
+//! integers whose sum is the cost, so that all paths together are the window's total exactly.
+
+use std::collections::BTreeMap;
+
+use crate::record::{Block, ModuleKind, WindowProfile};
+use crate::totals::{CYCLE, CoreCycles, Costs, Scope};
+
+/// Owner of a context, for the outermost frames of its paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContextLabel {
+    /// Outermost frames: `rank 3`, or `others node0` and a program; then the MPI function that the context is inside.
+    pub frames: Vec<String>,
+    /// Number of the node.
+    pub node: u32,
+    /// The rank.
+    pub rank: Option<u32>,
+    /// Short name of the program.
+    pub program: Option<String>,
+    /// The MPI function that the context is inside.
+    pub mpi: Option<String>,
+}
+
+impl ContextLabel {
+    /// Ranks in order, then all else.
+    fn order(&self) -> impl Ord + '_ {
+        (self.rank.is_none(), self.rank, self.node, &self.frames)
+    }
+}
+
+/// Owners of contexts, by node and index of the context.
+pub type Labels = BTreeMap<(u32, u32), ContextLabel>;
+
+/// A level of a call path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Frame {
+    /// Index of a function.
+    Function(u32),
+    /// Index in [`Stacks::inlined`]: a function that the compiler has expanded in the one before.
+    Inlined(u32),
+}
+
+/// What a call path cost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stack {
+    /// Index of the owner in [`Stacks::labels`].
+    pub label: u32,
+    /// Functions, outermost first. The last one ran.
+    pub frames: Vec<Frame>,
+    /// Index of the source line that ran, where asked for.
+    pub line: Option<u32>,
+    /// Its share of the costs.
+    pub costs: Costs,
+}
+
+/// Costs of a window by call path.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Stacks {
+    /// Owners.
+    pub labels: Vec<ContextLabel>,
+    /// Names of functions that were expanded in others.
+    pub inlined: Vec<String>,
+    /// Paths, ordered by owner, then frames, then line.
+    pub stacks: Vec<Stack>,
+}
+
+/// Whether paths are told apart by the source line that ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// Functions only.
+    Functions,
+    /// Lines with at least 1/10000 of the window's cycles; others have none, which keeps exports small.
+    Lines,
+}
+
+/// Most samples of a path that count, so that sums of damaged files stay in range.
+const MOST_SAMPLES: u64 = 1 << 40;
+
+impl Stacks {
+    /// Splits a window's costs over its call paths.
+    pub fn new(
+        profile: &WindowProfile,
+        core: &dyn CoreCycles,
+        labels: &Labels,
+        detail: Detail,
+    ) -> Stacks {
+        let owners = Owners::new(profile, labels);
+        let mut names = Names::default();
+        let hot = match detail {
+            Detail::Functions => Vec::new(),
+            Detail::Lines => hot_lines(profile, core),
+        };
+        let parts: Vec<Vec<Part>> = (profile.blocks.iter())
+            .map(|block| parts(block, &mut names, &hot))
+            .collect();
+
+        let mut leaves: BTreeMap<(u32, u32, &Part), Costs> = BTreeMap::new();
+        for count in &profile.counts {
+            let block = &profile.blocks[count.block as usize];
+            let costs = Costs::of(block, count, core.block(count.block));
+            let parts = &parts[count.block as usize];
+            let whole = parts.iter().map(|part| u128::from(part.instructions)).sum();
+            let label = owners.of(count.node, count.context);
+            let mut before = 0;
+            for part in parts {
+                let after = before + u128::from(part.instructions);
+                let leaf = leaves.entry((label, block.function, part)).or_default();
+                leaf.add(&costs.part(before, after, whole));
+                before = after;
+            }
+        }
+
+        let mut sampled: BTreeMap<(u32, u32), BTreeMap<&[u32], u128>> = BTreeMap::new();
+        for path in &profile.paths {
+            let Some(&leaf) = path.functions.last() else {
+                continue;
+            };
+            let label = owners.of(path.node, path.context);
+            let paths = sampled.entry((label, leaf)).or_default();
+            *paths.entry(&path.functions).or_default() +=
+                u128::from(path.samples.min(MOST_SAMPLES));
+        }
+
+        let mut sums: BTreeMap<(u32, Vec<Frame>, Option<u32>), Costs> = BTreeMap::new();
+        for ((label, function, part), costs) in leaves {
+            let itself = [function];
+            let alone = BTreeMap::from([(&itself[..], 1)]);
+            let paths = match sampled.get(&(label, function)) {
+                Some(paths) if paths.values().any(|&samples| samples > 0) => paths,
+                _ => &alone,
+            };
+            let whole = paths.values().sum();
+            let mut before = 0;
+            for (path, samples) in paths {
+                let after = before + samples;
+                let share = costs.part(before, after, whole);
+                before = after;
+                if share == Costs::default() {
+                    continue;
+                }
+                let functions = path.iter().copied().map(Frame::Function);
+                let frames = functions.chain(part.inlined.iter().copied().map(Frame::Inlined));
+                sums.entry((label, frames.collect(), part.line))
+                    .or_default()
+                    .add(&share);
+            }
+        }
+        Stacks {
+            labels: owners.labels,
+            inlined: names.names,
+            stacks: (sums.into_iter())
+                .map(|((label, frames, line), costs)| Stack {
+                    label,
+                    frames,
+                    line,
+                    costs,
+                })
+                .collect(),
+        }
+    }
+
+    /// Returns a frame's name.
+    pub fn name<'a>(&'a self, profile: &'a WindowProfile, frame: Frame) -> &'a str {
+        match frame {
+            Frame::Function(function) => &profile.functions[function as usize].name,
+            Frame::Inlined(name) => &self.inlined[name as usize],
+        }
+    }
+
+    /// Cycles of the core of each stack, long instructions included, as whole numbers whose sum is the total, rounded down.
+    pub fn whole_core_cycles(&self) -> impl Iterator<Item = i128> + '_ {
+        let mut before = 0;
+        self.stacks.iter().map(move |stack| {
+            let after = before + stack.costs.core_65536;
+            let whole = after.div_euclid(CYCLE) - before.div_euclid(CYCLE);
+            before = after;
+            whole + stack.costs.long_cycles as i128
+        })
+    }
+
+    /// Cycles of each stack as whole numbers whose sum is the total, rounded down.
+    pub fn whole_cycles(&self) -> impl Iterator<Item = i128> + '_ {
+        let stalls = self
+            .stacks
+            .iter()
+            .map(|stack| stack.costs.stalls.iter().sum::<u128>() as i128);
+        self.whole_core_cycles()
+            .zip(stalls)
+            .map(|(core, stalls)| core + stalls)
+    }
+}
+
+impl WindowProfile {
+    /// Returns whether a function runs in the kernel.
+    pub(crate) fn in_kernel(&self, function: u32) -> bool {
+        let module = self.functions[function as usize].module;
+        matches!(
+            self.modules[module as usize].kind,
+            ModuleKind::Kernel | ModuleKind::KernelModule
+        )
+    }
+
+    /// Returns the suffix that tools for stacks know a frame's kind by.
+    pub(crate) fn mark(&self, frame: Frame) -> &'static str {
+        match frame {
+            Frame::Inlined(_) => "_[i]",
+            Frame::Function(function) if self.in_kernel(function) => "_[k]",
+            Frame::Function(_) => "",
+        }
+    }
+}
+
+/// Owners of contexts, equal ones once.
+struct Owners {
+    labels: Vec<ContextLabel>,
+    of: BTreeMap<(u32, u32), u32>,
+}
+
+impl Owners {
+    fn new(profile: &WindowProfile, known: &Labels) -> Owners {
+        let counted = profile.counts.iter().map(|c| (c.node, c.context));
+        let contexts: std::collections::BTreeSet<_> = counted
+            .chain(profile.paths.iter().map(|p| (p.node, p.context)))
+            .collect();
+        let label = |(node, context)| {
+            known
+                .get(&(node, context))
+                .cloned()
+                .unwrap_or_else(|| ContextLabel {
+                    frames: vec![format!("others node {node}")],
+                    node,
+                    ..ContextLabel::default()
+                })
+        };
+        let of_context: Vec<_> = contexts.into_iter().map(|key| (key, label(key))).collect();
+        let mut labels: Vec<_> = of_context.iter().map(|(_, label)| label.clone()).collect();
+        labels.sort_by(|a, b| a.order().cmp(&b.order()));
+        labels.dedup();
+        let index = |label| labels.iter().position(|l| l == label).unwrap_or(0) as u32;
+        let of = (of_context.iter())
+            .map(|(key, label)| (*key, index(label)))
+            .collect();
+        Owners { labels, of }
+    }
+
+    fn of(&self, node: u32, context: u32) -> u32 {
+        self.of.get(&(node, context)).copied().unwrap_or(0)
+    }
+}
+
+/// Names, equal ones once.
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    known: BTreeMap<String, u32>,
+}
+
+impl Names {
+    fn index(&mut self, name: &str) -> u32 {
+        if let Some(&index) = self.known.get(name) {
+            return index;
+        }
+        let index = self.names.len() as u32;
+        self.names.push(name.to_owned());
+        self.known.insert(name.to_owned(), index);
+        index
+    }
+}
+
+/// Instructions of a block that lie in the same functions and line.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    /// Functions expanded here, outermost first.
+    inlined: Vec<u32>,
+    line: Option<u32>,
+    instructions: u32,
+}
+
+fn parts(block: &Block, names: &mut Names, hot: &[bool]) -> Vec<Part> {
+    let mut sums: BTreeMap<(Vec<u32>, Option<u32>), u32> = BTreeMap::new();
+    for (n, place) in block.places.iter().enumerate() {
+        let next = block.places.get(n + 1).map(|next| next.first);
+        let end = next.unwrap_or(block.instructions).min(block.instructions);
+        let inlined = place.inlined.iter().rev();
+        let inlined = inlined.map(|i| names.index(&i.function)).collect();
+        let line = place
+            .line
+            .filter(|&line| hot.get(line as usize) == Some(&true));
+        *sums.entry((inlined, line)).or_default() += end.saturating_sub(place.first);
+    }
+    sums.retain(|_, instructions| *instructions > 0);
+    if sums.is_empty() {
+        sums.insert((Vec::new(), None), 1);
+    }
+    sums.into_iter()
+        .map(|((inlined, line), instructions)| Part {
+            inlined,
+            line,
+            instructions,
+        })
+        .collect()
+}
+
+fn hot_lines(profile: &WindowProfile, core: &dyn CoreCycles) -> Vec<bool> {
+    let mut hot = vec![false; profile.lines.len()];
+    let lines = profile.by_line(Scope::Total, core);
+    let total: i128 = lines.values().map(Costs::cycles_65536).sum();
+    for (line, costs) in lines {
+        if let Some(line) = line {
+            hot[line as usize] = costs.cycles_65536() >= (total / 10_000).max(1);
+        }
+    }
+    hot
+}

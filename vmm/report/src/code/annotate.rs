@@ -1,0 +1,106 @@
+//! Machine code of expensive blocks, with the source lines that it comes from.
+
+use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, Instruction};
+use nodescope_profile::{Block, ModuleKind, Place, WindowProfile};
+use serde::Serialize;
+
+use super::costs::{CodeCosts, Sum};
+use crate::breakdown::CYCLE;
+
+/// One basic block.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Listing {
+    /// The function that the block begins in.
+    pub function: String,
+    /// Its module.
+    pub module: String,
+    /// Where the block begins: an offset in the module's file; a linear address in kernel and anonymous memory.
+    pub address: u64,
+    /// What all executions cost.
+    pub costs: CodeCosts,
+    /// Cycles of the core for one execution, long instructions included.
+    pub core_per_execution: f64,
+    /// Stall cycles for one execution.
+    pub stalls_per_execution: f64,
+    /// Its instructions.
+    pub instructions: Vec<InstructionRow>,
+}
+
+/// One instruction.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InstructionRow {
+    /// Its address, as the block's.
+    pub address: u64,
+    /// The instruction in the syntax of AT&T.
+    pub text: String,
+    /// `file:line` of the innermost source line.
+    pub source: Option<String>,
+    /// Functions expanded here, innermost first.
+    pub inlined: Vec<String>,
+}
+
+impl Listing {
+    /// Most blocks that are listed.
+    pub(super) const MOST: usize = 50;
+
+    pub(super) fn new(profile: &WindowProfile, index: u32, sum: &Sum, costs: CodeCosts) -> Listing {
+        let block = &profile.blocks[index as usize];
+        let module = &profile.modules[block.module as usize];
+        let executions = sum.costs.executions.max(1) as f64;
+        let core = costs.term("core");
+        let per_execution = |cycles: i128| cycles as f64 / CYCLE as f64 / executions;
+        let address = match module.kind {
+            ModuleKind::Kernel | ModuleKind::Anonymous | ModuleKind::Unknown => block.address,
+            _ => block.offset,
+        };
+        Listing {
+            function: profile.functions[block.function as usize].name.clone(),
+            module: module.name.clone(),
+            address,
+            core_per_execution: per_execution(core),
+            stalls_per_execution: per_execution(costs.cycles_65536 - core),
+            costs,
+            instructions: disassembled(profile, block, address),
+        }
+    }
+}
+
+fn disassembled(profile: &WindowProfile, block: &Block, address: u64) -> Vec<InstructionRow> {
+    let bits = match block.bits {
+        16 => 16,
+        32 => 32,
+        _ => 64,
+    };
+    let mut decoder = Decoder::with_ip(bits, &block.bytes, address, DecoderOptions::NONE);
+    let mut formatter = GasFormatter::new();
+    let options = formatter.options_mut();
+    options.set_space_after_operand_separator(true);
+    options.set_uppercase_hex(false);
+    options.set_branch_leading_zeros(false);
+    let mut rows = Vec::new();
+    let mut instruction = Instruction::default();
+    while decoder.can_decode() {
+        decoder.decode_out(&mut instruction);
+        let mut text = String::new();
+        formatter.format(&instruction, &mut text);
+        let number = rows.len() as u32;
+        let next = block.places.partition_point(|place| place.first <= number);
+        let place: Option<&Place> = next.checked_sub(1).map(|index| &block.places[index]);
+        let line = place.and_then(|place| place.line);
+        let inlined = place.map(|place| place.inlined.iter());
+        rows.push(InstructionRow {
+            address: instruction.ip(),
+            text,
+            source: line.map(|line| {
+                let line = &profile.lines[line as usize];
+                format!("{}:{}", line.file, line.line)
+            }),
+            inlined: inlined
+                .into_iter()
+                .flatten()
+                .map(|inlined| inlined.function.clone())
+                .collect(),
+        });
+    }
+    rows
+}

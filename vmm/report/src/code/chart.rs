@@ -1,0 +1,213 @@
+//! The roofline as a chart: a panel for each level, both axes logarithmic.
+
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::roofline::{LEVELS, Roofline};
+use crate::charts::{FAINT, failed, font};
+use crate::input::ReportError;
+use crate::units::si;
+
+const WIDTH: u32 = 1080;
+const PANEL: u32 = 320;
+/// Half of the square that a point, and a number beside it, keep free of others.
+const DOT: i32 = 5;
+const NUMBER: (i32, i32) = (9, 7);
+const POINT: RGBColor = RGBColor(0xb0, 0x3a, 0x5b);
+const ROOF: RGBColor = RGBColor(0x3b, 0x6f, 0xb6);
+
+/// Draws the panels; none without a function that has operations.
+pub(super) fn draw(roofline: &Roofline) -> Result<Option<String>, ReportError> {
+    if roofline.functions.is_empty() || roofline.peak_flops <= 0.0 {
+        return Ok(None);
+    }
+    let mut svg = String::new();
+    {
+        let failed = failed("roofline");
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, 2 * PANEL)).into_drawing_area();
+        for (panel, level) in area.split_evenly((2, 2)).iter().zip(LEVELS) {
+            draw_level(&area, panel, roofline, level)?;
+        }
+        area.present().map_err(&failed)?;
+    }
+    Ok(Some(svg))
+}
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
+
+fn draw_level(
+    area: &Area<'_>,
+    panel: &Area<'_>,
+    roofline: &Roofline,
+    level: &'static str,
+) -> Result<(), ReportError> {
+    let failed = failed("roofline");
+    let points: Vec<(usize, f64, f64)> = (roofline.functions.iter().enumerate())
+        .filter_map(|(n, row)| {
+            let point = row.levels.iter().find(|point| point.level == level)?;
+            let intensity = point.flops_per_byte.filter(|&value| value > 0.0)?;
+            Some((n + 1, intensity.log10(), row.flops_per_second.log10()))
+        })
+        .collect();
+    let peak = roofline.peak_flops.log10();
+    let bandwidth = roofline.ceiling(level).map(f64::log10);
+    let knee = bandwidth.map(|bandwidth| peak - bandwidth);
+    let xs = || points.iter().map(|&(_, x, _)| x).chain(knee);
+    let (left, right) = (
+        xs().fold(0.0, f64::min) - 0.5,
+        xs().fold(0.0, f64::max) + 0.5,
+    );
+    let bottom = points.iter().map(|&(.., y)| y).fold(peak - 2.0, f64::min) - 0.4;
+    let top = peak + 0.5;
+    let title = match roofline.ceilings.iter().find(|c| c.level == level) {
+        Some(ceiling) => match ceiling.bytes_per_second {
+            Some(bandwidth) => format!(
+                "{level}: {}B/s, one miss of {} cycles at a time",
+                si(bandwidth),
+                ceiling.latency
+            ),
+            None => format!("{level}: its hits cost no cycles"),
+        },
+        None => format!("{level}: not modelled"),
+    };
+    let mut chart = ChartBuilder::on(panel)
+        .margin(8)
+        .margin_right(16)
+        .caption(title, font(14))
+        .x_label_area_size(40)
+        .y_label_area_size(70)
+        .build_cartesian_2d(left..right, bottom..top)
+        .map_err(&failed)?;
+    let decade = |value: &f64| {
+        if (value - value.round()).abs() < 1e-6 {
+            power(value.round() as i32)
+        } else {
+            String::new()
+        }
+    };
+    let decades = |from: f64, to: f64| (to.floor() - from.ceil()) as usize + 1;
+    chart
+        .configure_mesh()
+        .x_desc(format!("FLOP per byte from {level}"))
+        .y_desc("FLOP/s of one core")
+        .x_labels(decades(left, right).max(2))
+        .y_labels(decades(bottom, top).max(2))
+        .x_label_formatter(&decade)
+        .y_label_formatter(&decade)
+        .label_style(font(12))
+        .axis_desc_style(font(12))
+        .axis_style(FAINT)
+        .bold_line_style(FAINT)
+        .light_line_style(TRANSPARENT)
+        .draw()
+        .map_err(&failed)?;
+    let plane = chart.plotting_area().clone();
+    let roof = |y: f64, style: ShapeStyle| {
+        let from = bandwidth.map_or(left, |bandwidth| y - bandwidth).max(left);
+        let mut corners = vec![(from.min(right), y), (right, y)];
+        if let Some(bandwidth) = bandwidth {
+            let start = (bottom - bandwidth).max(left);
+            if start < from {
+                corners.insert(0, (start, start + bandwidth));
+            }
+        }
+        PathElement::new(corners, style)
+    };
+    let scalar = roofline.scalar_flops.log10();
+    if scalar > bottom && scalar < peak - 0.01 {
+        plane
+            .draw(&roof(scalar, ROOF.mix(0.45).stroke_width(1)))
+            .map_err(&failed)?;
+    }
+    plane
+        .draw(&roof(peak, ROOF.stroke_width(2)))
+        .map_err(&failed)?;
+
+    // Labels of the roofs stand at the right end, below the line for the scalar roof, so that points at the roof stay clear.
+    let mut taken: Vec<[i32; 4]> = Vec::new();
+    let mut name = |text: String, y: f64| -> Result<(), ReportError> {
+        let (x, y) = plane.map_coordinate(&(right, y));
+        let wide = 7 * text.chars().count() as i32;
+        taken.push([x - wide, y - 18, x, y - 2]);
+        let style = TextStyle::from(("sans-serif", 12).into_font())
+            .color(&ROOF)
+            .pos(Pos::new(HPos::Right, VPos::Bottom));
+        area.draw(&Text::new(text, (x - 2, y - 4), style))
+            .map_err(&failed)
+    };
+    name(format!("peak {}FLOP/s", spaced(roofline.peak_flops)), peak)?;
+    if scalar > bottom && scalar < peak - 0.25 {
+        name(
+            format!("scalar {}FLOP/s", spaced(roofline.scalar_flops)),
+            scalar,
+        )?;
+    }
+
+    let placed: Vec<(usize, i32, i32)> = (points.iter())
+        .map(|&(n, x, y)| {
+            let (x, y) = plane.map_coordinate(&(x, y));
+            (n, x, y)
+        })
+        .collect();
+    for &(_, x, y) in &placed {
+        area.draw(&Circle::new((x, y), DOT - 1, POINT.mix(0.8).filled()))
+            .map_err(&failed)?;
+        taken.push([x - DOT, y - DOT, x + DOT, y + DOT]);
+    }
+    for (n, x, y) in placed {
+        let Some((x, y)) = free(x, y, &taken) else {
+            continue;
+        };
+        taken.push([x - NUMBER.0, y - NUMBER.1, x + NUMBER.0, y + NUMBER.1]);
+        area.draw(&Text::new(
+            n.to_string(),
+            (x, y),
+            font(12).pos(Pos::new(HPos::Center, VPos::Center)),
+        ))
+        .map_err(&failed)?;
+    }
+    Ok(())
+}
+
+/// A place for a number near a point, where nothing else is.
+fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
+    const AROUND: [(i32, i32); 8] = [
+        (1, 0),
+        (-1, 0),
+        (0, -1),
+        (0, 1),
+        (1, -1),
+        (-1, -1),
+        (1, 1),
+        (-1, 1),
+    ];
+    [15, 22, 30].into_iter().find_map(|far| {
+        AROUND
+            .into_iter()
+            .map(|(dx, dy)| (x + dx * far, y + dy * far))
+            .find(|&(x, y)| {
+                let (w, h) = NUMBER;
+                taken.iter().all(|&[left, top, right, bottom]| {
+                    x + w < left || x - w > right || y + h < top || y - h > bottom
+                })
+            })
+    })
+}
+
+/// A power of ten with a prefix.
+fn power(exponent: i32) -> String {
+    if exponent < 0 {
+        format!("{:.*}", -exponent as usize, 10_f64.powi(exponent))
+    } else {
+        si(10_f64.powi(exponent))
+            .replace(".000", "")
+            .replace("10.00", "10")
+            .replace("100.0", "100")
+    }
+}
+
+/// A value that a unit can follow.
+fn spaced(value: f64) -> String {
+    let text = si(value);
+    if text.contains(' ') { text } else { text + " " }
+}

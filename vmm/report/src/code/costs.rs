@@ -1,0 +1,152 @@
+//! What some code cost, as the report shows it.
+
+use nodescope_plugin_api::{Source, StallTerm};
+use nodescope_profile::Costs;
+use serde::Serialize;
+
+use super::Core;
+use crate::breakdown::{CYCLE, TermValue};
+
+/// Costs, and cycles of further cores in 1/65536.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sum {
+    pub(crate) costs: Costs,
+    pub(crate) further: Vec<i128>,
+}
+
+impl Sum {
+    pub(crate) fn add(&mut self, other: &Sum) {
+        self.costs.add(&other.costs);
+        if self.further.len() < other.further.len() {
+            self.further.resize(other.further.len(), 0);
+        }
+        for (sum, value) in self.further.iter_mut().zip(&other.further) {
+            *sum += value;
+        }
+    }
+}
+
+/// What some code cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CodeCosts {
+    /// Whole executions of its blocks.
+    pub executions: u128,
+    /// Instructions retired.
+    pub instructions: u128,
+    /// Modelled cycles in 1/65536: the sum of the terms.
+    pub cycles_65536: i128,
+    /// Share of the window's cycles; none if it has none.
+    pub share: Option<f64>,
+    /// Cycles per instruction.
+    pub cpi: Option<f64>,
+    /// Instructions per cycle.
+    pub ipc: Option<f64>,
+    /// `core` (long instructions included), `L1`, `L2`, `L3`, `memory_local`, `memory_remote`, `other`; CPI by the code's own
+    /// instructions.
+    pub terms: Vec<TermValue>,
+    /// The term `core` on each further core.
+    pub further_cores: Vec<CoreValue>,
+    /// Data reads.
+    pub loads: u128,
+    /// Data writes.
+    pub stores: u128,
+    /// Floating-point operations.
+    pub flops: u128,
+    /// Floating-point operations per byte that came from memory; none if no byte did.
+    pub flops_per_byte: Option<f64>,
+    /// References that missed the first level, by who answered.
+    pub answers: Vec<AnswerCount>,
+}
+
+/// The core's cycles on another core.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CoreValue {
+    /// Name of the core.
+    pub core: String,
+    /// Cycles in 1/65536.
+    pub cycles_65536: i128,
+    /// Cycles per instruction.
+    pub cpi: Option<f64>,
+}
+
+/// References that one source answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AnswerCount {
+    /// `L2`, `L3`, `other_cache`, `memory_local`, `memory_remote`.
+    pub source: &'static str,
+    /// How many.
+    pub count: u128,
+}
+
+/// Bytes that came from memory for a reference.
+pub(crate) const LINE: u128 = 64;
+
+impl CodeCosts {
+    pub(crate) fn new(sum: &Sum, whole: &Sum, cores: &[Core<'_>]) -> CodeCosts {
+        let costs = &sum.costs;
+        let cycles = costs.cycles_65536();
+        let total = whole.costs.cycles_65536();
+        let instructions = costs.instructions;
+        let cpi = |cycles: i128| {
+            (instructions != 0).then(|| cycles as f64 / CYCLE as f64 / instructions as f64)
+        };
+        let term = |name: &str, cycles_65536: i128| TermValue {
+            term: name.to_owned(),
+            cycles_65536,
+            cpi: cpi(cycles_65536),
+        };
+        let stalls = |term: StallTerm| costs.stalls[term as usize] as i128 * CYCLE;
+        let own = [
+            StallTerm::Level1,
+            StallTerm::Level2,
+            StallTerm::Level3,
+            StallTerm::LocalMemory,
+            StallTerm::RemoteMemory,
+        ];
+        let mut terms = vec![term(
+            "core",
+            costs.core_65536 + costs.long_cycles as i128 * CYCLE,
+        )];
+        terms.extend(own.map(|of| term(of.name(), stalls(of))));
+        let other = stalls(StallTerm::Unattributed);
+        terms.push(term("other", other));
+        let further_cores = (cores.iter().skip(1).zip(&sum.further))
+            .map(|(core, &cycles_65536)| CoreValue {
+                core: core.name.clone(),
+                cycles_65536,
+                cpi: cpi(cycles_65536),
+            })
+            .collect();
+        let answers = Source::ALL.map(|source| AnswerCount {
+            source: source.name(),
+            count: costs.answers[source as usize],
+        });
+        let bytes = LINE * memory_lines(costs);
+        CodeCosts {
+            executions: costs.executions,
+            instructions,
+            cycles_65536: cycles,
+            share: (total != 0).then(|| cycles as f64 / total as f64),
+            cpi: cpi(cycles),
+            ipc: (cycles > 0).then(|| instructions as f64 / (cycles as f64 / CYCLE as f64)),
+            terms,
+            further_cores,
+            loads: costs.loads,
+            stores: costs.stores,
+            flops: costs.flops_total(),
+            flops_per_byte: (bytes != 0).then(|| costs.flops_total() as f64 / bytes as f64),
+            answers: answers.to_vec(),
+        }
+    }
+
+    /// Cycles of a term in 1/65536.
+    pub(crate) fn term(&self, name: &str) -> i128 {
+        let mut terms = self.terms.iter().filter(|term| term.term == name);
+        terms.next().map_or(0, |term| term.cycles_65536)
+    }
+}
+
+/// Lines that came from memory.
+pub(crate) fn memory_lines(costs: &Costs) -> u128 {
+    costs.answers[Source::LocalMemory as usize] + costs.answers[Source::RemoteMemory as usize]
+}

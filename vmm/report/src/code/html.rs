@@ -1,0 +1,88 @@
+//! A window's code in the page of the report.
+
+use nodescope_page::Page;
+
+use super::tables::{Shape, listing_lines, listing_rows, listing_title, tables};
+use super::{CodeReport, Listing};
+
+/// Most rows of a table in the page.
+const ROWS: usize = 100;
+/// Most listings in the page, and how many of them stand open.
+const LISTINGS: usize = 20;
+const OPEN: usize = 2;
+
+/// Rules that the page needs beside the report's own.
+pub(crate) const STYLE: &str = "
+.code td.name { max-width: 420px; overflow: hidden; text-overflow: ellipsis; }
+.code .scroll { max-height: 480px; overflow: auto; }
+.code thead th { position: sticky; top: 0; background: #fff; }
+details { border-top: 1px solid var(--line); padding: 6px 0; } summary { cursor: pointer; font-size: 14px; }
+.asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 18px 1px 0; border-bottom: 0; }
+.asm td.name { max-width: 520px; }
+";
+
+/// Adds the section to the page.
+pub(crate) fn write(
+    page: &mut Page,
+    code: &CodeReport,
+    table: &mut dyn FnMut(&mut Page, crate::table::Table),
+) {
+    page.raw("<div class=\"code\">\n");
+    for note in &code.notes {
+        page.element("p", "", note);
+    }
+    page.element("h3", "", "Flame graph of the window's cycles");
+    page.element(
+        "p",
+        "caption",
+        "Cycles of functions are exact; their call paths are sampled. Code without a sample stands on its owner.",
+    );
+    page.raw("<div class=\"wide\">");
+    page.raw(&code.drawings.flame);
+    page.raw("</div>\n");
+    let shape = Shape {
+        rows: ROWS,
+        width: 400,
+        module: 60,
+        narrow: false,
+    };
+    for shown in tables(code, &shape) {
+        let is_roofline = shown.title.starts_with("Roofline");
+        if let Some(svg) = code.drawings.roofline.as_ref().filter(|_| is_roofline) {
+            page.element("h3", "", "Roofline by level");
+            page.element("p", "caption", "Numbers are those of the table below.");
+            page.raw("<div class=\"wide\">");
+            page.raw(svg);
+            page.raw("</div>\n");
+        }
+        table(page, shown);
+    }
+    if !code.blocks.is_empty() {
+        page.element("h3", "", "Machine code of the most expensive blocks");
+    }
+    for (n, listing) in code.blocks.iter().take(LISTINGS).enumerate() {
+        write_listing(page, listing, n < OPEN);
+    }
+    page.raw("</div>\n");
+}
+
+fn write_listing(page: &mut Page, listing: &Listing, open: bool) {
+    page.raw(if open {
+        "<details open=\"open\">"
+    } else {
+        "<details>"
+    });
+    page.element("summary", "", &listing_title(listing));
+    for line in listing_lines(listing) {
+        page.element("p", "caption", &line);
+    }
+    page.raw("<div class=\"wide\"><table class=\"asm\"><tbody>\n");
+    for row in listing_rows(listing) {
+        page.raw("<tr>");
+        for cell in row {
+            page.element("td", "name", &cell);
+        }
+        page.raw("</tr>\n");
+    }
+    page.raw("</tbody></table></div></details>\n");
+}

@@ -1,0 +1,368 @@
+//! The code that ran in a window: functions, source lines, machine code, MPI functions and a roofline, from the window's profile.
+//!
+//! All costs are integers: each list with its rest adds up to the window's totals exactly.
+
+mod annotate;
+mod chart;
+mod costs;
+mod html;
+mod mpi;
+mod roofline;
+mod tables;
+
+use std::collections::BTreeMap;
+
+use nodescope_profile::{
+    ContextLabel, CoreCycles, Costs, Detail, Labels, NominalCore, Scope, Stacks, WindowProfile,
+    flame,
+};
+use nodescope_window::{Owner, WindowRecord};
+use serde::Serialize;
+
+pub use annotate::{InstructionRow, Listing};
+pub use costs::{AnswerCount, CodeCosts, CoreValue};
+pub use mpi::MpiCode;
+pub use roofline::{Ceiling, LevelPoint, Roofline, RooflineRow};
+
+pub(crate) use html::{STYLE, write as html};
+pub(crate) use tables::text;
+
+use crate::breakdown::{CYCLE, fixed};
+use crate::input::{CoreCpi, ReportError, ReportInput};
+use crate::units::grouped as grouped_digits;
+use costs::Sum;
+
+/// Core that cycles are told for.
+pub struct Core<'a> {
+    /// Its name, such as `nominal CPI`.
+    pub name: String,
+    /// Its cycles by block.
+    pub cycles: Box<dyn CoreCycles + 'a>,
+    /// Cycles of long instructions (REP strings, PAUSE) come on top.
+    pub long_instructions: bool,
+}
+
+impl Core<'_> {
+    /// Cycles of long instructions that the core's table does not have, in 1/65536.
+    fn long(&self, costs: &Costs) -> i128 {
+        match self.long_instructions {
+            true => costs.long_cycles as i128 * CYCLE,
+            false => 0,
+        }
+    }
+}
+
+/// Who names further cores beside the one whose clocks ran.
+pub trait CoreModels {
+    /// Returns the cores that a window's code is shown for.
+    fn cores<'p>(&self, window: &WindowRecord, profile: &'p WindowProfile) -> Vec<Core<'p>>;
+}
+
+/// The code of one window. Its serialised form is `windows[].code` in `report.json`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CodeReport {
+    /// Cores that cycles are told for. Cycles and shares are the first one's.
+    pub cores: Vec<String>,
+    /// Everything.
+    pub total: CodeCosts,
+    /// Functions that cover 99.9 % of the cycles, most expensive first.
+    pub functions: Vec<FunctionCost>,
+    /// All other functions.
+    pub other_functions: Rest,
+    /// Source lines that cover 99.9 % of the cycles, most expensive first.
+    pub lines: Vec<LineCost>,
+    /// All other source lines.
+    pub other_lines: Rest,
+    /// Machine code of the most expensive basic blocks.
+    pub blocks: Vec<Listing>,
+    /// What ran inside MPI calls, most expensive function first.
+    pub mpi: Vec<MpiCode>,
+    /// What ran outside MPI calls.
+    pub outside_mpi: CodeCosts,
+    /// Functions with floating-point operations beside the machine's limits.
+    pub roofline: Roofline,
+    /// Sentences about what could not be found out.
+    pub notes: Vec<String>,
+    #[serde(skip)]
+    pub(crate) drawings: Drawings,
+}
+
+/// SVGs of a window's code.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Drawings {
+    pub(crate) flame: String,
+    pub(crate) roofline: Option<String>,
+}
+
+/// What a function cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionCost {
+    /// Its name, demangled; `module+0xoffset` where no symbol is known.
+    pub function: String,
+    /// Path of its module in the guest, or a name in brackets.
+    pub module: String,
+    /// What it cost, without the functions that it called.
+    pub costs: CodeCosts,
+}
+
+/// What a source line cost.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LineCost {
+    /// File, as the debugging information has it; none for code without a line.
+    pub file: Option<String>,
+    /// Line, from 1.
+    pub line: Option<u32>,
+    /// Its share of the costs of its blocks, by instructions.
+    pub costs: CodeCosts,
+}
+
+/// The rest of a list.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Rest {
+    /// Entries that are not listed.
+    pub count: usize,
+    /// What they cost together.
+    pub costs: CodeCosts,
+}
+
+/// Lists end where this share of the window's cycles is covered, in thousandths.
+const COVERED: i128 = 999;
+/// Most entries of a list.
+const MOST_ROWS: usize = 5000;
+/// Width of the flame graph in a page, pixels.
+const FLAME_WIDTH: u32 = 1080;
+/// Width of a flame graph that stands alone, pixels.
+const WIDE_FLAME: u32 = 1280;
+
+impl CodeReport {
+    /// Makes the report of a window's code. Cycles are those of the first core; the others have a column.
+    pub fn new(
+        record: &WindowRecord,
+        profile: &WindowProfile,
+        cores: &[Core<'_>],
+    ) -> Result<CodeReport, ReportError> {
+        let core: &dyn CoreCycles = match cores.first() {
+            Some(core) => &*core.cycles,
+            None => {
+                return Err(ReportError::Code {
+                    window: record.name.clone(),
+                    what: "no core is given whose cycles it could show".into(),
+                });
+            }
+        };
+        let whole = grouped(cores, |core| {
+            BTreeMap::from([((), profile.total(Scope::Total, core))])
+        });
+        let whole = whole.into_values().next().unwrap_or_default();
+        let shown = |sum: &Sum| CodeCosts::new(sum, &whole, cores);
+        let rest = |(count, sum): (usize, Sum)| Rest {
+            count,
+            costs: shown(&sum),
+        };
+
+        let by_function = grouped(cores, |core| profile.by_function(Scope::Total, core));
+        let (functions, other_functions) = ranked(by_function, &whole);
+        let roofline = Roofline::new(record, profile, &functions);
+        let by_line = grouped(cores, |core| profile.by_line(Scope::Total, core));
+        let (lines, other_lines) = ranked(by_line, &whole);
+        let by_block = grouped(cores, |core| profile.by_block(Scope::Total, core));
+        let (blocks, _) = ranked(by_block, &whole);
+        let labels = labels(record);
+        let (mpi, outside) = mpi::split(profile, cores, &labels, &shown);
+
+        let stacks = Stacks::new(profile, core, &labels, Detail::Functions);
+        let tree = flame::tree(profile, &stacks);
+        let drawings = Drawings {
+            flame: flame::svg(&tree, FLAME_WIDTH),
+            roofline: chart::draw(&roofline)?,
+        };
+        let mut notes = profile.notes.clone();
+        notes.extend(unaccounted(record, &whole.costs));
+        Ok(CodeReport {
+            cores: cores.iter().map(|core| core.name.clone()).collect(),
+            total: shown(&whole),
+            functions: (functions.iter())
+                .map(|(index, sum)| {
+                    let function = &profile.functions[*index as usize];
+                    FunctionCost {
+                        function: function.name.clone(),
+                        module: profile.modules[function.module as usize].name.clone(),
+                        costs: shown(sum),
+                    }
+                })
+                .collect(),
+            other_functions: rest(other_functions),
+            lines: (lines.iter())
+                .map(|(index, sum)| {
+                    let line = index.map(|index| &profile.lines[index as usize]);
+                    LineCost {
+                        file: line.map(|line| line.file.clone()),
+                        line: line.map(|line| line.line),
+                        costs: shown(sum),
+                    }
+                })
+                .collect(),
+            other_lines: rest(other_lines),
+            blocks: (blocks.iter().take(Listing::MOST))
+                .filter(|(_, sum)| sum.costs.executions > 0)
+                .map(|(index, sum)| Listing::new(profile, *index, sum, shown(sum)))
+                .collect(),
+            mpi,
+            outside_mpi: shown(&outside),
+            roofline,
+            notes,
+            drawings,
+        })
+    }
+}
+
+/// Cores that the code of a window is shown for: the one whose clocks ran, one of the CPI that replaces its, then further ones.
+pub fn cores<'p>(
+    core: &CoreCpi,
+    record: &WindowRecord,
+    profile: &'p WindowProfile,
+    models: &dyn CoreModels,
+) -> Vec<Core<'p>> {
+    let nominal = record.nodes.first().map_or(0, |n| n.nominal_cpi_65536);
+    let of_cpi = |name: String, cpi_65536, long_instructions| Core {
+        name,
+        cycles: Box::new(NominalCore { profile, cpi_65536 }),
+        long_instructions,
+    };
+    let mut cores = vec![of_cpi("the nominal CPI".into(), nominal, true)];
+    if let Ok(Some(cpi)) = fixed(core) {
+        cores.push(of_cpi("replaced".into(), cpi, false));
+    }
+    cores.extend(models.cores(record, profile));
+    cores
+}
+
+/// The code of a window, if the input has its profile.
+pub(crate) fn of_window(
+    input: &ReportInput,
+    record: &WindowRecord,
+    models: &dyn CoreModels,
+) -> Result<Option<CodeReport>, ReportError> {
+    let Some(profiles) = &input.profiles else {
+        return Ok(None);
+    };
+    let mut windows = profiles.windows.iter();
+    let Some(profile) = windows.find(|profile| profile.name == record.name) else {
+        return Ok(None);
+    };
+    let cores = cores(&input.core, record, profile, models);
+    CodeReport::new(record, profile, &cores).map(Some)
+}
+
+/// Draws the flame graph of a window as an SVG that stands alone.
+pub fn flame_svg(record: &WindowRecord, profile: &WindowProfile, core: &dyn CoreCycles) -> String {
+    let stacks = Stacks::new(profile, core, &labels(record), Detail::Functions);
+    flame::svg(&flame::tree(profile, &stacks), WIDE_FLAME)
+}
+
+/// Sums by a key, with the cycles of further cores.
+fn grouped<K: Ord>(
+    cores: &[Core<'_>],
+    sums: impl Fn(&dyn CoreCycles) -> BTreeMap<K, Costs>,
+) -> BTreeMap<K, Sum> {
+    let mut grouped: BTreeMap<K, Sum> = BTreeMap::new();
+    for (n, core) in cores.iter().enumerate() {
+        for (key, costs) in sums(&*core.cycles) {
+            let further = costs.core_65536 + core.long(&costs);
+            let sum = grouped.entry(key).or_default();
+            match n {
+                0 => sum.costs = costs,
+                _ => sum.further.push(further),
+            }
+        }
+    }
+    grouped
+}
+
+/// Entries that cover most of the cycles, most expensive first, and how many others there are with what they cost.
+fn ranked<K: Ord>(sums: BTreeMap<K, Sum>, whole: &Sum) -> (Vec<(K, Sum)>, (usize, Sum)) {
+    let mut entries: Vec<(K, Sum)> = sums.into_iter().collect();
+    // The sort is stable: entries of equal cycles keep the order of their keys.
+    entries.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.costs.cycles_65536()));
+    let total = whole.costs.cycles_65536();
+    let mut covered = 0;
+    let mut listed = 0;
+    for (_, sum) in entries.iter().take(MOST_ROWS) {
+        if covered * 1000 >= total * COVERED {
+            break;
+        }
+        covered += sum.costs.cycles_65536();
+        listed += 1;
+    }
+    let mut rest = Sum {
+        further: vec![0; whole.further.len()],
+        ..Sum::default()
+    };
+    let others = entries.split_off(listed);
+    for (_, sum) in &others {
+        rest.add(sum);
+    }
+    (entries, (others.len(), rest))
+}
+
+/// Owners of a window's contexts.
+pub fn labels(record: &WindowRecord) -> Labels {
+    let mut programs: Vec<&str> = Vec::new();
+    for owner in record.nodes.iter().flat_map(|node| &node.owners) {
+        if let Owner::Rank { program, .. } = owner {
+            programs.push(program);
+        }
+    }
+    programs.sort_unstable();
+    programs.dedup();
+    let mut labels = Labels::new();
+    for node in &record.nodes {
+        for (context, owner) in node.owners.iter().enumerate() {
+            let mut label = ContextLabel {
+                node: node.node,
+                ..ContextLabel::default()
+            };
+            let others = format!("others {}", node.name);
+            match owner {
+                Owner::Rank { rank, program, mpi } => {
+                    label.frames.push(if programs.len() > 1 {
+                        format!("rank {rank} {program}")
+                    } else {
+                        format!("rank {rank}")
+                    });
+                    label.rank = Some(*rank);
+                    label.program = Some(program.clone());
+                    label.mpi = mpi.map(|function| function.name().to_owned());
+                    label.frames.extend(label.mpi.clone());
+                }
+                Owner::Process { program, .. } => {
+                    label.frames.extend([others, program.clone()]);
+                    label.program = Some(program.clone());
+                }
+                Owner::Other => label.frames.push(others),
+            }
+            labels.insert((node.node, context as u32), label);
+        }
+    }
+    labels
+}
+
+/// Says if the code's counts are not those of the window.
+fn unaccounted(record: &WindowRecord, costs: &Costs) -> Option<String> {
+    let counters = record.nodes.iter().flat_map(|node| &node.counters);
+    let (mut instructions, mut stalls) = (0, 0);
+    for (.., counters) in counters {
+        instructions += u128::from(counters.instructions);
+        stalls += u128::from(counters.stall_cycles);
+    }
+    let of_code: u128 = costs.stalls.iter().sum();
+    (instructions != costs.instructions || stalls != of_code).then(|| {
+        format!(
+            "the profile of the code has {} instructions and {} stall cycles, the window's counters have {} and {}",
+            grouped_digits(costs.instructions),
+            grouped_digits(of_code),
+            grouped_digits(instructions),
+            grouped_digits(stalls),
+        )
+    })
+}

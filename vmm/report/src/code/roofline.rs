@@ -1,0 +1,228 @@
+//! Roofline: floating-point operations for each byte that a level answered, beside what the modelled machine allows.
+//!
+//! The peak is one FMA of the widest class that the window counted, each cycle. The study states latencies, no bandwidths. A ceiling is
+//! therefore one line for each latency: the bandwidth of a core that waits for one miss at a time, as the models let it. Bytes of a level
+//! are the lines that it answered. Of the first level they are data accesses times 8, since sizes of accesses are not counted.
+
+use nodescope_plugin_api::{FLOP_CLASSES, FlopClass, Source};
+use nodescope_profile::{Costs, WindowProfile};
+use nodescope_window::{CacheConfig, Latencies, MemorySpec, WindowRecord};
+use serde::Serialize;
+
+use super::costs::{LINE, Sum};
+use crate::breakdown::CYCLE;
+
+/// Rates and limits of one core.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Roofline {
+    /// Frequency of the first node's vCPUs, hertz: cycles become time by it.
+    pub frequency_hz: u64,
+    /// The widest class of operations that was counted; none without any.
+    pub widest: Option<&'static str>,
+    /// FLOP/s of one core: an FMA of this class each cycle.
+    pub peak_flops: f64,
+    /// FLOP/s of one core: a scalar operation each cycle.
+    pub scalar_flops: f64,
+    /// Latency-bound bandwidths.
+    pub ceilings: Vec<Ceiling>,
+    /// Functions with floating-point operations, most expensive first, at most [`Roofline::MOST`].
+    pub functions: Vec<RooflineRow>,
+}
+
+/// Bandwidth of one core that waits for one line at a time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Ceiling {
+    /// `L1`, `L2`, `L3`, `memory` or `memory_remote`.
+    pub level: &'static str,
+    /// Cycles for a read that the level answers, misses of the levels before it included.
+    pub latency: u64,
+    /// Bytes a second; none where the latency is 0.
+    pub bytes_per_second: Option<f64>,
+}
+
+/// A function.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RooflineRow {
+    /// Its name.
+    pub function: String,
+    /// Floating-point operations.
+    pub flops: u128,
+    /// FLOP/s of one core while the function runs.
+    pub flops_per_second: f64,
+    /// By level.
+    pub levels: Vec<LevelPoint>,
+    /// The ceiling that is lowest for the function: a level, or `peak`.
+    pub limit: &'static str,
+    /// What it allows, FLOP/s of one core.
+    pub limit_flops: f64,
+}
+
+/// A function at one level.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LevelPoint {
+    /// `L1`, `L2`, `L3`, `memory`.
+    pub level: &'static str,
+    /// Bytes that the level answered with.
+    pub bytes: u128,
+    /// Operations for each byte; none without bytes.
+    pub flops_per_byte: Option<f64>,
+}
+
+/// Levels that functions are shown at.
+pub(super) const LEVELS: [&str; 4] = ["L1", "L2", "L3", "memory"];
+/// Bytes that a data access of the first level counts as.
+const ACCESS: u128 = 8;
+
+impl Roofline {
+    /// Most functions.
+    pub const MOST: usize = 20;
+
+    pub(super) fn new(
+        record: &WindowRecord,
+        profile: &WindowProfile,
+        functions: &[(u32, Sum)],
+    ) -> Roofline {
+        let frequency_hz = record.nodes.first().map_or(0, |node| node.frequency_hz);
+        let frequency = frequency_hz as f64;
+        let mut classes = [0; FLOP_CLASSES];
+        for (_, sum) in functions {
+            for (sum, count) in classes.iter_mut().zip(sum.costs.flops) {
+                *sum += count;
+            }
+        }
+        let widest = (FlopClass::ALL.into_iter())
+            .filter(|&class| classes[class as usize] > 0)
+            .max_by_key(|&class| lanes(class));
+        let mut roofline = Roofline {
+            frequency_hz,
+            widest: widest.map(FlopClass::name),
+            peak_flops: widest.map_or(0.0, |class| 2.0 * f64::from(lanes(class)) * frequency),
+            scalar_flops: frequency,
+            ceilings: ceilings(record, frequency),
+            functions: Vec::new(),
+        };
+        let busy = |sum: &Sum| sum.costs.flops_total() > 0 && sum.costs.cycles_65536() > 0;
+        for (index, sum) in functions
+            .iter()
+            .filter(|(_, sum)| busy(sum))
+            .take(Self::MOST)
+        {
+            let name = profile.functions[*index as usize].name.clone();
+            let row = roofline.row(name, &sum.costs);
+            roofline.functions.push(row);
+        }
+        roofline
+    }
+
+    fn row(&self, function: String, costs: &Costs) -> RooflineRow {
+        let flops = costs.flops_total();
+        let cycles = costs.cycles_65536() as f64 / CYCLE as f64;
+        let answered = |source: Source| costs.answers[source as usize];
+        let bytes = [
+            ACCESS * (costs.loads + costs.stores),
+            LINE * answered(Source::Level2),
+            LINE * (answered(Source::Level3) + answered(Source::OtherCache)),
+            LINE * super::costs::memory_lines(costs),
+        ];
+        let levels: Vec<LevelPoint> = (LEVELS.into_iter().zip(bytes))
+            .map(|(level, bytes)| LevelPoint {
+                level,
+                bytes,
+                flops_per_byte: (bytes != 0).then(|| flops as f64 / bytes as f64),
+            })
+            .collect();
+        let mut lowest = ("peak", self.peak_flops);
+        for point in &levels {
+            let allowed = self
+                .ceiling(point.level)
+                .zip(point.flops_per_byte)
+                .map(|(bandwidth, intensity)| bandwidth * intensity);
+            if let Some(allowed) = allowed.filter(|&allowed| allowed < lowest.1) {
+                lowest = (point.level, allowed);
+            }
+        }
+        RooflineRow {
+            function,
+            flops,
+            flops_per_second: flops as f64 * self.frequency_hz as f64 / cycles,
+            levels,
+            limit: lowest.0,
+            limit_flops: lowest.1,
+        }
+    }
+
+    /// Bytes a second of a level.
+    pub(super) fn ceiling(&self, level: &str) -> Option<f64> {
+        let ceiling = self.ceilings.iter().find(|ceiling| ceiling.level == level);
+        ceiling.and_then(|ceiling| ceiling.bytes_per_second)
+    }
+}
+
+/// Elements of a register.
+fn lanes(class: FlopClass) -> u32 {
+    match class {
+        FlopClass::X87 | FlopClass::ScalarSingle | FlopClass::ScalarDouble => 1,
+        FlopClass::Packed128Double => 2,
+        FlopClass::Packed128Single | FlopClass::Packed256Double => 4,
+        FlopClass::Packed256Single => 8,
+    }
+}
+
+fn ceilings(record: &WindowRecord, frequency: f64) -> Vec<Ceiling> {
+    let models = &record.spec.models;
+    let mut ceilings = Vec::new();
+    let mut add = |level, latency: u64, bytes: u32| {
+        ceilings.push(Ceiling {
+            level,
+            latency,
+            bytes_per_second: (latency != 0).then(|| f64::from(bytes) * frequency / latency as f64),
+        });
+    };
+    let none = Vec::new();
+    let levels = models
+        .caches
+        .as_ref()
+        .map_or(&none, |caches: &CacheConfig| &caches.levels);
+    let line = levels.first().map_or(LINE as u32, |level| level.line);
+    let mut missed = 0;
+    for (n, level) in levels.iter().enumerate() {
+        if let Some(&name) = LEVELS[..3].get(n) {
+            let bytes = if n == 0 { ACCESS as u32 } else { line };
+            add(name, missed + u64::from(level.latency.read_hit), bytes);
+        }
+        missed += u64::from(level.latency.read_miss);
+    }
+    let memory = match (&models.memory, levels.is_empty()) {
+        (Some(memory), _) => memory.clone(),
+        (None, false) => MemorySpec::flat(),
+        (None, true) => return ceilings,
+    };
+    match memory {
+        MemorySpec::Flat { latency } => add("memory", missed + u64::from(latency), line),
+        MemorySpec::Numa { latency, .. } => {
+            let (local, remote) = match latency {
+                Latencies::Uniform { local, remote } => (Some(local), Some(remote)),
+                Latencies::Matrix(rows) => {
+                    let cells = || {
+                        rows.iter().enumerate().flat_map(|(from, row)| {
+                            row.iter()
+                                .enumerate()
+                                .map(move |(to, &cell)| (from == to, cell))
+                        })
+                    };
+                    let least = |own: bool| {
+                        let cells = cells().filter(|(is_own, _)| *is_own == own);
+                        cells.map(|(_, cell)| cell).min()
+                    };
+                    (least(true), least(false))
+                }
+            };
+            for (name, latency) in [("memory", local), ("memory_remote", remote)] {
+                if let Some(latency) = latency {
+                    add(name, missed + u64::from(latency), line);
+                }
+            }
+        }
+    }
+    ceilings
+}

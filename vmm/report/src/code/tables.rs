@@ -1,0 +1,459 @@
+//! Tables of a window's code, for text and HTML alike.
+
+use super::{CodeCosts, CodeReport, Listing, Rest};
+use crate::breakdown::CYCLE;
+use crate::table::Table;
+use crate::units::{flops, grouped, si};
+
+/// Most rows of a table in the terminal.
+const ROWS: usize = 15;
+/// Most listings in the terminal.
+const LISTINGS: usize = 3;
+
+/// Names that tables have to be told apart by.
+const TERMS: [(&str, &str); 7] = [
+    ("core", "core"),
+    ("L1", "L1"),
+    ("L2", "L2"),
+    ("L3", "L3"),
+    ("memory_local", "mem loc"),
+    ("memory_remote", "mem rem"),
+    ("other", "other"),
+];
+
+/// Room for tables.
+pub(super) struct Shape {
+    /// Most rows of a table.
+    pub(super) rows: usize,
+    /// Most characters of a name.
+    pub(super) width: usize,
+    /// Most characters of a module's name.
+    pub(super) module: usize,
+    /// Columns that a terminal has no room for are left out.
+    pub(super) narrow: bool,
+}
+
+/// The tables and listings as text.
+pub(crate) fn text(code: &CodeReport, width: usize) -> String {
+    let shape = Shape {
+        rows: ROWS,
+        width: 32,
+        module: 14,
+        narrow: true,
+    };
+    let mut tables = tables(code, &shape);
+    tables.extend(code.blocks.iter().take(LISTINGS).map(listing));
+    let mut out = String::new();
+    for table in tables {
+        out.push('\n');
+        out.push_str(&table.text(width));
+    }
+    out
+}
+
+pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
+    let mut tables = Vec::new();
+    let functions: Vec<(Vec<String>, &CodeCosts)> = (code.functions.iter())
+        .map(|row| {
+            let module = file_name(&row.module);
+            (
+                vec![cut(&row.function, shape.width), cut(module, shape.module)],
+                &row.costs,
+            )
+        })
+        .collect();
+    let title = format!(
+        "Functions by cycles, without what they call. Counted; cycles modelled, of {} on {}. FLOP/B: for each byte from memory",
+        si(code.total.cycles_65536 as f64 / CYCLE as f64),
+        code.cores.first().map_or("", String::as_str),
+    );
+    tables.push(costs(
+        title,
+        &["function", "module"],
+        &functions,
+        &code.other_functions,
+        code,
+        shape,
+    ));
+    let title =
+        "CPI of these functions, cycles per instruction of their own. Core with long instructions"
+            .into();
+    tables.push(stack(
+        title,
+        "function",
+        &functions,
+        &code.other_functions,
+        code,
+        shape,
+    ));
+
+    let lines: Vec<(Vec<String>, &CodeCosts)> = (code.lines.iter())
+        .map(|row| {
+            let name = match (&row.file, row.line) {
+                (Some(file), Some(line)) => format!("{file}:{line}"),
+                _ => "(no source line known)".into(),
+            };
+            (vec![cut_left(&name, shape.width + 14)], &row.costs)
+        })
+        .collect();
+    if code.lines.iter().any(|row| row.file.is_some()) {
+        let title =
+            "Source lines by cycles. A block's costs are split over its lines by instructions"
+                .into();
+        tables.push(costs(
+            title,
+            &["line"],
+            &lines,
+            &code.other_lines,
+            code,
+            shape,
+        ));
+        let title = "CPI of these lines".into();
+        tables.push(stack(title, "line", &lines, &code.other_lines, code, shape));
+    }
+    if !code.mpi.is_empty() {
+        tables.push(mpi(code, shape));
+    }
+    if !code.roofline.functions.is_empty() {
+        tables.push(roofline(code, shape));
+    }
+    tables
+}
+
+/// Rows of a table: those that are listed, what is left out of this table, and all.
+fn rows<'a>(
+    entries: &'a [(Vec<String>, &'a CodeCosts)],
+    rest: &'a Rest,
+    code: &'a CodeReport,
+    shape: &Shape,
+) -> (Vec<(Vec<String>, Vec<&'a CodeCosts>)>, usize) {
+    let shown = entries.len().min(shape.rows);
+    let mut rows: Vec<(Vec<String>, Vec<&CodeCosts>)> = (entries[..shown].iter())
+        .map(|(names, costs)| (names.clone(), vec![*costs]))
+        .collect();
+    let names = entries.first().map_or(1, |(names, _)| names.len());
+    let mut name = |text: String, costs: Vec<&'a CodeCosts>| {
+        let mut cells = vec![text];
+        cells.resize(names, String::new());
+        rows.push((cells, costs));
+    };
+    let others = rest.count + entries.len() - shown;
+    if others > 0 {
+        let mut costs: Vec<&CodeCosts> = entries[shown..].iter().map(|(_, costs)| *costs).collect();
+        costs.push(&rest.costs);
+        name(
+            match others {
+                1 => "1 other".into(),
+                _ => format!("{} others", grouped(others as u128)),
+            },
+            costs,
+        );
+    }
+    name("all".into(), vec![&code.total]);
+    (rows, names)
+}
+
+fn costs(
+    title: String,
+    names: &[&str],
+    entries: &[(Vec<String>, &CodeCosts)],
+    rest: &Rest,
+    code: &CodeReport,
+    shape: &Shape,
+) -> Table {
+    let (rows, count) = rows(entries, rest, code, shape);
+    let mut head = names.to_vec();
+    let figures = [
+        ("share", true),
+        ("cycles", true),
+        ("instr.", true),
+        ("IPC", !shape.narrow),
+        ("FLOP", true),
+        ("FLOP/B", true),
+        ("L2", !shape.narrow),
+        ("L3", !shape.narrow),
+        ("memory", true),
+    ];
+    head.extend((figures.iter()).filter_map(|(figure, shown)| shown.then_some(*figure)));
+    let mut table = Table::new(title, count, &head);
+    let total = code.total.cycles_65536;
+    for (mut cells, costs) in rows {
+        let sum = |value: &dyn Fn(&CodeCosts) -> u128| costs.iter().map(|c| value(c)).sum::<u128>();
+        let cycles: i128 = costs.iter().map(|costs| costs.cycles_65536).sum();
+        let instructions = sum(&|costs| costs.instructions);
+        let operations = sum(&|costs| costs.flops);
+        let answered = |names: &[&str]| {
+            sum(&|costs| {
+                let of = costs.answers.iter().filter(|a| names.contains(&a.source));
+                of.map(|answer| answer.count).sum()
+            })
+        };
+        let memory = answered(&["memory_local", "memory_remote"]);
+        let values = [
+            share(cycles, total),
+            si(cycles as f64 / CYCLE as f64),
+            si(instructions as f64),
+            quotient(instructions as f64, cycles as f64 / CYCLE as f64),
+            si(operations as f64),
+            quotient(operations as f64, super::costs::LINE as f64 * memory as f64),
+            si(answered(&["L2"]) as f64),
+            si(answered(&["L3", "other_cache"]) as f64),
+            si(memory as f64),
+        ];
+        let values = values.into_iter().zip(figures);
+        cells.extend(values.filter_map(|(value, (_, shown))| shown.then_some(value)));
+        table.row(cells);
+    }
+    table.below.push(
+        if shape.narrow {
+            "memory: references that memory answered"
+        } else {
+            "L2, L3, memory: references beyond the first level, by who answered; L3 with other caches"
+        }
+        .into(),
+    );
+    table
+}
+
+fn stack(
+    title: String,
+    name: &str,
+    entries: &[(Vec<String>, &CodeCosts)],
+    rest: &Rest,
+    code: &CodeReport,
+    shape: &Shape,
+) -> Table {
+    let (rows, _) = rows(entries, rest, code, shape);
+    let mut head = vec![name, "CPI"];
+    // Terms that are 0 everywhere need no column, but for the core.
+    let terms: Vec<_> = TERMS
+        .into_iter()
+        .filter(|(term, _)| *term == "core" || code.total.term(term) != 0)
+        .collect();
+    head.extend(terms.iter().map(|(_, head)| *head));
+    let further: Vec<String> = code
+        .cores
+        .iter()
+        .skip(1)
+        .map(|core| format!("core: {core}"))
+        .collect();
+    head.extend(further.iter().map(String::as_str));
+    let mut table = Table::new(title, 1, &head);
+    for (mut cells, costs) in rows {
+        cells.truncate(1);
+        let instructions: u128 = costs.iter().map(|costs| costs.instructions).sum();
+        let per = |cycles: i128| quotient(cycles as f64 / CYCLE as f64, instructions as f64);
+        cells.push(per(costs.iter().map(|costs| costs.cycles_65536).sum()));
+        for (term, _) in &terms {
+            cells.push(per(costs.iter().map(|costs| costs.term(term)).sum()));
+        }
+        for n in 0..further.len() {
+            let of = costs.iter().filter_map(|costs| costs.further_cores.get(n));
+            cells.push(per(of.map(|core| core.cycles_65536).sum()));
+        }
+        table.row(cells);
+    }
+    table
+}
+
+fn mpi(code: &CodeReport, shape: &Shape) -> Table {
+    let mut table = Table::new(
+        "Code inside MPI calls, by MPI function. Counted; cycles modelled, waiting in HLT left out",
+        1,
+        &["", "share", "cycles", "instr.", "core", "stalled"],
+    );
+    let total = code.total.cycles_65536;
+    let mut row = |name: String, costs: &CodeCosts| {
+        let core = costs.term("core");
+        let cycles = |cycles: i128| si(cycles as f64 / CYCLE as f64);
+        table.row(vec![
+            name,
+            share(costs.cycles_65536, total),
+            cycles(costs.cycles_65536),
+            si(costs.instructions as f64),
+            cycles(core),
+            cycles(costs.cycles_65536 - core),
+        ]);
+    };
+    for mpi in code.mpi.iter().take(shape.rows) {
+        row(mpi.function.clone(), &mpi.costs);
+        for function in mpi.functions.iter().take(5) {
+            let name = format!("    {}", cut(&function.function, shape.width));
+            row(name, &function.costs);
+        }
+    }
+    row("outside MPI".into(), &code.outside_mpi);
+    if let Some(more @ 1..) = code.mpi.len().checked_sub(shape.rows) {
+        table
+            .below
+            .push(format!("{more} more MPI functions in report.json"));
+    }
+    table
+}
+
+fn roofline(code: &CodeReport, shape: &Shape) -> Table {
+    let roofline = &code.roofline;
+    let mut table = Table::new(
+        format!(
+            "Roofline: FLOP for each byte that a level answered, and FLOP/s of one core. Peak {}: an FMA of the widest class counted ({}) each cycle",
+            flops(Some(roofline.peak_flops)),
+            roofline.widest.unwrap_or("none"),
+        ),
+        1,
+        &[
+            "function", "L1", "L2", "L3", "memory", "FLOP/s", "limit", "of limit",
+        ],
+    );
+    for (n, row) in roofline.functions.iter().enumerate() {
+        let mut cells = vec![format!(
+            "{:>2} {}",
+            n + 1,
+            cut(&row.function, shape.width.min(60))
+        )];
+        cells.extend(
+            (row.levels.iter())
+                .map(|point| point.flops_per_byte.map_or_else(|| "-".into(), decimal)),
+        );
+        cells.extend([
+            si(row.flops_per_second),
+            row.limit.into(),
+            format!("{:.1} %", 100.0 * row.flops_per_second / row.limit_flops),
+        ]);
+        table.row(cells);
+    }
+    let ceilings = roofline.ceilings.iter().map(|ceiling| {
+        let bandwidth = ceiling
+            .bytes_per_second
+            .map_or_else(|| "no limit".into(), |value| format!("{}B/s", si(value)));
+        format!("{} {} cycles, {bandwidth}", ceiling.level, ceiling.latency)
+    });
+    let ceilings: Vec<String> = ceilings.collect();
+    table.below.push(format!(
+        "Ceilings are latency-bound, one miss of a core at a time, since the study states no bandwidths: {}.",
+        ceilings.join("; ")
+    ));
+    table.below.push(
+        "Bytes of L1 are data accesses x 8, of other levels the lines that they answered x 64."
+            .into(),
+    );
+    table
+}
+
+/// A block's machine code for the terminal.
+fn listing(listing: &Listing) -> Table {
+    let mut table = Table::new(
+        listing_title(listing),
+        3,
+        &["address", "instruction", "source"],
+    );
+    for row in listing_rows(listing) {
+        let [address, text, source] = row;
+        table.row(vec![address, cut(&text, 42), cut(&source, 34)]);
+    }
+    for sentence in listing_lines(listing) {
+        table.below.push(sentence);
+    }
+    table
+}
+
+pub(super) fn listing_title(listing: &Listing) -> String {
+    format!(
+        "{} of the cycles: {:#x} in {}",
+        listing
+            .costs
+            .share
+            .map_or_else(|| "-".into(), |share| format!("{:.1} %", 100.0 * share)),
+        listing.address,
+        cut(&listing.function, 60),
+    )
+}
+
+pub(super) fn listing_lines(listing: &Listing) -> Vec<String> {
+    vec![format!(
+        "{} executions of {} instructions; {} cycles each: core {}, stalls {}. Module {}",
+        grouped(listing.costs.executions),
+        listing.instructions.len(),
+        decimal(listing.core_per_execution + listing.stalls_per_execution),
+        decimal(listing.core_per_execution),
+        decimal(listing.stalls_per_execution),
+        listing.module,
+    )]
+}
+
+/// Address, instruction and source of each instruction; a source that is the line before's is left out.
+pub(super) fn listing_rows(listing: &Listing) -> Vec<[String; 3]> {
+    let mut rows = Vec::new();
+    let mut before = None;
+    for row in &listing.instructions {
+        let mut source = row
+            .source
+            .as_deref()
+            .map(file_name)
+            .unwrap_or_default()
+            .to_owned();
+        if let Some(inlined) = row.inlined.first() {
+            source.push_str(&format!(" ({})", cut(inlined, 60)));
+        }
+        let shown = if before.as_ref() == Some(&source) {
+            String::new()
+        } else {
+            source.clone()
+        };
+        before = Some(source);
+        rows.push([format!("{:x}", row.address), row.text.clone(), shown]);
+    }
+    rows
+}
+
+fn share(cycles: i128, total: i128) -> String {
+    if total == 0 {
+        return "-".into();
+    }
+    format!("{:.1} %", 100.0 * cycles as f64 / total as f64)
+}
+
+fn quotient(value: f64, by: f64) -> String {
+    if by == 0.0 {
+        "-".into()
+    } else {
+        decimal(value / by)
+    }
+}
+
+/// Three digits behind the point below 10, fewer above.
+fn decimal(value: f64) -> String {
+    match value.abs() {
+        small if small >= 1000.0 => si(value),
+        small if small >= 100.0 => format!("{value:.1}"),
+        small if small >= 10.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// The last part of a path.
+pub(super) fn file_name(path: &str) -> &str {
+    path.rsplit('/')
+        .next()
+        .filter(|name| !name.is_empty())
+        .unwrap_or(path)
+}
+
+/// At most so many characters, the first ones.
+pub(super) fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.into();
+    }
+    let mut out: String = text.chars().take(most.saturating_sub(1)).collect();
+    out.push('~');
+    out
+}
+
+/// At most so many characters, the last ones.
+fn cut_left(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.into();
+    }
+    let kept = text.chars().skip(count - most.saturating_sub(1));
+    std::iter::once('~').chain(kept).collect()
+}

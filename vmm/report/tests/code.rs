@@ -1,0 +1,384 @@
+//! The code of a window: functions, lines, machine code, MPI, roofline, and the page.
+
+#[path = "../../profile/tests/support/mod.rs"]
+mod profiles;
+mod support;
+
+use std::path::Path;
+
+use nodescope_plugin_api::{Context, Counters, Privilege};
+use nodescope_profile::{CoreCycles, NominalCore, ProfilesFile, Scope, WindowProfile};
+use nodescope_report::code::Core;
+use nodescope_report::{CodeReport, CoreCpi, CoreModels, Report, ReportInput, build, build_with};
+use nodescope_window::{NodeRecord, Owner, WindowRecord};
+use serde_json::Value;
+use support::*;
+
+/// Counters of a node that are the profile's.
+fn counted(profile: &WindowProfile, mut node: NodeRecord, owners: Vec<Owner>) -> NodeRecord {
+    let core = NominalCore {
+        profile,
+        cpi_65536: 65_536,
+    };
+    node.counters.clear();
+    node.statistics.clear();
+    let mut clock = 0;
+    for context in 0..owners.len() as u32 {
+        let costs = profile.total(Scope::Context(node.node, context), &core);
+        let counters = Counters {
+            instructions: costs.instructions as u64,
+            long_cycles: costs.long_cycles as u64,
+            stall_cycles: costs.stalls.iter().sum::<u128>() as u64,
+            loads: costs.loads as u64,
+            stores: costs.stores as u64,
+            flops: costs.flops.map(|count| count as u64),
+            ..Counters::default()
+        };
+        clock += (costs.cycles_65536() / 65_536) as u64;
+        node.counters
+            .push((0, Context(context), Privilege::User, counters));
+    }
+    node.owners = owners;
+    node.cycles = vec![(0, clock)];
+    node
+}
+
+fn record(profile: &WindowProfile) -> WindowRecord {
+    use nodescope_hypercall::Function;
+    let solver = |number, mpi| match rank(number, mpi) {
+        Owner::Rank { rank, mpi, .. } => Owner::Rank {
+            rank,
+            program: "solver".into(),
+            mpi,
+        },
+        owner => owner,
+    };
+    let mut record = window(vec![
+        counted(
+            profile,
+            node0(),
+            vec![
+                Owner::Process {
+                    pid: 7,
+                    program: "node".into(),
+                },
+                solver(0, None),
+                solver(0, Some(Function::Allreduce)),
+            ],
+        ),
+        counted(
+            profile,
+            node1(),
+            vec![
+                solver(1, None),
+                solver(1, Some(Function::Send)),
+                Owner::Other,
+            ],
+        ),
+    ]);
+    record.closed_ps = record.opened_ps + 12_000_000_000;
+    record
+}
+
+fn with_code(folder: &Path) -> ReportInput {
+    let profile = profiles::profile("solve");
+    let trace = folder.join("trace");
+    write_trace(&trace, &events());
+    let mut input = input(Some(&trace), vec![record(&profile)]);
+    input.profiles = Some(ProfilesFile {
+        version: ProfilesFile::VERSION,
+        study: "demo".into(),
+        study_id: "abc123".into(),
+        windows: vec![profile],
+    });
+    input
+}
+
+fn built(change: impl FnOnce(&mut ReportInput)) -> Report {
+    let folder = tempfile::tempdir().unwrap();
+    let mut input = with_code(folder.path());
+    change(&mut input);
+    build(&input).unwrap()
+}
+
+fn code(report: &Report) -> &CodeReport {
+    report.windows[0].code.as_ref().unwrap()
+}
+
+#[test]
+fn the_code_is_the_golden_one() {
+    let text = built(|_| {}).text();
+    let text = text.split_once("Code of window").unwrap().1;
+    let text = text.split_once("MPI profile of the whole run").unwrap().0;
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+        assert_eq!(line, line.trim_end());
+    }
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/code.txt");
+    if std::env::var_os("NODESCOPE_BLESS").is_some() {
+        std::fs::write(&golden, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&golden).unwrap();
+    assert_eq!(
+        text, expected,
+        "set NODESCOPE_BLESS=1 to accept the new text"
+    );
+}
+
+#[test]
+fn lists_add_up_exactly_and_to_the_breakdown() {
+    for count in [0, 300] {
+        let report = built(|input| {
+            // Many functions that cost next to nothing.
+            let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+            for n in 0..count {
+                let mut function = profile.functions[0].clone();
+                function.name = format!("rare{n}");
+                let mut block = profile.blocks[0].clone();
+                block.function = profile.functions.len() as u32;
+                profile.functions.push(function);
+                let mut counts = profile.counts[0].clone();
+                counts.block = profile.blocks.len() as u32;
+                counts.counts.executions = 1;
+                profile.blocks.push(block);
+                profile.counts.push(counts);
+            }
+            let profile = profile.clone();
+            input.windows.windows = vec![record(&profile)];
+        });
+        let code = code(&report);
+        assert!(code.notes.iter().all(|note| !note.contains("counters")));
+        let total = &code.total;
+        let functions = code.functions.iter().map(|row| &row.costs);
+        let lines = code.lines.iter().map(|row| &row.costs);
+        let mpi = code.mpi.iter().map(|row| &row.costs);
+        let rest = [&code.other_functions.costs];
+        let other_lines = [&code.other_lines.costs];
+        let sums = [
+            functions.chain(rest).collect::<Vec<_>>(),
+            lines.chain(other_lines).collect(),
+            mpi.chain([&code.outside_mpi]).collect(),
+        ];
+        for sum in sums {
+            let cycles: i128 = sum.iter().map(|costs| costs.cycles_65536).sum();
+            assert_eq!(cycles, total.cycles_65536);
+            let instructions: u128 = sum.iter().map(|costs| costs.instructions).sum();
+            assert_eq!(instructions, total.instructions);
+            let operations: u128 = sum.iter().map(|costs| costs.flops).sum();
+            assert_eq!(operations, total.flops);
+            for costs in sum {
+                let terms: i128 = costs.terms.iter().map(|term| term.cycles_65536).sum();
+                assert_eq!(terms, costs.cycles_65536);
+            }
+        }
+        assert_eq!(code.other_functions.count >= count, true);
+        // The breakdown has the same cycles.
+        let scope = report.windows[0].scopes.last().unwrap();
+        assert_eq!(scope.cycles_65536, total.cycles_65536);
+        assert_eq!(
+            scope.flops.total, total.flops,
+            "the counters are the profile's"
+        );
+    }
+}
+
+#[test]
+fn functions_lines_and_blocks_by_hand() {
+    let report = built(|_| {});
+    let code = code(&report);
+    let relax = &code.functions[0];
+    assert!(relax.function.starts_with("relax("));
+    // 1,200,000 executions of 6 instructions at CPI 1, and three times the stalls of rank 0.
+    assert_eq!(relax.costs.executions, 1_200_000);
+    assert_eq!(relax.costs.instructions, 7_200_000);
+    let stalls = 3 * (330_003 + 480_001 + 700_000 + 2_000_000 + 1_100_000);
+    assert_eq!(
+        relax.costs.cycles_65536,
+        (7_200_000 + stalls) as i128 * 65_536
+    );
+    assert_eq!(relax.costs.flops, 9_600_000);
+    let per_byte = 9_600_000.0 / (64.0 * 3.0 * 25_000.0);
+    assert_eq!(relax.costs.flops_per_byte, Some(per_byte));
+    // Three of its six instructions are of line 41, two of line 42, one of the expanded function.
+    let line = |number, file: &str| {
+        let mut lines = code.lines.iter();
+        let found = lines.find(|row| {
+            row.line == Some(number) && row.file.as_ref().is_some_and(|name| name.ends_with(file))
+        });
+        found.unwrap().costs.instructions
+    };
+    assert_eq!(line(41, "solver.cpp"), 3_600_000);
+    assert_eq!(line(42, "solver.cpp"), 2_400_000);
+    assert_eq!(line(17, "grid.hpp"), 1_200_000);
+
+    let block = &code.blocks[0];
+    assert_eq!(block.address, 0x1540);
+    assert_eq!(block.core_per_execution, 6.0);
+    assert_eq!(block.stalls_per_execution, stalls as f64 / 1_200_000.0);
+    let text: Vec<&str> = block.instructions.iter().map(|i| i.text.as_str()).collect();
+    assert_eq!(text[0], "vmovupd (%rsi,%rax), %ymm0");
+    assert_eq!(text[5], "jne 0x1540");
+    assert!(block.instructions[0].inlined[0].starts_with("grid::Field"));
+    assert_eq!(
+        block.instructions[3].source.as_deref(),
+        Some("/home/user/heat/src/solver.cpp:41")
+    );
+
+    let names: Vec<&str> = code.mpi.iter().map(|mpi| mpi.function.as_str()).collect();
+    assert_eq!(names, ["MPI_Allreduce", "MPI_Send"]);
+    assert_eq!(code.mpi[0].functions[0].function, "opal_progress");
+}
+
+#[test]
+fn the_roofline_has_the_studys_latencies() {
+    let report = built(|_| {});
+    let roofline = &code(&report).roofline;
+    assert_eq!(roofline.widest, Some("packed256_double"));
+    assert_eq!(roofline.peak_flops, 8.0 * GHZ as f64);
+    let ceilings: Vec<_> = roofline
+        .ceilings
+        .iter()
+        .map(|c| (c.level, c.latency))
+        .collect();
+    // Level 1 misses cost 3, level 2 misses 12, level 3 misses 35 cycles; memory 100 and 220.
+    assert_eq!(ceilings[0], ("L1", 0));
+    assert_eq!(ceilings[3], ("memory", 3 + 12 + 35 + 100));
+    assert_eq!(ceilings[4], ("memory_remote", 3 + 12 + 35 + 220));
+    let relax = &roofline.functions[0];
+    let memory = relax.levels.iter().find(|l| l.level == "memory").unwrap();
+    assert_eq!(memory.bytes, 64 * 75_000);
+    assert_eq!(memory.flops_per_byte, Some(2.0));
+    for row in &roofline.functions {
+        assert!(row.limit_flops <= roofline.peak_flops);
+    }
+}
+
+#[test]
+fn further_cores_have_a_column() {
+    struct Twice;
+    struct Slow<'a>(&'a WindowProfile);
+    impl CoreCycles for Slow<'_> {
+        fn block(&self, block: u32) -> i128 {
+            i128::from(self.0.blocks[block as usize].instructions) * 131_072
+        }
+    }
+    impl CoreModels for Twice {
+        fn cores<'p>(&self, _: &WindowRecord, profile: &'p WindowProfile) -> Vec<Core<'p>> {
+            vec![Core {
+                name: "slow".into(),
+                cycles: Box::new(Slow(profile)),
+                long_instructions: true,
+            }]
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut input = with_code(folder.path());
+    input.core = CoreCpi::Replaced {
+        cpi: 0.5,
+        source: "perf".into(),
+    };
+    let report = build_with(&input, &Twice).unwrap();
+    let code = code(&report);
+    assert_eq!(code.cores, ["the nominal CPI", "replaced", "slow"]);
+    for costs in code.functions.iter().map(|row| &row.costs) {
+        let [half, twice] = &costs.further_cores[..] else {
+            panic!("{costs:?}");
+        };
+        // Partial executions are rounded down.
+        let instructions = costs.instructions as i128;
+        assert!((half.cycles_65536 - instructions * 32_768).abs() <= 2);
+        let long = costs.terms[0].cycles_65536 - instructions * 65_536;
+        assert_eq!(twice.cycles_65536, instructions * 131_072 + long);
+    }
+    let text = report.text();
+    assert!(text.contains("core: replaced") && text.contains("core: slow"));
+    for line in text.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+}
+
+#[test]
+fn counts_that_differ_from_the_windows_are_told() {
+    let report = built(|input| {
+        let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+        profile.counts.pop();
+    });
+    let notes = &code(&report).notes;
+    assert!(
+        notes
+            .iter()
+            .any(|note| note.contains("the window's counters have"))
+    );
+}
+
+#[test]
+fn without_a_profile_nothing_is_new() {
+    let report = built(|input| input.profiles = None);
+    assert!(!report.json().contains("\"code\""));
+    assert!(!report.html().contains("<script") && !report.html().contains("class=\"code\""));
+    assert!(!report.text().contains("Code of window"));
+    // Nor for a window that has none.
+    let report = built(|input| input.profiles.as_mut().unwrap().windows[0].name = "x".into());
+    assert!(report.windows[0].code.is_none());
+}
+
+#[test]
+fn the_page_is_xml_and_loads_nothing() {
+    let mut input = None;
+    let report = built(|given| {
+        let profile = &mut given.profiles.as_mut().unwrap().windows[0];
+        profile.functions[profiles::RELAX as usize].name = "<script>&\"\u{1b}[31m".into();
+        profile.modules[0].name = "]]>\u{0}".into();
+        input = Some(given.study.clone());
+    });
+    let (first, second) = (report.html(), report.html());
+    assert_eq!(first, second);
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..Default::default()
+    };
+    let page = roxmltree::Document::parse_with_options(&first, options).unwrap();
+    let mut scripts = 0;
+    for node in page.descendants().filter(roxmltree::Node::is_element) {
+        let tag = node.tag_name().name();
+        assert!(
+            ![
+                "link", "img", "iframe", "image", "object", "use", "a", "base"
+            ]
+            .contains(&tag)
+        );
+        for attribute in node.attributes() {
+            assert!(!["href", "src", "action"].contains(&attribute.name()));
+            assert!(!attribute.value().contains("url(") && !attribute.value().contains("://"));
+        }
+        if tag == "script" {
+            scripts += 1;
+            let text = node.text().unwrap();
+            for word in ["fetch", "XMLHttp", "import", "eval", "://", "innerHTML"] {
+                assert!(!text.contains(word), "{word}");
+            }
+            assert!(!text.contains('<') && !text.contains('&'));
+        }
+    }
+    assert_eq!(scripts, 1);
+    let json: Value = serde_json::from_str(&report.json()).unwrap();
+    let cycles = &json["windows"][0]["code"]["total"]["cycles_65536"];
+    assert!(cycles.is_number());
+    assert!(!report.text().contains('\u{1b}'));
+}
+
+#[test]
+fn a_window_without_counts_has_empty_lists() {
+    let report = built(|input| {
+        let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+        *profile = WindowProfile {
+            name: "solve".into(),
+            ..WindowProfile::default()
+        };
+    });
+    let code = code(&report);
+    assert!(code.functions.is_empty() && code.blocks.is_empty());
+    assert_eq!(code.total.share, None);
+    assert!(report.html().contains("Flame graph"));
+    assert!(report.text().contains("Functions by cycles"));
+}
