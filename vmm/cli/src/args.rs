@@ -103,6 +103,9 @@ pub struct Report {
     /// Print it as an HTML page in place of text.
     #[arg(long)]
     pub html: bool,
+    /// A core to model, by a name that LLVM knows, in place of the study's; several are shown side by side.
+    #[arg(long, value_name = "NAME", conflicts_with = "core_cpi")]
+    pub core: Vec<String>,
     /// A measured CPI of the core alone that replaces the study's.
     #[arg(long, value_name = "CPI", requires = "cpi_source")]
     pub core_cpi: Option<f64>,

@@ -6,6 +6,7 @@ mod calibrate;
 mod check;
 mod config;
 mod console;
+mod cores;
 mod counters;
 mod exit;
 mod export;

@@ -16,7 +16,7 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
         }),
         _ => None,
     };
-    let report = read(&args.results, core)?;
+    let report = read(&args.results, core, &args.core)?;
     let text = if args.json {
         report.json()
     } else if args.html {

@@ -7,10 +7,12 @@ use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{FolderError, ResultsFolder};
+use nodescope_profile::ProfilesFile;
 use nodescope_report::{CoreCpi, NetworkCounts, Report, ReportInput, StudyInfo};
 use nodescope_window::WindowsFile;
 use serde::{Deserialize, Serialize};
 
+use crate::cores::{self, CoreNames};
 use crate::exit::{Exit, Failure};
 
 /// What a run says about itself, in `run.json`. Nothing in it depends on the host.
@@ -22,6 +24,9 @@ pub struct RunFile {
     pub study: StudyInfo,
     /// Where CPI_core comes from.
     pub core: CoreCpi,
+    /// The cores that the report models.
+    #[serde(default)]
+    pub cores: CoreNames,
     /// How the run ended; none while it runs, and for ever if it was killed.
     pub ending: Option<String>,
     /// Exit code of `nodescope run`.
@@ -116,7 +121,9 @@ pub fn folder_failure(error: FolderError) -> Failure {
 }
 
 /// The report of results, complete or not. `core` replaces what the study says.
-pub fn report(folder: &Path, core: Option<CoreCpi>) -> Result<Report, Failure> {
+///
+/// `cores` replace the study's, if there are any.
+pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<Report, Failure> {
     let run = RunFile::read(folder)?;
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let windows = folder.join(WindowsFile::NAME);
@@ -136,12 +143,51 @@ pub fn report(folder: &Path, core: Option<CoreCpi>) -> Result<Report, Failure> {
         notes.push("no window was recorded".into());
         WindowsFile::new(&run.study.name, &run.study.id, Vec::new(), Vec::new())
     };
+    let profiles = folder.join(ProfilesFile::NAME);
+    let profiles = match profiles.exists() {
+        true => Some(ProfilesFile::read(&profiles).map_err(|error| wrong(&error))?),
+        false => None,
+    };
+    let mut of_study = run.cores;
+    if !cores.is_empty() {
+        of_study.names = cores.to_vec();
+    }
+    let cores = of_study;
+    let mut core = core.unwrap_or(run.core);
+    if matches!(core, CoreCpi::Nominal { .. }) && !cores.names.is_empty() {
+        core = CoreCpi::Modelled {
+            source: format!("core {}", cores.names[0]),
+        };
+    }
+    let mut models = Vec::new();
+    if let Some(profiles) = &profiles
+        && !cores.names.is_empty()
+    {
+        match cores::models(profiles, &cores.names) {
+            Ok(windows) => models = windows,
+            Err(error) => notes.push(format!("no core is modelled: {error}")),
+        }
+    }
+    let source = models.iter().find_map(|window| window.cores.first());
+    if let CoreCpi::Modelled { .. } = core {
+        core = match source {
+            Some(model) => CoreCpi::Modelled {
+                source: format!("{}; {}", model.source, model.published_error),
+            },
+            None => CoreCpi::Nominal {
+                source: format!("nominal: no window has code to model {} by", cores.names[0]),
+            },
+        };
+    }
     let trace = folder.join(TRACE_FILE);
     let input = ReportInput {
         windows,
+        profiles,
+        models,
+        memory_parallelism: cores.memory_parallelism,
         trace: trace.exists().then_some(trace),
         study: run.study,
-        core: core.unwrap_or(run.core),
+        core,
         network: run.network,
         notes,
     };

@@ -13,6 +13,7 @@ use nodescope_study::quantity::Time;
 
 use crate::args::{self, Args, LogFormat};
 use crate::awaited::Awaited;
+use crate::cores::CoreNames;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::{Last, Signals, on_interrupt};
 use crate::progress::{Telling, Watcher};
@@ -69,6 +70,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             description,
         },
         core: core(&study),
+        cores: CoreNames {
+            names: study.cores.clone(),
+            memory_parallelism: study.memory_parallelism.misses(),
+        },
         ending: None,
         exit_code: None,
         job_status: None,
@@ -307,7 +312,8 @@ pub fn exit_of(error: &RunError) -> Exit {
         RunError::Disk { .. }
         | RunError::Trace(_)
         | RunError::Capture(_)
-        | RunError::Records(_) | RunError::Profile(_) => Exit::Host,
+        | RunError::Records(_)
+        | RunError::Profile(_) => Exit::Host,
     }
 }
 
@@ -315,7 +321,7 @@ pub fn exit_of(error: &RunError) -> Exit {
 fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
     let _span = tracing::info_span!("report").entered();
     let folder = results.path();
-    let report = report(folder, None)?;
+    let report = report(folder, None, &[])?;
     put(results, REPORT_JSON, &report.json())?;
     put(results, REPORT_HTML, &report.html())?;
     print(&report.text())?;

@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 
 use nodescope_hypercall::Function;
-use nodescope_plugin_api::{Counters, FLOP_CLASSES, Privilege, Term};
+use nodescope_plugin_api::{Context, Counters, FLOP_CLASSES, Privilege, Term};
 use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
 use crate::calls::Calls;
 use crate::code::CodeReport;
+use crate::cores::{CoreStacks, CoreTimes};
 use crate::flops::Flops;
 use crate::input::{CoreCpi, ReportError};
 
@@ -41,6 +42,9 @@ pub struct WindowReport {
     pub models: String,
     /// Ranks, what else ran on each node, nodes, all ranks, total: in this order.
     pub scopes: Vec<Scope>,
+    /// The stacks on modelled cores, side by side; the first core is that of the scopes' terms where CPI_core is modelled.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<CoreStacks>,
     /// The code that ran; none without a profile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<CodeReport>,
@@ -254,6 +258,7 @@ impl Sum {
         privilege: Privilege,
         mpi: Option<Function>,
         rate: Rate,
+        core_time: Option<i128>,
     ) {
         let wide = u128::from;
         let base = i128::from(counters.instructions) * i128::from(rate.nominal);
@@ -270,9 +275,10 @@ impl Sum {
             self.instructions_in_mpi += wide(counters.instructions);
             self.flops_in_mpi += flops;
         } else {
-            let core = rate.core.map_or(base + long, |cpi| {
-                i128::from(counters.instructions) * i128::from(cpi)
-            });
+            let replaced = rate
+                .core
+                .map(|cpi| i128::from(counters.instructions) * i128::from(cpi));
+            let core = core_time.or(replaced).unwrap_or(base + long);
             self.core += core;
             self.substituted += base + long - core;
             modelled += core - base - long;
@@ -485,7 +491,7 @@ impl Fixed {
 /// CPIs in 1/65536.
 pub(crate) fn fixed(core: &CoreCpi) -> Result<Fixed, ReportError> {
     let (whole, ranks, source) = match core {
-        CoreCpi::Nominal { source } => (None, None, source),
+        CoreCpi::Nominal { source } | CoreCpi::Modelled { source } => (None, None, source),
         CoreCpi::Replaced { cpi, source } => (Some(cpi), None, source),
         CoreCpi::PerRank {
             whole,
@@ -567,9 +573,12 @@ fn clock(nodes: &[&NodeRecord], sum: &Sum, scope: &Scope, idle: u128) -> ClockCh
 }
 
 /// Makes the report of one window.
+///
+/// `times`: what a modelled core takes, where CPI_core is modelled.
 pub(crate) fn analyse(
     record: &WindowRecord,
     core: &CoreCpi,
+    times: Option<&CoreTimes>,
     calls: &Calls,
 ) -> Result<WindowReport, ReportError> {
     let core = fixed(core)?;
@@ -599,7 +608,15 @@ pub(crate) fn analyse(
             _ => (None, None),
         };
         let mut idle = 0;
+        // A modelled core knows contexts, not vCPUs.
+        let mut counted: BTreeMap<(Context, Privilege), Counters> = BTreeMap::new();
         for (_, context, privilege, counters) in &node.counters {
+            counted
+                .entry((*context, *privilege))
+                .or_default()
+                .add(counters);
+        }
+        for ((context, privilege), counters) in &counted {
             let (owner, mpi) = whose(context.0);
             if mpi.is_none() {
                 idle += u128::from(counters.idle_cycles);
@@ -608,9 +625,10 @@ pub(crate) fn analyse(
                 core: core.of(owner.as_ref().map(|(_, rank)| *rank)),
                 ..rate
             };
+            let core_time = times.map(|times| times.of(node.node, context.0, *privilege));
             own.entry(owner)
                 .or_default()
-                .count(counters, *privilege, mpi, rate);
+                .count(counters, *privilege, mpi, rate, core_time);
         }
         for statistic in &node.statistics {
             if let Term::Cache(level) = statistic.term {
@@ -719,6 +737,7 @@ pub(crate) fn analyse(
         closed_ps: record.closed_ps,
         models: models(record),
         scopes,
+        cores: Vec::new(),
         code: None,
     })
 }

@@ -8,6 +8,8 @@ use nodescope_trace::TraceError;
 use nodescope_window::WindowsFile;
 use serde::{Deserialize, Serialize};
 
+use crate::cores::WindowCores;
+
 /// Everything a report says comes from here; it reads no clock and no other file.
 #[derive(Clone, Debug)]
 pub struct ReportInput {
@@ -21,6 +23,10 @@ pub struct ReportInput {
     pub study: StudyInfo,
     /// Where CPI_core comes from.
     pub core: CoreCpi,
+    /// Modelled cores of the windows' code; may be empty.
+    pub models: Vec<WindowCores>,
+    /// Misses that overlap in the stacks of modelled cores, beside the published formula; 1: none.
+    pub memory_parallelism: f64,
     /// What each node sent and received over the network; may be empty.
     pub network: Vec<NetworkCounts>,
     /// Sentences for the user, such as how the job ended.
@@ -52,6 +58,12 @@ pub enum CoreCpi {
         /// Cycles per instruction.
         cpi: f64,
         /// Where it was measured, such as `perf stat on a Xeon E5-2690`.
+        source: String,
+    },
+    /// A model of the core's time by basic block, which replaces the core's cycles outside MPI where a window has one
+    /// ([`ReportInput::models`]), and the extra cycles of long instructions. Cycles inside MPI stay as they were.
+    Modelled {
+        /// The model, such as `llvm-mca 19.1.7, core znver4`.
         source: String,
     },
     /// Numbers of hardware counters that replace the core's cycles outside MPI, as [`CoreCpi::Replaced`] does. The clocks ran with `whole`.

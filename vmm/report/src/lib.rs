@@ -8,6 +8,7 @@ mod breakdown;
 mod calls;
 mod charts;
 pub mod code;
+mod cores;
 mod flops;
 mod html;
 mod input;
@@ -20,7 +21,8 @@ pub use breakdown::{
     CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,
     WindowReport,
 };
-pub use code::{CodeReport, CoreModels};
+pub use code::CodeReport;
+pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
@@ -28,6 +30,8 @@ pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
 use nodescope_profile::WindowProfile;
 use nodescope_window::{WindowOutcome, WindowRecord};
 use serde::Serialize;
+
+use cores::CoreTimes;
 
 /// Version of the JSON schema.
 pub const VERSION: u32 = 3;
@@ -72,20 +76,6 @@ pub struct Report {
 
 /// Makes a report.
 pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
-    build_with(input, &OneCore)
-}
-
-/// Core models of a report that has none.
-struct OneCore;
-
-impl CoreModels for OneCore {
-    fn cores<'p>(&self, _: &WindowRecord, _: &'p WindowProfile) -> Vec<code::Core<'p>> {
-        Vec::new()
-    }
-}
-
-/// Makes a report that shows code for further cores, too.
-pub fn build_with(input: &ReportInput, models: &dyn CoreModels) -> Result<Report, ReportError> {
     let records = &input.windows.windows;
     let traced = match &input.trace {
         Some(file) => Some(mpi::read(file, records)?),
@@ -97,8 +87,23 @@ pub fn build_with(input: &ReportInput, models: &dyn CoreModels) -> Result<Report
         let calls = traced
             .as_ref()
             .map_or(&nothing, |traced| &traced.calls[index]);
-        let mut window = breakdown::analyse(record, &input.core, calls)?;
-        window.code = code::of_window(input, record, models)?;
+        let profile = profile_of(input, record);
+        let models = input
+            .models
+            .iter()
+            .find(|cores| cores.window == record.name);
+        let cores = models.map_or(&[][..], |models| &models.cores);
+        let times = match (&input.core, profile, cores.first()) {
+            (CoreCpi::Modelled { .. }, Some(profile), Some(core)) => {
+                Some(CoreTimes::new(profile, core))
+            }
+            _ => None,
+        };
+        let mut window = breakdown::analyse(record, &input.core, times.as_ref(), calls)?;
+        if let Some(profile) = profile {
+            window.cores = cores::stacks(input, record, profile, calls, cores)?;
+            window.code = Some(code::of_window(input, record, profile, cores)?);
+        }
         windows.push(window);
     }
     let notes = notes(
@@ -129,6 +134,13 @@ pub fn build_with(input: &ReportInput, models: &dyn CoreModels) -> Result<Report
         network: input.network.clone(),
         charts,
     })
+}
+
+/// The profile of a window, if there is one.
+fn profile_of<'a>(input: &'a ReportInput, record: &WindowRecord) -> Option<&'a WindowProfile> {
+    let profiles = input.profiles.as_ref()?;
+    let mut windows = profiles.windows.iter();
+    windows.find(|profile| profile.name == record.name)
 }
 
 impl Report {
@@ -222,6 +234,7 @@ fn sources(core: &CoreCpi) -> Vec<Source> {
         CoreCpi::Nominal { source } => {
             format!("stated: nominal CPI, {source}; extra cycles of long instructions modelled")
         }
+        CoreCpi::Modelled { source } => format!("modelled: {source}"),
         CoreCpi::Replaced { cpi, source } => format!("imported: {cpi}, {source}"),
         CoreCpi::PerRank {
             whole,

@@ -82,6 +82,7 @@ pub(crate) fn title(report: &Report) -> String {
 pub(crate) fn core(core: &CoreCpi) -> String {
     match core {
         CoreCpi::Nominal { source } => format!("nominal CPI and long instructions ({source})"),
+        CoreCpi::Modelled { source } => format!("modelled by basic block ({source})"),
         CoreCpi::Replaced { cpi, source } => format!("{cpi} ({source})"),
         CoreCpi::PerRank {
             whole,

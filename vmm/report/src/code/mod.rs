@@ -28,6 +28,7 @@ pub(crate) use html::{STYLE, write as html};
 pub(crate) use tables::text;
 
 use crate::breakdown::{CYCLE, fixed};
+use crate::cores::ModelledCore;
 use crate::input::{CoreCpi, ReportError, ReportInput};
 use crate::units::grouped as grouped_digits;
 use costs::Sum;
@@ -50,12 +51,6 @@ impl Core<'_> {
             false => 0,
         }
     }
-}
-
-/// Who names further cores beside the one whose clocks ran.
-pub trait CoreModels {
-    /// Returns the cores that a window's code is shown for.
-    fn cores<'p>(&self, window: &WindowRecord, profile: &'p WindowProfile) -> Vec<Core<'p>>;
 }
 
 /// The code of one window. Its serialised form is `windows[].code` in `report.json`.
@@ -216,42 +211,43 @@ impl CodeReport {
     }
 }
 
-/// Cores that the code of a window is shown for: the one whose clocks ran, one of the CPI that replaces its, then further ones.
+/// Cores that the code of a window is shown for: first the one of the CPI stack, then further ones.
 pub fn cores<'p>(
     core: &CoreCpi,
     record: &WindowRecord,
     profile: &'p WindowProfile,
-    models: &dyn CoreModels,
-) -> Vec<Core<'p>> {
-    let nominal = record.nodes.first().map_or(0, |n| n.nominal_cpi_65536);
+    models: &'p [ModelledCore],
+) -> Result<Vec<Core<'p>>, ReportError> {
     let of_cpi = |name: String, cpi_65536, long_instructions| Core {
         name,
         cycles: Box::new(NominalCore { profile, cpi_65536 }),
         long_instructions,
     };
-    let mut cores = vec![of_cpi("the nominal CPI".into(), nominal, true)];
-    if let Ok(Some(cpi)) = fixed(core) {
-        cores.push(of_cpi("replaced".into(), cpi, false));
-    }
-    cores.extend(models.cores(record, profile));
-    cores
+    let modelled = models.iter().map(|core| Core {
+        name: core.name.clone(),
+        cycles: Box::new(core.clone()),
+        long_instructions: true,
+    });
+    let nominal = record.nodes.first().map_or(0, |n| n.nominal_cpi_65536);
+    let first = match core {
+        CoreCpi::Modelled { .. } if !models.is_empty() => None,
+        _ => Some(match fixed(core)?.of(None) {
+            Some(cpi) => of_cpi("replaced".into(), cpi, false),
+            None => of_cpi("the nominal CPI".into(), nominal, true),
+        }),
+    };
+    Ok(first.into_iter().chain(modelled).collect())
 }
 
-/// The code of a window, if the input has its profile.
+/// The code of a window.
 pub(crate) fn of_window(
     input: &ReportInput,
     record: &WindowRecord,
-    models: &dyn CoreModels,
-) -> Result<Option<CodeReport>, ReportError> {
-    let Some(profiles) = &input.profiles else {
-        return Ok(None);
-    };
-    let mut windows = profiles.windows.iter();
-    let Some(profile) = windows.find(|profile| profile.name == record.name) else {
-        return Ok(None);
-    };
-    let cores = cores(&input.core, record, profile, models);
-    CodeReport::new(record, profile, &cores).map(Some)
+    profile: &WindowProfile,
+    models: &[ModelledCore],
+) -> Result<CodeReport, ReportError> {
+    let cores = cores(&input.core, record, profile, models)?;
+    CodeReport::new(record, profile, &cores)
 }
 
 /// Draws the flame graph of a window as an SVG that stands alone.

@@ -1,0 +1,206 @@
+//! Core models: CPI_core of a window from cycles by basic block, for one core or several side by side.
+
+use std::collections::BTreeMap;
+
+use nodescope_plugin_api::Privilege;
+use nodescope_profile::{CoreCycles, Costs, WindowProfile};
+use nodescope_window::WindowRecord;
+use serde::Serialize;
+
+use crate::breakdown::{CYCLE, Scope, analyse};
+use crate::calls::Calls;
+use crate::input::{CoreCpi, ReportError, ReportInput};
+
+/// A core that a model has timed the blocks of a window's profile for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelledCore {
+    /// Its name, such as `znver4`.
+    pub name: String,
+    /// What gave the figures, such as `llvm-mca 19.1.7, core znver4`.
+    pub source: String,
+    /// The error that others measured for this kind of model.
+    pub published_error: String,
+    /// Cycles of one execution of each block of the profile in 1/65536, all loads served by the first level.
+    pub cycles_65536: Vec<i128>,
+    /// Share of the window's instructions in blocks that have cycles of their own, 0 to 1.
+    pub coverage: f64,
+    /// Blocks that have the mean of all others, most instructions first: index, and why.
+    pub not_modelled: Vec<(u32, String)>,
+}
+
+impl CoreCycles for ModelledCore {
+    fn block(&self, block: u32) -> i128 {
+        self.cycles_65536.get(block as usize).copied().unwrap_or(0)
+    }
+}
+
+/// Cores of one window's code.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WindowCores {
+    /// The window.
+    pub window: String,
+    /// Its cores; the first one is that of the CPI stack.
+    pub cores: Vec<ModelledCore>,
+}
+
+/// A core's cycles in 1/65536 by node, context and privilege.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CoreTimes(BTreeMap<(u32, u32, bool), i128>);
+
+impl CoreTimes {
+    /// Adds up the cycles of blocks.
+    pub(crate) fn new(profile: &WindowProfile, core: &dyn CoreCycles) -> CoreTimes {
+        let mut sums = BTreeMap::new();
+        for count in &profile.counts {
+            let block = &profile.blocks[count.block as usize];
+            let costs = Costs::of(block, count, core.block(count.block));
+            let cycles = costs.core_65536 + costs.long_cycles as i128 * CYCLE;
+            *sums
+                .entry((count.node, count.context, block.kernel))
+                .or_default() += cycles;
+        }
+        CoreTimes(sums)
+    }
+
+    /// Returns the cycles of a context at a privilege.
+    pub(crate) fn of(&self, node: u32, context: u32, privilege: Privilege) -> i128 {
+        let key = (node, context, privilege == Privilege::Kernel);
+        self.0.get(&key).copied().unwrap_or(0)
+    }
+}
+
+/// The CPI stacks of a window on a modelled core.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CoreStacks {
+    /// The core.
+    pub core: String,
+    /// What gave the figures.
+    pub source: String,
+    /// The error that others measured for this kind of model.
+    pub published_error: String,
+    /// Share of the window's instructions in blocks that have cycles of their own, 0 to 1.
+    pub coverage: f64,
+    /// Blocks that have the mean of all others.
+    pub not_modelled: Vec<NotModelled>,
+    /// How many more such blocks there are.
+    pub more_not_modelled: usize,
+    /// Misses that are taken to overlap in `overlapped_cpi`; 1: none.
+    pub memory_parallelism: f64,
+    /// By scope, in the order of the window's.
+    pub scopes: Vec<CoreStack>,
+}
+
+/// A block without cycles of its own.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NotModelled {
+    /// Function that the block begins in.
+    pub function: String,
+    /// Where the block begins in its module.
+    pub offset: u64,
+    /// Its share of the window's instructions.
+    pub share: f64,
+    /// Why.
+    pub reason: String,
+}
+
+/// The CPI stack of one scope on one core.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CoreStack {
+    /// Name of the scope.
+    pub scope: String,
+    /// (1): cycles per instruction, every stall added.
+    pub cpi: Option<f64>,
+    /// CPI_core.
+    pub core_cpi: Option<f64>,
+    /// CPI_caches + CPI_memory.
+    pub stall_cpi: Option<f64>,
+    /// CPI_MPI.
+    pub mpi_cpi: Option<f64>,
+    /// (1) with CPI_caches and CPI_memory divided by the memory's parallelism.
+    pub overlapped_cpi: Option<f64>,
+    /// (6) as published, with this core.
+    pub published_flops: Option<f64>,
+}
+
+/// Blocks that are listed by name.
+const LISTED: usize = 10;
+
+/// The stacks of a window on all its cores.
+pub(crate) fn stacks(
+    input: &ReportInput,
+    record: &WindowRecord,
+    profile: &WindowProfile,
+    calls: &Calls,
+    cores: &[ModelledCore],
+) -> Result<Vec<CoreStacks>, ReportError> {
+    let total: u128 = profile
+        .counts
+        .iter()
+        .map(|count| instructions(profile, count))
+        .sum();
+    let mut by_block: BTreeMap<u32, u128> = BTreeMap::new();
+    for count in &profile.counts {
+        *by_block.entry(count.block).or_default() += instructions(profile, count);
+    }
+    let modelled = CoreCpi::Modelled {
+        source: String::new(),
+    };
+    let stacks = cores.iter().map(|core| {
+        let times = CoreTimes::new(profile, core);
+        let report = analyse(record, &modelled, Some(&times), calls)?;
+        let not_modelled = core.not_modelled.iter().take(LISTED);
+        let not_modelled = not_modelled.map(|(index, reason)| {
+            let block = &profile.blocks[*index as usize];
+            NotModelled {
+                function: profile.functions[block.function as usize].name.clone(),
+                offset: block.offset,
+                share: by_block.get(index).copied().unwrap_or(0) as f64 / total.max(1) as f64,
+                reason: reason.clone(),
+            }
+        });
+        Ok(CoreStacks {
+            core: core.name.clone(),
+            source: core.source.clone(),
+            published_error: core.published_error.clone(),
+            coverage: core.coverage,
+            not_modelled: not_modelled.collect(),
+            more_not_modelled: core.not_modelled.len().saturating_sub(LISTED),
+            memory_parallelism: input.memory_parallelism,
+            scopes: report
+                .scopes
+                .iter()
+                .map(|scope| stack(scope, input.memory_parallelism))
+                .collect(),
+        })
+    });
+    stacks.collect()
+}
+
+fn instructions(profile: &WindowProfile, count: &nodescope_profile::Count) -> u128 {
+    let block = &profile.blocks[count.block as usize];
+    count.counts.instructions(block.instructions).into()
+}
+
+fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
+    let per_instruction = |cycles: i128| {
+        (scope.instructions != 0).then(|| cycles as f64 / CYCLE as f64 / scope.instructions as f64)
+    };
+    let term = |name: &str| {
+        let terms = scope.terms.iter().filter(|term| term.term == name);
+        terms.map(|term| term.cycles_65536).sum::<i128>()
+    };
+    let (core, mpi) = (term("core"), term("mpi"));
+    let stalls = scope.cycles_65536 - core - mpi;
+    let (all, stall_cpi) = (per_instruction(scope.cycles_65536), per_instruction(stalls));
+    CoreStack {
+        scope: scope.name.clone(),
+        cpi: all,
+        core_cpi: per_instruction(core),
+        stall_cpi,
+        mpi_cpi: per_instruction(mpi),
+        overlapped_cpi: all
+            .zip(stall_cpi)
+            .map(|(all, stalls)| all - stalls + stalls / parallelism),
+        published_flops: scope.flops.published_per_second,
+    }
+}
