@@ -204,3 +204,71 @@ fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
         published_flops: scope.flops.published_per_second,
     }
 }
+
+/// Tables of the stacks: by core, and what the models do not know.
+pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
+    if stacks.is_empty() {
+        return Vec::new();
+    }
+    let title = format!(
+        "The same on modelled cores, side by side: all stalls added as published, and with {} misses at a time. Cores modelled ({})",
+        number(stacks[0].memory_parallelism),
+        stacks[0].published_error
+    );
+    let head = [
+        "", "core", "CPI", "core", "stalls", "MPI", "overlapped", "FLOPS (6)",
+    ];
+    let mut table = Table::new(title, 2, &head);
+    let scopes = stacks.iter().map(|stack| stack.scopes.len()).max();
+    for scope in 0..scopes.unwrap_or(0) {
+        for stack in stacks {
+            let Some(values) = stack.scopes.get(scope) else {
+                continue;
+            };
+            table.row(vec![
+                values.scope.clone(),
+                stack.core.clone(),
+                cpi(values.cpi),
+                cpi(values.core_cpi),
+                cpi(values.stall_cpi),
+                cpi(values.mpi_cpi),
+                cpi(values.overlapped_cpi),
+                values.published_flops.map_or("-".into(), si),
+            ]);
+        }
+    }
+    for stack in stacks {
+        table.below.push(format!(
+            "{}: {}; blocks with cycles of their own have {:.2} % of the instructions, the others the mean",
+            stack.core,
+            stack.source,
+            stack.coverage * 100.0
+        ));
+    }
+    let mut tables = vec![table];
+    let mut missing = Table::new(
+        "Blocks that a core's model has no cycles for. Counted",
+        3,
+        &["core", "function", "reason", "share"],
+    );
+    for stack in stacks {
+        for block in &stack.not_modelled {
+            missing.row(vec![
+                stack.core.clone(),
+                block.function.clone(),
+                block.reason.clone(),
+                percent(block.share),
+            ]);
+        }
+        if stack.more_not_modelled > 0 {
+            missing.below.push(format!(
+                "{}: {} more blocks",
+                stack.core, stack.more_not_modelled
+            ));
+        }
+    }
+    if !missing.rows.is_empty() {
+        tables.push(missing);
+    }
+    tables
+}
