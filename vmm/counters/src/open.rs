@@ -5,8 +5,8 @@
 
 use std::io;
 
-use perf_event::events::{Hardware, Raw, Software};
-use perf_event::{Builder, Counter};
+use perf_event2::events::{Hardware, Raw, Software};
+use perf_event2::{Builder, Counter};
 
 use crate::error::CountersError;
 use crate::measurement::{Counts, Reading};
