@@ -26,7 +26,7 @@ const RANK_VARIABLES: [&str; 4] = [
     "SLURM_PROCID",
 ];
 
-/// What was counted of a launcher's processes.
+/// Counts of a launcher's processes.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
     /// Sums by rank, one for each event of all groups.
@@ -254,7 +254,7 @@ fn go_on(pid: pid_t, signal: c_int) -> Result<(), CountersError> {
     ignore_gone(ptrace(libc::PTRACE_CONT, pid, signal.into()))
 }
 
-/// A task may be killed while it stands still.
+/// Takes a task that has gone for one that went on: a task may be killed while it stands still.
 fn ignore_gone(result: io::Result<c_long>) -> Result<(), CountersError> {
     match result {
         Ok(_) => Ok(()),

@@ -19,7 +19,7 @@ pub enum Whom {
     Task(libc::pid_t),
     /// A task and all that it starts, from now on.
     Tree(libc::pid_t),
-    /// What this process starts, from its `exec` on.
+    /// Everything that this process starts, from its `exec` on.
     Children,
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct Text<'a> {
     pub text: &'a str,
 }
 
-/// What is wrong, and where.
+/// A problem and its place.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub place: Place,
@@ -190,7 +190,7 @@ impl<'a> Node<'a> {
             .map_err(|_| self.refuse(format!("{} is neither true nor false", self.short())))
     }
 
-    /// The value as it stands in the file, shortened.
+    /// Returns the value as it stands in the file, shortened.
     fn short(&self) -> String {
         short(self.raw)
     }

@@ -98,7 +98,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     Ok(part)
 }
 
-/// The threads: an object by number since PAPI 7, a list in PAPI 6.
+/// Lists the threads: an object by number since PAPI 7, a list in PAPI 6.
 fn members<'a>(node: &Node<'a>) -> Result<Vec<Node<'a>>, Refusal> {
     if node.is_object() {
         return Ok(node
@@ -110,7 +110,7 @@ fn members<'a>(node: &Node<'a>) -> Result<Vec<Node<'a>>, Refusal> {
     node.array()
 }
 
-/// The regions of a thread as their members, with their names. PAPI 6 has a list of objects with the name as the key.
+/// Lists the regions of a thread with their names. PAPI 6 has a list of objects with the name as the key.
 fn regions<'a>(node: &Node<'a>) -> Result<Vec<(Node<'a>, Option<String>)>, Refusal> {
     if node.is_object() {
         return Ok(node

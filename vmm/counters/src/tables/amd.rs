@@ -23,7 +23,7 @@ const MISSES_OLD: Group = &[
     L2_DATA_MISSES,
     FROM_MEMORY,
 ];
-/// The same of Zen 3 and later.
+/// Requests to the second level of Zen 3 and later.
 const MISSES: Group = &[
     raw(
         "L2_CACHE_ACCESSES_FROM_DC_MISSES",
