@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::Part;
-use super::located::{Member, Node, Refusal, Text};
+use super::located::{Member, Node, Refusal, Text, some};
 use crate::measurement::{Counts, Reading};
 
 /// Members of a region that are no events.
@@ -90,10 +90,9 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
             threads.refuse("holds no region with events; set PAPI_EVENTS and measure again")
         );
     }
-    let names: Vec<String> = names.into_iter().collect();
     part.notes.push(format!(
         "counts are of the instrumented regions alone: {}",
-        names.join(", ")
+        some(&names)
     ));
     Ok(part)
 }
