@@ -237,7 +237,8 @@ mod tests {
                 "MEMORY_ACTIVITY.STALLS_L1D_MISS",
                 0x03000347,
             ),
-            ("Zen 2", "FP_RET_SSE_AVX_OPS.ALL", 0xff03),
+            ("Zen 1", "FP_RET_SSE_AVX_OPS.ALL", 0xff03),
+            ("Zen 2", "FP_RET_SSE_AVX_OPS.ALL", 0x0f03),
             ("Zen 4", "EX_NO_RETIRE.LOAD_NOT_COMPLETE", 0xa2d6),
             (
                 "Zen 4",
