@@ -32,7 +32,7 @@ pub fn counters(args: &args::Counters) -> Result<Exit, Failure> {
     Ok(Exit::JobFailed)
 }
 
-/// The file to write, if there is to be one: checked before anything runs.
+/// Returns the file to write, if there is to be one, and checks it before anything runs.
 fn file(args: &args::Counters) -> Result<Option<PathBuf>, Failure> {
     let Some(path) = &args.json else {
         return Ok(None);

@@ -8,7 +8,7 @@ use crate::error::CountersError;
 use crate::open::{Sum, Whom, open};
 use crate::tables::Event;
 
-/// What was counted of a command.
+/// Counts of a command.
 #[derive(Clone, Debug)]
 pub struct Counted {
     /// One sum for each event of all groups.

@@ -15,7 +15,7 @@ pub enum CountersError {
         line: usize,
         /// Column in characters, from 1.
         column: usize,
-        /// What is wrong and what to do.
+        /// The problem and what to do.
         message: String,
     },
     /// Files that do not fit together, or a folder without files.
@@ -23,7 +23,7 @@ pub enum CountersError {
     Files {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong and what to do.
+        /// The problem and what to do.
         message: String,
     },
     /// A file that cannot be read.
@@ -39,7 +39,7 @@ pub enum CountersError {
         "this host has no hardware counters ({cause}); measure on a machine with a PMU, where perf stat -e cycles:u counts, and give the file that nodescope counters --json or perf stat -j -o writes there as [study.core] counters"
     )]
     NoPmu {
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The system forbids counting.
@@ -47,7 +47,7 @@ pub enum CountersError {
         "the system forbids counting ({cause}); as root run sysctl kernel.perf_event_paranoid=2, and in a container allow perf_event_open"
     )]
     Forbidden {
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// Another failure of opening or reading a counter.
@@ -55,7 +55,7 @@ pub enum CountersError {
     Counter {
         /// The event.
         event: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The command cannot be started.
@@ -63,7 +63,7 @@ pub enum CountersError {
     Start {
         /// The command.
         command: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// The system does not let this process follow the ranks that a launcher starts.
@@ -71,7 +71,7 @@ pub enum CountersError {
         "cannot follow the processes of the command ({cause}); put the counting behind the launcher instead: mpirun -n 4 nodescope counters --each --json FOLDER -- ./program"
     )]
     Follow {
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
     /// A processor whose events are in no table.
@@ -79,7 +79,7 @@ pub enum CountersError {
         "the events of this processor are in no table ({processor}); measure with perf stat, LIKWID or PAPI and give their file as [study.core] counters"
     )]
     Processor {
-        /// What /proc/cpuinfo says.
+        /// The processor by /proc/cpuinfo.
         processor: String,
     },
     /// Nothing was counted.

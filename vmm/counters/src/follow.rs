@@ -26,7 +26,7 @@ const RANK_VARIABLES: [&str; 4] = [
     "SLURM_PROCID",
 ];
 
-/// What was counted of a launcher's processes.
+/// Counts of a launcher's processes.
 #[derive(Clone, Debug, Default)]
 pub struct Followed {
     /// Sums by rank, one for each event of all groups.
@@ -119,9 +119,13 @@ pub fn follow(groups: &[&[Event]], command: &[OsString]) -> Result<Followed, Cou
     })
 }
 
+/// The number of no process.
+const NOBODY: pid_t = 0;
+
 struct Follower<'a> {
     groups: &'a [&'a [Event]],
     events: usize,
+    /// The command, until it has ended.
     top: pid_t,
     /// Followed tasks: threads and processes that are no ranks.
     tasks: BTreeMap<pid_t, Option<Counters>>,
@@ -139,8 +143,12 @@ impl Follower<'_> {
                 self.stopped(pid, status)?;
                 continue;
             }
+            let is_top = pid == self.top;
+            if is_top {
+                self.top = NOBODY;
+            }
             self.ended(pid)?;
-            if pid == self.top {
+            if is_top {
                 return Ok(match libc::WIFEXITED(status) {
                     true => libc::WEXITSTATUS(status),
                     false => 128 + libc::WTERMSIG(status),
@@ -151,11 +159,13 @@ impl Follower<'_> {
 
     /// Lets go of everything that is still followed, so that nothing stands still for ever.
     fn drain(&mut self) {
-        while let Ok((pid, status)) = wait() {
+        while self.top != NOBODY
+            && let Ok((pid, status)) = wait()
+        {
             if libc::WIFSTOPPED(status) {
                 let _ = ptrace(libc::PTRACE_DETACH, pid, 0);
             } else if pid == self.top {
-                break;
+                self.top = NOBODY;
             }
         }
     }
@@ -244,7 +254,7 @@ fn go_on(pid: pid_t, signal: c_int) -> Result<(), CountersError> {
     ignore_gone(ptrace(libc::PTRACE_CONT, pid, signal.into()))
 }
 
-/// A task may be killed while it stands still.
+/// Takes a task that has gone for one that went on: a task may be killed while it stands still.
 fn ignore_gone(result: io::Result<c_long>) -> Result<(), CountersError> {
     match result {
         Ok(_) => Ok(()),

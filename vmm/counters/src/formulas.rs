@@ -1,9 +1,9 @@
-//! What counts say: CPI, FLOP per instruction, CPI_core and the top-down split. `README.md` explains the formulas.
+//! Figures that follow from counts: CPI, FLOP per instruction, CPI_core and the top-down split. `README.md` explains the formulas.
 
 use crate::measurement::{Counts, Place, Reading};
 use crate::quantity::Quantity as Q;
 
-/// What counts say.
+/// Figures that follow from counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Derived {
     /// Cycles.
@@ -172,7 +172,7 @@ fn needed<'a>(counts: &'a Counts, quantity: Q, what: &str) -> Result<&'a Reading
     }
 }
 
-/// CPI_core, or why it cannot be told.
+/// Computes CPI_core, or says why it cannot be told.
 fn core(
     counts: &Counts,
     cycles: &Reading,
@@ -221,7 +221,7 @@ fn core(
     }))
 }
 
-/// Floating-point operations: counted as such, or counted by width.
+/// Adds up floating-point operations: counted as such, or counted by width.
 fn flops(counts: &Counts) -> Option<f64> {
     let sum = |values: &mut dyn Iterator<Item = f64>| {
         let first = values.next()?;
@@ -237,7 +237,7 @@ fn flops(counts: &Counts) -> Option<f64> {
         .or_else(|| sum(&mut Q::all().filter_map(|q| Some(counts.value(q)? * q.flops()?))))
 }
 
-/// Level 1 of the top-down method (Intel optimization manual, appendix B.1; for AMD the pipeline utilization of the PPR of Zen 4 and 5).
+/// Computes level 1 of the top-down method (Intel optimization manual, appendix B.1; for AMD the pipeline utilization of the PPR of Zen 4 and 5).
 fn top_down(counts: &Counts) -> Result<Option<TopDown>, Contradiction> {
     let shares = [
         Q::ShareRetiring,

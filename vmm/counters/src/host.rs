@@ -29,7 +29,10 @@ pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), Count
     let mut measurement = Measurement {
         tool: "nodescope counters".into(),
         processor: Some(cpu.name).filter(|name| !name.is_empty()),
-        notes: table.limits.iter().map(|&limit| limit.to_owned()).collect(),
+        notes: (table.limits.iter().copied())
+            .chain(["the counts include what ranks do in MPI"])
+            .map(str::to_owned)
+            .collect(),
         ..Measurement::default()
     };
     let status = match how {

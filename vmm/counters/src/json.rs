@@ -92,7 +92,7 @@ fn scope(counts: &Counts, derived: &Derived) -> Map<String, Value> {
     value
 }
 
-/// A count without a fraction where it has none.
+/// Writes a count without a fraction where it has none.
 fn number(value: f64) -> Value {
     // Whole numbers up to 2^53 are exact.
     if value.fract() == 0.0 && value < 9.0e15 {

@@ -26,7 +26,7 @@ pub struct Reading {
     pub quantity: Option<Quantity>,
     /// The count, or a share from 0 to 1; none if the tool could not count, with what the tool said in `unread`.
     pub value: Option<f64>,
-    /// What the tool wrote in place of a count, such as `<not supported>`.
+    /// The text that the tool wrote in place of a count, such as `<not supported>`.
     pub unread: String,
     /// Part of the time in which the counter ran, from 0 to 1. Below 1 the count is scaled.
     pub running: f64,
@@ -37,7 +37,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// A count of an event whose name tells its quantity.
+    /// Makes the count of an event whose name tells its quantity.
     pub fn new(event: &str, value: f64, place: Option<Place>) -> Reading {
         let known = names::known(event);
         Reading {
@@ -51,7 +51,7 @@ impl Reading {
         }
     }
 
-    /// An event that the tool could not count.
+    /// Makes the reading of an event that the tool could not count.
     pub fn unread(event: &str, said: &str, place: Option<Place>) -> Reading {
         Reading {
             value: None,

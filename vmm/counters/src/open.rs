@@ -5,8 +5,8 @@
 
 use std::io;
 
-use perf_event::events::{Hardware, Raw, Software};
-use perf_event::{Builder, Counter};
+use perf_event2::events::{Hardware, Raw, Software};
+use perf_event2::{Builder, Counter};
 
 use crate::error::CountersError;
 use crate::measurement::{Counts, Reading};
@@ -19,7 +19,7 @@ pub enum Whom {
     Task(libc::pid_t),
     /// A task and all that it starts, from now on.
     Tree(libc::pid_t),
-    /// What this process starts, from its `exec` on.
+    /// Everything that this process starts, from its `exec` on.
     Children,
 }
 

@@ -127,7 +127,8 @@ fn what_was_written_is_read_alike() {
             measurement.derive_ranks().unwrap(),
             "{name}"
         );
-        // The same bytes each time; the tool is this program's afterwards.
+        assert_eq!(again.tool, measurement.tool);
+        // Reading and writing give the same bytes each time.
         assert_eq!(text, read(name).json().unwrap());
     }
 }

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::process::Command;
 
 use nodescope_counters::each::each;
 use nodescope_counters::follow::follow;
 use nodescope_counters::open::{Sum, Whom, counts, open};
 use nodescope_counters::tables::{Code, Cpu, Event, Table};
-use nodescope_counters::{CountersError, Reading};
+use nodescope_counters::{CountersError, Reading, import};
 use nodescope_test_needs::{Need, have, skip};
 
 const fn software(name: &'static str, number: u64) -> Event {
@@ -32,7 +33,7 @@ fn command(words: &[&str]) -> Vec<OsString> {
     words.iter().map(OsString::from).collect()
 }
 
-/// Whether this system lets a program count itself at all.
+/// Returns whether this system lets a program count itself at all.
 fn can_count() -> bool {
     match open(GROUPS, Whom::Task(0)) {
         Ok(_) => true,
@@ -193,4 +194,64 @@ fn hardware_counters_count_or_say_why_not() {
         }
         Err(error) => panic!("{error}"),
     }
+}
+
+/// Files that this machine's perf writes are read up to what this machine cannot count.
+#[test]
+fn files_of_this_machines_perf_are_read() {
+    if Command::new("perf").arg("--version").output().is_err() {
+        skip(
+            Need::Cpu,
+            "perf is not installed (Debian package linux-perf)",
+        );
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("perf");
+    let mut read = 0;
+    for options in [
+        &["-x,"][..],
+        &["-x;"],
+        &["-j"],
+        &["-x,", "-r", "2"],
+        &["-j", "-r", "2"],
+        &["-x,", "-I", "20"],
+        &["-j", "-I", "20"],
+        &["-x,", "-a", "-A"],
+        &["-j", "-a", "-A"],
+        &["-x,", "-a", "--per-core"],
+        &["-j", "-a", "--per-core"],
+        &["-x,", "-a", "--per-socket"],
+        &["-x,", "-a", "--per-node"],
+        &["-x,", "-a", "--per-die"],
+        &["-j", "-a", "--per-die"],
+    ] {
+        let output = Command::new("perf")
+            .arg("stat")
+            .args(options)
+            .arg("-o")
+            .arg(&file)
+            .args(["-e", "task-clock,page-faults,cycles:u,instructions:u"])
+            .args(["sleep", "0.05"])
+            .output()
+            .unwrap();
+        if !output.status.success() {
+            // Counting whole processors needs rights that tests may lack.
+            continue;
+        }
+        read += 1;
+        match import(std::slice::from_ref(&file)) {
+            Ok(measurement) => assert!(measurement.derive().unwrap().cpi > 0.0),
+            Err(error) => {
+                let told = error.to_string();
+                let text = fs::read_to_string(&file).unwrap();
+                assert!(
+                    told.contains("<not supported>\" where")
+                        || told.contains("<not counted>\" where"),
+                    "{options:?}: {told}\n{text}"
+                );
+            }
+        }
+    }
+    assert!(read >= 5, "{read}");
 }

@@ -10,6 +10,8 @@ use serde::Serialize;
 use crate::breakdown::{CYCLE, Scope, analyse};
 use crate::calls::Calls;
 use crate::input::{CoreCpi, ReportError, ReportInput};
+use crate::table::Table;
+use crate::units::{cpi, flops};
 
 /// A core that a model has timed the blocks of a window's profile for.
 #[derive(Clone, Debug, PartialEq)]
@@ -212,11 +214,17 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
     }
     let title = format!(
         "The same on modelled cores, side by side: all stalls added as published, and with {} misses at a time. Cores modelled ({})",
-        number(stacks[0].memory_parallelism),
-        stacks[0].published_error
+        stacks[0].memory_parallelism, stacks[0].published_error
     );
     let head = [
-        "", "core", "CPI", "core", "stalls", "MPI", "overlapped", "FLOPS (6)",
+        "",
+        "core",
+        "CPI",
+        "core",
+        "stalls",
+        "MPI",
+        "overlapped",
+        "FLOPS (6)",
     ];
     let mut table = Table::new(title, 2, &head);
     let scopes = stacks.iter().map(|stack| stack.scopes.len()).max();
@@ -233,7 +241,7 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
                 cpi(values.stall_cpi),
                 cpi(values.mpi_cpi),
                 cpi(values.overlapped_cpi),
-                values.published_flops.map_or("-".into(), si),
+                flops(values.published_flops),
             ]);
         }
     }
@@ -257,7 +265,7 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
                 stack.core.clone(),
                 block.function.clone(),
                 block.reason.clone(),
-                percent(block.share),
+                format!("{:.2} %", block.share * 100.0),
             ]);
         }
         if stack.more_not_modelled > 0 {

@@ -4,6 +4,7 @@ use nodescope_trace::Standing;
 
 use crate::breakdown::{CYCLE, Scope, ScopeKind, WindowReport};
 use crate::code;
+use crate::cores;
 use crate::mpi::{FunctionRow, MpiReport};
 use crate::table::{Table, wrap};
 use crate::units::{bytes, cpi, flops, grouped, si, time};
@@ -216,7 +217,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     let mut head = vec!["", "instr.", "CPI"];
     head.extend(columns.iter().map(|(name, _)| name.as_str()));
     let mut stack = Table::new(
-        "CPI breakdown, cycles per instruction outside MPI (1)-(5). Instructions counted; core stated; rest modelled",
+        "CPI breakdown, cycles per instruction outside MPI (1)-(5). Instructions counted; core as above; rest modelled",
         1,
         &head,
     );
@@ -264,6 +265,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     }
 
     let mut tables = vec![stack, cycles];
+    tables.extend(cores::tables(&window.cores));
     let sum = window
         .scopes
         .iter()

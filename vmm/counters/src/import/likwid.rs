@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Part;
-use super::located::{Refusal, Text, count};
+use super::located::{Refusal, Text, count, some};
 use super::table::{Row, rows};
 use crate::measurement::{Counts, Reading};
 use crate::quantity::Quantity;
@@ -69,7 +69,7 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
     if !regions.is_empty() {
         part.notes.push(format!(
             "counts are of the marked regions alone, added up: {}",
-            regions.into_iter().collect::<Vec<_>>().join(", ")
+            some(&regions)
         ));
     }
     Ok(part)

@@ -15,7 +15,7 @@ pub(crate) struct Text<'a> {
     pub text: &'a str,
 }
 
-/// What is wrong, and where.
+/// A problem and its place.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub place: Place,
@@ -96,6 +96,16 @@ pub(crate) fn short(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
+    }
+}
+
+/// Lists the first names of many.
+pub(crate) fn some(names: &BTreeSet<String>) -> String {
+    const SHOWN: usize = 8;
+    let first: Vec<String> = names.iter().take(SHOWN).map(|name| short(name)).collect();
+    match names.len().saturating_sub(SHOWN) {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
     }
 }
 
@@ -190,7 +200,7 @@ impl<'a> Node<'a> {
             .map_err(|_| self.refuse(format!("{} is neither true nor false", self.short())))
     }
 
-    /// The value as it stands in the file, shortened.
+    /// Returns the value as it stands in the file, shortened.
     fn short(&self) -> String {
         short(self.raw)
     }
@@ -274,9 +284,12 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_plain() {
+    fn numbers_are_plain_and_lists_short() {
         assert_eq!(count("1.5e+09"), Ok(1.5e9));
         assert_eq!(count("12"), Ok(12.0));
+        let names = |count: u32| some(&(0..count).map(|n| n.to_string()).collect());
+        assert_eq!(names(2), "0, 1");
+        assert!(names(100).ends_with(" and 92 more"));
         for wrong in ["", "-1", "+1", "inf", "NaN", "1,5", "0x1", "1e999", "1 "] {
             assert!(count(wrong).is_err(), "{wrong}");
         }

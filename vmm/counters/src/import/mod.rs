@@ -22,7 +22,7 @@ use located::{Refusal, Text, line_and_column};
 /// Bytes of the largest file that is read.
 const LARGEST: u64 = 16 << 20;
 
-/// What one file says.
+/// The content of one file.
 #[derive(Debug, Default)]
 struct Part {
     tool: String,

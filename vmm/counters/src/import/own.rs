@@ -7,7 +7,7 @@ use crate::json::{FORMAT, VERSION};
 use crate::measurement::{Counts, Measurement, Reading};
 use crate::quantity::Quantity;
 
-/// What figures of a file may differ by from those of its counts: they are rounded.
+/// By how much figures of a file may differ from those of its counts: they are rounded.
 const ROUNDED: f64 = 1e-5;
 
 /// Reads a file.
@@ -110,7 +110,7 @@ fn check_sum(part: &Part, whole: &Counts, node: &Node<'_>) -> Result<(), Refusal
     Ok(())
 }
 
-/// A rank or the whole: its number, if it has one, and its counts.
+/// Reads a rank or the whole: its number, if it has one, and its counts.
 fn scope(node: &Node<'_>) -> Result<(Option<u32>, Counts), Refusal> {
     let mut rank = None;
     let mut counts = Counts::default();

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::Part;
-use super::located::{Member, Node, Refusal, Text};
+use super::located::{Member, Node, Refusal, Text, some};
 use crate::measurement::{Counts, Reading};
 
 /// Members of a region that are no events.
@@ -90,15 +90,14 @@ pub(super) fn parse(text: Text<'_>) -> Result<Part, Refusal> {
             threads.refuse("holds no region with events; set PAPI_EVENTS and measure again")
         );
     }
-    let names: Vec<String> = names.into_iter().collect();
     part.notes.push(format!(
         "counts are of the instrumented regions alone: {}",
-        names.join(", ")
+        some(&names)
     ));
     Ok(part)
 }
 
-/// The threads: an object by number since PAPI 7, a list in PAPI 6.
+/// Lists the threads: an object by number since PAPI 7, a list in PAPI 6.
 fn members<'a>(node: &Node<'a>) -> Result<Vec<Node<'a>>, Refusal> {
     if node.is_object() {
         return Ok(node
@@ -110,7 +109,7 @@ fn members<'a>(node: &Node<'a>) -> Result<Vec<Node<'a>>, Refusal> {
     node.array()
 }
 
-/// The regions of a thread as their members, with their names. PAPI 6 has a list of objects with the name as the key.
+/// Lists the regions of a thread with their names. PAPI 6 has a list of objects with the name as the key.
 fn regions<'a>(node: &Node<'a>) -> Result<Vec<(Node<'a>, Option<String>)>, Refusal> {
     if node.is_object() {
         return Ok(node

@@ -21,7 +21,7 @@ pub(super) fn separator(line: &str) -> Option<char> {
         .find(|&separator| line.matches(separator).count() >= 4)
 }
 
-/// What perf wrote about one event, whatever the format.
+/// A line of perf's about one event, whatever the format.
 pub(super) struct Line<'a> {
     pub event: &'a str,
     /// A number, or why there is none.

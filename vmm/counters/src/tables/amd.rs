@@ -23,7 +23,7 @@ const MISSES_OLD: Group = &[
     L2_DATA_MISSES,
     FROM_MEMORY,
 ];
-/// The same of Zen 3 and later.
+/// Requests to the second level of Zen 3 and later.
 const MISSES: Group = &[
     raw(
         "L2_CACHE_ACCESSES_FROM_DC_MISSES",
@@ -69,8 +69,10 @@ const NO_RETIRE: Group = &[
 ];
 
 /// Operations, counted as such: a fused multiply and add is two (PMCx003). The event takes two counters.
-const FLOPS_OLD: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0xff, 0, Q::Flops)];
-const FLOPS_ZEN3: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x0f, 0, Q::Flops)];
+const FLOPS_ZEN1: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0xff, 0, Q::Flops)];
+/// Operations of either precision, from Zen 2 on.
+const FLOPS: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x0f, 0, Q::Flops)];
+/// Operations of either precision and on bfloat16 numbers.
 const FLOPS_ZEN4: Group = &[raw("FP_RET_SSE_AVX_OPS.ALL", 0x03, 0x1f, 0, Q::Flops)];
 
 const FRONTEND: Event = raw(
@@ -128,7 +130,7 @@ pub(super) const TABLES: &[Table] = &[
         name: "Zen 1",
         vendor: VENDOR,
         models: &[(0x17, 0x00, 0x2f)],
-        groups: &[&[CYCLES, INSTRUCTIONS], FLOPS_OLD, MISSES_OLD],
+        groups: &[&[CYCLES, INSTRUCTIONS], FLOPS_ZEN1, MISSES_OLD],
         limits: &[
             MEMORY,
             NO_SLOTS,
@@ -139,14 +141,14 @@ pub(super) const TABLES: &[Table] = &[
         name: "Zen 2",
         vendor: VENDOR,
         models: &[(0x17, 0x30, 0xff)],
-        groups: &[QUEUES, FLOPS_OLD, MISSES_OLD],
+        groups: &[QUEUES, FLOPS, MISSES_OLD],
         limits: &[MEMORY, NO_SLOTS, BOTH_QUEUES],
     },
     Table {
         name: "Zen 3",
         vendor: VENDOR,
         models: &[(0x19, 0x00, 0x0f), (0x19, 0x20, 0x2f), (0x19, 0x40, 0x5f)],
-        groups: &[QUEUES, FLOPS_ZEN3, MISSES],
+        groups: &[QUEUES, FLOPS, MISSES],
         limits: &[MEMORY, NO_SLOTS, BOTH_QUEUES],
     },
     Table {
@@ -160,7 +162,7 @@ pub(super) const TABLES: &[Table] = &[
         name: "Zen 5",
         vendor: VENDOR,
         models: &[(0x1a, 0x00, 0xff)],
-        groups: &[NO_RETIRE, SLOTS_ZEN5, FLOPS_ZEN3, MISSES],
+        groups: &[NO_RETIRE, SLOTS_ZEN5, FLOPS, MISSES],
         limits: &[MEMORY],
     },
 ];

@@ -41,7 +41,7 @@ const RECOVERY: Event = scaled(
     Q::SlotsRecovery,
     4,
 );
-/// The same from Skylake on.
+/// Recovery from Skylake on.
 const RECOVERY_SKL: Event = scaled(
     "INT_MISC.RECOVERY_CYCLES",
     0x0d,

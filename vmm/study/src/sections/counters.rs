@@ -66,7 +66,7 @@ pub(super) fn read(folder: &Path, section: &Section<'_>) -> Option<Measured> {
     })
 }
 
-/// CPI_core in millionths.
+/// Returns CPI_core in millionths.
 fn cpi(item: &Item<'_>, derived: &Derived, of: &str) -> Option<Cpi> {
     let core = match &derived.core {
         Ok(core) => core,
