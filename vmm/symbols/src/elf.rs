@@ -4,6 +4,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
+use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{
     CompressionFormat, LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind, elf,
@@ -44,6 +45,8 @@ pub(crate) struct Elf {
     segments: Vec<Segment>,
     /// Ordered by address and rank.
     functions: Vec<Function>,
+    /// Where functions begin and how long they are, with or without a name, as `.eh_frame` has them. In order.
+    extents: Vec<(u64, u64)>,
     /// Hexadecimal digits.
     pub build_id: Option<String>,
     /// Path of a file with what several debug files share (`.gnu_debugaltlink`).
@@ -89,9 +92,11 @@ impl Elf {
             bytes,
             segments,
             functions: Vec::new(),
+            extents: Vec::new(),
             build_id,
             shared_debug,
         };
+        elf.extents = elf.read_extents();
         elf.add(functions);
         Some(elf)
     }
@@ -129,6 +134,16 @@ impl Elf {
         best.address.checked_add(offset - best.offset)
     }
 
+    /// The offset in the file of a link-time address of code.
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        let mut code = self.segments.iter().filter(|segment| segment.executable);
+        code.find_map(|segment| {
+            let within = address.checked_sub(segment.address)?;
+            let offset = segment.offset.checked_add(within);
+            offset.filter(|_| within < segment.size)
+        })
+    }
+
     /// The function at a link-time address.
     pub fn function(&self, address: u64) -> Option<&Function> {
         let after = self.functions.partition_point(|f| f.start <= address);
@@ -149,6 +164,30 @@ impl Elf {
             }
         }
         best
+    }
+
+    /// Where the function begins that has a link-time address, and its bytes, as the function's description for unwinding has them.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
+        let after = self.extents.partition_point(|extent| extent.0 <= address);
+        let extent = *self.extents.get(after.checked_sub(1)?)?;
+        (address - extent.0 < extent.1).then_some(extent)
+    }
+
+    fn read_extents(&self) -> Vec<(u64, u64)> {
+        let (range, bytes) = self.section(".eh_frame");
+        let frames = EhFrame::new(&bytes, gimli::LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(range.start);
+        let mut found = Vec::new();
+        let mut entries = frames.entries(&bases);
+        while let Ok(Some(entry)) = entries.next() {
+            if let CieOrFde::Fde(partial) = entry
+                && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
+            {
+                found.push((fde.initial_address(), fde.len()));
+            }
+        }
+        found.sort_unstable();
+        found
     }
 
     /// A section with its contents, decompressed; empty if there is none.

@@ -23,4 +23,4 @@ pub use modules::{Module, ModuleSymbol};
 pub use page_cache::FILE_LIMIT;
 pub use symbolizer::{Frame, Location, SourceLine, Symbolizer};
 pub use tasks::Task;
-pub use unwind::{DEPTH, Registers, Sample, Unwinder};
+pub use unwind::{Call, DEPTH, Registers, Sample, Unwinder};

@@ -43,7 +43,8 @@ pub struct Location {
     pub module: String,
     /// Build id of the file, in hexadecimal digits.
     pub build_id: Option<String>,
-    /// Function, demangled; where it has no name, the module's name, `+0x` and an offset in the file.
+    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's
+    /// beginning, or of the place itself where nothing says where the function begins.
     pub function: String,
     /// First address of the function, as linked; in the kernel, its linear address.
     pub function_start: Option<u64>,
@@ -197,6 +198,14 @@ impl Module {
             place.function = demangle(&symbol.name);
             place.function_start = Some(symbol.start);
             place.function_size = symbol.size;
+        }
+        if symbol.is_none()
+            && let Some((start, size)) = self.elf.extent(address)
+            && let Some(offset) = self.elf.offset(start)
+        {
+            place.function = Location::unnamed(&place.module, offset, true).function;
+            place.function_start = Some(start);
+            place.function_size = Some(size);
         }
         let mut frames = Vec::new();
         if let Some(context) = &self.context {

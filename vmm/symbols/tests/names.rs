@@ -66,9 +66,21 @@ fn inlined_functions_and_lines() {
             return;
         };
         let places = all(&path, &path, "work");
-        assert!(places.iter().all(|place| place.function == "work" && place.verified));
-        assert!(places.iter().all(|place| place.build_id.as_ref().unwrap().len() == 40));
-        assert!(places.iter().all(|place| place.function_size == Some(places.len() as u64)));
+        assert!(
+            places
+                .iter()
+                .all(|place| place.function == "work" && place.verified)
+        );
+        assert!(
+            places
+                .iter()
+                .all(|place| place.build_id.as_ref().unwrap().len() == 40)
+        );
+        assert!(
+            places
+                .iter()
+                .all(|place| place.function_size == Some(places.len() as u64))
+        );
         let inner = places.iter().find(|place| place.inlined.len() == 2);
         let inner = inner.unwrap_or_else(|| panic!("{flags:?}: {places:?}"));
         assert_eq!(at(&inner.line), Some(line("inner")));
@@ -78,7 +90,10 @@ fn inlined_functions_and_lines() {
         assert_eq!(frames[1].function, "outer");
         assert_eq!(at(&frames[1].called_from), Some(line("work calls outer")));
         let main = all(&path, &path, "main");
-        assert!(main.iter().any(|place| at(&place.line) > Some(line("work calls outer"))));
+        assert!(
+            main.iter()
+                .any(|place| at(&place.line) > Some(line("work calls outer")))
+        );
     }
 }
 
@@ -96,7 +111,10 @@ fn other_bytes_are_unverified() {
     assert_eq!((place.line, place.function_start), (None, None));
     // Beyond the file's end, and a file that is not there.
     let place = symbolizer.locate(&HostFiles, &file, u64::MAX, b"x");
-    assert_eq!((place.verified, &*place.function), (false, "names+0xffffffffffffffff"));
+    assert_eq!(
+        (place.verified, &*place.function),
+        (false, "names+0xffffffffffffffff")
+    );
     let place = symbolizer.locate(&HostFiles, &host("/nowhere/at all"), 0x10, b"x");
     assert_eq!((place.verified, &*place.function), (false, "at all+0x10"));
 }
@@ -141,10 +159,16 @@ fn calls_of_other_files_have_names() {
         }
         let names = linkage(&path);
         for name in ["malloc@plt", "printf@plt", "strcpy@plt", "puts@plt"] {
-            assert!(names.iter().any(|found| found == name), "{flags:?}: {names:?}");
+            assert!(
+                names.iter().any(|found| found == name),
+                "{flags:?}: {names:?}"
+            );
         }
         let named = |names: Vec<String>| -> Vec<String> {
-            names.into_iter().filter(|name| name.ends_with("@plt")).collect()
+            names
+                .into_iter()
+                .filter(|name| name.ends_with("@plt"))
+                .collect()
         };
         assert_eq!(named(names), named(linkage(&stripped)));
     }
@@ -155,7 +179,12 @@ fn strip(path: &Path, out: &Path, flags: &[&str]) -> bool {
     if !have(Need::Compiler, &["strip", "objcopy"]) {
         return false;
     }
-    let status = Command::new("strip").args(flags).arg("-o").arg(out).arg(path).status();
+    let status = Command::new("strip")
+        .args(flags)
+        .arg("-o")
+        .arg(out)
+        .arg(path)
+        .status();
     assert!(status.unwrap().success());
     true
 }
@@ -174,7 +203,10 @@ fn stripped_code_has_offsets_and_debug_files_give_names() {
     let places = all(&bare, &path, "hidden");
     let with = all(&path, &path, "hidden");
     for (place, with) in places.iter().zip(&with) {
-        assert!(place.verified && place.function.starts_with("bare+0x"), "{place:?}");
+        assert!(
+            place.verified && place.function.starts_with("bare+0x"),
+            "{place:?}"
+        );
         assert_eq!((&place.line, &place.build_id), (&None, &with.build_id));
     }
     // The same file with its debug information where Debian has it.

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use common::{HostFiles, compile, host};
-use nodescope_symbols::{FilePage, Registers, Sample, Symbolizer, Unwinder};
+use nodescope_symbols::{Call, FilePage, Registers, Sample, Symbolizer, Unwinder};
 
 /// What the program `path` says about itself.
 struct Process {
@@ -58,6 +58,15 @@ impl Process {
     }
 
     fn unwind(&self) -> Vec<u64> {
+        let calls = self.calls();
+        // What the unwinder knows by itself is what the process says.
+        for call in &calls {
+            assert_eq!(Some(&call.page), self.resolve(call.address - 1).as_ref());
+        }
+        calls.iter().map(|call| call.address).collect()
+    }
+
+    fn calls(&self) -> Vec<Call> {
         let sample = Sample {
             registers: self.registers,
             stack: &self.stack,
@@ -109,7 +118,10 @@ fn paths_are_those_of_the_c_library() {
                 .collect();
             println!("{names:?}");
             for name in ["deep", "compare", "callback", "through", "main", "_start"] {
-                assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
+                assert!(
+                    names.iter().any(|found| found == name),
+                    "{name} in {names:?}"
+                );
             }
             assert_eq!(names.last().unwrap(), "_start");
         }
@@ -131,7 +143,10 @@ fn a_cut_or_damaged_stack_gives_a_shorter_path() {
             ..process
         };
         let path = cut.unwind();
-        assert!(path.len() < whole.len() && whole.starts_with(&path), "{len}");
+        assert!(
+            path.len() < whole.len() && whole.starts_with(&path),
+            "{len}"
+        );
         // Registers that lead nowhere.
         cut.registers.ip = 0x1234;
         assert!(cut.unwind().is_empty());

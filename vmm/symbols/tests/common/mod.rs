@@ -42,6 +42,9 @@ pub fn compile(compiler: &str, source: &str, out: &Path, flags: &[&str]) -> Opti
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&result.stderr);
-    assert!(result.status.success(), "{compiler} refuses {source}: {said}");
+    assert!(
+        result.status.success(),
+        "{compiler} refuses {source}: {said}"
+    );
     Some(out.into())
 }
