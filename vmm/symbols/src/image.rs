@@ -10,12 +10,12 @@ use crate::error::KernelError;
 /// A part of the kernel in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    linear: u64,
-    physical: u64,
-    size: u64,
+    pub linear: u64,
+    pub physical: u64,
+    pub size: u64,
     /// Where the part lies in the file, and how much of it.
-    offset: u64,
-    file_size: u64,
+    pub offset: u64,
+    pub file_size: u64,
 }
 
 impl Segment {

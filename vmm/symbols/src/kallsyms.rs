@@ -260,7 +260,7 @@ impl KernelSymbols {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::KernelSymbols;
 
     /// Tables with these symbols, letter first. Token 0 stands for `sys_`, every other one for a letter.
@@ -320,6 +320,11 @@ mod tests {
             (-2 - 16 * count, "dlater"),
         ]);
         tables(&symbols, BASE)
+    }
+
+    /// The symbols of a small kernel.
+    pub(crate) fn symbols() -> KernelSymbols {
+        KernelSymbols::new(&some(4, "tlong")).unwrap()
     }
 
     #[test]

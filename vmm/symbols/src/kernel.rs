@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::btf::Types;
 use crate::error::KernelError;
-use crate::image::KernelImage;
+use crate::image::{KernelImage, Segment};
 use crate::kallsyms::{KernelSymbol, KernelSymbols};
 use crate::layout::Layout;
 use crate::memory::{PAGE, PhysicalMemory, read_paged, translate};
@@ -90,18 +90,18 @@ pub enum FilePage {
 pub struct GuestKernel {
     pub(crate) layout: Layout,
     pub(crate) symbols: KernelSymbols,
-    segments: Vec<crate::image::Segment>,
+    pub(crate) segments: Vec<Segment>,
     /// Executable sections, and the one that stays for ever.
-    code: Vec<Range<u64>>,
-    text: Range<u64>,
+    pub(crate) code: Vec<Range<u64>>,
+    pub(crate) text: Range<u64>,
     /// Physical address of the kernel's own page tables.
-    tables: u64,
+    pub(crate) tables: u64,
     /// Linear address of the head of the list of modules.
     pub(crate) modules: u64,
     /// Offset of the per-CPU variable that names the running task.
     pub(crate) current_task: u64,
     /// Where the library lies that the kernel maps into each process.
-    vdso: Range<u64>,
+    pub(crate) vdso: Range<u64>,
 }
 
 impl GuestKernel {

@@ -13,6 +13,8 @@ mod page_cache;
 mod plt;
 mod symbolizer;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod unwind;
 pub use error::KernelError;
 pub use files::{Files, HOST_FILE_LIMIT, ListedFiles, MemoryFiles, RootImage, Sources};
