@@ -1,4 +1,9 @@
-//! Names of guest code.
+//! Names of guest code, found from outside the guest: which file, function and source line a page of code is, and which calls led
+//! there.
+//!
+//! The guest needs no agent. [`GuestKernel`] reads the kernel's own structures in the guest's memory; [`Symbolizer`] reads the files
+//! that they name; [`Unwinder`] reads stacks. `README.md` says what is read, why that is safe, and what is not known.
+
 mod btf;
 mod elf;
 mod error;

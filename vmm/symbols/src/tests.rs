@@ -98,7 +98,7 @@ fn kernel() -> GuestKernel {
             offset: 0,
             file_size: 0,
         }],
-        code: vec![TEXT..TEXT + 0x1000],
+        code: Vec::from_iter([TEXT..TEXT + 0x1000]),
         text: TEXT..TEXT + 0x1000,
         tables: TABLES,
         modules: MODULES,
