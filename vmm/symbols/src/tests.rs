@@ -98,7 +98,7 @@ fn kernel() -> GuestKernel {
             offset: 0,
             file_size: 0,
         }],
-        code: Vec::from_iter([TEXT..TEXT + 0x1000]),
+        code: std::iter::once(TEXT..TEXT + 0x1000).collect(),
         text: TEXT..TEXT + 0x1000,
         tables: TABLES,
         modules: MODULES,

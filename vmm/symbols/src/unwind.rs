@@ -59,7 +59,6 @@ struct Mapped {
 struct Sections {
     elf: Elf,
     frames: Section,
-    index: Section,
     got: Range<u64>,
 }
 
@@ -171,7 +170,6 @@ impl Unwinder {
             let elf = Elf::new(files.read(file)?)?;
             Some(Sections {
                 frames: elf.section(".eh_frame"),
-                index: elf.section(".eh_frame_hdr"),
                 got: elf.section(".got").0,
                 elf,
             })
@@ -195,12 +193,10 @@ impl Unwinder {
             .entry((file.clone(), base))
             .or_insert_with_key(|(file, _)| {
                 let (eh_frame_svma, eh_frame) = some(&sections.frames);
-                let (eh_frame_hdr_svma, eh_frame_hdr) = some(&sections.index);
+                // Without `.eh_frame_hdr`: gimli 0.33 subtracts unchecked where the table of a damaged file leads before the section.
                 let info = ExplicitModuleSectionInfo {
                     eh_frame_svma,
                     eh_frame,
-                    eh_frame_hdr_svma,
-                    eh_frame_hdr,
                     got_svma: Some(sections.got.clone()).filter(|got| !got.is_empty()),
                     ..Default::default()
                 };
