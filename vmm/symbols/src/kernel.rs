@@ -18,6 +18,8 @@ const MAPPING_ANON: u64 = 1;
 const MAPPING_FLAGS: u64 = 3;
 /// Bytes of `super_block.s_id`.
 const SUPER_ID: usize = 32;
+/// Mounts within mounts that are followed.
+const MOUNTS: usize = 64;
 /// Most bytes of the vDSO; it has two pages.
 const VDSO: u64 = 1 << 20;
 /// Longest name of a directory entry (`NAME_MAX`), and of a path (`PATH_MAX`).
@@ -31,7 +33,9 @@ pub struct FileId {
     pub file_system: String,
     /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
     pub device: String,
-    /// Path from the root of the file system, not from the root of the guest.
+    /// Where the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
+    pub mount: String,
+    /// Path from the root of the file system.
     pub path: String,
     /// Number of the inode.
     pub inode: u64,
@@ -47,6 +51,7 @@ impl FileId {
         Self {
             file_system: "vdso".into(),
             device: String::new(),
+            mount: String::new(),
             path: "[vdso]".into(),
             inode: 0,
             mapping: 0,
@@ -257,6 +262,7 @@ impl GuestKernel {
         Some(FileId {
             file_system: self.text(memory, kind, SUPER_ID)?,
             device: self.text(memory, id, SUPER_ID)?,
+            mount: self.mount(memory, super_block).unwrap_or_default(),
             path: self.path(memory, inode)?,
             inode: at(layout.number)?,
             mapping,
@@ -273,7 +279,20 @@ impl GuestKernel {
             // The names have been forgotten, as the kernel may for files that nobody has open.
             return None;
         }
-        let mut dentry = alias.wrapping_sub(layout.alias);
+        let dentry = alias.wrapping_sub(layout.alias);
+        let (path, top) = self.names(memory, dentry)?;
+        if !path.is_empty() {
+            return Some(path);
+        }
+        // A file without a folder, as of memfd_create: its dentry is a root of its own.
+        let size = self.half(memory, top.wrapping_add(layout.len))?;
+        let name = self.word(memory, top.wrapping_add(layout.name))?;
+        self.text(memory, name, size.min(NAME_MAX) as usize)
+    }
+
+    /// The path from the root of a file system to a directory entry, empty for the root, and the root's entry.
+    fn names(&self, memory: &dyn PhysicalMemory, mut dentry: u64) -> Option<(String, u64)> {
+        let layout = &self.layout.dentry;
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut len = 0;
         loop {
@@ -290,7 +309,7 @@ impl GuestKernel {
             self.read(memory, name, &mut bytes)?;
             // A name has a byte at least: a circle of names ends here.
             len += bytes.len() + 1;
-            if len > PATH_MAX || bytes.contains(&0) || bytes.contains(&b'/') && !names.is_empty() {
+            if len > PATH_MAX || bytes.contains(&0) || bytes.contains(&b'/') {
                 return None;
             }
             names.push(bytes);
@@ -301,13 +320,29 @@ impl GuestKernel {
             path.push('/');
             path.push_str(&String::from_utf8_lossy(name));
         }
-        if path.is_empty() {
-            // A file without a folder, as of memfd_create: its dentry is a root of its own.
-            let size = self.half(memory, dentry.wrapping_add(layout.len))?;
-            let name = self.word(memory, dentry.wrapping_add(layout.name))?;
-            path = self.text(memory, name, size.min(NAME_MAX) as usize)?;
+        Some((path, dentry))
+    }
+
+    /// Where a file system is mounted, by the first of its mounts.
+    fn mount(&self, memory: &dyn PhysicalMemory, super_block: u64) -> Option<String> {
+        let layout = &self.layout.mount;
+        let head = super_block.wrapping_add(layout.first);
+        let first = self.word(memory, head)?;
+        if first == head {
+            return None;
         }
-        Some(path)
+        let mut mount = first.wrapping_sub(layout.instance);
+        let mut path = String::new();
+        for _ in 0..MOUNTS {
+            let parent = self.word(memory, mount.wrapping_add(layout.parent))?;
+            if parent == mount {
+                return Some(path);
+            }
+            let point = self.word(memory, mount.wrapping_add(layout.point))?;
+            path.insert_str(0, &self.names(memory, point)?.0);
+            mount = parent;
+        }
+        None
     }
 
     /// Physical address of an address of the kernel.

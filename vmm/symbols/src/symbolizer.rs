@@ -111,7 +111,7 @@ impl Symbolizer {
             .modules
             .entry(file.clone())
             .or_insert_with(|| Module::new(files, files.read(file)?));
-        locate(module.as_ref(), file.guest_path(), offset, code)
+        locate(module.as_ref(), &file.guest_path(), offset, code)
     }
 
     /// Names what [`GuestKernel::file_of`] has found, whatever it is. `memory` has the symbols of the kernel's modules.

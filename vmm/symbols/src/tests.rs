@@ -3,7 +3,7 @@
 use crate::image::Segment;
 use crate::kallsyms::tests::symbols;
 use crate::kernel::{FileId, FilePage, GuestKernel};
-use crate::layout::{Dentry, Inode, Layout, Module, Page, Task, Xarray};
+use crate::layout::{Dentry, Inode, Layout, Module, Mount, Page, Task, Xarray};
 use crate::memory::PhysicalMemory;
 use crate::memory::tests::Pages;
 
@@ -29,6 +29,8 @@ const MODULE: u64 = MAPPING + 0x800;
 const TABLE: u64 = MAPPING + 0x900;
 const SYMBOLS: u64 = MAPPING + 0xa00;
 const TASK: u64 = MAPPING + 0xb00;
+const MOUNT: u64 = MAPPING + 0xd00;
+const ROOT_MOUNT: u64 = MAPPING + 0xe00;
 const STACK: u64 = DIRECT + 0x38_0000;
 /// A module's code.
 const MODULE_BASE: u64 = 0xffff_ffff_c000_0000;
@@ -62,6 +64,12 @@ fn kernel() -> GuestKernel {
                 parent: 0,
                 len: 12,
                 name: 16,
+            },
+            mount: Mount {
+                first: 48,
+                instance: 32,
+                parent: 0,
+                point: 8,
             },
             xarray: Xarray {
                 head: 8,
@@ -152,6 +160,11 @@ fn memory() -> Pages {
     memory.put(at(SUPER), KIND);
     memory.write(at(SUPER) + 8, b"tmpfs\0");
     memory.put(at(KIND), DIRECT + NAMES);
+    // Mounted at a folder of the same name.
+    memory.put(at(SUPER) + 48, MOUNT + 32);
+    memory.put(at(MOUNT), ROOT_MOUNT);
+    memory.put(at(MOUNT) + 8, FOLDER);
+    memory.put(at(ROOT_MOUNT), ROOT_MOUNT);
     memory.write(NAMES, b"tmpfs\0");
     memory.write(NAMES + 16, b"program\0");
     memory.write(NAMES + 32, b"folder\0");
@@ -221,6 +234,7 @@ fn file() -> FileId {
     FileId {
         file_system: "tmpfs".into(),
         device: "tmpfs".into(),
+        mount: "/folder".into(),
         path: "/folder/program".into(),
         inode: 77,
         mapping: MAPPING,
@@ -309,6 +323,21 @@ fn names_that_make_no_sense() {
     assert_eq!(path(&|m| m.put(at(INODE) + 16, MAPPING + 8)), None);
     assert_eq!(path(&|m| m.put(page(0x6_0000) + 8, MAPPING | 1)), None);
     assert_eq!(path(&|m| m.put(page(0x6_0000) + 8, u64::MAX)), None);
+    // Mounted nowhere, or within itself.
+    let mount = |change: &dyn Fn(&mut Pages)| {
+        let mut memory = memory();
+        change(&mut memory);
+        match kernel.file_of(&memory, 0x6_0000) {
+            Some(FilePage::File { file, .. }) => Some(file.guest_path()),
+            _ => None,
+        }
+    };
+    let inside = Some("/folder/folder/program".into());
+    let outside = Some("/folder/program".into());
+    assert_eq!(mount(&|_| ()), inside);
+    assert_eq!(mount(&|m| m.put(at(SUPER) + 48, SUPER + 48)), outside);
+    assert_eq!(mount(&|m| m.put(at(ROOT_MOUNT), MOUNT)), outside);
+    assert_eq!(mount(&|m| m.put(at(MOUNT) + 8, 3)), outside);
     // An index with no offset.
     assert_eq!(path(&|m| m.put(page(0x6_0000) + 32, u64::MAX / 2)), None);
     assert_eq!(

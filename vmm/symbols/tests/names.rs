@@ -217,6 +217,7 @@ fn stripped_code_has_offsets_and_debug_files_give_names() {
     files.insert("/job/bare", bytes.clone());
     let file = nodescope_symbols::FileId {
         file_system: "tmpfs".into(),
+        mount: "/rw".into(),
         path: "/upper/job/bare".into(),
         ..host("")
     };
@@ -258,6 +259,7 @@ fn damaged_files_never_panic() {
     let file = host("/upper/x");
     let file = nodescope_symbols::FileId {
         file_system: "tmpfs".into(),
+        mount: "/rw".into(),
         ..file
     };
     // A generator of Lehmer's, so that all runs are the same.

@@ -21,6 +21,7 @@ pub fn host(path: &str) -> FileId {
     FileId {
         file_system: "host".into(),
         device: "host".into(),
+        mount: String::new(),
         path: path.into(),
         inode: 0,
         mapping: 0,
