@@ -22,7 +22,7 @@ const STACK: usize = 64 << 10;
 const RSP: usize = 4;
 const RBP: usize = 5;
 
-/// What the samples said.
+/// The answers that the samples gave.
 #[derive(Default)]
 struct Seen {
     /// By program and module: samples that agree with the file, and all.
@@ -157,7 +157,7 @@ fn code_of_every_kind_has_names() {
     check(&seen, &places);
 }
 
-/// Functions that each kernel has, where `file_of` says the kernel's text is.
+/// Checks functions that each kernel has, where `file_of` says the kernel's text is.
 fn check_symbols(kernel: &GuestKernel) {
     let symbols = kernel.symbols();
     assert!(symbols.len() > 50_000);

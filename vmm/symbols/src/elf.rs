@@ -116,14 +116,14 @@ impl Elf {
         self.add(debug.functions.clone());
     }
 
-    /// The file's bytes at an offset.
+    /// Tells whether the file has these bytes at an offset.
     pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
         let from = usize::try_from(offset).ok();
         let rest = from.and_then(|from| self.bytes.get(from..));
         rest.is_some_and(|rest| rest.starts_with(bytes))
     }
 
-    /// The link-time address of an offset in the file. Of several parts with the offset, an executable one counts.
+    /// Finds the link-time address of an offset in the file. Of several parts with the offset, an executable one counts.
     pub fn address(&self, offset: u64) -> Option<u64> {
         let within = |segment: &&Segment| {
             let within = offset.checked_sub(segment.offset);
@@ -134,7 +134,7 @@ impl Elf {
         best.address.checked_add(offset - best.offset)
     }
 
-    /// The offset in the file of a link-time address of code.
+    /// Finds the offset in the file of a link-time address of code.
     pub fn offset(&self, address: u64) -> Option<u64> {
         let mut code = self.segments.iter().filter(|segment| segment.executable);
         code.find_map(|segment| {
@@ -144,7 +144,7 @@ impl Elf {
         })
     }
 
-    /// The function at a link-time address.
+    /// Finds the function at a link-time address.
     pub fn function(&self, address: u64) -> Option<&Function> {
         let after = self.functions.partition_point(|f| f.start <= address);
         let before = &self.functions[after.saturating_sub(OVERLAP)..after];
@@ -166,7 +166,7 @@ impl Elf {
         best
     }
 
-    /// Where the function begins that has a link-time address, and its bytes, as the function's description for unwinding has them.
+    /// Finds where the function begins that has a link-time address, and its bytes, as the function's description for unwinding has them.
     pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
         let after = self.extents.partition_point(|extent| extent.0 <= address);
         let extent = *self.extents.get(after.checked_sub(1)?)?;
@@ -190,7 +190,7 @@ impl Elf {
         found
     }
 
-    /// A section with its contents, decompressed; empty if there is none.
+    /// Reads a section with its contents, decompressed; empty if there is none.
     pub fn section(&self, name: &str) -> Section {
         let section = || {
             let file = Parsed::parse(&self.bytes[..]).ok()?;
@@ -217,7 +217,7 @@ impl Elf {
         section().unwrap_or_default()
     }
 
-    /// The link-time addresses of the parts that are loaded.
+    /// Finds the link-time addresses of the parts that are loaded.
     pub fn range(&self) -> Range<u64> {
         let ends = |s: &Segment| s.address.saturating_add(s.size);
         let start = self.segments.iter().map(|s| s.address).min().unwrap_or(0);
@@ -225,7 +225,7 @@ impl Elf {
     }
 }
 
-/// A symbol, if it is a function's.
+/// Takes a symbol, if it is a function's.
 fn function<'a>(symbol: impl ObjectSymbol<'a>) -> Option<Function> {
     let label = match symbol.kind() {
         SymbolKind::Text => false,

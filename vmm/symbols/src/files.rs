@@ -16,10 +16,10 @@ pub const HOST_FILE_LIMIT: u64 = 1 << 30;
 
 /// A source of the guest's files.
 pub trait Files {
-    /// The contents of a file; none if this source does not have the file.
+    /// Reads the contents of a file; none if this source does not have the file.
     fn read(&self, file: &FileId) -> Option<Arc<[u8]>>;
 
-    /// The contents of a file by its path in the guest: debug information that a distribution keeps apart.
+    /// Reads the contents of a file by its path in the guest: debug information that a distribution keeps apart.
     fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
         let _ = path;
         None
@@ -27,8 +27,8 @@ pub trait Files {
 }
 
 impl FileId {
-    /// The path as programs of the guest know it. The root of the guest images is an overlay: the initramfs mounts the root disk at `/lower`,
-    /// and at `/rw` a `tmpfs`, in which `/upper` has what the guest has written (`guest-images/debian/initramfs/init`).
+    /// Finds the path as programs of the guest know it. The root of the guest images is an overlay: the initramfs mounts the root disk at
+    /// `/lower`, and at `/rw` a `tmpfs`, in which `/upper` has what the guest has written (`guest-images/debian/initramfs/init`).
     pub fn guest_path(&self) -> String {
         let upper = self.path.strip_prefix("/upper");
         match (self.mount.as_str(), upper) {
@@ -40,7 +40,7 @@ impl FileId {
         }
     }
 
-    /// Whether the file lies in the guest's memory alone.
+    /// Tells whether the file lies in the guest's memory alone.
     pub(crate) fn in_memory(&self) -> bool {
         matches!(
             self.file_system.as_str(),

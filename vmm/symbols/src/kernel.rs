@@ -46,7 +46,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The library that the kernel maps into each process, which is in no file system.
+    /// Names the library that the kernel maps into each process, which is in no file system.
     pub(crate) fn vdso() -> Self {
         Self {
             file_system: "vdso".into(),
@@ -60,7 +60,7 @@ impl FileId {
     }
 }
 
-/// What a page of code is a part of.
+/// The file, or something else, that a page of code is a part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilePage {
     /// A file.
@@ -151,12 +151,12 @@ impl GuestKernel {
         })
     }
 
-    /// The kernel's symbols.
+    /// Gives the kernel's symbols.
     pub fn symbols(&self) -> &KernelSymbols {
         &self.symbols
     }
 
-    /// The kernel's function that a linear address lies in.
+    /// Finds the kernel's function that a linear address lies in.
     pub fn function(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let code = self.code.iter().find(|code| code.contains(&address))?;
         let found = self.symbols.function(address)?;
@@ -168,14 +168,14 @@ impl GuestKernel {
         })
     }
 
-    /// The vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
+    /// Reads the vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
     pub(crate) fn vdso(&self, memory: &dyn PhysicalMemory) -> Option<Vec<u8>> {
         let mut bytes = vec![0; (self.vdso.end - self.vdso.start) as usize];
         self.read(memory, self.vdso.start, &mut bytes)?;
         Some(bytes)
     }
 
-    /// What the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
+    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
     /// the kernel's structures say makes no sense.
     pub fn file_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let image = self.segments.iter().find_map(|s| s.linear(physical));
@@ -193,7 +193,7 @@ impl GuestKernel {
             _ => return None,
         };
         if flags & layout.reserved != 0 {
-            // What the kernel has freed of its image is reserved no more.
+            // Parts of its image that the kernel has freed are reserved no more.
             let address = image?;
             return Some(match self.vdso.contains(&address) {
                 true => FilePage::File {
@@ -233,13 +233,13 @@ impl GuestKernel {
         (file.file_system != "hugetlbfs").then_some(FilePage::File { file, offset })
     }
 
-    /// Linear address of a page's `struct page`.
+    /// Gives the linear address of a page's `struct page`.
     fn page_struct(size: u64, number: u64) -> Option<u64> {
         let page = VMEMMAP.start.checked_add(number.checked_mul(size)?)?;
         VMEMMAP.contains(&page).then_some(page)
     }
 
-    /// Physical address of the page that a `struct page` describes.
+    /// Finds the physical address of the page that a `struct page` describes.
     pub(crate) fn page_address(&self, page: u64) -> Option<u64> {
         let within = page.checked_sub(VMEMMAP.start)?;
         let size = self.layout.page.size;
@@ -247,7 +247,7 @@ impl GuestKernel {
         aligned.then(|| within / size * PAGE)
     }
 
-    /// The file whose pages a `struct address_space` holds.
+    /// Finds the file whose pages a `struct address_space` holds.
     fn file(&self, memory: &dyn PhysicalMemory, mapping: u64) -> Option<FileId> {
         let layout = &self.layout.inode;
         let inode = self.word(memory, mapping.wrapping_add(layout.host))?;
@@ -270,7 +270,7 @@ impl GuestKernel {
         })
     }
 
-    /// The path of an inode from the root of its file system, by its first name.
+    /// Finds the path of an inode from the root of its file system, by its first name.
     fn path(&self, memory: &dyn PhysicalMemory, inode: u64) -> Option<String> {
         let layout = &self.layout.dentry;
         let alias = inode.wrapping_add(self.layout.inode.aliases);
@@ -290,7 +290,7 @@ impl GuestKernel {
         self.text(memory, name, size.min(NAME_MAX) as usize)
     }
 
-    /// The path from the root of a file system to a directory entry, empty for the root, and the root's entry.
+    /// Finds the path from the root of a file system to a directory entry, empty for the root, and the root's entry.
     fn names(&self, memory: &dyn PhysicalMemory, mut dentry: u64) -> Option<(String, u64)> {
         let layout = &self.layout.dentry;
         let mut names: Vec<Vec<u8>> = Vec::new();
@@ -323,7 +323,7 @@ impl GuestKernel {
         Some((path, dentry))
     }
 
-    /// Where a file system is mounted, by the first of its mounts.
+    /// Finds where a file system is mounted, by the first of its mounts.
     fn mount(&self, memory: &dyn PhysicalMemory, super_block: u64) -> Option<String> {
         let layout = &self.layout.mount;
         let head = super_block.wrapping_add(layout.first);
@@ -345,7 +345,7 @@ impl GuestKernel {
         None
     }
 
-    /// Physical address of an address of the kernel.
+    /// Finds the physical address of an address of the kernel.
     pub(crate) fn physical(&self, memory: &dyn PhysicalMemory, linear: u64) -> Option<u64> {
         if DIRECT_MAP.contains(&linear) {
             return Some(linear - DIRECT_MAP.start);
@@ -379,7 +379,7 @@ impl GuestKernel {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// Text up to a zero, or as much as `limit` allows.
+    /// Reads text up to a zero, or as much as `limit` allows.
     pub(crate) fn text(
         &self,
         memory: &dyn PhysicalMemory,

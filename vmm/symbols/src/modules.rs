@@ -40,7 +40,7 @@ pub struct ModuleSymbol {
 }
 
 impl GuestKernel {
-    /// The modules that are loaded now, in the kernel's order.
+    /// Finds the modules that are loaded now, in the kernel's order.
     pub fn modules(&self, memory: &dyn PhysicalMemory) -> Vec<Module> {
         let layout = &self.layout.module;
         let mut found = Vec::new();
@@ -65,7 +65,7 @@ impl GuestKernel {
         found
     }
 
-    /// The module whose code lies at a physical address. Modules' pages are scattered over memory; only page tables lead to them.
+    /// Finds the module whose code lies at a physical address. Modules' pages are scattered over memory; only page tables lead to them.
     pub(crate) fn module_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let page = physical & !(PAGE - 1);
         let mut left = PAGES;
@@ -88,7 +88,7 @@ impl GuestKernel {
         None
     }
 
-    /// The function of a module that a linear address lies in: `module` is the address of its `struct module`.
+    /// Finds the function of a module that a linear address lies in: `module` is the address of its `struct module`.
     pub fn module_function(
         &self,
         memory: &dyn PhysicalMemory,

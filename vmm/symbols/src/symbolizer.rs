@@ -36,7 +36,7 @@ pub struct Frame {
     pub called_from: Option<SourceLine>,
 }
 
-/// What a place in the code is.
+/// The meaning of a place in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Path of the file in the guest, or `[kernel]`, `[vdso]`, `[anonymous]`, or a module's name in brackets.
@@ -54,7 +54,7 @@ pub struct Location {
     pub line: Option<SourceLine>,
     /// Functions that are inlined here, the innermost first.
     pub inlined: Vec<Frame>,
-    /// Whether the file has the very bytes that were executed. Names come only from files that do; the kernel patches itself and is
+    /// True if the file has the very bytes that were executed. Names come only from files that do; the kernel patches itself and is
     /// believed.
     pub verified: bool,
 }
@@ -93,7 +93,7 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// Knows no file yet.
+    /// Creates one that knows no file yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -244,14 +244,14 @@ impl Module {
     }
 }
 
-/// The names of C++ and Rust in their languages' form; others as they are.
+/// Puts names of C++ and Rust into their languages' form, and leaves others as they are.
 fn demangle(name: &str) -> String {
     // A version, or the table that calls it, follows the name.
     let (bare, rest) = name.split_at(name.find('@').unwrap_or(name.len()));
     addr2line::demangle_auto(bare.into(), None).into_owned() + rest
 }
 
-/// The debug information of a file, with what the file shares with others.
+/// Reads the debug information of a file, with what the file shares with others.
 fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
     let section = |elf: &Elf, id: gimli::SectionId| -> Result<Reader, gimli::Error> {
         Ok(Reader::new(elf.section(id.name()).1, LittleEndian))
@@ -272,7 +272,7 @@ fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
     Some(dwarf)
 }
 
-/// The file with a file's debug information, by its build id.
+/// Finds the file with a file's debug information, by its build id.
 fn debug_file(files: &dyn Files, elf: &Elf) -> Option<Elf> {
     let id = elf.build_id.as_deref()?;
     let (folder, name) = id.split_at_checked(2)?;

@@ -115,12 +115,12 @@ fn kernel() -> GuestKernel {
     }
 }
 
-/// Address of the `struct page` of a physical page.
+/// Gives the address of the `struct page` of a physical page.
 fn page(physical: u64) -> u64 {
     ARRAY + physical / 4096 * 64
 }
 
-/// Memory with a file `/folder/program` of 12 pages, of which three are there, a module and a task.
+/// Makes memory with a file `/folder/program` of 12 pages, of which three are there, a module and a task.
 fn memory() -> Pages {
     let mut memory = Pages::default();
     let at = |linear: u64| linear - DIRECT;

@@ -55,7 +55,7 @@ struct Mapped {
     base: u64,
 }
 
-/// What a file says about leaving its functions.
+/// The parts of a file that say how to leave its functions.
 struct Sections {
     elf: Elf,
     frames: Section,
@@ -71,19 +71,19 @@ pub struct Unwinder {
 }
 
 impl GuestKernel {
-    /// What the code at a linear address is a part of, in the address space of CR3.
+    /// Finds what the code at a linear address is a part of, in the address space of CR3.
     pub fn file_at(&self, memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<FilePage> {
         self.file_of(memory, translate(memory, cr3, linear)?)
     }
 }
 
 impl Unwinder {
-    /// Knows no file yet.
+    /// Creates one that knows no file yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The calls on a stack, innermost first, without the instruction pointer itself. `resolve` says what lies at an address.
+    /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` says what lies at an address.
     ///
     /// `resolve` is asked once for each file of a path: code that calls may lie in pages that the process has not mapped yet.
     ///
@@ -149,7 +149,7 @@ impl Unwinder {
         path
     }
 
-    /// The place in a file of an address of code.
+    /// Finds the place in a file of an address of code.
     fn place(&self, mapped: &Mapped, address: u64) -> Option<FilePage> {
         let sections = self.files.get(&mapped.file)?.as_ref()?;
         Some(FilePage::File {
@@ -158,7 +158,7 @@ impl Unwinder {
         })
     }
 
-    /// A file where a process has mapped it, for the unwinder.
+    /// Finds a file where a process has mapped it, for the unwinder.
     fn module(
         &mut self,
         files: &dyn Files,

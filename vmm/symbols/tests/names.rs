@@ -10,7 +10,7 @@ use nodescope_symbols::{Location, SourceLine, Symbolizer};
 use nodescope_test_needs::{Need, have};
 use object::{Object, ObjectSection, ObjectSymbol};
 
-/// The offset in the file of a link-time address.
+/// Finds the offset in the file of a link-time address.
 fn offset(bytes: &[u8], address: u64) -> u64 {
     let file = object::File::parse(bytes).unwrap();
     let section = file.sections().find(|section| {
@@ -38,7 +38,7 @@ fn all(path: &Path, symbols: &Path, function: &str) -> Vec<Location> {
         .collect()
 }
 
-/// The line of the source that ends with a comment.
+/// Finds the line of the source that ends with a comment.
 fn line(comment: &str) -> u32 {
     let source = include_str!("programs/names.c").lines();
     let comment = format!("/* {comment} */");
@@ -119,7 +119,7 @@ fn other_bytes_are_unverified() {
     assert_eq!((place.verified, &*place.function), (false, "at all+0x10"));
 }
 
-/// The functions of the sections with the names of linkage tables.
+/// Finds the functions of the sections with the names of linkage tables.
 fn linkage(path: &Path) -> Vec<String> {
     let bytes = std::fs::read(path).unwrap();
     let file = object::File::parse(&bytes[..]).unwrap();
@@ -209,7 +209,7 @@ fn stripped_code_has_offsets_and_debug_files_give_names() {
         );
         assert_eq!((&place.line, &place.build_id), (&None, &with.build_id));
     }
-    // The same file with its debug information where Debian has it.
+    // Now the file with its debug information where Debian has it.
     let mut files = nodescope_symbols::ListedFiles::default();
     let id = places[0].build_id.clone().unwrap();
     let place = format!("/usr/lib/debug/.build-id/{}/{}.debug", &id[..2], &id[2..]);
@@ -268,7 +268,7 @@ fn damaged_files_never_panic() {
         state = state * 48271 % 0x7fff_ffff;
         state as usize % below
     };
-    // What has structure: debug information, symbols, linkage tables, descriptions for unwinding.
+    // Damage goes where structure is: debug information, symbols, linkage tables, descriptions for unwinding.
     let parsed = object::File::parse(&whole[..]).unwrap();
     let ranges = parsed
         .sections()

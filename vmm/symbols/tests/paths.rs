@@ -11,7 +11,7 @@ use common::{HostFiles, compile, host};
 use nodescope_symbols::{Call, FileId, FilePage, Files, Registers, Sample, Symbolizer, Unwinder};
 use object::{Object, ObjectSection};
 
-/// What the program `path` says about itself.
+/// A run of the program `path`, as the program describes itself.
 struct Process {
     registers: Registers,
     stack: Vec<u8>,
@@ -61,7 +61,7 @@ impl Process {
 
     fn unwind(&self) -> Vec<u64> {
         let calls = self.calls();
-        // What the unwinder knows by itself is what the process says.
+        // The unwinder itself knows as much of the files as the process says.
         for call in &calls {
             assert_eq!(Some(&call.page), self.resolve(call.address - 1).as_ref());
         }

@@ -16,7 +16,7 @@ impl Files for HostFiles {
     }
 }
 
-/// A file of this machine.
+/// Names a file of this machine.
 pub fn host(path: &str) -> FileId {
     FileId {
         file_system: "host".into(),
