@@ -48,7 +48,7 @@ if [ "$(id -u)" -ne 0 ]; then
     IMAGE_PACKAGES+=(fakeroot uidmap)
 fi
 # Packages that the tests compare with, or whose tools they run.
-TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran python3-mpi4py iproute2 otf2-tools libsimgrid-dev llvm-19
+TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev llvm-19
     linux-perf chromium fonts-dejavu-core)
 # Packages that the benchmarks compare with.
 BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf llvm-19)

@@ -135,7 +135,7 @@ impl<'a> Types<'a> {
         Ok(found)
     }
 
-    /// The text at an offset; empty where there is none.
+    /// Gives the text at an offset; empty where there is none.
     fn string(&self, offset: u32) -> &'a [u8] {
         let rest = self.strings.get(offset as usize..).unwrap_or_default();
         let end = rest.iter().position(|byte| *byte == 0).unwrap_or(0);
@@ -154,7 +154,7 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// The size of a structure in bytes.
+    /// Gives the size of a structure in bytes.
     pub fn size(&self, structure: &str) -> Result<u64, KernelError> {
         let id = self.names.get(structure.as_bytes());
         id.and_then(|id| self.types.get(*id as usize))
@@ -162,7 +162,8 @@ impl<'a> Types<'a> {
             .ok_or_else(|| KernelError::Type(format!("struct {structure}")))
     }
 
-    /// The offset of a member, in bytes. A path as `d_name.len` leads through members that are structures; anonymous ones need no name.
+    /// Gives the offset of a member, in bytes. A path as `d_name.len` leads through members that are structures; anonymous ones need no
+    /// name.
     pub fn offset(&self, structure: &str, path: &str) -> Result<u64, KernelError> {
         let missing = || KernelError::Type(format!("struct {structure} with a member {path}"));
         let mut id = *self.names.get(structure.as_bytes()).ok_or_else(missing)?;
@@ -203,7 +204,7 @@ impl<'a> Types<'a> {
         None
     }
 
-    /// The value of an enumerator.
+    /// Gives the value of an enumerator.
     pub fn enumerator(&self, name: &str) -> Result<u32, KernelError> {
         for ty in self.types.iter().filter(|ty| ty.kind == ENUM) {
             for n in 0..ty.len {
@@ -222,7 +223,7 @@ mod tests {
     use super::{CONST, ENUM, STRUCT, Types, UNION};
     use crate::error::KernelError;
 
-    /// A section with `struct a { int x; union { struct a p; int y; }; const struct b b; }`, `struct b { int z : 3 }` and an enum.
+    /// Makes a section with `struct a { int x; union { struct a p; int y; }; const struct b b; }`, `struct b { int z : 3 }` and an enum.
     fn section() -> Vec<u8> {
         let strings = b"\0a\0x\0y\0b\0z\0E\0p\0";
         let name = |c: u8| strings.iter().position(|b| *b == c).unwrap() as u32;

@@ -4,6 +4,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::sync::Arc;
 
+use gimli::{BaseAddresses, CieOrFde, EhFrame, UnwindSection};
 use object::read::elf::{ElfFile64, ProgramHeader};
 use object::{
     CompressionFormat, LittleEndian, Object, ObjectSection, ObjectSymbol, SymbolKind, elf,
@@ -44,6 +45,8 @@ pub(crate) struct Elf {
     segments: Vec<Segment>,
     /// Ordered by address and rank.
     functions: Vec<Function>,
+    /// Where functions begin and how long they are, with or without a name, as `.eh_frame` has them. In order.
+    extents: Vec<(u64, u64)>,
     /// Hexadecimal digits.
     pub build_id: Option<String>,
     /// Path of a file with what several debug files share (`.gnu_debugaltlink`).
@@ -89,9 +92,11 @@ impl Elf {
             bytes,
             segments,
             functions: Vec::new(),
+            extents: Vec::new(),
             build_id,
             shared_debug,
         };
+        elf.extents = elf.read_extents();
         elf.add(functions);
         Some(elf)
     }
@@ -111,14 +116,14 @@ impl Elf {
         self.add(debug.functions.clone());
     }
 
-    /// The file's bytes at an offset.
+    /// Tells whether the file has these bytes at an offset.
     pub fn holds(&self, offset: u64, bytes: &[u8]) -> bool {
         let from = usize::try_from(offset).ok();
         let rest = from.and_then(|from| self.bytes.get(from..));
         rest.is_some_and(|rest| rest.starts_with(bytes))
     }
 
-    /// The link-time address of an offset in the file. Of several parts with the offset, an executable one counts.
+    /// Finds the link-time address of an offset in the file. Of several parts with the offset, an executable one counts.
     pub fn address(&self, offset: u64) -> Option<u64> {
         let within = |segment: &&Segment| {
             let within = offset.checked_sub(segment.offset);
@@ -129,7 +134,17 @@ impl Elf {
         best.address.checked_add(offset - best.offset)
     }
 
-    /// The function at a link-time address.
+    /// Finds the offset in the file of a link-time address of code.
+    pub fn offset(&self, address: u64) -> Option<u64> {
+        let mut code = self.segments.iter().filter(|segment| segment.executable);
+        code.find_map(|segment| {
+            let within = address.checked_sub(segment.address)?;
+            let offset = segment.offset.checked_add(within);
+            offset.filter(|_| within < segment.size)
+        })
+    }
+
+    /// Finds the function at a link-time address.
     pub fn function(&self, address: u64) -> Option<&Function> {
         let after = self.functions.partition_point(|f| f.start <= address);
         let before = &self.functions[after.saturating_sub(OVERLAP)..after];
@@ -151,7 +166,31 @@ impl Elf {
         best
     }
 
-    /// A section with its contents, decompressed; empty if there is none.
+    /// Finds where the function begins that has a link-time address, and its bytes, as the function's description for unwinding has them.
+    pub fn extent(&self, address: u64) -> Option<(u64, u64)> {
+        let after = self.extents.partition_point(|extent| extent.0 <= address);
+        let extent = *self.extents.get(after.checked_sub(1)?)?;
+        (address - extent.0 < extent.1).then_some(extent)
+    }
+
+    fn read_extents(&self) -> Vec<(u64, u64)> {
+        let (range, bytes) = self.section(".eh_frame");
+        let frames = EhFrame::new(&bytes, gimli::LittleEndian);
+        let bases = BaseAddresses::default().set_eh_frame(range.start);
+        let mut found = Vec::new();
+        let mut entries = frames.entries(&bases);
+        while let Ok(Some(entry)) = entries.next() {
+            if let CieOrFde::Fde(partial) = entry
+                && let Ok(fde) = partial.parse(EhFrame::cie_from_offset)
+            {
+                found.push((fde.initial_address(), fde.len()));
+            }
+        }
+        found.sort_unstable();
+        found
+    }
+
+    /// Reads a section with its contents, decompressed; empty if there is none.
     pub fn section(&self, name: &str) -> Section {
         let section = || {
             let file = Parsed::parse(&self.bytes[..]).ok()?;
@@ -178,7 +217,7 @@ impl Elf {
         section().unwrap_or_default()
     }
 
-    /// The link-time addresses of the parts that are loaded.
+    /// Finds the link-time addresses of the parts that are loaded.
     pub fn range(&self) -> Range<u64> {
         let ends = |s: &Segment| s.address.saturating_add(s.size);
         let start = self.segments.iter().map(|s| s.address).min().unwrap_or(0);
@@ -186,7 +225,7 @@ impl Elf {
     }
 }
 
-/// A symbol, if it is a function's.
+/// Takes a symbol, if it is a function's.
 fn function<'a>(symbol: impl ObjectSymbol<'a>) -> Option<Function> {
     let label = match symbol.kind() {
         SymbolKind::Text => false,

@@ -16,10 +16,10 @@ pub const HOST_FILE_LIMIT: u64 = 1 << 30;
 
 /// A source of the guest's files.
 pub trait Files {
-    /// The contents of a file; none if this source does not have the file.
+    /// Reads the contents of a file; none if this source does not have the file.
     fn read(&self, file: &FileId) -> Option<Arc<[u8]>>;
 
-    /// The contents of a file by its path in the guest: debug information that a distribution keeps apart.
+    /// Reads the contents of a file by its path in the guest: debug information that a distribution keeps apart.
     fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {
         let _ = path;
         None
@@ -27,15 +27,20 @@ pub trait Files {
 }
 
 impl FileId {
-    /// The path as programs of the guest know it, as far as the file system tells: what an overlay keeps in memory lies below `/upper`
-    /// there.
-    pub fn guest_path(&self) -> &str {
+    /// Finds the path as programs of the guest know it. The root of the guest images is an overlay: the initramfs mounts the root disk at
+    /// `/lower`, and at `/rw` a `tmpfs`, in which `/upper` has what the guest has written (`guest-images/debian/initramfs/init`).
+    pub fn guest_path(&self) -> String {
         let upper = self.path.strip_prefix("/upper");
-        let upper = upper.filter(|path| path.starts_with('/') && self.in_memory());
-        upper.unwrap_or(&self.path)
+        match (self.mount.as_str(), upper) {
+            ("/lower", _) => self.path.clone(),
+            ("/rw", Some(path)) if path.starts_with('/') => path.into(),
+            // A file of memfd_create is in no folder.
+            _ if !self.path.starts_with('/') => self.path.clone(),
+            _ => format!("{}{}", self.mount, self.path),
+        }
     }
 
-    /// Whether the file lies in the guest's memory alone.
+    /// Tells whether the file lies in the guest's memory alone.
     pub(crate) fn in_memory(&self) -> bool {
         matches!(
             self.file_system.as_str(),
@@ -99,7 +104,7 @@ impl ListedFiles {
 impl Files for ListedFiles {
     fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
         file.in_memory()
-            .then(|| self.read_path(file.guest_path()))?
+            .then(|| self.read_path(&file.guest_path()))?
     }
 
     fn read_path(&self, path: &str) -> Option<Arc<[u8]>> {

@@ -10,22 +10,22 @@ use crate::error::KernelError;
 /// A part of the kernel in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    linear: u64,
-    physical: u64,
-    size: u64,
+    pub linear: u64,
+    pub physical: u64,
+    pub size: u64,
     /// Where the part lies in the file, and how much of it.
-    offset: u64,
-    file_size: u64,
+    pub offset: u64,
+    pub file_size: u64,
 }
 
 impl Segment {
-    /// The linear address of a physical one.
+    /// Gives the linear address of a physical one.
     pub fn linear(&self, physical: u64) -> Option<u64> {
         let within = physical.checked_sub(self.physical)?;
         (within < self.size).then(|| self.linear.wrapping_add(within))
     }
 
-    /// The physical address of a linear one.
+    /// Gives the physical address of a linear one.
     pub fn physical(&self, linear: u64) -> Option<u64> {
         let within = linear.checked_sub(self.linear)?;
         (within < self.size).then(|| self.physical.wrapping_add(within))
@@ -68,7 +68,7 @@ impl<'a> KernelImage<'a> {
         })
     }
 
-    /// The contents of a section.
+    /// Reads the contents of a section.
     pub fn section(&self, name: &'static str) -> Result<&'a [u8], KernelError> {
         let section = self.elf.section_by_name(name);
         section
@@ -76,14 +76,14 @@ impl<'a> KernelImage<'a> {
             .ok_or(KernelError::Section(name))
     }
 
-    /// Where a section lies, by linear address.
+    /// Finds where a section lies, by linear address.
     pub fn range(&self, name: &'static str) -> Result<Range<u64>, KernelError> {
         let section = self.elf.section_by_name(name);
         let section = section.ok_or(KernelError::Section(name))?;
         Ok(section.address()..section.address().saturating_add(section.size()))
     }
 
-    /// Where executable sections lie, by linear address.
+    /// Finds where executable sections lie, by linear address.
     pub fn code(&self) -> Vec<Range<u64>> {
         let executable = |flags| match flags {
             SectionFlags::Elf { sh_flags, .. } => sh_flags.0 & elf::SHF_EXECINSTR.0 != 0,
@@ -95,12 +95,12 @@ impl<'a> KernelImage<'a> {
             .collect()
     }
 
-    /// The physical address of a linear one.
+    /// Gives the physical address of a linear one.
     pub fn physical(&self, linear: u64) -> Option<u64> {
         self.segments.iter().find_map(|s| s.physical(linear))
     }
 
-    /// The bytes of the file that are loaded at a linear address.
+    /// Gives the bytes of the file that are loaded at a linear address.
     pub fn bytes(&self, linear: u64, len: u64) -> Option<&'a [u8]> {
         let mut segments = self.segments.iter();
         segments.find_map(|segment| {

@@ -153,7 +153,7 @@ impl Tables {
     }
 }
 
-/// Where a compressed name's tokens are. A length of 128 or more has two bytes.
+/// Finds where a compressed name's tokens are. A length of 128 or more has two bytes.
 fn name_at(bytes: &[u8], at: usize) -> Option<std::ops::Range<usize>> {
     let first = usize::from(*bytes.get(at)?);
     let (len, from) = match first & 0x80 {
@@ -217,30 +217,30 @@ impl KernelSymbols {
         Ok(symbols)
     }
 
-    /// The name of a symbol.
+    /// Finds the name of a symbol.
     fn name(&self, number: u32) -> &str {
         let range = &self.all[number as usize].name;
         &self.text[range.start as usize..range.end as usize]
     }
 
-    /// How many symbols there are.
+    /// Counts the symbols.
     pub fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// Whether there is none.
+    /// Tells whether there is none.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
 
-    /// The address of a name, of the lowest one if the name is there several times. Per-CPU variables have their offset.
+    /// Finds the address of a name, of the lowest one if the name is there several times. Per-CPU variables have their offset.
     pub fn address(&self, name: &str) -> Option<u64> {
         let first = self.names.partition_point(|n| self.name(*n) < name);
         let number = *self.names.get(first)?;
         (self.name(number) == name).then(|| self.all[number as usize].address)
     }
 
-    /// The function that an address lies in. Of several names of an address, one with global binding is taken, without
+    /// Finds the function that an address lies in. Of several names of an address, one with global binding is taken, without
     /// an underscore in front if there is such a one, and of these the first.
     pub fn function(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let at = |n: &u32| &self.all[*n as usize];
@@ -260,10 +260,10 @@ impl KernelSymbols {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::KernelSymbols;
 
-    /// Tables with these symbols, letter first. Token 0 stands for `sys_`, every other one for a letter.
+    /// Makes tables with these symbols, letter first. Token 0 stands for `sys_`, every other one for a letter.
     fn tables(symbols: &[(i32, &str)], base: u64) -> Vec<u8> {
         let pad = |bytes: &mut Vec<u8>| bytes.resize(bytes.len().next_multiple_of(8), 0);
         let mut bytes = vec![0xcc; 4096];
@@ -320,6 +320,11 @@ mod tests {
             (-2 - 16 * count, "dlater"),
         ]);
         tables(&symbols, BASE)
+    }
+
+    /// Makes the symbols of a small kernel.
+    pub(crate) fn symbols() -> KernelSymbols {
+        KernelSymbols::new(&some(4, "tlong")).unwrap()
     }
 
     #[test]

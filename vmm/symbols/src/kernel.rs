@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::btf::Types;
 use crate::error::KernelError;
-use crate::image::KernelImage;
+use crate::image::{KernelImage, Segment};
 use crate::kallsyms::{KernelSymbol, KernelSymbols};
 use crate::layout::Layout;
 use crate::memory::{PAGE, PhysicalMemory, read_paged, translate};
@@ -18,6 +18,8 @@ const MAPPING_ANON: u64 = 1;
 const MAPPING_FLAGS: u64 = 3;
 /// Bytes of `super_block.s_id`.
 const SUPER_ID: usize = 32;
+/// Mounts within mounts that are followed.
+const MOUNTS: usize = 64;
 /// Most bytes of the vDSO; it has two pages.
 const VDSO: u64 = 1 << 20;
 /// Longest name of a directory entry (`NAME_MAX`), and of a path (`PATH_MAX`).
@@ -31,7 +33,9 @@ pub struct FileId {
     pub file_system: String,
     /// Name of this file system, as `vda`; of a `tmpfs` it is `tmpfs`.
     pub device: String,
-    /// Path from the root of the file system, not from the root of the guest.
+    /// Where the file system is mounted, the first time; empty for the root, and where it is mounted nowhere.
+    pub mount: String,
+    /// Path from the root of the file system.
     pub path: String,
     /// Number of the inode.
     pub inode: u64,
@@ -42,11 +46,12 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The library that the kernel maps into each process, which is in no file system.
+    /// Names the library that the kernel maps into each process, which is in no file system.
     pub(crate) fn vdso() -> Self {
         Self {
             file_system: "vdso".into(),
             device: String::new(),
+            mount: String::new(),
             path: "[vdso]".into(),
             inode: 0,
             mapping: 0,
@@ -55,7 +60,7 @@ impl FileId {
     }
 }
 
-/// What a page of code is a part of.
+/// The file, or something else, that a page of code is a part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FilePage {
     /// A file.
@@ -90,18 +95,18 @@ pub enum FilePage {
 pub struct GuestKernel {
     pub(crate) layout: Layout,
     pub(crate) symbols: KernelSymbols,
-    segments: Vec<crate::image::Segment>,
+    pub(crate) segments: Vec<Segment>,
     /// Executable sections, and the one that stays for ever.
-    code: Vec<Range<u64>>,
-    text: Range<u64>,
+    pub(crate) code: Vec<Range<u64>>,
+    pub(crate) text: Range<u64>,
     /// Physical address of the kernel's own page tables.
-    tables: u64,
+    pub(crate) tables: u64,
     /// Linear address of the head of the list of modules.
     pub(crate) modules: u64,
     /// Offset of the per-CPU variable that names the running task.
     pub(crate) current_task: u64,
     /// Where the library lies that the kernel maps into each process.
-    vdso: Range<u64>,
+    pub(crate) vdso: Range<u64>,
 }
 
 impl GuestKernel {
@@ -146,12 +151,12 @@ impl GuestKernel {
         })
     }
 
-    /// The kernel's symbols.
+    /// Gives the kernel's symbols.
     pub fn symbols(&self) -> &KernelSymbols {
         &self.symbols
     }
 
-    /// The kernel's function that a linear address lies in.
+    /// Finds the kernel's function that a linear address lies in.
     pub fn function(&self, address: u64) -> Option<KernelSymbol<'_>> {
         let code = self.code.iter().find(|code| code.contains(&address))?;
         let found = self.symbols.function(address)?;
@@ -163,14 +168,14 @@ impl GuestKernel {
         })
     }
 
-    /// The vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
+    /// Reads the vDSO as the kernel has it in memory now: an ELF file, in which the kernel has patched code.
     pub(crate) fn vdso(&self, memory: &dyn PhysicalMemory) -> Option<Vec<u8>> {
         let mut bytes = vec![0; (self.vdso.end - self.vdso.start) as usize];
         self.read(memory, self.vdso.start, &mut bytes)?;
         Some(bytes)
     }
 
-    /// What the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
+    /// Finds what the code at a guest-physical address is a part of. None where the kernel keeps the page for something else, or where what
     /// the kernel's structures say makes no sense.
     pub fn file_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let image = self.segments.iter().find_map(|s| s.linear(physical));
@@ -188,7 +193,7 @@ impl GuestKernel {
             _ => return None,
         };
         if flags & layout.reserved != 0 {
-            // What the kernel has freed of its image is reserved no more.
+            // Parts of its image that the kernel has freed are reserved no more.
             let address = image?;
             return Some(match self.vdso.contains(&address) {
                 true => FilePage::File {
@@ -228,13 +233,13 @@ impl GuestKernel {
         (file.file_system != "hugetlbfs").then_some(FilePage::File { file, offset })
     }
 
-    /// Linear address of a page's `struct page`.
+    /// Gives the linear address of a page's `struct page`.
     fn page_struct(size: u64, number: u64) -> Option<u64> {
         let page = VMEMMAP.start.checked_add(number.checked_mul(size)?)?;
         VMEMMAP.contains(&page).then_some(page)
     }
 
-    /// Physical address of the page that a `struct page` describes.
+    /// Finds the physical address of the page that a `struct page` describes.
     pub(crate) fn page_address(&self, page: u64) -> Option<u64> {
         let within = page.checked_sub(VMEMMAP.start)?;
         let size = self.layout.page.size;
@@ -242,7 +247,7 @@ impl GuestKernel {
         aligned.then(|| within / size * PAGE)
     }
 
-    /// The file whose pages a `struct address_space` holds.
+    /// Finds the file whose pages a `struct address_space` holds.
     fn file(&self, memory: &dyn PhysicalMemory, mapping: u64) -> Option<FileId> {
         let layout = &self.layout.inode;
         let inode = self.word(memory, mapping.wrapping_add(layout.host))?;
@@ -257,6 +262,7 @@ impl GuestKernel {
         Some(FileId {
             file_system: self.text(memory, kind, SUPER_ID)?,
             device: self.text(memory, id, SUPER_ID)?,
+            mount: self.mount(memory, super_block).unwrap_or_default(),
             path: self.path(memory, inode)?,
             inode: at(layout.number)?,
             mapping,
@@ -264,7 +270,7 @@ impl GuestKernel {
         })
     }
 
-    /// The path of an inode from the root of its file system, by its first name.
+    /// Finds the path of an inode from the root of its file system, by its first name.
     fn path(&self, memory: &dyn PhysicalMemory, inode: u64) -> Option<String> {
         let layout = &self.layout.dentry;
         let alias = inode.wrapping_add(self.layout.inode.aliases);
@@ -273,7 +279,20 @@ impl GuestKernel {
             // The names have been forgotten, as the kernel may for files that nobody has open.
             return None;
         }
-        let mut dentry = alias.wrapping_sub(layout.alias);
+        let dentry = alias.wrapping_sub(layout.alias);
+        let (path, top) = self.names(memory, dentry)?;
+        if !path.is_empty() {
+            return Some(path);
+        }
+        // A file without a folder, as of memfd_create: its dentry is a root of its own.
+        let size = self.half(memory, top.wrapping_add(layout.len))?;
+        let name = self.word(memory, top.wrapping_add(layout.name))?;
+        self.text(memory, name, size.min(NAME_MAX) as usize)
+    }
+
+    /// Finds the path from the root of a file system to a directory entry, empty for the root, and the root's entry.
+    fn names(&self, memory: &dyn PhysicalMemory, mut dentry: u64) -> Option<(String, u64)> {
+        let layout = &self.layout.dentry;
         let mut names: Vec<Vec<u8>> = Vec::new();
         let mut len = 0;
         loop {
@@ -290,7 +309,7 @@ impl GuestKernel {
             self.read(memory, name, &mut bytes)?;
             // A name has a byte at least: a circle of names ends here.
             len += bytes.len() + 1;
-            if len > PATH_MAX || bytes.contains(&0) || bytes.contains(&b'/') && !names.is_empty() {
+            if len > PATH_MAX || bytes.contains(&0) || bytes.contains(&b'/') {
                 return None;
             }
             names.push(bytes);
@@ -301,16 +320,32 @@ impl GuestKernel {
             path.push('/');
             path.push_str(&String::from_utf8_lossy(name));
         }
-        if path.is_empty() {
-            // A file without a folder, as of memfd_create: its dentry is a root of its own.
-            let size = self.half(memory, dentry.wrapping_add(layout.len))?;
-            let name = self.word(memory, dentry.wrapping_add(layout.name))?;
-            path = self.text(memory, name, size.min(NAME_MAX) as usize)?;
-        }
-        Some(path)
+        Some((path, dentry))
     }
 
-    /// Physical address of an address of the kernel.
+    /// Finds where a file system is mounted, by the first of its mounts.
+    fn mount(&self, memory: &dyn PhysicalMemory, super_block: u64) -> Option<String> {
+        let layout = &self.layout.mount;
+        let head = super_block.wrapping_add(layout.first);
+        let first = self.word(memory, head)?;
+        if first == head {
+            return None;
+        }
+        let mut mount = first.wrapping_sub(layout.instance);
+        let mut path = String::new();
+        for _ in 0..MOUNTS {
+            let parent = self.word(memory, mount.wrapping_add(layout.parent))?;
+            if parent == mount {
+                return Some(path);
+            }
+            let point = self.word(memory, mount.wrapping_add(layout.point))?;
+            path.insert_str(0, &self.names(memory, point)?.0);
+            mount = parent;
+        }
+        None
+    }
+
+    /// Finds the physical address of an address of the kernel.
     pub(crate) fn physical(&self, memory: &dyn PhysicalMemory, linear: u64) -> Option<u64> {
         if DIRECT_MAP.contains(&linear) {
             return Some(linear - DIRECT_MAP.start);
@@ -344,7 +379,7 @@ impl GuestKernel {
         Some(u32::from_le_bytes(bytes))
     }
 
-    /// Text up to a zero, or as much as `limit` allows.
+    /// Reads text up to a zero, or as much as `limit` allows.
     pub(crate) fn text(
         &self,
         memory: &dyn PhysicalMemory,

@@ -9,6 +9,7 @@ pub(crate) struct Layout {
     pub page: Page,
     pub inode: Inode,
     pub dentry: Dentry,
+    pub mount: Mount,
     pub xarray: Xarray,
     pub module: Module,
     pub task: Task,
@@ -49,6 +50,16 @@ pub(crate) struct Dentry {
     pub parent: u64,
     pub len: u64,
     pub name: u64,
+}
+
+/// `struct mount`.
+#[derive(Debug)]
+pub(crate) struct Mount {
+    /// In `struct super_block`: the list of its mounts.
+    pub first: u64,
+    pub instance: u64,
+    pub parent: u64,
+    pub point: u64,
 }
 
 /// `struct xarray` in `struct address_space`, and its nodes.
@@ -126,6 +137,12 @@ impl Layout {
                 parent: at("dentry", "d_parent")?,
                 len: at("dentry", "d_name.len")?,
                 name: at("dentry", "d_name.name")?,
+            },
+            mount: Mount {
+                first: at("super_block", "s_mounts")?,
+                instance: at("mount", "mnt_instance")?,
+                parent: at("mount", "mnt_parent")?,
+                point: at("mount", "mnt_mountpoint")?,
             },
             xarray: Xarray {
                 head: at("address_space", "i_pages.xa_head")?,

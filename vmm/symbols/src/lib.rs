@@ -1,4 +1,9 @@
-//! Names of guest code.
+//! Names of guest code, found from outside the guest: which file, function and source line a page of code is, and which calls led
+//! there.
+//!
+//! The guest needs no agent. [`GuestKernel`] reads the kernel's own structures in the guest's memory; [`Symbolizer`] reads the files
+//! that they name; [`Unwinder`] reads stacks. `README.md` says what is read, why that is safe, and what is not known.
+
 mod btf;
 mod elf;
 mod error;
@@ -13,6 +18,8 @@ mod page_cache;
 mod plt;
 mod symbolizer;
 mod tasks;
+#[cfg(test)]
+mod tests;
 mod unwind;
 pub use error::KernelError;
 pub use files::{Files, HOST_FILE_LIMIT, ListedFiles, MemoryFiles, RootImage, Sources};
@@ -23,4 +30,4 @@ pub use modules::{Module, ModuleSymbol};
 pub use page_cache::FILE_LIMIT;
 pub use symbolizer::{Frame, Location, SourceLine, Symbolizer};
 pub use tasks::Task;
-pub use unwind::{DEPTH, Registers, Sample, Unwinder};
+pub use unwind::{Call, DEPTH, Registers, Sample, Unwinder};

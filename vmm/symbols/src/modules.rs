@@ -5,8 +5,8 @@ use crate::memory::{PAGE, PhysicalMemory};
 
 /// Modules that are looked at.
 const MODULES: usize = 1024;
-/// Most bytes of a module's code.
-const TEXT: u64 = 64 << 20;
+/// Pages of code of all modules that are looked at: 256 MiB.
+const PAGES: u64 = 1 << 16;
 /// Most symbols of a module, and bytes of a name.
 const SYMBOLS: u64 = 1 << 18;
 const NAME: usize = 512;
@@ -40,7 +40,7 @@ pub struct ModuleSymbol {
 }
 
 impl GuestKernel {
-    /// The modules that are loaded now, in the kernel's order.
+    /// Finds the modules that are loaded now, in the kernel's order.
     pub fn modules(&self, memory: &dyn PhysicalMemory) -> Vec<Module> {
         let layout = &self.layout.module;
         let mut found = Vec::new();
@@ -65,11 +65,14 @@ impl GuestKernel {
         found
     }
 
-    /// The module whose code lies at a physical address. Modules' pages are scattered over memory; only page tables lead to them.
+    /// Finds the module whose code lies at a physical address. Modules' pages are scattered over memory; only page tables lead to them.
     pub(crate) fn module_of(&self, memory: &dyn PhysicalMemory, physical: u64) -> Option<FilePage> {
         let page = physical & !(PAGE - 1);
+        let mut left = PAGES;
         for module in self.modules(memory) {
-            for offset in (0..module.size.min(TEXT)).step_by(PAGE as usize) {
+            let pages = module.size.div_ceil(PAGE).min(left);
+            left -= pages;
+            for offset in (0..pages).map(|n| n * PAGE) {
                 let linear = module.base.wrapping_add(offset);
                 if self.physical(memory, linear) == Some(page) {
                     let offset = offset + physical % PAGE;
@@ -85,7 +88,7 @@ impl GuestKernel {
         None
     }
 
-    /// The function of a module that a linear address lies in: `module` is the address of its `struct module`.
+    /// Finds the function of a module that a linear address lies in: `module` is the address of its `struct module`.
     pub fn module_function(
         &self,
         memory: &dyn PhysicalMemory,

@@ -59,7 +59,7 @@ impl GuestKernel {
         Some(bytes)
     }
 
-    /// Physical address of a page of a file, if the entry describes several pages.
+    /// Gives the physical address of a page of a file, if the entry describes several pages.
     fn cached(&self, memory: &dyn PhysicalMemory, page: u64, number: u64) -> Option<u64> {
         let index = page.wrapping_add(self.layout.page.index);
         let ahead = number.checked_sub(self.word(memory, index)?)?;
@@ -68,7 +68,7 @@ impl GuestKernel {
         (ahead < 1 << 18).then(|| physical + ahead * PAGE)
     }
 
-    /// The entry of an index in an array.
+    /// Gives the entry of an index in an array.
     fn slot(&self, memory: &dyn PhysicalMemory, head: u64, index: u64) -> Option<Slot> {
         let layout = &self.layout.xarray;
         let mut entry = head;
@@ -106,7 +106,7 @@ impl GuestKernel {
         None
     }
 
-    /// Whether a page without a node has a place in a larger one, which goes on to this index.
+    /// Tells whether a page without a node has a place in a larger one, which goes on to this index.
     fn spans(&self, memory: &dyn PhysicalMemory, page: u64, index: u64) -> bool {
         if page == 0 || page & (VALUE | INTERNAL) != 0 {
             return false;

@@ -23,7 +23,7 @@ const PUSH: u8 = 0x68;
 /// `endbr64`.
 const ENDBR: [u8; 4] = [0xf3, 0x0f, 0x1e, 0xfa];
 
-/// The entries of all tables of a file.
+/// Finds the entries of all tables of a file.
 pub(crate) fn entries(file: &ElfFile64<'_, LittleEndian>) -> Vec<Entry> {
     let mut slots = BTreeMap::new();
     let mut lazy = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn entries(file: &ElfFile64<'_, LittleEndian>) -> Vec<Entry> {
     found
 }
 
-/// The name by the slot of the global offset table that the entry jumps through.
+/// Finds the name by the slot of the global offset table that the entry jumps through.
 fn by_slot<'a>(slots: &'a BTreeMap<u64, String>, start: u64, bytes: &[u8]) -> Option<&'a str> {
     let at = bytes.windows(2).position(|pair| pair == JUMP)?;
     let end = at + 6;
@@ -84,7 +84,7 @@ fn by_slot<'a>(slots: &'a BTreeMap<u64, String>, start: u64, bytes: &[u8]) -> Op
     slots.get(&slot).map(String::as_str)
 }
 
-/// The name by the number of the relocation that the entry pushes for the dynamic linker.
+/// Finds the name by the number of the relocation that the entry pushes for the dynamic linker.
 fn by_number<'a>(lazy: &'a [Option<String>], bytes: &[u8]) -> Option<&'a str> {
     let rest = bytes.strip_prefix(&ENDBR).unwrap_or(bytes);
     let number = match rest.split_first()? {

@@ -36,14 +36,15 @@ pub struct Frame {
     pub called_from: Option<SourceLine>,
 }
 
-/// What a place in the code is.
+/// The meaning of a place in the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// Path of the file in the guest, or `[kernel]`, `[vdso]`, `[anonymous]`, or a module's name in brackets.
     pub module: String,
     /// Build id of the file, in hexadecimal digits.
     pub build_id: Option<String>,
-    /// Function, demangled; where it has no name, the module's name, `+0x` and an offset in the file.
+    /// Function, demangled; where it has no name, the file's name, `+0x` and the offset in the file of the function's
+    /// beginning, or of the place itself where nothing says where the function begins.
     pub function: String,
     /// First address of the function, as linked; in the kernel, its linear address.
     pub function_start: Option<u64>,
@@ -53,7 +54,7 @@ pub struct Location {
     pub line: Option<SourceLine>,
     /// Functions that are inlined here, the innermost first.
     pub inlined: Vec<Frame>,
-    /// Whether the file has the very bytes that were executed. Names come only from files that do; the kernel patches itself and is
+    /// True if the file has the very bytes that were executed. Names come only from files that do; the kernel patches itself and is
     /// believed.
     pub verified: bool,
 }
@@ -92,7 +93,7 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// Knows no file yet.
+    /// Creates one that knows no file yet.
     pub fn new() -> Self {
         Self::default()
     }
@@ -110,7 +111,7 @@ impl Symbolizer {
             .modules
             .entry(file.clone())
             .or_insert_with(|| Module::new(files, files.read(file)?));
-        locate(module.as_ref(), file.guest_path(), offset, code)
+        locate(module.as_ref(), &file.guest_path(), offset, code)
     }
 
     /// Names what [`GuestKernel::file_of`] has found, whatever it is. `memory` has the symbols of the kernel's modules.
@@ -198,6 +199,14 @@ impl Module {
             place.function_start = Some(symbol.start);
             place.function_size = symbol.size;
         }
+        if symbol.is_none()
+            && let Some((start, size)) = self.elf.extent(address)
+            && let Some(offset) = self.elf.offset(start)
+        {
+            place.function = Location::unnamed(&place.module, offset, true).function;
+            place.function_start = Some(start);
+            place.function_size = Some(size);
+        }
         let mut frames = Vec::new();
         if let Some(context) = &self.context {
             let found = context.find_frames(address).skip_all_loads();
@@ -235,14 +244,14 @@ impl Module {
     }
 }
 
-/// The names of C++ and Rust in their languages' form; others as they are.
+/// Puts names of C++ and Rust into their languages' form, and leaves others as they are.
 fn demangle(name: &str) -> String {
     // A version, or the table that calls it, follows the name.
     let (bare, rest) = name.split_at(name.find('@').unwrap_or(name.len()));
     addr2line::demangle_auto(bare.into(), None).into_owned() + rest
 }
 
-/// The debug information of a file, with what the file shares with others.
+/// Reads the debug information of a file, with what the file shares with others.
 fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
     let section = |elf: &Elf, id: gimli::SectionId| -> Result<Reader, gimli::Error> {
         Ok(Reader::new(elf.section(id.name()).1, LittleEndian))
@@ -263,7 +272,7 @@ fn load(files: &dyn Files, elf: &Elf) -> Option<gimli::Dwarf<Reader>> {
     Some(dwarf)
 }
 
-/// The file with a file's debug information, by its build id.
+/// Finds the file with a file's debug information, by its build id.
 fn debug_file(files: &dyn Files, elf: &Elf) -> Option<Elf> {
     let id = elf.build_id.as_deref()?;
     let (folder, name) = id.split_at_checked(2)?;

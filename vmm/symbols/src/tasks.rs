@@ -1,4 +1,4 @@
-//! Who runs on a vCPU, and what user code called the kernel.
+//! Threads that run on vCPUs, and what user code called the kernel.
 
 use crate::kernel::GuestKernel;
 use crate::memory::PhysicalMemory;
@@ -23,8 +23,8 @@ pub struct Task {
 }
 
 impl GuestKernel {
-    /// The thread that runs on a vCPU. `gs_base` is the base of GS in the kernel: the segment's own there, and the MSR `KERNEL_GS_BASE`
-    /// while user code runs.
+    /// Finds the thread that runs on a vCPU. `gs_base` is the base of GS in the kernel: the segment's own there, and the MSR
+    /// `KERNEL_GS_BASE` while user code runs.
     pub fn current(&self, memory: &dyn PhysicalMemory, gs_base: u64) -> Option<Task> {
         let layout = &self.layout.task;
         let task = self.word(memory, gs_base.wrapping_add(self.current_task))?;
@@ -36,7 +36,7 @@ impl GuestKernel {
         })
     }
 
-    /// The user's registers of a thread that is in the kernel: the entry code puts them at the top of the thread's stack
+    /// Finds the user's registers of a thread that is in the kernel: the entry code puts them at the top of the thread's stack
     /// (arch/x86/entry/entry_64.S). None for threads of the kernel itself.
     pub fn user_registers(&self, memory: &dyn PhysicalMemory, task: &Task) -> Option<Registers> {
         let layout = &self.layout.task;

@@ -39,11 +39,26 @@ pub struct Sample<'a> {
     pub stack: &'a [u8],
 }
 
-/// What a file says about leaving its functions.
+/// A call that has not returned yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// Return address.
+    pub address: u64,
+    /// Where the call's last byte lies, which is the byte before the return address.
+    pub page: FilePage,
+}
+
+/// A file where a process has mapped it.
+struct Mapped {
+    range: Range<u64>,
+    file: FileId,
+    base: u64,
+}
+
+/// The parts of a file that say how to leave its functions.
 struct Sections {
     elf: Elf,
     frames: Section,
-    index: Section,
     got: Range<u64>,
 }
 
@@ -56,19 +71,21 @@ pub struct Unwinder {
 }
 
 impl GuestKernel {
-    /// What the code at a linear address is a part of, in the address space of CR3.
+    /// Finds what the code at a linear address is a part of, in the address space of CR3.
     pub fn file_at(&self, memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<FilePage> {
         self.file_of(memory, translate(memory, cr3, linear)?)
     }
 }
 
 impl Unwinder {
-    /// Knows no file yet.
+    /// Creates one that knows no file yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The return addresses on a stack, innermost first, without the instruction pointer itself. `resolve` says what lies at an address.
+    /// Finds the calls on a stack, innermost first, without the instruction pointer itself. `resolve` says what lies at an address.
+    ///
+    /// `resolve` is asked once for each file of a path: code that calls may lie in pages that the process has not mapped yet.
     ///
     /// The path ends at the outermost function, where the copy of the stack ends, where a return address is none of user code that
     /// `resolve` knows, and after [`DEPTH`] calls.
@@ -77,7 +94,7 @@ impl Unwinder {
         files: &dyn Files,
         sample: &Sample<'_>,
         resolve: &mut dyn FnMut(u64) -> Option<FilePage>,
-    ) -> Vec<u64> {
+    ) -> Vec<Call> {
         let Registers { ip, sp, bp } = sample.registers;
         let mut read = |address: u64| -> Result<u64, ()> {
             let from = address.checked_sub(sp).ok_or(())?;
@@ -89,7 +106,7 @@ impl Unwinder {
         // Of this sample alone: rules of a cache that outlives it would depend on what came before.
         let mut cache = CacheX86_64::new();
         let mut process = UnwinderX86_64::new();
-        let mut known: Vec<Range<u64>> = Vec::new();
+        let mut known: Vec<Mapped> = Vec::new();
         let mut path = Vec::new();
         let mut frame = FrameAddress::from_instruction_pointer(ip);
         while path.len() < DEPTH {
@@ -98,20 +115,28 @@ impl Unwinder {
             if address >= USER_END {
                 break;
             }
-            if !known.iter().any(|range| range.contains(&address)) {
-                match resolve(address) {
-                    Some(FilePage::File { file, offset }) => {
-                        if let Some(module) = self.module(files, file, address, offset) {
-                            known.push(module.avma_range());
-                            process.add_module(module);
-                        }
-                    }
-                    Some(FilePage::Anonymous) => {}
-                    _ => break,
-                }
+            let mapped = known.iter().find(|mapped| mapped.range.contains(&address));
+            let page = match mapped {
+                Some(mapped) => self.place(mapped, address),
+                None => resolve(address),
+            };
+            let Some(page @ (FilePage::File { .. } | FilePage::Anonymous)) = page else {
+                break;
+            };
+            if let FilePage::File { file, offset } = &page
+                && mapped.is_none()
+                && let Some(module) = self.module(files, file, address, *offset)
+            {
+                known.push(Mapped {
+                    range: module.avma_range(),
+                    file: file.clone(),
+                    base: module.base_avma(),
+                });
+                process.add_module(module);
             }
             if let FrameAddress::ReturnAddress(address) = frame {
-                path.push(address.get());
+                let address = address.get();
+                path.push(Call { address, page });
             }
             let next = process.unwind_frame(frame, &mut registers, &mut cache, &mut read);
             let next = next
@@ -124,19 +149,27 @@ impl Unwinder {
         path
     }
 
-    /// A file where a process has mapped it.
+    /// Finds the place in a file of an address of code.
+    fn place(&self, mapped: &Mapped, address: u64) -> Option<FilePage> {
+        let sections = self.files.get(&mapped.file)?.as_ref()?;
+        Some(FilePage::File {
+            offset: sections.elf.offset(address - mapped.base)?,
+            file: mapped.file.clone(),
+        })
+    }
+
+    /// Finds a file where a process has mapped it, for the unwinder.
     fn module(
         &mut self,
         files: &dyn Files,
-        file: FileId,
+        file: &FileId,
         address: u64,
         offset: u64,
     ) -> Option<Module<std::sync::Arc<[u8]>>> {
         let sections = self.files.entry(file.clone()).or_insert_with(|| {
-            let elf = Elf::new(files.read(&file)?)?;
+            let elf = Elf::new(files.read(file)?)?;
             Some(Sections {
                 frames: elf.section(".eh_frame"),
-                index: elf.section(".eh_frame_hdr"),
                 got: elf.section(".got").0,
                 elf,
             })
@@ -157,15 +190,13 @@ impl Unwinder {
         };
         let module = self
             .modules
-            .entry((file, base))
+            .entry((file.clone(), base))
             .or_insert_with_key(|(file, _)| {
                 let (eh_frame_svma, eh_frame) = some(&sections.frames);
-                let (eh_frame_hdr_svma, eh_frame_hdr) = some(&sections.index);
+                // Without `.eh_frame_hdr`: gimli 0.33 subtracts unchecked where the table of a damaged file leads before the section.
                 let info = ExplicitModuleSectionInfo {
                     eh_frame_svma,
                     eh_frame,
-                    eh_frame_hdr_svma,
-                    eh_frame_hdr,
                     got_svma: Some(sections.got.clone()).filter(|got| !got.is_empty()),
                     ..Default::default()
                 };

@@ -5,11 +5,13 @@ mod common;
 use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use common::{HostFiles, compile, host};
-use nodescope_symbols::{FilePage, Registers, Sample, Symbolizer, Unwinder};
+use nodescope_symbols::{Call, FileId, FilePage, Files, Registers, Sample, Symbolizer, Unwinder};
+use object::{Object, ObjectSection};
 
-/// What the program `path` says about itself.
+/// A run of the program `path`, as the program describes itself.
 struct Process {
     registers: Registers,
     stack: Vec<u8>,
@@ -58,6 +60,15 @@ impl Process {
     }
 
     fn unwind(&self) -> Vec<u64> {
+        let calls = self.calls();
+        // The unwinder itself knows as much of the files as the process says.
+        for call in &calls {
+            assert_eq!(Some(&call.page), self.resolve(call.address - 1).as_ref());
+        }
+        calls.iter().map(|call| call.address).collect()
+    }
+
+    fn calls(&self) -> Vec<Call> {
         let sample = Sample {
             registers: self.registers,
             stack: &self.stack,
@@ -109,7 +120,10 @@ fn paths_are_those_of_the_c_library() {
                 .collect();
             println!("{names:?}");
             for name in ["deep", "compare", "callback", "through", "main", "_start"] {
-                assert!(names.iter().any(|found| found == name), "{name} in {names:?}");
+                assert!(
+                    names.iter().any(|found| found == name),
+                    "{name} in {names:?}"
+                );
             }
             assert_eq!(names.last().unwrap(), "_start");
         }
@@ -131,7 +145,10 @@ fn a_cut_or_damaged_stack_gives_a_shorter_path() {
             ..process
         };
         let path = cut.unwind();
-        assert!(path.len() < whole.len() && whole.starts_with(&path), "{len}");
+        assert!(
+            path.len() < whole.len() && whole.starts_with(&path),
+            "{len}"
+        );
         // Registers that lead nowhere.
         cut.registers.ip = 0x1234;
         assert!(cut.unwind().is_empty());
@@ -147,4 +164,65 @@ fn a_cut_or_damaged_stack_gives_a_shorter_path() {
         }
         process.stack[at..at + 8].copy_from_slice(&before);
     }
+}
+
+/// Files of this machine, of which one is damaged.
+struct Damaged {
+    path: String,
+    bytes: Arc<[u8]>,
+}
+
+impl Files for Damaged {
+    fn read(&self, file: &FileId) -> Option<Arc<[u8]>> {
+        match file.path == self.path {
+            true => Some(self.bytes.clone()),
+            false => HostFiles.read(file),
+        }
+    }
+}
+
+#[test]
+fn damaged_descriptions_never_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(process) = process(dir.path(), &["-O2", "-fomit-frame-pointer", "-ldl"]) else {
+        return;
+    };
+    let path = dir.path().join("path");
+    let whole = std::fs::read(&path).unwrap();
+    let file = object::File::parse(&whole[..]).unwrap();
+    let parts: Vec<(u64, u64)> = [".eh_frame", ".eh_frame_hdr"]
+        .iter()
+        .map(|name| file.section_by_name(name).unwrap().file_range().unwrap())
+        .collect();
+    // A generator of Lehmer's, so that all runs are the same.
+    let mut state = 99u64;
+    let mut random = |below: u64| {
+        state = state * 48271 % 0x7fff_ffff;
+        state % below
+    };
+    let mut other = 0;
+    for round in 0..1000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + round % 8 {
+            let (start, len) = parts[random(2) as usize];
+            bytes[(start + random(len)) as usize] = random(256) as u8;
+        }
+        // Headers of the file and of its parts.
+        if round % 5 == 0 {
+            bytes[random(64 + 13 * 56) as usize] = random(256) as u8;
+        }
+        let files = Damaged {
+            path: path.to_str().unwrap().into(),
+            bytes: bytes.into(),
+        };
+        let sample = Sample {
+            registers: process.registers,
+            stack: &process.stack,
+        };
+        let mut resolve = |address| process.resolve(address);
+        let calls = Unwinder::new().unwind(&files, &sample, &mut resolve);
+        assert!(calls.len() <= nodescope_symbols::DEPTH);
+        other += u32::from(calls.len() != process.path.len());
+    }
+    assert!(other > 100, "{other} paths changed");
 }

@@ -16,11 +16,12 @@ impl Files for HostFiles {
     }
 }
 
-/// A file of this machine.
+/// Names a file of this machine.
 pub fn host(path: &str) -> FileId {
     FileId {
         file_system: "host".into(),
         device: "host".into(),
+        mount: String::new(),
         path: path.into(),
         inode: 0,
         mapping: 0,
@@ -42,6 +43,9 @@ pub fn compile(compiler: &str, source: &str, out: &Path, flags: &[&str]) -> Opti
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&result.stderr);
-    assert!(result.status.success(), "{compiler} refuses {source}: {said}");
+    assert!(
+        result.status.success(),
+        "{compiler} refuses {source}: {said}"
+    );
     Some(out.into())
 }

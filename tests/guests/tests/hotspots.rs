@@ -10,7 +10,7 @@ use nodescope_profile::{
 };
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec};
 
-const SOURCE: &str = include_str!("../programs/places.c");
+const SOURCE: &str = include_str!("../programs/hotspots.c");
 /// As the program has them.
 const HOT: u128 = 700_000;
 const LIBRARY: u128 = 200_000;
@@ -84,22 +84,22 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     let Some(image) = image() else { return };
     let flags = ["-g", "-O1", "-fno-tree-vectorize", "-ldl"];
     let stripped: Vec<&str> = flags.iter().copied().chain(["-s"]).collect();
-    let (Some(places), Some(stripped), Some(library)) = (
-        compile("gcc", "places.c", &flags),
-        compile("gcc", "places.c", &stripped),
+    let (Some(hotspots), Some(stripped), Some(library)) = (
+        compile("gcc", "hotspots.c", &flags),
+        compile("gcc", "hotspots.c", &stripped),
         compile("gcc", "library.c", &["-O1", "-shared", "-fPIC"]),
     ) else {
         return;
     };
-    let run = "#!/bin/sh\nset -e\n./places places\n./stripped stripped\n";
+    let run = "#!/bin/sh\nset -e\n./hotspots hotspots\n./stripped stripped\n";
     let files = [
-        program("places", places),
+        program("hotspots", hotspots),
         program("stripped", stripped),
         program("library.so", library),
         program("run", run),
     ];
     let mut config = cluster(image, 1, small_node(256), &files);
-    config.windows = ["places", "stripped"]
+    config.windows = ["hotspots", "stripped"]
         .map(|name| WindowSpec {
             name: name.into(),
             open: Trigger::Guest,
@@ -125,14 +125,14 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     // The hot function and its hot line.
     let profile = &profiles[0];
     let core = core(profile);
-    let (hot, costs) = function(profile, "/job/places", "hot");
+    let (hot, costs) = function(profile, "/job/hotspots", "hot");
     assert!(hot.named);
     assert!(costs.instructions >= 3 * HOT && costs.instructions < 8 * HOT, "{costs:?}");
     let number = SOURCE.lines().position(|line| line.contains("the hot line")).unwrap() as u32 + 1;
     let lines = profile.by_line(Scope::Total, &core);
     let line = lines.iter().find_map(|(line, costs)| {
         let line = &profile.lines[line.as_ref().copied()? as usize];
-        (line.file.ends_with("places.c") && line.line == number).then_some(costs)
+        (line.file.ends_with("hotspots.c") && line.line == number).then_some(costs)
     });
     assert!(line.expect("the hot line").instructions >= HOT);
 
