@@ -219,3 +219,88 @@ impl Finder<'_> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{Block, Code};
+    use crate::graph::Node;
+    use proptest::prelude::*;
+
+    /// Blocks of a few bytes at near addresses, with ends of all kinds that lead to each other.
+    fn node() -> impl Strategy<Value = Block> {
+        let ends: [&[u8]; 8] = [
+            &[],
+            &[0xeb],
+            &[0x75],
+            &[0xe8],
+            &[0xc3],
+            &[0xff, 0xd0],
+            &[0xff, 0xe0],
+            &[0x74],
+        ];
+        let executions = prop_oneof![0_u64..20, 0_u64..100_000, Just(u64::MAX)];
+        (
+            0_u64..24,
+            0_usize..6,
+            prop::sample::select(ends.to_vec()),
+            any::<i8>(),
+            executions,
+        )
+            .prop_map(|(place, nops, end, distance, executions)| {
+                let mut bytes = vec![0x90; nops];
+                bytes.extend(end);
+                let distance = distance % 40;
+                match end {
+                    [0xe8] => bytes.extend(i32::from(distance).to_le_bytes()),
+                    [0xeb | 0x74 | 0x75] => bytes.push(distance as u8),
+                    _ => {}
+                }
+                Block {
+                    address: 0x1000 + place,
+                    instructions: (nops + usize::from(!end.is_empty())) as u32,
+                    bytes,
+                    executions,
+                }
+            })
+    }
+
+    proptest! {
+        /// Whatever leads where: paths end, follow edges, take no more than there is, and have nearly all.
+        #[test]
+        fn paths_take_what_there_is(blocks in prop::collection::vec(node(), 0..40)) {
+            let nodes: Vec<Node> = blocks
+                .iter()
+                .filter_map(|block| {
+                    let code = Code::of(block).ok()?;
+                    Some(Node { address: block.address, code, executions: block.executions })
+                })
+                .collect();
+            let graph = Graph::new(nodes);
+            for edge in &graph.edges {
+                let most = graph.nodes[edge.from].executions as f64;
+                prop_assert!(edge.flow >= 0.0 && edge.flow <= most * 1.001 + 1.0, "{edge:?}");
+            }
+            let weight = |node: usize, times: u64| u128::from(times) * graph.nodes[node].code.instructions.len() as u128;
+            let all: u128 = (0..graph.nodes.len()).map(|n| weight(n, graph.nodes[n].executions)).sum();
+            let traces = find(&graph, all);
+            prop_assert_eq!(&traces, &find(&graph, all));
+            let mut taken = vec![0_u64; graph.nodes.len()];
+            for trace in &traces {
+                prop_assert_eq!(trace.nodes.len(), trace.taken.len());
+                for pair in trace.nodes.windows(2) {
+                    prop_assert!(graph.out[pair[0]].iter().any(|e| graph.edges[*e].to == pair[1]));
+                }
+                for (node, some) in trace.nodes.iter().zip(&trace.taken) {
+                    taken[*node] += some;
+                }
+            }
+            for (node, taken) in taken.into_iter().enumerate() {
+                let most = graph.nodes[node].executions;
+                prop_assert!(taken <= most);
+                // A block of fewer than ten executions is settled with the last.
+                prop_assert!(u128::from(most - taken) * SETTLED < u128::from(most.max(1)) || most == taken);
+            }
+        }
+    }
+}
