@@ -50,4 +50,4 @@ fi
 # Packages that the tests compare with, or whose tools they run.
 TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran python3-mpi4py iproute2 otf2-tools libsimgrid-dev llvm-19)
 # Packages that the benchmarks compare with.
-BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf llvm-19)
+BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf)
