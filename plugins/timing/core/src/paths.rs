@@ -23,7 +23,7 @@ const RARE: f64 = 16.0;
 pub(crate) struct Trace {
     /// Blocks in the order of execution. A function that is called twice appears twice.
     pub nodes: Vec<usize>,
-    /// Whether the last block leads to the first.
+    /// True if the last block leads to the first.
     pub closed: bool,
     /// Executions of the whole path.
     pub executions: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Finder<'a> {
     pub graph: &'a Graph,
     /// Executions of blocks that no path has.
     pub left: Vec<u64>,
-    /// The same of edges.
+    /// Executions of edges that no path has.
     pub flow: Vec<f64>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Place {
 }
 
 impl Finder<'_> {
-    /// A path from a seed, and the weight that it takes from what is open.
+    /// Finds a path from a seed, and the weight that it takes from what is open.
     fn trace(&mut self, seed: usize) -> (Trace, u128) {
         let mut places = vec![Place {
             node: seed,
@@ -126,12 +126,12 @@ impl Finder<'_> {
         (trace, taken)
     }
 
-    /// Instructions of one execution.
+    /// Counts instructions of one execution.
     pub fn size(&self, node: usize) -> usize {
         self.graph.nodes[node].code.instructions.len()
     }
 
-    /// Instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
+    /// Counts instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
     /// much as these.
     fn open(&self, node: usize) -> u128 {
         let left = u128::from(self.left[node]);
@@ -141,7 +141,7 @@ impl Finder<'_> {
         left * self.size(node) as u128
     }
 
-    /// Edges that may be taken at a place.
+    /// Lists edges that may be taken at a place.
     pub fn usable(&self, place: &Place) -> impl Iterator<Item = usize> {
         let known = place.returns.last().copied();
         self.graph.out[place.node].iter().copied().filter(move |e| {
@@ -151,7 +151,7 @@ impl Finder<'_> {
         })
     }
 
-    /// The place behind an edge.
+    /// Returns the place behind an edge.
     pub fn follow(&self, place: &Place, edge: usize) -> Place {
         let mut returns = place.returns.clone();
         let edge = &self.graph.edges[edge];
@@ -166,7 +166,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The likeliest edge from a place, and where it leads.
+    /// Picks the likeliest edge from a place, and where it leads.
     fn onward(&self, place: &Place, least: u64) -> Option<(usize, Place)> {
         let usable = self.usable(place);
         let edge = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
@@ -227,7 +227,7 @@ mod tests {
     use crate::graph::Node;
     use proptest::prelude::*;
 
-    /// Blocks of a few bytes at near addresses, with ends of all kinds that lead to each other.
+    /// Makes blocks of a few bytes at near addresses, with ends of all kinds that lead to each other.
     fn node() -> impl Strategy<Value = Block> {
         let ends: [&[u8]; 8] = [
             &[],
@@ -266,7 +266,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever leads where: paths end, follow edges, take no more than there is, and have nearly all.
+        /// Checks that, whatever leads where, paths end, follow edges, take no more than there is, and have nearly all.
         #[test]
         fn paths_take_what_there_is(blocks in prop::collection::vec(node(), 0..40)) {
             let nodes: Vec<Node> = blocks
