@@ -227,48 +227,62 @@ mod tests {
     use crate::graph::Node;
     use proptest::prelude::*;
 
-    /// Makes blocks of a few bytes at near addresses, with ends of all kinds that lead to each other.
-    fn node() -> impl Strategy<Value = Block> {
-        let ends: [&[u8]; 8] = [
-            &[],
-            &[0xeb],
-            &[0x75],
-            &[0xe8],
-            &[0xc3],
-            &[0xff, 0xd0],
-            &[0xff, 0xe0],
-            &[0x74],
+    /// Makes programs: blocks that follow each other, with ends of all kinds that lead to each other.
+    fn program() -> impl Strategy<Value = Vec<Block>> {
+        // The bytes before a distance of 32 bits, or all bytes.
+        const ENDS: [(&[u8], bool); 8] = [
+            (&[], false),
+            (&[0xe9], true),
+            (&[0x0f, 0x85], true),
+            (&[0x0f, 0x84], true),
+            (&[0xe8], true),
+            (&[0xc3], false),
+            (&[0xff, 0xd0], false),
+            (&[0xff, 0xe0], false),
         ];
-        let executions = prop_oneof![0_u64..20, 0_u64..100_000, Just(u64::MAX)];
-        (
-            0_u64..24,
-            0_usize..6,
-            prop::sample::select(ends.to_vec()),
-            any::<i8>(),
+        let executions = prop_oneof![1_u64..20, 900_u64..1100, 0_u64..100_000, Just(u64::MAX)];
+        let block = (
+            1_usize..6,
+            prop::sample::select(ENDS.to_vec()),
+            any::<prop::sample::Index>(),
             executions,
-        )
-            .prop_map(|(place, nops, end, distance, executions)| {
-                let mut bytes = vec![0x90; nops];
-                bytes.extend(end);
-                let distance = distance % 40;
-                match end {
-                    [0xe8] => bytes.extend(i32::from(distance).to_le_bytes()),
-                    [0xeb | 0x74 | 0x75] => bytes.push(distance as u8),
-                    _ => {}
-                }
-                Block {
-                    address: 0x1000 + place,
-                    instructions: (nops + usize::from(!end.is_empty())) as u32,
-                    bytes,
-                    executions,
-                }
-            })
+        );
+        prop::collection::vec(block, 1..40).prop_map(|parts| {
+            let lengths = parts
+                .iter()
+                .map(|(nops, (end, near), ..)| nops + end.len() + if *near { 4 } else { 0 });
+            let starts: Vec<u64> = lengths
+                .scan(0x1000, |at, length| {
+                    let start = *at;
+                    *at += length as u64;
+                    Some(start)
+                })
+                .collect();
+            let blocks = parts.iter().zip(&starts).map(
+                |((nops, (end, near), target, executions), start)| {
+                    let mut bytes = vec![0x90; *nops];
+                    bytes.extend(*end);
+                    if *near {
+                        let next = start + bytes.len() as u64 + 4;
+                        let distance = starts[target.index(starts.len())].wrapping_sub(next);
+                        bytes.extend((distance as u32).to_le_bytes());
+                    }
+                    Block {
+                        address: *start,
+                        instructions: (nops + usize::from(!end.is_empty())) as u32,
+                        bytes,
+                        executions: *executions,
+                    }
+                },
+            );
+            blocks.collect()
+        })
     }
 
     proptest! {
         /// Checks that, whatever leads where, paths end, follow edges, take no more than there is, and have nearly all.
         #[test]
-        fn paths_take_what_there_is(blocks in prop::collection::vec(node(), 0..40)) {
+        fn paths_take_what_there_is(blocks in program()) {
             let nodes: Vec<Node> = blocks
                 .iter()
                 .filter_map(|block| {
