@@ -47,8 +47,10 @@ IMAGE_PACKAGES=(mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev)
 if [ "$(id -u)" -ne 0 ]; then
     IMAGE_PACKAGES+=(fakeroot uidmap)
 fi
+# Packages that the model of a core needs (node.core).
+CORE_PACKAGES=(llvm-19)
 # Packages that the tests compare with, or whose tools they run.
-TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev llvm-19
-    linux-perf chromium fonts-dejavu-core)
+TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
+    linux-perf chromium fonts-dejavu-core "${CORE_PACKAGES[@]}")
 # Packages that the benchmarks compare with.
-BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf llvm-19)
+BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf)

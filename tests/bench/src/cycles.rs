@@ -55,7 +55,7 @@ const KERNELS: [(&str, Bound); 19] = [
 /// The least that the rules of a comparison need to know of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// What the core executes.
+    /// Operations that the core executes.
     Core,
     /// Branches on random data, whose mispredictions the model leaves out.
     Branches,
@@ -220,7 +220,7 @@ fn compile(folder: &Path) -> Result<(), Failure> {
     gcc(folder, &[&link[..], &objects, &["-lm"]].concat(), &[])
 }
 
-/// Cycles of one repeat: ticks of the time-stamp counter times the cycles of a tick before and after. The lower quartile of runs
+/// Measures cycles of one repeat: ticks of the time-stamp counter times the cycles of a tick before and after. The lower quartile of runs
 /// between which the clock rate was steady: other programs only make runs longer.
 fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
     let once = (0..5).map(|_| ticks(|| kernel(1))).min().unwrap_or(1);
@@ -248,7 +248,7 @@ fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
     Ok(median(runs.into_iter().filter(|run| *run <= middle)))
 }
 
-/// Cycles of the core for each tick of the time-stamp counter, by a chain of additions of one cycle each; the most of a few chains.
+/// Measures cycles of the core for each tick of the time-stamp counter, by a chain of additions of one cycle each; the most of a few chains.
 fn rate() -> f64 {
     const CHAIN: u64 = 2000;
     let least = (0..5)

@@ -160,7 +160,7 @@ fn scale(edges: &mut [Edge], chosen: &[usize], wanted: u64, up: bool) {
     }
 }
 
-/// Blocks that return from the function that begins with a block. Calls within the function are stepped over.
+/// Finds blocks that return from the function that begins with a block. Calls within the function are stepped over.
 fn returning(
     nodes: &[Node],
     find: &impl Fn(u64) -> Option<usize>,

@@ -34,7 +34,7 @@ impl Parallelism {
         }
     }
 
-    /// The number.
+    /// Returns the number.
     pub fn misses(self) -> f64 {
         self.0
     }

@@ -45,7 +45,7 @@ impl BlockCycles {
 pub struct Path {
     /// Indices of the blocks, in the order of execution.
     pub blocks: Vec<usize>,
-    /// Whether the last block leads to the first. An open path is timed as if it did.
+    /// True if the last block leads to the first. An open path is timed as if it did.
     pub closed: bool,
     /// Executions of the whole path.
     pub executions: u64,
@@ -56,7 +56,7 @@ pub struct Path {
 /// The cycles of a window's blocks on a core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreModel {
-    /// What gave the figures: "llvm-mca 19.1.7, core znver4".
+    /// Origin of the figures: "llvm-mca 19.1.7, core znver4".
     pub source: String,
     /// Cycles of the blocks, in the order in which these were given.
     pub blocks: Vec<BlockCycles>,
@@ -81,7 +81,7 @@ impl CoreModel {
         self.cycles as f64 / 65536.0 / self.instructions.max(1) as f64
     }
 
-    /// Blocks that have the mean of all modelled instructions, by index, and why; those executed least are among them.
+    /// Lists blocks that have the mean of all modelled instructions, by index, and why; those executed least are among them.
     pub fn not_modelled(&self) -> impl Iterator<Item = (usize, &Reason)> {
         let reasons = self.blocks.iter().map(|block| block.reason.as_ref());
         reasons
@@ -92,7 +92,7 @@ impl CoreModel {
 
 /// Modelled instructions out of 1000, if all blocks can be modelled.
 const WANTED: u128 = 990;
-/// The same of those that paths may consist of: a seldom executed block closes no loop.
+/// Instructions out of 1000 of blocks that paths may consist of: a seldom executed block closes no loop.
 const ALLOWED: u128 = 999;
 
 /// Models the cycles of blocks on a core.
@@ -134,7 +134,7 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
         })
         .collect();
 
-    // Those that can be timed.
+    // Blocks that can be timed.
     let mut nodes = Vec::new();
     for index in hot {
         match Code::of(&blocks[index]) {
@@ -235,7 +235,7 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
                 .unwrap_or_default(),
         });
     }
-    // What a block's paths do not have counts as much as what they have.
+    // Executions that no path has count as much as those that one has.
     let own = |index: usize| {
         let Share { cycles, executions } = &results[index];
         cycles + proportion(*cycles, blocks[index].executions - executions, *executions)

@@ -31,7 +31,7 @@ impl Finder<'_> {
         best
     }
 
-    /// One pass of the loop around a loop.
+    /// Walks one pass of the loop around a loop.
     fn around(&self, inner: &[usize]) -> Option<(Vec<usize>, Vec<usize>)> {
         let members: BTreeSet<usize> = inner.iter().copied().collect();
         let entries: Vec<usize> = members
@@ -75,7 +75,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The edge from a place with most uses left in a pass; of equal ones the most executed.
+    /// Picks the edge from a place with most uses left in a pass; of equal ones the most executed.
     fn next(&self, place: &Place, passes: f64, used: &BTreeMap<usize, f64>) -> Option<usize> {
         let left = |e: usize| self.flow[e] / passes - used.get(&e).copied().unwrap_or_default();
         let edge = self.usable(place).max_by(|a, b| {

@@ -23,7 +23,7 @@ const RARE: f64 = 16.0;
 pub(crate) struct Trace {
     /// Blocks in the order of execution. A function that is called twice appears twice.
     pub nodes: Vec<usize>,
-    /// Whether the last block leads to the first.
+    /// True if the last block leads to the first.
     pub closed: bool,
     /// Executions of the whole path.
     pub executions: u64,
@@ -69,7 +69,7 @@ pub(crate) struct Finder<'a> {
     pub graph: &'a Graph,
     /// Executions of blocks that no path has.
     pub left: Vec<u64>,
-    /// The same of edges.
+    /// Executions of edges that no path has.
     pub flow: Vec<f64>,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Place {
 }
 
 impl Finder<'_> {
-    /// A path from a seed, and the weight that it takes from what is open.
+    /// Finds a path from a seed, and the weight that it takes from what is open.
     fn trace(&mut self, seed: usize) -> (Trace, u128) {
         let mut places = vec![Place {
             node: seed,
@@ -126,12 +126,12 @@ impl Finder<'_> {
         (trace, taken)
     }
 
-    /// Instructions of one execution.
+    /// Counts instructions of one execution.
     pub fn size(&self, node: usize) -> usize {
         self.graph.nodes[node].code.instructions.len()
     }
 
-    /// Instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
+    /// Counts instructions of a block that wait for a path. A block most of whose executions are on paths waits no more: the others count as
     /// much as these.
     fn open(&self, node: usize) -> u128 {
         let left = u128::from(self.left[node]);
@@ -141,7 +141,7 @@ impl Finder<'_> {
         left * self.size(node) as u128
     }
 
-    /// Edges that may be taken at a place.
+    /// Lists edges that may be taken at a place.
     pub fn usable(&self, place: &Place) -> impl Iterator<Item = usize> {
         let known = place.returns.last().copied();
         self.graph.out[place.node].iter().copied().filter(move |e| {
@@ -151,7 +151,7 @@ impl Finder<'_> {
         })
     }
 
-    /// The place behind an edge.
+    /// Returns the place behind an edge.
     pub fn follow(&self, place: &Place, edge: usize) -> Place {
         let mut returns = place.returns.clone();
         let edge = &self.graph.edges[edge];
@@ -166,7 +166,7 @@ impl Finder<'_> {
         }
     }
 
-    /// The likeliest edge from a place, and where it leads.
+    /// Picks the likeliest edge from a place, and where it leads.
     fn onward(&self, place: &Place, least: u64) -> Option<(usize, Place)> {
         let usable = self.usable(place);
         let edge = usable.max_by(|a, b| self.flow[*a].total_cmp(&self.flow[*b]).then(b.cmp(a)))?;
@@ -216,6 +216,105 @@ impl Finder<'_> {
             closed,
             executions,
             taken,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::{Block, Code};
+    use crate::graph::Node;
+    use proptest::prelude::*;
+
+    /// Makes programs: blocks that follow each other, with ends of all kinds that lead to each other.
+    fn program() -> impl Strategy<Value = Vec<Block>> {
+        // The bytes before a distance of 32 bits, or all bytes.
+        const ENDS: [(&[u8], bool); 8] = [
+            (&[], false),
+            (&[0xe9], true),
+            (&[0x0f, 0x85], true),
+            (&[0x0f, 0x84], true),
+            (&[0xe8], true),
+            (&[0xc3], false),
+            (&[0xff, 0xd0], false),
+            (&[0xff, 0xe0], false),
+        ];
+        let executions = prop_oneof![1_u64..20, 900_u64..1100, 0_u64..100_000, Just(u64::MAX)];
+        let block = (
+            1_usize..6,
+            prop::sample::select(ENDS.to_vec()),
+            any::<prop::sample::Index>(),
+            executions,
+        );
+        prop::collection::vec(block, 1..40).prop_map(|parts| {
+            let lengths = parts
+                .iter()
+                .map(|(nops, (end, near), ..)| nops + end.len() + if *near { 4 } else { 0 });
+            let starts: Vec<u64> = lengths
+                .scan(0x1000, |at, length| {
+                    let start = *at;
+                    *at += length as u64;
+                    Some(start)
+                })
+                .collect();
+            let blocks = parts.iter().zip(&starts).map(
+                |((nops, (end, near), target, executions), start)| {
+                    let mut bytes = vec![0x90; *nops];
+                    bytes.extend(*end);
+                    if *near {
+                        let next = start + bytes.len() as u64 + 4;
+                        let distance = starts[target.index(starts.len())].wrapping_sub(next);
+                        bytes.extend((distance as u32).to_le_bytes());
+                    }
+                    Block {
+                        address: *start,
+                        instructions: (nops + usize::from(!end.is_empty())) as u32,
+                        bytes,
+                        executions: *executions,
+                    }
+                },
+            );
+            blocks.collect()
+        })
+    }
+
+    proptest! {
+        /// Checks that, whatever leads where, paths end, follow edges, take no more than there is, and have nearly all.
+        #[test]
+        fn paths_take_what_there_is(blocks in program()) {
+            let nodes: Vec<Node> = blocks
+                .iter()
+                .filter_map(|block| {
+                    let code = Code::of(block).ok()?;
+                    Some(Node { address: block.address, code, executions: block.executions })
+                })
+                .collect();
+            let graph = Graph::new(nodes);
+            for edge in &graph.edges {
+                let most = graph.nodes[edge.from].executions as f64;
+                prop_assert!(edge.flow >= 0.0 && edge.flow <= most * 1.001 + 1.0, "{edge:?}");
+            }
+            let weight = |node: usize, times: u64| u128::from(times) * graph.nodes[node].code.instructions.len() as u128;
+            let all: u128 = (0..graph.nodes.len()).map(|n| weight(n, graph.nodes[n].executions)).sum();
+            let traces = find(&graph, all);
+            prop_assert_eq!(&traces, &find(&graph, all));
+            let mut taken = vec![0_u64; graph.nodes.len()];
+            for trace in &traces {
+                prop_assert_eq!(trace.nodes.len(), trace.taken.len());
+                for pair in trace.nodes.windows(2) {
+                    prop_assert!(graph.out[pair[0]].iter().any(|e| graph.edges[*e].to == pair[1]));
+                }
+                for (node, some) in trace.nodes.iter().zip(&trace.taken) {
+                    taken[*node] += some;
+                }
+            }
+            for (node, taken) in taken.into_iter().enumerate() {
+                let most = graph.nodes[node].executions;
+                prop_assert!(taken <= most);
+                // A block of fewer than ten executions is settled with the last.
+                prop_assert!(u128::from(most - taken) * SETTLED < u128::from(most.max(1)) || most == taken);
+            }
         }
     }
 }

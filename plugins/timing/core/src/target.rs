@@ -100,17 +100,17 @@ impl Core {
         })
     }
 
-    /// The name that LLVM knows.
+    /// Returns the name that LLVM knows.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The core that LLVM's timing was made for. LLVM schedules several cores as a near one, such as nehalem as sandybridge.
+    /// Returns the core that LLVM's timing was made for. LLVM schedules several cores as a near one, such as nehalem as sandybridge.
     pub fn schedule(&self) -> &str {
         &self.schedule
     }
 
-    /// What gives the figures, for people: "llvm-mca 19.1.7, core nehalem (scheduled as sandybridge)".
+    /// Says for people where figures come from: "llvm-mca 19.1.7, core nehalem (scheduled as sandybridge)".
     pub fn description(&self) -> String {
         let name = &self.name;
         let tool = self.tool.name();
@@ -275,7 +275,7 @@ impl Core {
     }
 }
 
-/// Threads that may start tools.
+/// Counts threads that may start tools.
 pub(crate) fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
@@ -394,7 +394,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Names near a misspelt one, or how to list all.
+/// Lists names near a misspelt one, or how to list all.
 fn hint(name: &str, cores: &[String]) -> String {
     // Longer words are no misspelt names, and comparing them takes memory by the product of their lengths.
     const LONGEST: usize = 40;

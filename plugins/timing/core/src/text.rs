@@ -9,7 +9,7 @@ use iced_x86::{
 pub(crate) struct Traits {
     /// Which instructions the core executes together with a conditional jump behind them, as one operation.
     pub fusion: Fusion,
-    /// Whether the core knows that `xor` of a register with itself waits for nothing, but LLVM's timing of the core does not.
+    /// True if the core knows that `xor` of a register with itself waits for nothing, but LLVM's timing of the core does not.
     pub idioms: bool,
 }
 

@@ -85,17 +85,17 @@ impl Tool {
         })
     }
 
-    /// The version, as "19.1.7".
+    /// Returns the version, as "19.1.7".
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// Names of all cores that LLVM compiles for; not all have a timing.
+    /// Returns names of all cores that LLVM compiles for; not all have a timing.
     pub fn cores(&self) -> &[String] {
         &self.cores
     }
 
-    /// The name and version for people.
+    /// Returns name and version for people.
     pub fn name(&self) -> String {
         format!("llvm-mca {}", self.version)
     }
@@ -161,7 +161,7 @@ impl Tool {
 
 const TRIPLE: &str = "-mtriple=x86_64-unknown-linux-gnu";
 
-/// Programs with a right name, in the order of the folders and of their numbers.
+/// Lists programs with a right name, in the order of the folders and of their numbers.
 fn programs(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut programs = Vec::new();
     for folder in folders {

@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 use nodescope_plugin_core::{Block, Core, CoreError, CoreModel, Options, Reason, Tool, model};
 use nodescope_test_needs::{Need, skip};
 
-/// The tool, if it is installed.
+/// Finds the tool, if it is installed.
 fn tool() -> Option<Tool> {
     match Tool::installed() {
         Ok(tool) => Some(tool),
@@ -20,7 +20,7 @@ fn core(name: &str) -> Option<Core> {
     Some(Core::of(&tool()?, name).unwrap())
 }
 
-/// Code at 0x1000, cut into blocks behind these counts of instructions, with executions.
+/// Assembles code at 0x1000, cut into blocks behind these counts of instructions, with executions.
 fn blocks(code: impl FnOnce(&mut CodeAssembler), pieces: &[(usize, u64)]) -> Vec<Block> {
     let mut assembler = CodeAssembler::new(64).unwrap();
     code(&mut assembler);
@@ -179,7 +179,7 @@ fn short_loops_are_parts_of_the_loops_around_them() {
     assert!(model.blocks[1].per_execution(10_000) < 1.5, "{model:?}");
 }
 
-/// What cannot be modelled says why, and takes the mean.
+/// Blocks that cannot be modelled say why, and take the mean.
 #[test]
 fn unmodelled_blocks_take_the_mean() {
     let Some(core) = core("znver3") else { return };
