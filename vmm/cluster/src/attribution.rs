@@ -224,7 +224,7 @@ struct Naming<'a> {
     /// Physical pages of code by address space and linear page, as blocks were entered.
     entered: BTreeMap<(u64, u64), u64>,
     /// Functions by address space and linear address.
-    functions: BTreeMap<(u64, u64), Option<u32>>,
+    functions: BTreeMap<(u64, u64), u32>,
 }
 
 impl Naming<'_> {
@@ -259,11 +259,7 @@ impl Naming<'_> {
             self.entered.insert(place, block.physical / PAGE * PAGE);
             (page, location)
         };
-        let offset = match &page {
-            Some(FilePage::File { offset, .. } | FilePage::Module { offset, .. }) => *offset,
-            Some(FilePage::Kernel { address }) => *address,
-            Some(FilePage::Anonymous) | None => block.address,
-        };
+        let offset = offset_of(page.as_ref(), block.address);
         let (module, function) = into.function(page.as_ref(), &location, offset);
         let key = (
             module,
@@ -368,9 +364,10 @@ impl Naming<'_> {
             let files = self.files;
             let callers =
                 unwinder.unwind(files, &copied, &mut |address| self.page_at(space, address));
-            for caller in callers.iter().rev() {
-                // A call may be the last instruction of its function.
-                path.extend(self.function_at(into, space, caller.wrapping_sub(1)));
+            for call in callers.iter().rev() {
+                // The byte before the return address: a call may be the last instruction of its function.
+                let at = call.address.wrapping_sub(1);
+                path.push(self.function_in(into, space, at, &lasting(call.page.clone())));
             }
             path.extend(self.function_at(into, space, user.ip));
         }
@@ -396,20 +393,38 @@ impl Naming<'_> {
     /// The function at a linear address.
     fn function_at(&mut self, into: &mut ProfileBuilder, space: u64, linear: u64) -> Option<u32> {
         if let Some(known) = self.functions.get(&(space, linear)) {
+            return Some(*known);
+        }
+        let page = self.page_at(space, linear)?;
+        Some(self.function_in(into, space, linear, &page))
+    }
+
+    /// The function at a linear address at which this lies.
+    fn function_in(
+        &mut self,
+        into: &mut ProfileBuilder,
+        space: u64,
+        linear: u64,
+        page: &FilePage,
+    ) -> u32 {
+        if let Some(known) = self.functions.get(&(space, linear)) {
             return *known;
         }
-        let page = self.page_at(space, linear);
-        let function = page.map(|page| {
-            let location = self.locate(Some(&page), &[]);
-            let offset = match &page {
-                FilePage::File { offset, .. } | FilePage::Module { offset, .. } => *offset,
-                FilePage::Kernel { address } => *address,
-                FilePage::Anonymous => linear,
-            };
-            into.function(Some(&page), &location, offset).1
-        });
+        let location = self.locate(Some(page), &[]);
+        let function = into
+            .function(Some(page), &location, offset_of(Some(page), linear))
+            .1;
         self.functions.insert((space, linear), function);
         function
+    }
+}
+
+/// Where a byte of code lies in its module, as profiles have it: an offset in a file, the address in all other memory.
+fn offset_of(page: Option<&FilePage>, linear: u64) -> u64 {
+    match page {
+        Some(FilePage::File { offset, .. } | FilePage::Module { offset, .. }) => *offset,
+        Some(FilePage::Kernel { address }) => *address,
+        Some(FilePage::Anonymous) | None => linear,
     }
 }
 

@@ -1,13 +1,7 @@
-//! The guest's memory as the host sees it, and the processor's page tables.
+//! The guest's memory as the host sees it.
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
-/// Bits of a page-table entry that hold an address (Intel SDM Vol. 3, 4.5.4).
-const FRAME: u64 = 0x000f_ffff_ffff_f000;
-/// Entry is present.
-const PRESENT: u64 = 1;
-/// Entry of the second or third level maps a large page.
-const LARGE: u64 = 1 << 7;
 
 /// The guest's physical memory.
 pub trait PhysicalMemory {
@@ -29,29 +23,10 @@ fn word(memory: &dyn PhysicalMemory, address: u64) -> Option<u64> {
         .then_some(u64::from_le_bytes(bytes))
 }
 
-/// Translates a linear address by the page tables at CR3: four levels, pages of 4 KiB, 2 MiB and 1 GiB (Intel SDM Vol. 3, 4.5).
-///
-/// Permissions are not looked at. Addresses that are not canonical have no translation.
+/// Translates a linear address by the page tables at CR3. Permissions are not looked at. Addresses that are not canonical have no
+/// translation.
 pub fn translate(memory: &dyn PhysicalMemory, cr3: u64, linear: u64) -> Option<u64> {
-    let sign = (linear as i64) >> 47;
-    if sign != 0 && sign != -1 {
-        return None;
-    }
-    let mut table = cr3 & FRAME;
-    for level in (0..4).rev() {
-        let shift = 12 + 9 * level;
-        let entry = word(memory, table + ((linear >> shift) & 0x1ff) * 8)?;
-        if entry & PRESENT == 0 {
-            return None;
-        }
-        let within = (1u64 << shift) - 1;
-        if level == 0 || (level < 3 && entry & LARGE != 0) {
-            // Bit 12 of a large page's entry is PAT, no address: `within` hides it.
-            return Some((entry & FRAME & !within) | (linear & within));
-        }
-        table = entry & FRAME;
-    }
-    None
+    nodescope_memory::paging::translate(|at| word(memory, at), cr3, linear)
 }
 
 /// Reads bytes at a linear address; they may lie in several pages.
