@@ -99,6 +99,8 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     let folder = ResultsFolder::create(results).unwrap();
     let outcome = nodescope_cluster::run(config, &folder, &interrupted, &mut Silent).unwrap();
     let report = nodescope_report::build(&ReportInput {
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: outcome.windows.clone(),
         profiles: None,
         trace: Some(results.join(TRACE_FILE)),

@@ -41,6 +41,9 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
 /// The report's three forms, put beside what they are made from.
 fn report(finished: &Finished) {
     let report = nodescope_report::build(&ReportInput {
+        profiles: None,
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: finished.outcome.windows.clone(),
         trace: Some(finished.dir.join(TRACE_FILE)),
         study: StudyInfo::default(),

@@ -212,6 +212,9 @@ fn a_window_over_an_idle_node() {
     };
     assert!(windows.windows.iter().any(slept), "{windows:?}");
     let report = nodescope_report::build(&ReportInput {
+        profiles: None,
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: windows.clone(),
         trace: Some(finished.dir.join(TRACE_FILE)),
         study: StudyInfo::default(),

@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use nodescope_guest_tests::{cluster, compile, image, program, run_well, small_node};
 use nodescope_plugin_api::{Counters, STALL_TERMS, StallTerm, Term};
 use nodescope_plugin_cache::CacheConfig;
-use nodescope_profile::{
-    Costs, Function, ModuleKind, NominalCore, Scope, WindowProfile,
-};
+use nodescope_profile::{Costs, Function, ModuleKind, NominalCore, Scope, WindowProfile};
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowRecord, WindowSpec};
 
 const SOURCE: &str = include_str!("../programs/hotspots.c");
@@ -107,7 +105,7 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
             attribution: true,
             measure: Measure::Guest,
             models: ModelSpec {
-                caches: Some(CacheConfig::gen2()),
+                caches: Some(CacheConfig::xeon_e5_2690()),
                 memory: None,
             },
         })
@@ -127,8 +125,15 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     let core = core(profile);
     let (hot, costs) = function(profile, "/job/hotspots", "hot");
     assert!(hot.named);
-    assert!(costs.instructions >= 3 * HOT && costs.instructions < 8 * HOT, "{costs:?}");
-    let number = SOURCE.lines().position(|line| line.contains("the hot line")).unwrap() as u32 + 1;
+    assert!(
+        costs.instructions >= 3 * HOT && costs.instructions < 8 * HOT,
+        "{costs:?}"
+    );
+    let number = SOURCE
+        .lines()
+        .position(|line| line.contains("the hot line"))
+        .unwrap() as u32
+        + 1;
     let lines = profile.by_line(Scope::Total, &core);
     let line = lines.iter().find_map(|(line, costs)| {
         let line = &profile.lines[line.as_ref().copied()? as usize];
@@ -140,25 +145,45 @@ fn every_kind_of_code_has_a_name_and_exact_costs() {
     let (_, costs) = function(profile, "/job/library.so", "library_work");
     assert!(costs.instructions >= 3 * LIBRARY && costs.instructions < 8 * LIBRARY);
     let (made, costs) = function(profile, "[anonymous]", "[anonymous]");
-    assert_eq!(profile.modules[made.module as usize].kind, ModuleKind::Anonymous);
+    assert_eq!(
+        profile.modules[made.module as usize].kind,
+        ModuleKind::Anonymous
+    );
     assert_eq!(costs.instructions, 2 * MADE + 2);
     let (_, costs) = function(profile, "[kernel]", "__x64_sys_getppid");
     assert!(costs.executions >= 300);
 
     // Call paths go through the caller to the hot function, from the program's beginning.
     let name = |function: &u32| profile.functions[*function as usize].name.as_str();
-    let path = profile.paths.iter().filter(|path| path.functions.last().map(name) == Some("hot"));
-    let path = path.max_by_key(|path| path.samples).expect("the hot function was sampled");
+    let path = profile
+        .paths
+        .iter()
+        .filter(|path| path.functions.last().map(name) == Some("hot"));
+    let path = path
+        .max_by_key(|path| path.samples)
+        .expect("the hot function was sampled");
     let names: Vec<&str> = path.functions.iter().map(name).collect();
     assert!(names.ends_with(&["main", "caller", "hot"]), "{names:?}");
     assert!(names.contains(&"_start"), "{names:?}");
 
     // Without symbols there are module and offset, and the library keeps its exported name.
     let profile = &profiles[1];
-    let costs = profile.by_function(Scope::Total, &NominalCore { profile, cpi_65536: 1 << 16 });
-    let (index, costs) = costs.into_iter().max_by_key(|(_, costs)| costs.instructions).unwrap();
+    let costs = profile.by_function(
+        Scope::Total,
+        &NominalCore {
+            profile,
+            cpi_65536: 1 << 16,
+        },
+    );
+    let (index, costs) = costs
+        .into_iter()
+        .max_by_key(|(_, costs)| costs.instructions)
+        .unwrap();
     let most = &profile.functions[index as usize];
-    assert!(!most.named && most.name.starts_with("stripped+0x"), "{most:?}");
+    assert!(
+        !most.named && most.name.starts_with("stripped+0x"),
+        "{most:?}"
+    );
     assert!(costs.instructions >= 3 * HOT);
     function(profile, "/job/library.so", "library_work");
 }

@@ -30,6 +30,9 @@ fn a_rank_waits_for_a_late_one(compiler: &str, start: &str) {
     let dir = tempfile::tempdir().unwrap();
     let finished = run_well(&config, dir.path());
     let report = build(&ReportInput {
+        profiles: None,
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: finished.outcome.windows.clone(),
         trace: Some(finished.dir.join(TRACE_FILE)),
         study: StudyInfo::default(),

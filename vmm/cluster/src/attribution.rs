@@ -6,7 +6,7 @@ use std::path::Path as FilePath;
 use iced_x86::{Decoder, DecoderOptions};
 use nodescope_machine::node::Node;
 use nodescope_machine::samples::StackSample;
-use nodescope_plugin_api::{BlockProfile, Context, ProfiledBlock};
+use nodescope_plugin_api::{BlockCounts, BlockProfile, Context, ProfiledBlock};
 use nodescope_profile::{
     Block, Count, Function, Inlined, Module, ModuleKind, Path, Place, SourceLine, WindowProfile,
 };
@@ -87,14 +87,19 @@ impl Attribution {
         let numbers: Vec<u32> = (0..blocks.blocks.len())
             .map(|n| naming.block(into, n, &blocks.blocks[n]))
             .collect();
-        for &(Context(context), block, counts) in &blocks.counts {
-            into.profile.counts.push(Count {
-                node: node.index(),
-                context,
-                block: numbers[block as usize],
-                counts,
-            });
+        // Code that was decoded twice is one block.
+        let mut counted: BTreeMap<(u32, u32), BlockCounts> = BTreeMap::new();
+        for (Context(context), block, counts) in &blocks.counts {
+            let key = (*context, numbers[*block as usize]);
+            counted.entry(key).or_default().add(counts);
         }
+        let counts = counted.into_iter().map(|((context, block), counts)| Count {
+            node: node.index(),
+            context,
+            block,
+            counts,
+        });
+        into.profile.counts.extend(counts);
         let mut paths: BTreeMap<(u32, Vec<u32>), u64> = BTreeMap::new();
         for sample in samples {
             let path = naming.path(into, &mut self.unwinder, sample);

@@ -111,6 +111,8 @@ pub(super) fn report(input: &ReportInput) {
 
 fn inputs() -> ReportInput {
     ReportInput {
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: seed_windows(),
         profiles: None,
         trace: None,

@@ -111,6 +111,8 @@ pub fn read(input: &[u8], folder: &Path) {
     }
     let path = put(folder, "trace.nst", input);
     let input = ReportInput {
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: WindowsFile::new("study", "0", Vec::new(), Vec::new()),
         profiles: None,
         trace: Some(path),

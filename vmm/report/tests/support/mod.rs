@@ -284,6 +284,8 @@ pub fn write_trace(file: &Path, events: &[Event]) {
 pub fn input(trace: Option<&Path>, windows: Vec<WindowRecord>) -> ReportInput {
     let outcomes = vec![outcome("solve", Ending::Complete, "fine")];
     ReportInput {
+        models: Vec::new(),
+        memory_parallelism: 1.0,
         windows: WindowsFile::new("demo", "abc123", windows, outcomes),
         profiles: None,
         trace: trace.map(Into::into),
