@@ -191,13 +191,16 @@ impl ProfileBuilder {
         };
         let module = self.module(kind, &location.module, location.build_id.clone());
         let anonymous = matches!(kind, ModuleKind::Anonymous | ModuleKind::Unknown);
+        let file = location.module.rsplit('/').next().unwrap_or_default();
+        // How code without a symbol is called.
+        let unnamed = format!("{file}+0x");
         let function = Function {
             module,
             name: location.function.clone(),
             start: location
                 .function_start
                 .unwrap_or(if anonymous { 0 } else { offset }),
-            named: location.function_start.is_some(),
+            named: !anonymous && !location.function.starts_with(&unnamed),
         };
         let function = number(&mut self.functions, &mut self.profile.functions, function);
         (module, function)
