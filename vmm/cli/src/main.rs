@@ -14,6 +14,7 @@ mod interrupt;
 mod logging;
 mod memory;
 mod predict;
+mod profile;
 mod progress;
 mod report;
 mod results;
@@ -37,6 +38,7 @@ fn main() -> std::process::ExitCode {
     let result = match &args.command {
         Command::Run(run) => run::run(run, &args),
         Command::Report(report) => report::report(report),
+        Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Trace(trace) => trace::trace(trace),

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{FolderError, ResultsFolder};
+use nodescope_profile::ProfilesFile;
 use nodescope_report::{CoreCpi, NetworkCounts, Report, ReportInput, StudyInfo};
 use nodescope_window::WindowsFile;
 use serde::{Deserialize, Serialize};
@@ -83,6 +84,11 @@ impl RunFile {
 
 /// Replaces a file as a whole or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Replaces a file as a whole or not at all.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     // The partial file has a name that no file of the user's has, and the rights of any new file.
     let partial = tempfile::Builder::new()
@@ -91,7 +97,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
         .tempfile_in(parent.unwrap_or(Path::new(".")));
     partial
         .and_then(|mut partial| {
-            partial.write_all(text.as_bytes())?;
+            partial.write_all(bytes)?;
             partial.persist(path).map_err(|error| error.error)
         })
         .map(drop)
@@ -117,6 +123,12 @@ pub fn folder_failure(error: FolderError) -> Failure {
 
 /// The report of results, complete or not. `core` replaces what the study says.
 pub fn report(folder: &Path, core: Option<CoreCpi>) -> Result<Report, Failure> {
+    let input = input(folder, core)?;
+    nodescope_report::build(&input).map_err(|error| Failure::of(Exit::Study, &error))
+}
+
+/// What results, complete or not, hold for a report. `core` replaces what the study says.
+pub fn input(folder: &Path, core: Option<CoreCpi>) -> Result<ReportInput, Failure> {
     let run = RunFile::read(folder)?;
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let windows = folder.join(WindowsFile::NAME);
@@ -137,15 +149,20 @@ pub fn report(folder: &Path, core: Option<CoreCpi>) -> Result<Report, Failure> {
         WindowsFile::new(&run.study.name, &run.study.id, Vec::new(), Vec::new())
     };
     let trace = folder.join(TRACE_FILE);
-    let input = ReportInput {
+    let profiles = folder.join(ProfilesFile::NAME);
+    let profiles = match profiles.exists() {
+        true => Some(ProfilesFile::read(&profiles).map_err(|error| wrong(&error))?),
+        false => None,
+    };
+    Ok(ReportInput {
         windows,
+        profiles,
         trace: trace.exists().then_some(trace),
         study: run.study,
         core: core.unwrap_or(run.core),
         network: run.network,
         notes,
-    };
-    nodescope_report::build(&input).map_err(|error| wrong(&error))
+    })
 }
 
 /// Names of the report's files among the results.

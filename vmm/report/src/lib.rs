@@ -25,8 +25,7 @@ pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
 
-use nodescope_profile::WindowProfile;
-use nodescope_window::{WindowOutcome, WindowRecord};
+use nodescope_window::WindowOutcome;
 use serde::Serialize;
 
 /// Version of the JSON schema.
@@ -72,16 +71,7 @@ pub struct Report {
 
 /// Makes a report.
 pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
-    build_with(input, &OneCore)
-}
-
-/// Core models of a report that has none.
-struct OneCore;
-
-impl CoreModels for OneCore {
-    fn cores<'p>(&self, _: &WindowRecord, _: &'p WindowProfile) -> Vec<code::Core<'p>> {
-        Vec::new()
-    }
+    build_with(input, &code::NoModels)
 }
 
 /// Makes a report that shows code for further cores, too.

@@ -5,6 +5,7 @@
 mod annotate;
 mod chart;
 mod costs;
+mod export;
 mod html;
 mod mpi;
 mod roofline;
@@ -21,6 +22,7 @@ use serde::Serialize;
 
 pub use annotate::{InstructionRow, Listing};
 pub use costs::{AnswerCount, CodeCosts, CoreValue};
+pub use export::{Format, export};
 pub use mpi::MpiCode;
 pub use roofline::{Ceiling, LevelPoint, Roofline, RooflineRow};
 
@@ -56,6 +58,16 @@ impl Core<'_> {
 pub trait CoreModels {
     /// Returns the cores that a window's code is shown for.
     fn cores<'p>(&self, window: &WindowRecord, profile: &'p WindowProfile) -> Vec<Core<'p>>;
+}
+
+/// Core models where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoModels;
+
+impl CoreModels for NoModels {
+    fn cores<'p>(&self, _: &WindowRecord, _: &'p WindowProfile) -> Vec<Core<'p>> {
+        Vec::new()
+    }
 }
 
 /// The code of one window. Its serialised form is `windows[].code` in `report.json`.
