@@ -33,6 +33,8 @@
     const sections = Array.from(document.querySelectorAll("section"));
     for (const table of document.querySelectorAll("table"))
       if (shown(table)) tell(box(table.parentElement).right <= box(table.closest("section")).right + 1, "a table leaves its section");
+    for (const wide of document.querySelectorAll(".code .wide"))
+      if (shown(wide)) tell(wide.scrollWidth <= wide.clientWidth + 1, `a table is ${wide.scrollWidth} px wide: ${short(wide)}`);
     tell(sections.length > 0 || document.querySelector("svg.flame"), "nothing is shown");
     tell(performance.getEntriesByType("resource").length === 0, "the page loads something");
   }

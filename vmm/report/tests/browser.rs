@@ -12,8 +12,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use nodescope_report::build;
+use nodescope_profile::WindowProfile;
 use nodescope_report::code::{Format, NoModels, cores, export};
+use nodescope_report::{CoreCpi, build};
 use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
@@ -103,6 +104,91 @@ fn the_page_fits_and_can_be_driven() {
     let share = code.functions[0].costs.share.unwrap();
     assert_eq!(outcome["found"], format!("found {:.2} %", 100.0 * share));
     screenshot(&html, "report.html", outcome["height"].as_u64().unwrap());
+}
+
+/// Adds functions that differ little, so that points lie on each other, and call paths that are deep.
+fn crowd(profile: &mut WindowProfile) {
+    let templates = [profiles::RELAX, profiles::RESIDUAL, profiles::TEMPLATE];
+    for n in 0..60_u32 {
+        let of = templates[n as usize % templates.len()];
+        let mut function = profile.functions[of as usize].clone();
+        function.name = format!("kernel_{n}::{}", function.name);
+        let number = profile.functions.len() as u32;
+        profile.functions.push(function);
+        let block = profile.blocks.iter().position(|b| b.function == of);
+        let block = block.unwrap() as u32;
+        let mut copy = profile.blocks[block as usize].clone();
+        copy.function = number;
+        let mut count = (profile.counts.iter())
+            .find(|count| count.block == block)
+            .unwrap()
+            .clone();
+        count.block = profile.blocks.len() as u32;
+        count.counts.executions += u64::from(n) * 5000;
+        profile.blocks.push(copy);
+        let mut path = vec![profiles::MAIN; n as usize];
+        path.push(number);
+        profile.paths.push(nodescope_profile::Path {
+            node: count.node,
+            context: count.context,
+            functions: path,
+            samples: 10,
+        });
+        profile.counts.push(count);
+    }
+}
+
+#[test]
+fn a_crowded_page_fits_too() {
+    if !have(Need::Browser, &["chromium"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut input = solver::with_code(folder.path());
+    let profile = &mut input.profiles.as_mut().unwrap().windows[0];
+    crowd(profile);
+    let profile = profile.clone();
+    input.windows.windows = vec![solver::record(&profile)];
+    input.core = CoreCpi::Replaced {
+        cpi: 0.5,
+        source: "perf stat".into(),
+    };
+    let html = build(&input).unwrap().html();
+    let outcome = examine(&html, "</body>", "crowded.html");
+    check(&outcome);
+    screenshot(&html, "crowded.html", outcome["height"].as_u64().unwrap());
+}
+
+/// Text that does not fit is found: the checks of the other tests can fail.
+#[test]
+fn text_that_does_not_fit_is_found() {
+    if !have(Need::Browser, &["chromium"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let html = build(&solver::with_code(folder.path())).unwrap().html();
+    for (from, to) in [
+        (".flame .f text, ", ".flame .f text { font-size: 16px; } "),
+        (
+            ".code td.name { max-width: 300px;",
+            ".code td.name { min-width: 700px;",
+        ),
+        (
+            "const pixels = (to - from) / frame.w * wide;",
+            "const pixels = (to - from) * wide;",
+        ),
+        ("event.key === \"Enter\"", "event.key === \"F9\""),
+        (
+            "</body>",
+            "<img src=\"http://localhost/x.png\" alt=\"\" /></body>",
+        ),
+    ] {
+        let damaged = html.replace(from, to);
+        assert_ne!(damaged, html, "{from}");
+        let outcome = examine(&damaged, "</body>", "damaged.html");
+        let problems = outcome["problems"].as_array().unwrap().len();
+        assert!(problems > 0, "{to}");
+    }
 }
 
 #[test]
