@@ -109,13 +109,11 @@ pub fn tree(profile: &WindowProfile, stacks: &Stacks) -> Node {
         let cycles = stack.costs.cycles_65536();
         total += cycles;
         let root = label.frames.first().map_or("others", String::as_str);
-        let place = order
-            .iter()
-            .position(|&name| name == root)
-            .unwrap_or_else(|| {
-                order.push(root);
-                order.len() - 1
-            });
+        // Stacks are ordered by owner: most have that of the one before.
+        if order.last() != Some(&root) && !order.contains(&root) {
+            order.push(root);
+        }
+        let place = order.iter().rposition(|&name| name == root).unwrap_or(0);
         let mut sum = owners.entry((place as u32, root.to_owned())).or_default();
         sum.cycles += cycles;
         let outer = label.frames.iter().skip(1).map(|name| {

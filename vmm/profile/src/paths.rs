@@ -77,7 +77,7 @@ pub enum Detail {
 }
 
 /// Most samples of a path that count, so that sums of damaged files stay in range.
-const MOST_SAMPLES: u64 = 1 << 40;
+const MOST_SAMPLES: u64 = 1 << 32;
 
 impl Stacks {
     /// Splits a window's costs over its call paths.
@@ -238,8 +238,11 @@ impl Owners {
         let of_context: Vec<_> = contexts.into_iter().map(|key| (key, label(key))).collect();
         let mut labels: Vec<_> = of_context.iter().map(|(_, label)| label.clone()).collect();
         labels.sort_by(|a, b| a.order().cmp(&b.order()));
-        labels.dedup();
-        let index = |label| labels.iter().position(|l| l == label).unwrap_or(0) as u32;
+        labels.dedup_by(|a, b| a.order() == b.order());
+        let index = |label: &ContextLabel| {
+            let found = labels.binary_search_by(|known| known.order().cmp(&label.order()));
+            found.unwrap_or(0) as u32
+        };
         let of = (of_context.iter())
             .map(|(key, label)| (*key, index(label)))
             .collect();

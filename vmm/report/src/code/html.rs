@@ -50,7 +50,11 @@ pub(crate) fn write(
         let is_roofline = shown.title.starts_with("Roofline");
         if let Some(svg) = code.drawings.roofline.as_ref().filter(|_| is_roofline) {
             page.element("h3", "", "Roofline by level");
-            page.element("p", "caption", "Numbers are those of the table below.");
+            page.element(
+                "p",
+                "caption",
+                "Numbers are those of the table below; where many points meet, some have none.",
+            );
             page.raw("<div class=\"wide\">");
             page.raw(svg);
             page.raw("</div>\n");

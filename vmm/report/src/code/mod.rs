@@ -17,7 +17,7 @@ use nodescope_profile::{
     ContextLabel, CoreCycles, Costs, Detail, Labels, NominalCore, Scope, Stacks, WindowProfile,
     flame,
 };
-use nodescope_window::{Owner, WindowRecord};
+use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
 pub use annotate::{InstructionRow, Listing};
@@ -190,6 +190,7 @@ impl CodeReport {
         };
         let mut notes = profile.notes.clone();
         notes.extend(unaccounted(record, &whole.costs));
+        notes.extend(unequal(record));
         Ok(CodeReport {
             cores: cores.iter().map(|core| core.name.clone()).collect(),
             total: shown(&whole),
@@ -357,6 +358,20 @@ pub fn labels(record: &WindowRecord) -> Labels {
         }
     }
     labels
+}
+
+/// Says if nodes have different nominal CPIs, which the code's cycles do not tell apart.
+fn unequal(record: &WindowRecord) -> Option<String> {
+    let first = record.nodes.first()?;
+    let equal = |node: &NodeRecord| {
+        (node.nominal_cpi_65536, node.frequency_hz) == (first.nominal_cpi_65536, first.frequency_hz)
+    };
+    (!record.nodes.iter().all(equal)).then(|| {
+        format!(
+            "nodes have different nominal CPIs or frequencies; the code's cycles are by those of {}",
+            first.name
+        )
+    })
 }
 
 /// Says if the code's counts are not those of the window.
