@@ -93,7 +93,7 @@ fn lists_add_up_exactly_and_to_the_breakdown() {
                 assert_eq!(terms, costs.cycles_65536);
             }
         }
-        assert_eq!(code.other_functions.count >= count, true);
+        assert!(code.other_functions.count >= count);
         // The breakdown has the same cycles.
         let scope = report.windows[0].scopes.last().unwrap();
         assert_eq!(scope.cycles_65536, total.cycles_65536);

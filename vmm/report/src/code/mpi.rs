@@ -24,6 +24,9 @@ impl MpiCode {
     pub const MOST: usize = 10;
 }
 
+/// Costs inside an MPI function: all of them, and by function that ran.
+type Inside = (Sum, Vec<(u32, Sum)>);
+
 /// Code by MPI function, most expensive first, and what ran outside.
 pub(super) fn split(
     profile: &WindowProfile,
@@ -46,7 +49,7 @@ pub(super) fn split(
         further: vec![0; cores.len().saturating_sub(1)],
         ..Sum::default()
     };
-    let mut inside: BTreeMap<&str, (Sum, Vec<(u32, Sum)>)> = BTreeMap::new();
+    let mut inside: BTreeMap<&str, Inside> = BTreeMap::new();
     for ((mpi, function), sum) in by_both {
         let Some(mpi) = mpi else {
             outside.add(&sum);
