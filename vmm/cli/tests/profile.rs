@@ -11,6 +11,7 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use nodescope_plugin_api::Source;
 use nodescope_profile::ProfilesFile;
 use nodescope_window::WindowsFile;
 use tempfile::TempDir;
@@ -86,6 +87,9 @@ fn every_format_is_written() {
     assert!(of("text").contains("68.0 % of the cycles: 0x1540 in relax("));
     let json: serde_json::Value = serde_json::from_str(&of("json")).unwrap();
     assert_eq!(json["functions"][0]["costs"]["executions"], 1_200_000);
+    let answers = json["total"]["answers"].as_array().unwrap();
+    let sources: Vec<_> = answers.iter().map(|answer| &answer["source"]).collect();
+    assert_eq!(sources, Source::ALL.map(Source::name));
     let folded = of("folded");
     assert!(folded.starts_with("rank 0;"), "{folded}");
     assert!(of("perf-script").contains("solver/rank_0 1/1 [000] 0.000000: "));
