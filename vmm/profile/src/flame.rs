@@ -279,7 +279,8 @@ impl Drawing {
         // Writing to a string cannot fail.
         let _ = writeln!(
             self.out,
-            "<g class=\"f\" data-x=\"{x:.9}\" data-w=\"{w:.9}\" data-d=\"{depth}\"><title>{}</title><rect x=\"{left:.3}\" y=\"{y}\" width=\"{pixels:.3}\" height=\"{}\" rx=\"1.5\" fill=\"{}\" /><text x=\"{:.3}\" y=\"{}\">{}</text></g>",
+            "<g class=\"f{}\" data-x=\"{x:.9}\" data-w=\"{w:.9}\" data-d=\"{depth}\"><title>{}</title><rect x=\"{left:.3}\" y=\"{y}\" width=\"{pixels:.3}\" height=\"{}\" rx=\"1.5\" fill=\"{}\" /><text x=\"{:.3}\" y=\"{}\">{}</text></g>",
+            if pixels < 3.0 { " thin" } else { "" },
             escaped(&title),
             ROW - 1,
             shade(node.kind, &node.name),

@@ -1,5 +1,6 @@
 // Runs in the page: looks for text that does not fit, drives the flame graph, and leaves what it found in an element.
-(function () {
+// All that the page asks for has come, or failed, by then.
+window.addEventListener("load", function () {
   const problems = [];
   const tell = (good, text) => { if (!good) problems.push(text); };
   const short = (node) => (node.textContent || "").trim().slice(0, 60);
@@ -112,4 +113,4 @@
   out.style.display = "none";
   out.textContent = JSON.stringify({ problems: problems, found: found, height: document.documentElement.scrollHeight });
   (document.body || document.documentElement).appendChild(out);
-})();
+});

@@ -181,7 +181,7 @@ fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
         (1, 1),
         (-1, 1),
     ];
-    [15, 22].into_iter().find_map(|far| {
+    [16, 24].into_iter().find_map(|far| {
         AROUND
             .into_iter()
             .map(|(dx, dy)| (x + dx * far, y + dy * far))
