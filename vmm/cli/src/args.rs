@@ -130,7 +130,7 @@ pub struct Profile {
 pub enum ProfileFormat {
     /// Functions, source lines, MPI time, roofline and machine code, as in the report.
     Text,
-    /// The same with exact figures (vmm/report/SCHEMA.md).
+    /// Exact figures of all that (vmm/report/SCHEMA.md).
     Json,
     /// A flame graph for a browser.
     Svg,

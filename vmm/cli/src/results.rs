@@ -127,7 +127,7 @@ pub fn report(folder: &Path, core: Option<CoreCpi>) -> Result<Report, Failure> {
     nodescope_report::build(&input).map_err(|error| Failure::of(Exit::Study, &error))
 }
 
-/// What results, complete or not, hold for a report. `core` replaces what the study says.
+/// Reads what results, complete or not, hold for a report. `core` replaces what the study says.
 pub fn input(folder: &Path, core: Option<CoreCpi>) -> Result<ReportInput, Failure> {
     let run = RunFile::read(folder)?;
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);

@@ -56,7 +56,7 @@ impl Kind {
 /// Frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it shows.
+    /// Name of what the frame shows.
     pub name: String,
     /// Where the function lies; empty for owners and MPI functions.
     pub module: String,

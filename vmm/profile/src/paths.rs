@@ -1,6 +1,6 @@
 //! Costs by call path: exact costs of functions, split over the call paths that were sampled.
 //!
-//! What a function cost in a context is exact. Its call paths are samples. The costs are therefore split over the paths whose last
+//! Costs of a function in a context are exact. Its call paths are samples. The costs are therefore split over the paths whose last
 //! function it is, in proportion to their samples. A function without samples in a context has one path, of itself alone. The shares are
 //! integers whose sum is the cost, so that all paths together are the window's total exactly.
 
@@ -43,7 +43,7 @@ pub enum Frame {
     Inlined(u32),
 }
 
-/// What a call path cost.
+/// Costs of a call path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     /// Index of the owner in [`Stacks::labels`].
@@ -67,7 +67,7 @@ pub struct Stacks {
     pub stacks: Vec<Stack>,
 }
 
-/// Whether paths are told apart by the source line that ran.
+/// Degree to which paths are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Functions only.

@@ -38,7 +38,7 @@ fn browser(file: &Path, args: &[String]) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// What the script found that was added to a file before `end`.
+/// Returns what the script found that was added to a file before `end`.
 fn examine(content: &str, end: &str, name: &str) -> Value {
     let folder = tempfile::tempdir().unwrap();
     let script = include_str!("browser.js");

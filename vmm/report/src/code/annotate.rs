@@ -16,7 +16,7 @@ pub struct Listing {
     pub module: String,
     /// Where the block begins: an offset in the module's file; a linear address in kernel and anonymous memory.
     pub address: u64,
-    /// What all executions cost.
+    /// Costs of all executions.
     pub costs: CodeCosts,
     /// Cycles of the core for one execution, long instructions included.
     pub core_per_execution: f64,

@@ -54,7 +54,7 @@ impl Core<'_> {
     }
 }
 
-/// Who names further cores beside the one whose clocks ran.
+/// Source of further cores beside the one whose clocks ran.
 pub trait CoreModels {
     /// Returns the cores that a window's code is shown for.
     fn cores<'p>(&self, window: &WindowRecord, profile: &'p WindowProfile) -> Vec<Core<'p>>;
@@ -87,9 +87,9 @@ pub struct CodeReport {
     pub other_lines: Rest,
     /// Machine code of the most expensive basic blocks.
     pub blocks: Vec<Listing>,
-    /// What ran inside MPI calls, most expensive function first.
+    /// Code inside MPI calls, most expensive function first.
     pub mpi: Vec<MpiCode>,
-    /// What ran outside MPI calls.
+    /// Costs of code outside MPI calls.
     pub outside_mpi: CodeCosts,
     /// Functions with floating-point operations beside the machine's limits.
     pub roofline: Roofline,
@@ -106,18 +106,18 @@ pub(crate) struct Drawings {
     pub(crate) roofline: Option<String>,
 }
 
-/// What a function cost.
+/// Costs of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCost {
     /// Its name, demangled; `module+0xoffset` where no symbol is known.
     pub function: String,
     /// Path of its module in the guest, or a name in brackets.
     pub module: String,
-    /// What it cost, without the functions that it called.
+    /// Its costs, without those of functions that it called.
     pub costs: CodeCosts,
 }
 
-/// What a source line cost.
+/// Costs of a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LineCost {
     /// File, as the debugging information has it; none for code without a line.
@@ -133,7 +133,7 @@ pub struct LineCost {
 pub struct Rest {
     /// Entries that are not listed.
     pub count: usize,
-    /// What they cost together.
+    /// Their costs together.
     pub costs: CodeCosts,
 }
 

@@ -13,7 +13,7 @@ use super::{Core, FunctionCost, grouped};
 pub struct MpiCode {
     /// The MPI function.
     pub function: String,
-    /// What ran inside.
+    /// Costs of the code inside.
     pub costs: CodeCosts,
     /// The most expensive functions inside, at most [`MpiCode::MOST`].
     pub functions: Vec<FunctionCost>,
