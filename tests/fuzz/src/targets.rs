@@ -1,6 +1,7 @@
 //! Everything that reads what users or other programs wrote.
 
 mod files;
+mod profile;
 mod results;
 mod scaled;
 mod trace;
@@ -46,6 +47,7 @@ pub const ALL: &[Target] = &[
     files::OTF2,
     results::WINDOWS,
     results::RUN,
+    profile::PROFILE,
 ];
 
 /// The target of a name.

@@ -48,6 +48,7 @@ fn damaged_inputs_are_refused_or_read() {
         ("log", 200),
         ("windows", 200),
         ("run", 100),
+        ("profile", 200),
     ] {
         cases(name, count);
     }

@@ -45,6 +45,8 @@ pub enum Command {
     Run(Run),
     /// Print the report of results, complete or not.
     Report(Report),
+    /// Write the code that ran in a window: tables, a flame graph, or a profile for other tools (vmm/profile/README.md).
+    Profile(Profile),
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
     Predict(Box<Predict>),
@@ -112,6 +114,39 @@ pub struct Report {
     /// Where it was measured, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
+}
+
+/// `nodescope profile`.
+#[derive(Debug, clap::Args)]
+pub struct Profile {
+    /// Folder of the results.
+    pub results: PathBuf,
+    /// The window; by default the only one that has a profile.
+    #[arg(long, value_name = "NAME")]
+    pub window: Option<String>,
+    /// The format.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = ProfileFormat::Text)]
+    pub format: ProfileFormat,
+    /// The file to write, in place of standard output; or a folder, which gets a file for each window.
+    #[arg(short, long, value_name = "FILE|DIR")]
+    pub output: Option<PathBuf>,
+}
+
+/// Formats of `nodescope profile`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProfileFormat {
+    /// Functions, source lines, MPI time, roofline and machine code, as in the report.
+    Text,
+    /// Exact figures of all that (vmm/report/SCHEMA.md).
+    Json,
+    /// A flame graph for a browser.
+    Svg,
+    /// Folded stacks: flamegraph.pl, speedscope.
+    Folded,
+    /// A gzipped protocol buffer: go tool pprof, speedscope.
+    Pprof,
+    /// Text as perf script prints it, with a path's cycles as the period of its event.
+    PerfScript,
 }
 
 /// `nodescope calibrate`.

@@ -16,6 +16,7 @@ mod interrupt;
 mod logging;
 mod memory;
 mod predict;
+mod profile;
 mod progress;
 mod report;
 mod results;
@@ -39,6 +40,7 @@ fn main() -> std::process::ExitCode {
     let result = match &args.command {
         Command::Run(run) => run::run(run, &args),
         Command::Report(report) => report::report(report),
+        Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),

@@ -88,6 +88,11 @@ impl RunFile {
 
 /// Replaces a file as a whole or not at all.
 pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Replaces a file as a whole or not at all.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     let parent = path.parent().filter(|parent| *parent != Path::new(""));
     // The partial file has a name that no file of the user's has, and the rights of any new file.
     let partial = tempfile::Builder::new()
@@ -96,7 +101,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Failure> {
         .tempfile_in(parent.unwrap_or(Path::new(".")));
     partial
         .and_then(|mut partial| {
-            partial.write_all(text.as_bytes())?;
+            partial.write_all(bytes)?;
             partial.persist(path).map_err(|error| error.error)
         })
         .map(drop)
@@ -124,6 +129,16 @@ pub fn folder_failure(error: FolderError) -> Failure {
 ///
 /// `cores` replace the study's, if there are any.
 pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<Report, Failure> {
+    let input = input(folder, core, cores)?;
+    nodescope_report::build(&input).map_err(|error| Failure::of(Exit::Study, &error))
+}
+
+/// Reads what results, complete or not, hold for a report. `core` replaces what the study says, and so do `cores`, if there are any.
+pub fn input(
+    folder: &Path,
+    core: Option<CoreCpi>,
+    cores: &[String],
+) -> Result<ReportInput, Failure> {
     let run = RunFile::read(folder)?;
     let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
     let windows = folder.join(WindowsFile::NAME);
@@ -180,7 +195,7 @@ pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<
         };
     }
     let trace = folder.join(TRACE_FILE);
-    let input = ReportInput {
+    Ok(ReportInput {
         windows,
         profiles,
         models,
@@ -190,8 +205,7 @@ pub fn report(folder: &Path, core: Option<CoreCpi>, cores: &[String]) -> Result<
         core,
         network: run.network,
         notes,
-    };
-    nodescope_report::build(&input).map_err(|error| wrong(&error))
+    })
 }
 
 /// Names of the report's files among the results.

@@ -45,6 +45,7 @@
       f.text.setAttribute("x", (x + 3).toFixed(3));
       f.text.textContent = fit(f.info[0], Math.floor((pixels - 6) / 7.3));
       f.g.classList.toggle("around", frame.d > f.d);
+      f.g.classList.toggle("thin", 3 > pixels);
     }
     reset.classList.toggle("off", frame === root);
   }

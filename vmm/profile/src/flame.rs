@@ -56,7 +56,7 @@ impl Kind {
 /// Frame of a flame graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it shows.
+    /// Name of what the frame shows.
     pub name: String,
     /// Where the function lies; empty for owners and MPI functions.
     pub module: String,
@@ -109,13 +109,11 @@ pub fn tree(profile: &WindowProfile, stacks: &Stacks) -> Node {
         let cycles = stack.costs.cycles_65536();
         total += cycles;
         let root = label.frames.first().map_or("others", String::as_str);
-        let place = order
-            .iter()
-            .position(|&name| name == root)
-            .unwrap_or_else(|| {
-                order.push(root);
-                order.len() - 1
-            });
+        // Stacks are ordered by owner: most have that of the one before.
+        if order.last() != Some(&root) && !order.contains(&root) {
+            order.push(root);
+        }
+        let place = order.iter().rposition(|&name| name == root).unwrap_or(0);
         let mut sum = owners.entry((place as u32, root.to_owned())).or_default();
         sum.cycles += cycles;
         let outer = label.frames.iter().skip(1).map(|name| {
@@ -281,7 +279,8 @@ impl Drawing {
         // Writing to a string cannot fail.
         let _ = writeln!(
             self.out,
-            "<g class=\"f\" data-x=\"{x:.9}\" data-w=\"{w:.9}\" data-d=\"{depth}\"><title>{}</title><rect x=\"{left:.3}\" y=\"{y}\" width=\"{pixels:.3}\" height=\"{}\" rx=\"1.5\" fill=\"{}\" /><text x=\"{:.3}\" y=\"{}\">{}</text></g>",
+            "<g class=\"f{}\" data-x=\"{x:.9}\" data-w=\"{w:.9}\" data-d=\"{depth}\"><title>{}</title><rect x=\"{left:.3}\" y=\"{y}\" width=\"{pixels:.3}\" height=\"{}\" rx=\"1.5\" fill=\"{}\" /><text x=\"{:.3}\" y=\"{}\">{}</text></g>",
+            if pixels < 3.0 { " thin" } else { "" },
             escaped(&title),
             ROW - 1,
             shade(node.kind, &node.name),

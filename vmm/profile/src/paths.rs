@@ -1,6 +1,6 @@
 //! Costs by call path: exact costs of functions, split over the call paths that were sampled.
 //!
-//! What a function cost in a context is exact. Its call paths are samples. The costs are therefore split over the paths whose last
+//! Costs of a function in a context are exact. Its call paths are samples. The costs are therefore split over the paths whose last
 //! function it is, in proportion to their samples. A function without samples in a context has one path, of itself alone. The shares are
 //! integers whose sum is the cost, so that all paths together are the window's total exactly.
 
@@ -43,7 +43,7 @@ pub enum Frame {
     Inlined(u32),
 }
 
-/// What a call path cost.
+/// Costs of a call path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stack {
     /// Index of the owner in [`Stacks::labels`].
@@ -67,7 +67,7 @@ pub struct Stacks {
     pub stacks: Vec<Stack>,
 }
 
-/// Whether paths are told apart by the source line that ran.
+/// Degree to which paths are told apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// Functions only.
@@ -77,7 +77,7 @@ pub enum Detail {
 }
 
 /// Most samples of a path that count, so that sums of damaged files stay in range.
-const MOST_SAMPLES: u64 = 1 << 40;
+const MOST_SAMPLES: u64 = 1 << 32;
 
 impl Stacks {
     /// Splits a window's costs over its call paths.
@@ -238,8 +238,11 @@ impl Owners {
         let of_context: Vec<_> = contexts.into_iter().map(|key| (key, label(key))).collect();
         let mut labels: Vec<_> = of_context.iter().map(|(_, label)| label.clone()).collect();
         labels.sort_by(|a, b| a.order().cmp(&b.order()));
-        labels.dedup();
-        let index = |label| labels.iter().position(|l| l == label).unwrap_or(0) as u32;
+        labels.dedup_by(|a, b| a.order() == b.order());
+        let index = |label: &ContextLabel| {
+            let found = labels.binary_search_by(|known| known.order().cmp(&label.order()));
+            found.unwrap_or(0) as u32
+        };
         let of = (of_context.iter())
             .map(|(key, label)| (*key, index(label)))
             .collect();

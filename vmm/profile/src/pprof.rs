@@ -9,7 +9,7 @@ use prost::Message;
 use crate::paths::{Frame, Stack, Stacks};
 use crate::record::WindowProfile;
 
-/// Messages of `profile.proto`, as far as they are used. Strings are indices in [`Profile::string_table`].
+/// Messages of `profile.proto`, as far as they are used. Strings are indices in the profile's `string_table`.
 #[allow(missing_docs, reason = "profile.proto documents the fields")]
 pub mod proto {
     /// Profile as a whole.

@@ -203,6 +203,11 @@ pub enum ProfileError {
 /// Most bytes that a profile may have unpacked, so that a damaged file cannot exhaust memory.
 const MOST_BYTES: u64 = 4 << 30;
 
+/// Bounds within which sums over any file stay in the range of their integers. Runs stay far below them.
+const MOST_EXECUTIONS: u64 = 1 << 46;
+const MOST_PARTIAL: u64 = 1 << 62;
+const MOST_INSTRUCTIONS: u32 = 1 << 16;
+
 impl ProfilesFile {
     /// The version of the format that this program writes and reads.
     pub const VERSION: u32 = 1;
@@ -309,6 +314,17 @@ impl WindowProfile {
         }
         for count in &self.counts {
             within("block", count.block, self.blocks.len())?;
+            let partial = &count.counts.partial;
+            let most = [partial.executions, partial.instructions].into_iter().max();
+            if count.counts.executions > MOST_EXECUTIONS
+                || most > Some(MOST_PARTIAL)
+                || self.blocks[count.block as usize].instructions > MOST_INSTRUCTIONS
+            {
+                return Err(format!(
+                    "window {:?} counts more for block {} than any run can have",
+                    self.name, count.block
+                ));
+            }
         }
         for path in &self.paths {
             for &function in &path.functions {

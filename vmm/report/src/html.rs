@@ -10,6 +10,8 @@ use crate::text::{
     window_title,
 };
 
+/// Characters of a name beyond which it may be cut.
+const LONG: usize = 16;
 /// Most rows of a table.
 const ROWS: usize = 1000;
 
@@ -165,7 +167,16 @@ fn table(page: &mut Page, table: Table) {
         for row in &table.rows {
             page.raw("<tr>");
             for (column, cell) in row.iter().enumerate() {
-                page.element("td", class(column), cell);
+                if column < table.names && cell.chars().count() > LONG {
+                    // A name that is cut shows as a whole where the mouse rests.
+                    page.raw("<td class=\"name\" title=\"");
+                    page.text(cell);
+                    page.raw("\">");
+                    page.text(cell);
+                    page.raw("</td>");
+                } else {
+                    page.element("td", class(column), cell);
+                }
             }
             page.raw("</tr>\n");
         }

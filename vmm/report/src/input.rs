@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use nodescope_profile::ProfilesFile;
+use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_trace::TraceError;
-use nodescope_window::WindowsFile;
+use nodescope_window::{WindowRecord, WindowsFile};
 use serde::{Deserialize, Serialize};
 
-use crate::cores::WindowCores;
+use crate::cores::{ModelledCore, WindowCores};
 
 /// Everything a report says comes from here; it reads no clock and no other file.
 #[derive(Clone, Debug)]
@@ -31,6 +31,21 @@ pub struct ReportInput {
     pub network: Vec<NetworkCounts>,
     /// Sentences for the user, such as how the job ended.
     pub notes: Vec<String>,
+}
+
+impl ReportInput {
+    /// Returns the profile of a window, if there is one.
+    pub fn profile_of(&self, record: &WindowRecord) -> Option<&WindowProfile> {
+        let mut windows = self.profiles.as_ref()?.windows.iter();
+        windows.find(|profile| profile.name == record.name)
+    }
+
+    /// Returns the modelled cores of a window.
+    pub fn cores_of(&self, record: &WindowRecord) -> &[ModelledCore] {
+        let mut models = self.models.iter();
+        let models = models.find(|cores| cores.window == record.name);
+        models.map_or(&[], |models| &models.cores)
+    }
 }
 
 /// The study, for the head of the report.

@@ -27,8 +27,7 @@ pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
 
-use nodescope_profile::WindowProfile;
-use nodescope_window::{WindowOutcome, WindowRecord};
+use nodescope_window::WindowOutcome;
 use serde::Serialize;
 
 use cores::CoreTimes;
@@ -87,12 +86,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         let calls = traced
             .as_ref()
             .map_or(&nothing, |traced| &traced.calls[index]);
-        let profile = profile_of(input, record);
-        let models = input
-            .models
-            .iter()
-            .find(|cores| cores.window == record.name);
-        let cores = models.map_or(&[][..], |models| &models.cores);
+        let (profile, cores) = (input.profile_of(record), input.cores_of(record));
         let times = match (&input.core, profile, cores.first()) {
             (CoreCpi::Modelled { .. }, Some(profile), Some(core)) => {
                 Some(CoreTimes::new(profile, core))
@@ -134,13 +128,6 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         network: input.network.clone(),
         charts,
     })
-}
-
-/// The profile of a window, if there is one.
-fn profile_of<'a>(input: &'a ReportInput, record: &WindowRecord) -> Option<&'a WindowProfile> {
-    let profiles = input.profiles.as_ref()?;
-    let mut windows = profiles.windows.iter();
-    windows.find(|profile| profile.name == record.name)
 }
 
 impl Report {

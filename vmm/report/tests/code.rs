@@ -2,97 +2,18 @@
 
 #[path = "../../profile/tests/support/mod.rs"]
 mod profiles;
+#[path = "support/solver.rs"]
+mod solver;
 mod support;
 
 use std::path::Path;
 
-use nodescope_plugin_api::{Context, Counters, Privilege};
-use nodescope_profile::{CoreCycles, NominalCore, ProfilesFile, Scope, WindowProfile};
-use nodescope_report::code::Core;
-use nodescope_report::{CodeReport, CoreCpi, CoreModels, Report, ReportInput, build, build_with};
-use nodescope_window::{NodeRecord, Owner, WindowRecord};
+use nodescope_report::{
+    CodeReport, CoreCpi, ModelledCore, Report, ReportInput, WindowCores, build,
+};
 use serde_json::Value;
-use support::*;
-
-/// Counters of a node that are the profile's.
-fn counted(profile: &WindowProfile, mut node: NodeRecord, owners: Vec<Owner>) -> NodeRecord {
-    let core = NominalCore {
-        profile,
-        cpi_65536: 65_536,
-    };
-    node.counters.clear();
-    node.statistics.clear();
-    let mut clock = 0;
-    for context in 0..owners.len() as u32 {
-        let costs = profile.total(Scope::Context(node.node, context), &core);
-        let counters = Counters {
-            instructions: costs.instructions as u64,
-            long_cycles: costs.long_cycles as u64,
-            stall_cycles: costs.stalls.iter().sum::<u128>() as u64,
-            loads: costs.loads as u64,
-            stores: costs.stores as u64,
-            flops: costs.flops.map(|count| count as u64),
-            ..Counters::default()
-        };
-        clock += (costs.cycles_65536() / 65_536) as u64;
-        node.counters
-            .push((0, Context(context), Privilege::User, counters));
-    }
-    node.owners = owners;
-    node.cycles = vec![(0, clock)];
-    node
-}
-
-fn record(profile: &WindowProfile) -> WindowRecord {
-    use nodescope_hypercall::Function;
-    let solver = |number, mpi| match rank(number, mpi) {
-        Owner::Rank { rank, mpi, .. } => Owner::Rank {
-            rank,
-            program: "solver".into(),
-            mpi,
-        },
-        owner => owner,
-    };
-    let mut record = window(vec![
-        counted(
-            profile,
-            node0(),
-            vec![
-                Owner::Process {
-                    pid: 7,
-                    program: "node".into(),
-                },
-                solver(0, None),
-                solver(0, Some(Function::Allreduce)),
-            ],
-        ),
-        counted(
-            profile,
-            node1(),
-            vec![
-                solver(1, None),
-                solver(1, Some(Function::Send)),
-                Owner::Other,
-            ],
-        ),
-    ]);
-    record.closed_ps = record.opened_ps + 12_000_000_000;
-    record
-}
-
-fn with_code(folder: &Path) -> ReportInput {
-    let profile = profiles::profile("solve");
-    let trace = folder.join("trace");
-    write_trace(&trace, &events());
-    let mut input = input(Some(&trace), vec![record(&profile)]);
-    input.profiles = Some(ProfilesFile {
-        version: ProfilesFile::VERSION,
-        study: "demo".into(),
-        study_id: "abc123".into(),
-        windows: vec![profile],
-    });
-    input
-}
+use solver::{record, with_code};
+use support::GHZ;
 
 fn built(change: impl FnOnce(&mut ReportInput)) -> Report {
     let folder = tempfile::tempdir().unwrap();
@@ -171,7 +92,7 @@ fn lists_add_up_exactly_and_to_the_breakdown() {
                 assert_eq!(terms, costs.cycles_65536);
             }
         }
-        assert_eq!(code.other_functions.count >= count, true);
+        assert!(code.other_functions.count >= count);
         // The breakdown has the same cycles.
         let scope = report.windows[0].scopes.last().unwrap();
         assert_eq!(scope.cycles_65536, total.cycles_65536);
@@ -255,29 +176,28 @@ fn the_roofline_has_the_studys_latencies() {
 
 #[test]
 fn further_cores_have_a_column() {
-    struct Twice;
-    struct Slow<'a>(&'a WindowProfile);
-    impl CoreCycles for Slow<'_> {
-        fn block(&self, block: u32) -> i128 {
-            i128::from(self.0.blocks[block as usize].instructions) * 131_072
-        }
-    }
-    impl CoreModels for Twice {
-        fn cores<'p>(&self, _: &WindowRecord, profile: &'p WindowProfile) -> Vec<Core<'p>> {
-            vec![Core {
-                name: "slow".into(),
-                cycles: Box::new(Slow(profile)),
-                long_instructions: true,
-            }]
-        }
-    }
     let folder = tempfile::tempdir().unwrap();
     let mut input = with_code(folder.path());
     input.core = CoreCpi::Replaced {
         cpi: 0.5,
         source: "perf".into(),
     };
-    let report = build_with(&input, &Twice).unwrap();
+    let profile = &input.profiles.as_ref().unwrap().windows[0];
+    let blocks = profile.blocks.iter();
+    input.models = vec![WindowCores {
+        window: profile.name.clone(),
+        cores: vec![ModelledCore {
+            name: "slow".into(),
+            source: "a test".into(),
+            published_error: "none".into(),
+            cycles_65536: blocks
+                .map(|block| i128::from(block.instructions) * 131_072)
+                .collect(),
+            coverage: 1.0,
+            not_modelled: Vec::new(),
+        }],
+    }];
+    let report = build(&input).unwrap();
     let code = code(&report);
     assert_eq!(code.cores, ["the nominal CPI", "replaced", "slow"]);
     for costs in code.functions.iter().map(|row| &row.costs) {

@@ -39,12 +39,12 @@ pub const RUN: Target = Target {
 static WINDOW_SEED: Once<(Value, Vocabulary)> = Once::new();
 static RUN_SEED: Once<(Value, Vocabulary)> = Once::new();
 
-fn text(value: &impl Serialize) -> Vec<u8> {
+pub(super) fn text(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
 /// By the schema, mostly; else as bytes.
-fn mutated<T: Serialize>(
+pub(super) fn mutated<T: Serialize>(
     once: &Once<(Value, Vocabulary)>,
     seed: fn() -> T,
     choices: &mut Choices<'_>,
@@ -109,7 +109,7 @@ pub(super) fn report(input: &ReportInput) {
     }
 }
 
-fn inputs() -> ReportInput {
+pub(super) fn inputs() -> ReportInput {
     ReportInput {
         models: Vec::new(),
         memory_parallelism: 1.0,

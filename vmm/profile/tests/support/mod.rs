@@ -86,13 +86,13 @@ fn place(first: u32, line: u32, inlined: &[(&str, u32)]) -> Place {
             .iter()
             .map(|(function, line)| Inlined {
                 function: (*function).into(),
-                line: Some(*line),
+                called_from: Some(*line),
             })
             .collect(),
     }
 }
 
-fn counts(executions: u64, answers: [u64; 5], cycles: [u64; 7]) -> BlockCounts {
+fn counts(executions: u64, answers: [u64; 5], cycles: [u64; 6]) -> BlockCounts {
     BlockCounts {
         executions,
         charges: Charges { answers, cycles },
@@ -346,7 +346,7 @@ pub fn profile(name: &str) -> WindowProfile {
     };
     // Stalls: L1, L2, L3, outer, local, remote, unattributed.
     for (node, context, scale) in [(0, 1, 1), (1, 0, 2)] {
-        add(node, context, 0, counts(200, [0; 5], [0; 7]));
+        add(node, context, 0, counts(200, [0; 5], [0; 6]));
         add(
             node,
             context,
@@ -371,7 +371,7 @@ pub fn profile(name: &str) -> WindowProfile {
             node,
             context,
             3,
-            counts(250_000, [1000, 0, 0, 10, 0], [3000, 500, 0, 0, 1000, 0, 17]),
+            counts(250_000, [1000, 0, 0, 10, 0], [3000, 500, 0, 1000, 0, 17]),
         );
         add(
             node,
@@ -383,37 +383,37 @@ pub fn profile(name: &str) -> WindowProfile {
                 [0, 0, 0, 0, 400_000, 440_000, 0],
             ),
         );
-        add(node, context, 8, counts(300, [0; 5], [0; 7]));
+        add(node, context, 8, counts(300, [0; 5], [0; 6]));
     }
-    let mut copy = counts(800, [0, 0, 0, 600, 0], [0, 0, 0, 0, 60_000, 0, 0]);
+    let mut copy = counts(800, [0, 0, 0, 600, 0], [0, 0, 0, 60_000, 0, 0]);
     copy.long_cycles = 40_000;
     copy.more_loads = 51_200;
     copy.more_stores = 51_200;
     for (node, context, call) in [(0, 2, 5), (1, 1, 6)] {
-        add(node, context, call, counts(120, [0; 5], [0; 7]));
+        add(node, context, call, counts(120, [0; 5], [0; 6]));
         add(
             node,
             context,
             4,
-            counts(130_000, [7000, 0, 100, 0, 0], [21_000, 0, 900, 0, 0, 0, 0]),
+            counts(130_000, [7000, 0, 100, 0, 0], [21_000, 0, 900, 0, 0, 0]),
         );
         add(node, context, 7, copy);
-        add(node, context, 8, counts(120, [0; 5], [0; 7]));
+        add(node, context, 8, counts(120, [0; 5], [0; 6]));
         add(
             node,
             context,
             9,
-            counts(9000, [400, 0, 0, 90, 0], [1200, 0, 0, 0, 9000, 0, 0]),
+            counts(9000, [400, 0, 0, 90, 0], [1200, 0, 0, 9000, 0, 0]),
         );
     }
     add(
         0,
         0,
         10,
-        counts(90_000, [10, 0, 0, 0, 0], [30, 0, 0, 0, 0, 0, 0]),
+        counts(90_000, [10, 0, 0, 0, 0], [30, 0, 0, 0, 0, 0]),
     );
-    add(0, 0, 12, counts(50, [0; 5], [0; 7]));
-    add(1, 2, 12, counts(70, [0; 5], [0; 7]));
+    add(0, 0, 12, counts(50, [0; 5], [0; 6]));
+    add(1, 2, 12, counts(70, [0; 5], [0; 6]));
 
     let path = |node, context, functions: &[u32], samples| Path {
         node,

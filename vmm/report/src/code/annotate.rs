@@ -16,7 +16,7 @@ pub struct Listing {
     pub module: String,
     /// Where the block begins: an offset in the module's file; a linear address in kernel and anonymous memory.
     pub address: u64,
-    /// What all executions cost.
+    /// Costs of all executions.
     pub costs: CodeCosts,
     /// Cycles of the core for one execution, long instructions included.
     pub core_per_execution: f64,
@@ -65,6 +65,9 @@ impl Listing {
     }
 }
 
+/// Most instructions of a listing; an engine's blocks are far shorter.
+const MOST_INSTRUCTIONS: usize = 1000;
+
 fn disassembled(profile: &WindowProfile, block: &Block, address: u64) -> Vec<InstructionRow> {
     let bits = match block.bits {
         16 => 16,
@@ -79,7 +82,7 @@ fn disassembled(profile: &WindowProfile, block: &Block, address: u64) -> Vec<Ins
     options.set_branch_leading_zeros(false);
     let mut rows = Vec::new();
     let mut instruction = Instruction::default();
-    while decoder.can_decode() {
+    while decoder.can_decode() && rows.len() < MOST_INSTRUCTIONS {
         decoder.decode_out(&mut instruction);
         let mut text = String::new();
         formatter.format(&instruction, &mut text);

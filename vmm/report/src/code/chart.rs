@@ -12,7 +12,7 @@ const WIDTH: u32 = 1080;
 const PANEL: u32 = 320;
 /// Half of the square that a point, and a number beside it, keep free of others.
 const DOT: i32 = 5;
-const NUMBER: (i32, i32) = (9, 7);
+const NUMBER: (i32, i32) = (10, 8);
 const POINT: RGBColor = RGBColor(0xb0, 0x3a, 0x5b);
 const ROOF: RGBColor = RGBColor(0x3b, 0x6f, 0xb6);
 
@@ -62,7 +62,7 @@ fn draw_level(
     let title = match roofline.ceilings.iter().find(|c| c.level == level) {
         Some(ceiling) => match ceiling.bytes_per_second {
             Some(bandwidth) => format!(
-                "{level}: {}B/s, one miss of {} cycles at a time",
+                "{level}: {}B/s, a line each {} cycles",
                 si(bandwidth),
                 ceiling.latency
             ),
@@ -73,9 +73,9 @@ fn draw_level(
     let mut chart = ChartBuilder::on(panel)
         .margin(8)
         .margin_right(16)
-        .caption(title, font(14))
-        .x_label_area_size(40)
-        .y_label_area_size(70)
+        .caption(title, font(17))
+        .x_label_area_size(46)
+        .y_label_area_size(78)
         .build_cartesian_2d(left..right, bottom..top)
         .map_err(&failed)?;
     let decade = |value: &f64| {
@@ -94,8 +94,8 @@ fn draw_level(
         .y_labels(decades(bottom, top).max(2))
         .x_label_formatter(&decade)
         .y_label_formatter(&decade)
-        .label_style(font(12))
-        .axis_desc_style(font(12))
+        .label_style(font(15))
+        .axis_desc_style(font(15))
         .axis_style(FAINT)
         .bold_line_style(FAINT)
         .light_line_style(TRANSPARENT)
@@ -127,9 +127,9 @@ fn draw_level(
     let mut taken: Vec<[i32; 4]> = Vec::new();
     let mut name = |text: String, y: f64| -> Result<(), ReportError> {
         let (x, y) = plane.map_coordinate(&(right, y));
-        let wide = 7 * text.chars().count() as i32;
-        taken.push([x - wide, y - 18, x, y - 2]);
-        let style = TextStyle::from(("sans-serif", 12).into_font())
+        let wide = 8 * text.chars().count() as i32;
+        taken.push([x - wide, y - 20, x, y - 2]);
+        let style = TextStyle::from(("sans-serif", 15).into_font())
             .color(&ROOF)
             .pos(Pos::new(HPos::Right, VPos::Bottom));
         area.draw(&Text::new(text, (x - 2, y - 4), style))
@@ -162,7 +162,7 @@ fn draw_level(
         area.draw(&Text::new(
             n.to_string(),
             (x, y),
-            font(12).pos(Pos::new(HPos::Center, VPos::Center)),
+            font(15).pos(Pos::new(HPos::Center, VPos::Center)),
         ))
         .map_err(&failed)?;
     }
@@ -181,7 +181,7 @@ fn free(x: i32, y: i32, taken: &[[i32; 4]]) -> Option<(i32, i32)> {
         (1, 1),
         (-1, 1),
     ];
-    [15, 22, 30].into_iter().find_map(|far| {
+    [16, 24].into_iter().find_map(|far| {
         AROUND
             .into_iter()
             .map(|(dx, dy)| (x + dx * far, y + dy * far))

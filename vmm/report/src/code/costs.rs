@@ -1,4 +1,4 @@
-//! What some code cost, as the report shows it.
+//! Costs of some code, as the report shows them.
 
 use nodescope_plugin_api::{Source, StallTerm};
 use nodescope_profile::Costs;
@@ -26,7 +26,7 @@ impl Sum {
     }
 }
 
-/// What some code cost.
+/// Costs of some code.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CodeCosts {
     /// Whole executions of its blocks.

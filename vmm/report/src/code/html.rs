@@ -13,12 +13,12 @@ const OPEN: usize = 2;
 
 /// Rules that the page needs beside the report's own.
 pub(crate) const STYLE: &str = "
-.code td.name { max-width: 420px; overflow: hidden; text-overflow: ellipsis; }
-.code .scroll { max-height: 480px; overflow: auto; }
-.code thead th { position: sticky; top: 0; background: #fff; }
+.code td.name { max-width: 300px; overflow: hidden; text-overflow: ellipsis; white-space: pre; }
+.code td.name + td.name { max-width: 140px; }
+.code p { font-size: 13px; }
 details { border-top: 1px solid var(--line); padding: 6px 0; } summary { cursor: pointer; font-size: 14px; }
 .asm td { font-family: monospace; font-size: 12px; text-align: left; padding: 1px 18px 1px 0; border-bottom: 0; }
-.asm td.name { max-width: 520px; }
+.code .asm td.name { max-width: 560px; }
 ";
 
 /// Adds the section to the page.
@@ -50,7 +50,11 @@ pub(crate) fn write(
         let is_roofline = shown.title.starts_with("Roofline");
         if let Some(svg) = code.drawings.roofline.as_ref().filter(|_| is_roofline) {
             page.element("h3", "", "Roofline by level");
-            page.element("p", "caption", "Numbers are those of the table below.");
+            page.element(
+                "p",
+                "caption",
+                "Numbers are those of the table below; where many points meet, some have none.",
+            );
             page.raw("<div class=\"wide\">");
             page.raw(svg);
             page.raw("</div>\n");

@@ -5,6 +5,7 @@
 mod annotate;
 mod chart;
 mod costs;
+mod export;
 mod html;
 mod mpi;
 mod roofline;
@@ -16,11 +17,12 @@ use nodescope_profile::{
     ContextLabel, CoreCycles, Costs, Detail, Labels, NominalCore, Scope, Stacks, WindowProfile,
     flame,
 };
-use nodescope_window::{Owner, WindowRecord};
+use nodescope_window::{NodeRecord, Owner, WindowRecord};
 use serde::Serialize;
 
 pub use annotate::{InstructionRow, Listing};
 pub use costs::{AnswerCount, CodeCosts, CoreValue};
+pub use export::{Format, export};
 pub use mpi::MpiCode;
 pub use roofline::{Ceiling, LevelPoint, Roofline, RooflineRow};
 
@@ -70,9 +72,9 @@ pub struct CodeReport {
     pub other_lines: Rest,
     /// Machine code of the most expensive basic blocks.
     pub blocks: Vec<Listing>,
-    /// What ran inside MPI calls, most expensive function first.
+    /// Code inside MPI calls, most expensive function first.
     pub mpi: Vec<MpiCode>,
-    /// What ran outside MPI calls.
+    /// Costs of code outside MPI calls.
     pub outside_mpi: CodeCosts,
     /// Functions with floating-point operations beside the machine's limits.
     pub roofline: Roofline,
@@ -89,18 +91,18 @@ pub(crate) struct Drawings {
     pub(crate) roofline: Option<String>,
 }
 
-/// What a function cost.
+/// Costs of a function.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FunctionCost {
     /// Its name, demangled; `module+0xoffset` where no symbol is known.
     pub function: String,
     /// Path of its module in the guest, or a name in brackets.
     pub module: String,
-    /// What it cost, without the functions that it called.
+    /// Its costs, without those of functions that it called.
     pub costs: CodeCosts,
 }
 
-/// What a source line cost.
+/// Costs of a source line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LineCost {
     /// File, as the debugging information has it; none for code without a line.
@@ -116,7 +118,7 @@ pub struct LineCost {
 pub struct Rest {
     /// Entries that are not listed.
     pub count: usize,
-    /// What they cost together.
+    /// Their costs together.
     pub costs: CodeCosts,
 }
 
@@ -173,6 +175,7 @@ impl CodeReport {
         };
         let mut notes = profile.notes.clone();
         notes.extend(unaccounted(record, &whole.costs));
+        notes.extend(unequal(record));
         Ok(CodeReport {
             cores: cores.iter().map(|core| core.name.clone()).collect(),
             total: shown(&whole),
@@ -228,15 +231,16 @@ pub fn cores<'p>(
         cycles: Box::new(core.clone()),
         long_instructions: true,
     });
-    let nominal = record.nodes.first().map_or(0, |n| n.nominal_cpi_65536);
-    let first = match core {
-        CoreCpi::Modelled { .. } if !models.is_empty() => None,
-        _ => Some(match fixed(core)?.of(None) {
-            Some(cpi) => of_cpi("replaced".into(), cpi, false),
-            None => of_cpi("the nominal CPI".into(), nominal, true),
-        }),
-    };
-    Ok(first.into_iter().chain(modelled).collect())
+    let mut cores = Vec::new();
+    if models.is_empty() || !matches!(core, CoreCpi::Modelled { .. }) {
+        let nominal = record.nodes.first().map_or(0, |n| n.nominal_cpi_65536);
+        cores.push(of_cpi("the nominal CPI".into(), nominal, true));
+        if let Some(cpi) = fixed(core)?.of(None) {
+            cores.push(of_cpi("replaced".into(), cpi, false));
+        }
+    }
+    cores.extend(modelled);
+    Ok(cores)
 }
 
 /// The code of a window.
@@ -341,6 +345,20 @@ pub fn labels(record: &WindowRecord) -> Labels {
         }
     }
     labels
+}
+
+/// Says if nodes have different nominal CPIs, which the code's cycles do not tell apart.
+fn unequal(record: &WindowRecord) -> Option<String> {
+    let first = record.nodes.first()?;
+    let equal = |node: &NodeRecord| {
+        (node.nominal_cpi_65536, node.frequency_hz) == (first.nominal_cpi_65536, first.frequency_hz)
+    };
+    (!record.nodes.iter().all(equal)).then(|| {
+        format!(
+            "nodes have different nominal CPIs or frequencies; the code's cycles are by those of {}",
+            first.name
+        )
+    })
 }
 
 /// Says if the code's counts are not those of the window.

@@ -13,7 +13,7 @@ use super::{Core, FunctionCost, grouped};
 pub struct MpiCode {
     /// The MPI function.
     pub function: String,
-    /// What ran inside.
+    /// Costs of the code inside.
     pub costs: CodeCosts,
     /// The most expensive functions inside, at most [`MpiCode::MOST`].
     pub functions: Vec<FunctionCost>,
@@ -23,6 +23,9 @@ impl MpiCode {
     /// Most functions that are listed for an MPI function.
     pub const MOST: usize = 10;
 }
+
+/// Costs inside an MPI function: all of them, and by function that ran.
+type Inside = (Sum, Vec<(u32, Sum)>);
 
 /// Code by MPI function, most expensive first, and what ran outside.
 pub(super) fn split(
@@ -46,7 +49,7 @@ pub(super) fn split(
         further: vec![0; cores.len().saturating_sub(1)],
         ..Sum::default()
     };
-    let mut inside: BTreeMap<&str, (Sum, Vec<(u32, Sum)>)> = BTreeMap::new();
+    let mut inside: BTreeMap<&str, Inside> = BTreeMap::new();
     for ((mpi, function), sum) in by_both {
         let Some(mpi) = mpi else {
             outside.add(&sum);

@@ -53,7 +53,7 @@ pub struct RooflineRow {
     pub levels: Vec<LevelPoint>,
     /// The ceiling that is lowest for the function: a level, or `peak`.
     pub limit: &'static str,
-    /// What it allows, FLOP/s of one core.
+    /// FLOP/s of one core that it allows.
     pub limit_flops: f64,
 }
 

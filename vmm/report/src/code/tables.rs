@@ -10,7 +10,7 @@ const ROWS: usize = 15;
 /// Most listings in the terminal.
 const LISTINGS: usize = 3;
 
-/// Names that tables have to be told apart by.
+/// Terms and their columns.
 const TERMS: [(&str, &str); 7] = [
     ("core", "core"),
     ("L1", "L1"),
@@ -120,15 +120,18 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
     tables
 }
 
+/// Names, and the costs whose sum the row shows.
+type Row<'a> = (Vec<String>, Vec<&'a CodeCosts>);
+
 /// Rows of a table: those that are listed, what is left out of this table, and all.
 fn rows<'a>(
     entries: &'a [(Vec<String>, &'a CodeCosts)],
     rest: &'a Rest,
     code: &'a CodeReport,
     shape: &Shape,
-) -> (Vec<(Vec<String>, Vec<&'a CodeCosts>)>, usize) {
+) -> (Vec<Row<'a>>, usize) {
     let shown = entries.len().min(shape.rows);
-    let mut rows: Vec<(Vec<String>, Vec<&CodeCosts>)> = (entries[..shown].iter())
+    let mut rows: Vec<Row<'_>> = (entries[..shown].iter())
         .map(|(names, costs)| (names.clone(), vec![*costs]))
         .collect();
     let names = entries.first().map_or(1, |(names, _)| names.len());

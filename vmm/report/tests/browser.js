@@ -1,0 +1,116 @@
+// Runs in the page: looks for text that does not fit, drives the flame graph, and leaves what it found in an element.
+// All that the page asks for has come, or failed, by then.
+window.addEventListener("load", function () {
+  const problems = [];
+  const tell = (good, text) => { if (!good) problems.push(text); };
+  const short = (node) => (node.textContent || "").trim().slice(0, 60);
+  const shown = (node) => node.getClientRects().length > 0 && node.textContent.trim() !== "";
+  const within = (a, b, by) => a.left >= b.left - by && a.right <= b.right + by && a.top >= b.top - by && a.bottom <= b.bottom + by;
+  const apart = (a, b) => a.right <= b.left + 0.5 || b.right <= a.left + 0.5 || a.bottom <= b.top + 2 || b.bottom <= a.top + 2;
+  const box = (node) => node.getBoundingClientRect();
+
+  function texts(when) {
+    for (const svg of document.querySelectorAll("svg")) {
+      const outer = box(svg);
+      const all = Array.from(svg.querySelectorAll("text")).filter(shown);
+      for (const text of all) {
+        tell(within(box(text), outer, 1), `${when}: text leaves its drawing: ${short(text)}`);
+        const frame = text.closest("g.f");
+        if (frame) tell(within(box(text), box(frame.querySelector("rect")), 1.5), `${when}: text leaves its frame: ${short(text)}`);
+      }
+      for (let a = 0; a < all.length; a++)
+        for (let b = a + 1; b < all.length; b++)
+          tell(apart(box(all[a]), box(all[b])), `${when}: texts overlap: ${short(all[a])} / ${short(all[b])}`);
+    }
+  }
+
+  function page() {
+    const root = document.documentElement;
+    tell(root.scrollWidth <= window.innerWidth, `the page is ${root.scrollWidth} px wide`);
+    for (const node of document.querySelectorAll("h1, h2, h3, p, dd, dt, li, summary"))
+      if (shown(node)) tell(node.scrollWidth <= node.clientWidth + 1, `text is cut: ${short(node)}`);
+    for (const cell of document.querySelectorAll("td:not(.name), th"))
+      if (shown(cell)) tell(cell.scrollWidth <= cell.clientWidth + 1, `a cell is cut: ${short(cell)}`);
+    const sections = Array.from(document.querySelectorAll("section"));
+    for (const table of document.querySelectorAll("table"))
+      if (shown(table)) tell(box(table.parentElement).right <= box(table.closest("section")).right + 1, "a table leaves its section");
+    for (const wide of document.querySelectorAll(".code .wide"))
+      if (shown(wide)) tell(wide.scrollWidth <= wide.clientWidth + 1, `a table is ${wide.scrollWidth} px wide: ${short(wide)}`);
+    tell(sections.length > 0 || document.querySelector("svg.flame"), "nothing is shown");
+    tell(performance.getEntriesByType("resource").length === 0, "the page loads something");
+  }
+
+  function flame(svg) {
+    const frames = () => Array.from(svg.querySelectorAll("g.f"));
+    const seen = () => frames().filter((g) => g.style.display !== "none");
+    const named = (name) => frames().find((g) => g.querySelector("title").textContent.startsWith(name));
+    const width = (g) => +g.querySelector("rect").getAttribute("width");
+    const wide = +svg.dataset.wide;
+    const all = seen().length;
+    const press = (key, target) => (target || svg).dispatchEvent(new KeyboardEvent("keydown", { key: key, bubbles: true, cancelable: true }));
+    const click = (g) => g.querySelector("rect").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    tell(svg.classList.contains("live"), "the script did not run");
+    tell(Math.abs(width(frames()[0]) - wide) < 0.01, "the window is not as wide as the graph");
+
+    // Mouse: the frame fills the graph, its owners stay, all else goes.
+    const relax = named("relax(");
+    const narrow = width(relax);
+    click(relax);
+    tell(Math.abs(width(relax) - wide) < 0.01 && narrow < wide / 2, "a click does not zoom");
+    tell(seen().length < all && seen().length > 2, `after a click ${seen().length} of ${all} frames show`);
+    texts("zoomed by the mouse");
+    tell(svg.querySelector(".details").textContent.includes("cycles"), "details have no cycles");
+    press("Escape");
+    tell(seen().length === all && Math.abs(width(relax) - narrow) < 0.01, "Escape does not reset");
+    click(relax);
+    svg.querySelector(".reset rect").dispatchEvent(new MouseEvent("click", { bubbles: true }));
+    tell(seen().length === all, "the button does not reset");
+
+    // Keyboard: up to the widest frame above, sideways, and zoom.
+    svg.focus();
+    tell(document.activeElement === svg, "the graph takes no focus");
+    press("ArrowUp");
+    const first = svg.querySelector("g.chosen");
+    tell(first.dataset.d === "1", "ArrowUp does not go up");
+    press(first.dataset.x === "0.000000000" ? "ArrowRight" : "ArrowLeft");
+    const second = svg.querySelector("g.chosen");
+    tell(second !== first && second.dataset.d === "1", "arrows do not go sideways");
+    press("Enter");
+    tell(Math.abs(width(second) - wide) < 0.01, "Enter does not zoom");
+    texts("zoomed by the keyboard");
+    press("ArrowDown");
+    tell(svg.querySelector("g.chosen").dataset.d === "0", "ArrowDown does not go down");
+    press("Escape");
+    tell(seen().length === all, "Escape does not reset after Enter");
+
+    // Search.
+    press("/");
+    const input = svg.querySelector("input");
+    tell(document.activeElement === input, "/ does not go to the search");
+    input.value = "RELAX";
+    input.dispatchEvent(new Event("input", { bubbles: true }));
+    const found = svg.querySelector(".matches").textContent;
+    tell(svg.querySelectorAll("g.found").length >= 2, "the search finds nothing");
+    texts("searched");
+    press("Escape", input);
+    tell(svg.querySelector(".matches").textContent === "", "Escape keeps the search");
+    return found;
+  }
+
+  let found = "";
+  try {
+    page();
+    texts("first");
+    for (const svg of document.querySelectorAll("svg.flame")) found = flame(svg);
+    for (const svg of document.querySelectorAll("svg.flame")) svg.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
+    for (const details of document.querySelectorAll("details")) details.setAttribute("open", "open");
+    page();
+  } catch (error) {
+    problems.push(String(error));
+  }
+  const out = document.createElementNS("http://www.w3.org/1999/xhtml", "pre");
+  out.setAttribute("id", "outcome");
+  out.style.display = "none";
+  out.textContent = JSON.stringify({ problems: problems, found: found, height: document.documentElement.scrollHeight });
+  (document.body || document.documentElement).appendChild(out);
+});
