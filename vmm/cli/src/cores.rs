@@ -110,9 +110,9 @@ fn modelled(
         .collect();
     for ((index, block), timed) in indices.iter().zip(&blocks).zip(&timed.blocks) {
         let executions = u128::from(block.executions);
-        if executions > 0 {
-            // To the nearest.
-            let each = (timed.total + executions / 2) / executions;
+        // To the nearest.
+        let each = (timed.total + executions / 2).checked_div(executions);
+        if let Some(each) = each {
             cycles_65536[*index as usize] = each as i128;
         }
     }

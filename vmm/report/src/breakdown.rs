@@ -608,7 +608,7 @@ pub(crate) fn analyse(
             _ => (None, None),
         };
         let mut idle = 0;
-        // A modelled core knows contexts, not vCPUs.
+        // A modelled core knows contexts, neither vCPUs nor privileges.
         let mut counted: BTreeMap<(Context, Privilege), Counters> = BTreeMap::new();
         for (_, context, privilege, counters) in &node.counters {
             counted
@@ -616,6 +616,7 @@ pub(crate) fn analyse(
                 .or_default()
                 .add(counters);
         }
+        let mut last = None;
         for ((context, privilege), counters) in &counted {
             let (owner, mpi) = whose(context.0);
             if mpi.is_none() {
@@ -625,7 +626,13 @@ pub(crate) fn analyse(
                 core: core.of(owner.as_ref().map(|(_, rank)| *rank)),
                 ..rate
             };
-            let core_time = times.map(|times| times.of(node.node, context.0, *privilege));
+            // A context's core cycles go with its first privilege: both belong to one owner.
+            let first = last != Some(*context);
+            last = Some(*context);
+            let core_time = times.map(|times| match first {
+                true => times.of(node.node, context.0),
+                false => 0,
+            });
             own.entry(owner)
                 .or_default()
                 .count(counters, *privilege, mpi, rate, core_time);

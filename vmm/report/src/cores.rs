@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_plugin_api::Privilege;
 use nodescope_profile::{CoreCycles, Costs, WindowProfile};
 use nodescope_window::WindowRecord;
 use serde::Serialize;
@@ -45,9 +44,9 @@ pub struct WindowCores {
     pub cores: Vec<ModelledCore>,
 }
 
-/// A core's cycles in 1/65536 by node, context and privilege.
+/// A core's cycles in 1/65536 by node and context.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CoreTimes(BTreeMap<(u32, u32, bool), i128>);
+pub(crate) struct CoreTimes(BTreeMap<(u32, u32), i128>);
 
 impl CoreTimes {
     /// Adds up the cycles of blocks.
@@ -57,17 +56,14 @@ impl CoreTimes {
             let block = &profile.blocks[count.block as usize];
             let costs = Costs::of(block, count, core.block(count.block));
             let cycles = costs.core_65536 + costs.long_cycles as i128 * CYCLE;
-            *sums
-                .entry((count.node, count.context, block.kernel))
-                .or_default() += cycles;
+            *sums.entry((count.node, count.context)).or_default() += cycles;
         }
         CoreTimes(sums)
     }
 
-    /// Returns the cycles of a context at a privilege.
-    pub(crate) fn of(&self, node: u32, context: u32, privilege: Privilege) -> i128 {
-        let key = (node, context, privilege == Privilege::Kernel);
-        self.0.get(&key).copied().unwrap_or(0)
+    /// Returns the cycles of a context.
+    pub(crate) fn of(&self, node: u32, context: u32) -> i128 {
+        self.0.get(&(node, context)).copied().unwrap_or(0)
     }
 }
 
@@ -212,20 +208,22 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
     if stacks.is_empty() {
         return Vec::new();
     }
+    let parallelism = stacks[0].memory_parallelism;
+    let overlaps = parallelism > 1.0;
+    let overlap = match overlaps {
+        true => {
+            format!("; overlapped: caches and memory divided by {parallelism} misses at a time")
+        }
+        false => String::new(),
+    };
     let title = format!(
-        "The same on modelled cores, side by side: all stalls added as published, and with {} misses at a time. Cores modelled ({})",
-        stacks[0].memory_parallelism, stacks[0].published_error
+        "The same on modelled cores, side by side, every stall added as published{overlap}. Cores modelled ({})",
+        stacks[0].published_error
     );
-    let head = [
-        "",
-        "core",
-        "CPI",
-        "core",
-        "stalls",
-        "MPI",
-        "overlapped",
-        "FLOPS (6)",
-    ];
+    let mut head = vec!["", "core", "CPI", "core", "stalls", "MPI", "FLOPS (6)"];
+    if overlaps {
+        head.push("overlapped");
+    }
     let mut table = Table::new(title, 2, &head);
     let scopes = stacks.iter().map(|stack| stack.scopes.len()).max();
     for scope in 0..scopes.unwrap_or(0) {
@@ -233,16 +231,19 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
             let Some(values) = stack.scopes.get(scope) else {
                 continue;
             };
-            table.row(vec![
+            let mut row = vec![
                 values.scope.clone(),
                 stack.core.clone(),
                 cpi(values.cpi),
                 cpi(values.core_cpi),
                 cpi(values.stall_cpi),
                 cpi(values.mpi_cpi),
-                cpi(values.overlapped_cpi),
                 flops(values.published_flops),
-            ]);
+            ];
+            if overlaps {
+                row.push(cpi(values.overlapped_cpi));
+            }
+            table.row(row);
         }
     }
     for stack in stacks {

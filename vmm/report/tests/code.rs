@@ -8,8 +8,9 @@ mod support;
 
 use std::path::Path;
 
+use nodescope_profile::WindowProfile;
 use nodescope_report::{
-    CodeReport, CoreCpi, ModelledCore, Report, ReportInput, WindowCores, build,
+    CodeReport, CoreCpi, ModelledCore, Report, ReportInput, Scope, WindowCores, build,
 };
 use serde_json::Value;
 use solver::{record, with_code};
@@ -215,6 +216,70 @@ fn further_cores_have_a_column() {
     for line in text.lines() {
         assert!(line.chars().count() <= 100, "{line}");
     }
+}
+
+#[test]
+fn a_modelled_core_replaces_the_nominal_one_in_the_stack() {
+    let folder = tempfile::tempdir().unwrap();
+    let nominal = build(&with_code(folder.path())).unwrap();
+    let mut input = with_code(folder.path());
+    let profile = &input.profiles.as_ref().unwrap().windows[0];
+    let core = |name: &str, half_cycles: i128| ModelledCore {
+        name: name.into(),
+        source: format!("a test of {name}"),
+        published_error: "none".into(),
+        cycles_65536: (profile.blocks.iter())
+            .map(|block| i128::from(block.instructions) * half_cycles * 32_768)
+            .collect(),
+        coverage: 1.0,
+        not_modelled: vec![(1, "a reason".into())],
+    };
+    input.models = vec![WindowCores {
+        window: profile.name.clone(),
+        cores: vec![core("quick", 1), core("slow", 3)],
+    }];
+    input.core = CoreCpi::Modelled {
+        source: "a test".into(),
+    };
+    input.memory_parallelism = 4.0;
+    let report = build(&input).unwrap();
+    let of = |scope: &Scope, name: &str| {
+        let mut terms = scope.terms.iter().filter(|term| term.term == name);
+        terms.next().unwrap().cycles_65536
+    };
+    let (before, after) = (&nominal.windows[0], &report.windows[0]);
+    for (before, after) in before.scopes.iter().zip(&after.scopes) {
+        // The nominal CPI is one; long instructions come on top of either core.
+        let gone = of(before, "core") - of(after, "core");
+        let half = before.instructions as i128 * 32_768;
+        // Partial executions are rounded down, for each context.
+        assert!((gone - half).abs() <= 64, "{}: {gone} {half}", before.name);
+        assert_eq!(before.cycles_65536 - after.cycles_65536, gone);
+        if let Some(clock) = after.clock {
+            assert!(clock.consistent, "{clock:?}");
+        }
+    }
+    let [quick, slow] = &after.cores[..] else {
+        panic!("{:?}", after.cores);
+    };
+    for ((quick, slow), scope) in quick.scopes.iter().zip(&slow.scopes).zip(&after.scopes) {
+        assert_eq!(quick.cpi, scope.cpi);
+        assert_eq!(quick.published_flops, scope.flops.published_per_second);
+        let (Some(cpi), Some(stalls), Some(overlapped)) =
+            (quick.cpi, quick.stall_cpi, quick.overlapped_cpi)
+        else {
+            assert_eq!(scope.instructions, 0);
+            continue;
+        };
+        assert!((cpi - 0.75 * stalls - overlapped).abs() < 1e-12);
+        assert!((slow.core_cpi.unwrap() - quick.core_cpi.unwrap() - 1.0).abs() < 1e-3);
+        assert_eq!(slow.stall_cpi, quick.stall_cpi);
+        assert_eq!(slow.mpi_cpi, quick.mpi_cpi);
+    }
+    assert_eq!(quick.not_modelled[0].reason, "a reason");
+    assert_eq!(code(&report).cores, ["quick", "slow"]);
+    let text = report.text();
+    assert!(text.contains("modelled by basic block (a test)") && text.contains("overlapped"));
 }
 
 #[test]
