@@ -95,6 +95,9 @@ const WANTED: u128 = 990;
 /// Instructions out of 1000 of blocks that paths may consist of: a seldom executed block closes no loop.
 const ALLOWED: u128 = 999;
 
+/// A path matters that has this part of the instructions or more: one of so many.
+const MATTERS: u128 = 1000;
+
 /// Models the cycles of blocks on a core.
 ///
 /// # Errors
@@ -188,7 +191,15 @@ pub fn model(blocks: &[Block], core: &Core, options: &Options) -> Result<CoreMod
         })
         .collect();
     let slices: Vec<&[String]> = regions.iter().map(Vec::as_slice).collect();
-    let times = core.time(&slices, &cache, threads)?;
+    let matters: Vec<bool> = traces
+        .iter()
+        .map(|trace| {
+            let of = |node: &usize| u128::from(blocks[indices[*node]].instructions);
+            let size: u128 = trace.nodes.iter().map(of).sum();
+            size * u128::from(trace.executions) * MATTERS >= instructions
+        })
+        .collect();
+    let times = core.time(&slices, &matters, &cache, threads)?;
 
     let mut results = vec![Share::default(); blocks.len()];
     let mut timed = Vec::new();

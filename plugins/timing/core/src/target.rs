@@ -164,33 +164,55 @@ impl Core {
         })
     }
 
-    /// Times regions that are executed again and again: cycles/65536 of one iteration in the steady state.
+    /// Times regions that are executed again and again: cycles/65536 of one iteration in the steady state. Regions that matter little are
+    /// simulated for a quarter of the iterations.
     pub(crate) fn time(
         &self,
         texts: &[&[String]],
+        matters: &[bool],
         cache: &Cache,
         threads: usize,
     ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
-        self.cached("cycles", texts, cache, |texts| {
-            let mut all: Vec<Option<Result<u64, Refusal>>> = vec![None; texts.len()];
-            let mut least = 0;
-            for (below, few, many) in ITERATIONS {
-                let chosen: Vec<usize> = (0..texts.len())
-                    .filter(|i| (least..below).contains(&texts[*i].len()))
-                    .collect();
-                least = below;
-                let some: Vec<&[String]> = chosen.iter().map(|i| texts[*i]).collect();
-                let first = self.evaluate(&some, few, threads, Region::cycles)?;
-                let second = self.evaluate(&some, many, threads, Region::cycles)?;
-                for (index, pair) in chosen.into_iter().zip(first.into_iter().zip(second)) {
-                    all[index] = Some(match pair {
-                        (Ok(a), Ok(b)) => Ok((b.saturating_sub(a) << 16) / u64::from(many - few)),
-                        (Err(refusal), _) | (_, Err(refusal)) => Err(refusal),
-                    });
-                }
+        let mut all: Vec<Option<Result<u64, Refusal>>> = vec![None; texts.len()];
+        for (kind, much, divisor) in [("cycles", true, 1), ("cycles, roughly", false, 4)] {
+            let chosen: Vec<usize> = (0..texts.len()).filter(|i| matters[*i] == much).collect();
+            let some: Vec<&[String]> = chosen.iter().map(|i| texts[*i]).collect();
+            let times = self.cached(kind, &some, cache, |texts| {
+                self.steady_states(texts, divisor, threads)
+            })?;
+            for (index, time) in chosen.into_iter().zip(times) {
+                all[index] = Some(time);
             }
-            Ok(all.into_iter().flatten().collect())
-        })
+        }
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    /// Simulates regions for the iterations that suit their lengths, divided by a number.
+    fn steady_states(
+        &self,
+        texts: &[&[String]],
+        divisor: u32,
+        threads: usize,
+    ) -> Result<Vec<Result<u64, Refusal>>, CoreError> {
+        let mut all: Vec<Option<Result<u64, Refusal>>> = vec![None; texts.len()];
+        let mut least = 0;
+        for (below, few, many) in ITERATIONS {
+            let (few, many) = (few / divisor, many / divisor);
+            let chosen: Vec<usize> = (0..texts.len())
+                .filter(|i| (least..below).contains(&texts[*i].len()))
+                .collect();
+            least = below;
+            let some: Vec<&[String]> = chosen.iter().map(|i| texts[*i]).collect();
+            let first = self.evaluate(&some, few, threads, Region::cycles)?;
+            let second = self.evaluate(&some, many, threads, Region::cycles)?;
+            for (index, pair) in chosen.into_iter().zip(first.into_iter().zip(second)) {
+                all[index] = Some(match pair {
+                    (Ok(a), Ok(b)) => Ok((b.saturating_sub(a) << 16) / u64::from(many - few)),
+                    (Err(refusal), _) | (_, Err(refusal)) => Err(refusal),
+                });
+            }
+        }
+        Ok(all.into_iter().flatten().collect())
     }
 
     /// Looks up what is known, and computes the rest once for each text.
