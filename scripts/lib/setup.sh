@@ -48,7 +48,7 @@ if [ "$(id -u)" -ne 0 ]; then
     IMAGE_PACKAGES+=(fakeroot uidmap)
 fi
 # Packages that the model of a core needs (node.core).
-CORE_PACKAGES=(llvm-19)
+CORE_PACKAGES=(llvm-22)
 # Packages that the tests compare with, or whose tools they run.
 TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
     linux-perf chromium fonts-dejavu-core "${CORE_PACKAGES[@]}")

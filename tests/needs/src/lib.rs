@@ -98,7 +98,7 @@ impl Need {
             Need::Image => "mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev",
             Need::Simgrid => "libsimgrid-dev",
             Need::Otf2 => "otf2-tools",
-            Need::Mca => "llvm-19",
+            Need::Mca => "llvm-22",
             Need::Valgrind => "valgrind",
             Need::Acpi => "acpica-tools",
             Need::Filesystem => "e2fsprogs",

@@ -53,6 +53,10 @@ pub fn load(file: &Path) -> Result<Study, Failure> {
         }
     };
     let problems = host.problems(&study);
+    let unknown = host.unknown_cores(&study);
+    if unknown.has_errors() {
+        return Err(said(Exit::Study, &unknown.and(problems)));
+    }
     if problems.has_errors() {
         return Err(said(Exit::Host, &problems));
     }

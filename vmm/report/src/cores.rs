@@ -17,7 +17,7 @@ use crate::units::{cpi, flops};
 pub struct ModelledCore {
     /// Its name, such as `znver4`.
     pub name: String,
-    /// What gave the figures, such as `llvm-mca 19.1.7, core znver4`.
+    /// What gave the figures, such as `llvm-mca 22.1.8, core znver4`.
     pub source: String,
     /// The error that others measured for this kind of model.
     pub published_error: String,

@@ -78,7 +78,7 @@ pub enum CoreCpi {
     /// A model of the core's time by basic block, which replaces the core's cycles outside MPI where a window has one
     /// ([`ReportInput::models`]), and the extra cycles of long instructions. Cycles inside MPI stay as they were.
     Modelled {
-        /// The model, such as `llvm-mca 19.1.7, core znver4`.
+        /// The model, such as `llvm-mca 22.1.8, core znver4`.
         source: String,
     },
     /// Numbers of hardware counters that replace the core's cycles outside MPI, as [`CoreCpi::Replaced`] does. The clocks ran with `whole`.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use nodescope_image::{Image, ImageError, ImageSpec};
-use nodescope_plugin_core::{Core, Tool};
+use nodescope_plugin_core::{Core, CoreError, Tool};
 
 use crate::plan::{ImageSource, Study};
 use nodescope_config::problem::{HOST, Position, Problem, Problems, Severity};
@@ -92,22 +92,28 @@ impl Host {
         Problems::new(&study.file, list)
     }
 
-    /// Why cores cannot be modelled here.
+    /// Why cores cannot be modelled here at all.
     fn core_problems(&self, study: &Study) -> Vec<Problem> {
-        let bad = |message: String| of(study, Severity::Error, "node.core", message);
         if study.cores.is_empty() {
             return Vec::new();
         }
-        match Tool::within(&self.path) {
-            Ok(tool) => {
-                let cores = study.cores.iter();
-                cores
-                    .filter_map(|name| Core::of(&tool, name).err())
-                    .map(|error| bad(error.to_string()))
-                    .collect()
-            }
-            Err(error) => vec![bad(error.to_string())],
-        }
+        let error = Tool::within(&self.path).err();
+        let error = error.map(|error| of_core(study, &error));
+        error.into_iter().collect()
+    }
+
+    /// Names of cores that this host's LLVM does not model: mistakes of the study, which the host finds.
+    pub fn unknown_cores(&self, study: &Study) -> Problems {
+        let tool = match study.cores.is_empty() {
+            true => None,
+            false => Tool::within(&self.path).ok(),
+        };
+        let unknown = tool.iter().flat_map(|tool| {
+            let errors = study.cores.iter();
+            errors.filter_map(|name| Core::of(tool, name).err())
+        });
+        let list = unknown.map(|error| of_core(study, &error)).collect();
+        Problems::new(&study.file, list)
     }
 
     /// What is missing for an image that has not been built yet.
@@ -173,6 +179,11 @@ impl Host {
             _ => Vec::new(),
         }
     }
+}
+
+/// A problem of `node.core`.
+fn of_core(study: &Study, error: &CoreError) -> Problem {
+    of(study, Severity::Error, "node.core", error.to_string())
 }
 
 /// A problem of a field at its place, or at the section around it.
@@ -309,7 +320,7 @@ mod tests {
         );
         let text = host().problems(&study).to_string();
         assert!(
-            text.contains("s.toml:6: node.core: no llvm-mca is in PATH, and cycles of a core need it; install the Debian package llvm-19"),
+            text.contains("s.toml:6: node.core: no llvm-mca is in PATH, and cycles of a core need it; install the Debian package llvm-22"),
             "{text}"
         );
         let path = Host::probe().path;
@@ -320,7 +331,8 @@ mod tests {
             );
             return;
         }
-        let problems = Host { path, ..host() }.problems(&study);
+        let host = Host { path, ..host() };
+        let problems = host.unknown_cores(&study);
         let text = problems.to_string();
         let cores = problems.list().iter().filter(|p| p.field == "node.core");
         assert_eq!(cores.count(), 2, "{text}");

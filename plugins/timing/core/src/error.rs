@@ -75,4 +75,4 @@ pub enum CoreError {
 }
 
 /// Debian's package that brings a good version.
-pub const PACKAGE: &str = "llvm-19";
+pub const PACKAGE: &str = "llvm-22";

@@ -56,7 +56,7 @@ pub struct Path {
 /// The cycles of a window's blocks on a core.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoreModel {
-    /// Origin of the figures: "llvm-mca 19.1.7, core znver4".
+    /// Origin of the figures: "llvm-mca 22.1.8, core znver4".
     pub source: String,
     /// Cycles of the blocks, in the order in which these were given.
     pub blocks: Vec<BlockCycles>,

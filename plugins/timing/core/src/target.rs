@@ -110,7 +110,7 @@ impl Core {
         &self.schedule
     }
 
-    /// Says for people where figures come from: "llvm-mca 19.1.7, core nehalem (scheduled as sandybridge)".
+    /// Says for people where figures come from: "llvm-mca 22.1.8, core nehalem (scheduled as sandybridge)".
     pub fn description(&self) -> String {
         let name = &self.name;
         let tool = self.tool.name();

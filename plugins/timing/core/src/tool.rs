@@ -85,7 +85,7 @@ impl Tool {
         })
     }
 
-    /// Returns the version, as "19.1.7".
+    /// Returns the version, as "22.1.8".
     pub fn version(&self) -> &str {
         &self.version
     }
@@ -370,7 +370,7 @@ mod tests {
         let error = Tool::within(&[folder.path().into()]).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "no llvm-mca is in PATH, and cycles of a core need it; install the Debian package llvm-19"
+            "no llvm-mca is in PATH, and cycles of a core need it; install the Debian package llvm-22"
         );
     }
 
