@@ -102,7 +102,7 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
         models: Vec::new(),
         memory_parallelism: 1.0,
         windows: outcome.windows.clone(),
-        profiles: None,
+        profiles: outcome.profiles.clone(),
         trace: Some(results.join(TRACE_FILE)),
         study: StudyInfo::default(),
         core: CoreCpi::Nominal {
@@ -114,6 +114,9 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     .unwrap();
     std::fs::write(results.join("report.txt"), report.text()).unwrap();
     std::fs::write(results.join("report.json"), report.json()).unwrap();
+    // The file itself is compressed, and not all versions of the compressor give the same bytes.
+    let profile = serde_json::to_string(&outcome.profiles).unwrap();
+    std::fs::write(results.join("profile.json"), profile).unwrap();
     outcome
 }
 
@@ -122,6 +125,7 @@ fn digests(results: &Path) -> BTreeMap<String, String> {
     let names = [
         TRACE_FILE,
         "windows.json",
+        "profile.json",
         "fabric.pcap",
         "console-node0.log",
         "report.txt",
