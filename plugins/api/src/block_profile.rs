@@ -115,6 +115,8 @@ pub struct BlockProfile {
     pub blocks: Vec<ProfiledBlock>,
     /// Counts by context and number of a block, in that order.
     pub counts: Vec<(Context, u32, BlockCounts)>,
-    /// Blocks that ran after the table was full: they are counted as the first.
+    /// Blocks that ran after the table was full: their misses are counted as the first's, their instructions not at all.
     pub lost_blocks: u64,
+    /// Times that a context found the table full: its counts are those of another one.
+    pub lost_contexts: u64,
 }

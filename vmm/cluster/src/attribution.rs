@@ -79,9 +79,15 @@ impl Attribution {
         };
         if blocks.lost_blocks > 0 {
             into.note(format!(
-                "node {}: {} basic blocks were too many to be told apart; their costs are those of {OUTSIDE}",
+                "node {}: {} basic blocks were too many to be told apart; their misses are those of {OUTSIDE}, and their instructions are missing here",
                 node.index(),
                 blocks.lost_blocks
+            ));
+        }
+        if blocks.lost_contexts > 0 {
+            into.note(format!(
+                "node {}: address spaces and MPI functions were too many to be told apart; costs of some are those of others",
+                node.index()
             ));
         }
         let numbers: Vec<u32> = (0..blocks.blocks.len())

@@ -221,7 +221,7 @@ impl Cpu {
     /// Count a fetch, unless executions tell it ([`crate::profile`]).
     #[inline(always)]
     fn count_fetch(&mut self) {
-        if !self.profiling() {
+        if !self.numbered() {
             self.counters_mut().fetches += 1;
         }
     }

@@ -76,8 +76,11 @@ impl Record {
     }
 }
 
-/// Blocks that are told apart; later ones are counted as the first, which is no code.
+/// Blocks that are told apart. Later ones have no record of their own: their misses are those of block 0, and their instructions are
+/// counted one by one.
 const MOST_BLOCKS: usize = 1 << 17;
+/// Memory of a node's records, if a guest touches all of them.
+const MOST_BYTES: usize = 1 << 30;
 /// Contexts of all vCPUs that are told apart; later ones share the records of the last.
 const MOST_CONTEXTS: usize = 1 << 12;
 
@@ -131,16 +134,30 @@ pub struct Profile {
     last: Option<Whose>,
     partial: BTreeMap<(Whose, u32), PartialCounts>,
     lost_blocks: u64,
+    lost_contexts: u64,
+    /// Fewer blocks than [`MOST_BLOCKS`], for tests.
+    pub fewer_blocks: Option<usize>,
 }
 
 impl Profile {
+    /// Whether this many contexts and blocks may have records.
+    fn has_room(&self, contexts: usize, blocks: usize) -> bool {
+        let most = self.fewer_blocks.unwrap_or(MOST_BLOCKS);
+        contexts <= MOST_CONTEXTS
+            && blocks <= most
+            && contexts * blocks * size_of::<Record>() <= MOST_BYTES
+    }
+
     /// The records of a context of a vCPU; null where the host has no memory for any.
     pub fn records(&mut self, whose: Whose) -> *mut Record {
-        let full = self.records.len() >= MOST_CONTEXTS && !self.records.contains_key(&whose);
-        let whose = if full {
-            self.last.unwrap_or(whose)
-        } else {
-            whose
+        let full = !self.records.contains_key(&whose)
+            && !self.has_room(self.records.len() + 1, self.blocks.len());
+        let whose = match self.last {
+            Some(last) if full => {
+                self.lost_contexts += 1;
+                last
+            }
+            _ => whose,
         };
         let records = match self.records.entry(whose) {
             Entry::Occupied(records) => records.into_mut(),
@@ -165,7 +182,7 @@ impl Profile {
         if self.blocks.is_empty() {
             self.blocks.push(ProfiledBlock::default());
         }
-        if self.blocks.len() >= MOST_BLOCKS {
+        if !self.has_room(self.records.len(), self.blocks.len() + 1) {
             self.lost_blocks += 1;
             return 0;
         }
@@ -236,6 +253,7 @@ impl Profile {
                 .map(|((context, block), counts)| (context, block, counts))
                 .collect(),
             lost_blocks: self.lost_blocks,
+            lost_contexts: self.lost_contexts,
         }
     }
 }
@@ -245,6 +263,12 @@ impl Cpu {
     #[inline(always)]
     pub fn profiling(&self) -> bool {
         !self.native.records.is_null()
+    }
+
+    /// Whether the running block has a record of its own, from whose executions all else follows.
+    #[inline(always)]
+    pub fn numbered(&self) -> bool {
+        self.profiling() && self.native.record_offset != 0
     }
 
     /// Use the records of the running context.
@@ -265,7 +289,7 @@ impl Cpu {
 
     /// The running block changes the context: it is counted in the new one, as its instructions are.
     pub fn change_context(&mut self) {
-        if !self.profiling() {
+        if !self.numbered() {
             return self.refresh_context();
         }
         let old = std::ptr::from_mut(self.record());
@@ -327,7 +351,9 @@ impl Cpu {
     pub fn enter_profiled(&mut self, block: &Block) {
         let address = self.gpr[RIP as usize];
         self.native.record_offset = record_offset(self.number_of(block, address));
-        self.record().executions += 1;
+        if self.numbered() {
+            self.record().executions += 1;
+        }
     }
 
     /// The running block ended behind `executed` of its operations, and `fetched` bytes of it were to be fetched.

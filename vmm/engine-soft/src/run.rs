@@ -388,8 +388,8 @@ impl Cpu {
         counters.instructions = counters.instructions.wrapping_add(delta);
         let long = self.stall - self.model_stall - stall_before;
         counters.long_cycles += long;
-        if self.profiling() {
-            self.charge_long(long);
+        self.charge_long(long);
+        if self.numbered() {
             if executed != block.ops.len() {
                 self.cut_profiled(block, executed, planned);
             }

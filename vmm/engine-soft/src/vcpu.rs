@@ -193,6 +193,11 @@ impl SoftVcpu {
         code.stubs.set_room(bytes);
     }
 
+    /// Tell at most so many basic blocks apart where costs are attributed to code. For tests, before a vCPU has run.
+    pub fn limit_profile(&mut self, blocks: usize) {
+        self.code.lock().profile.fewer_blocks = Some(blocks);
+    }
+
     /// How often translated code ran and called out.
     pub fn activity(&self) -> Activity {
         self.cpu.native.activity()

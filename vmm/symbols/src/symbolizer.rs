@@ -16,6 +16,9 @@ const INLINED: usize = 64;
 /// Where Debian's packages put debug information.
 const DEBUG: &str = "/usr/lib/debug/.build-id";
 
+/// Bytes of files that are kept: a guest may make files that are large and no more than holes.
+const MOST_BYTES: u64 = 4 << 30;
+
 type Reader = EndianArcSlice<LittleEndian>;
 
 /// A place in a source file.
@@ -90,6 +93,8 @@ struct Module {
 #[derive(Default)]
 pub struct Symbolizer {
     modules: BTreeMap<FileId, Option<Module>>,
+    /// Bytes of the files that are kept.
+    kept: u64,
 }
 
 impl Symbolizer {
@@ -107,10 +112,17 @@ impl Symbolizer {
         offset: u64,
         code: &[u8],
     ) -> Location {
-        let module = self
-            .modules
-            .entry(file.clone())
-            .or_insert_with(|| Module::new(files, files.read(file)?));
+        let kept = &mut self.kept;
+        let module = self.modules.entry(file.clone()).or_insert_with(|| {
+            let bytes = files.read(file)?;
+            let size = bytes.len() as u64;
+            if *kept + size > MOST_BYTES {
+                return None;
+            }
+            let module = Module::new(files, bytes)?;
+            *kept += size;
+            Some(module)
+        });
         locate(module.as_ref(), &file.guest_path(), offset, code)
     }
 

@@ -16,6 +16,8 @@ use crate::memory::{PhysicalMemory, translate};
 
 /// Longest path.
 pub const DEPTH: usize = 1024;
+/// Bytes of files that are kept, as the symbolizer's.
+const MOST_BYTES: u64 = 4 << 30;
 /// Addresses of user code end here.
 const USER_END: u64 = 1 << 47;
 
@@ -66,6 +68,8 @@ struct Sections {
 #[derive(Default)]
 pub struct Unwinder {
     files: BTreeMap<FileId, Option<Sections>>,
+    /// Bytes of the files that are kept.
+    kept: u64,
     /// Files at the addresses where they have been met.
     modules: BTreeMap<(FileId, u64), Module<std::sync::Arc<[u8]>>>,
 }
@@ -166,8 +170,15 @@ impl Unwinder {
         address: u64,
         offset: u64,
     ) -> Option<Module<std::sync::Arc<[u8]>>> {
+        let kept = &mut self.kept;
         let sections = self.files.entry(file.clone()).or_insert_with(|| {
-            let elf = Elf::new(files.read(file)?)?;
+            let bytes = files.read(file)?;
+            let size = bytes.len() as u64;
+            if *kept + size > MOST_BYTES {
+                return None;
+            }
+            let elf = Elf::new(bytes)?;
+            *kept += size;
             Some(Sections {
                 frames: elf.section(".eh_frame"),
                 got: elf.section(".got").0,

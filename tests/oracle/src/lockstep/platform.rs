@@ -228,6 +228,7 @@ impl Machine {
             sum.fetches += counters.fetches;
         }
         let mut charges = Charges::default();
+        let complete = profile.lost_blocks == 0;
         for (context, block, counts) in profile.counts {
             let block = &profile.blocks[block as usize];
             let partial = &counts.partial;
@@ -250,7 +251,9 @@ impl Machine {
             );
             merged.entry((context, code)).or_default().add(&counts);
         }
-        assert_eq!(sums, expected, "blocks do not add up to what was counted");
+        if complete {
+            assert_eq!(sums, expected, "blocks do not add up to what was counted");
+        }
         if let Some(real) = &self.real {
             let counted: Vec<_> = counted
                 .iter()
@@ -262,7 +265,10 @@ impl Machine {
                 "terms of blocks do not add up to the model's"
             );
         }
-        self.log.push(Event::Profile(merged.into_iter().collect()));
+        // Code that is decoded anew has another number, and may be one too many on one side alone.
+        if complete {
+            self.log.push(Event::Profile(merged.into_iter().collect()));
+        }
     }
 
     /// A vCPU runs until then, at first.

@@ -74,7 +74,7 @@ impl Cpu {
             head.lines_missed.push((*line, other, next));
         }
         e.a.bind(head.fetched);
-        if self.profiling() {
+        if translation.record_offset != 0 {
             let executions = translation.record_offset + Record::EXECUTIONS as u64;
             e.a.load(RAX, field!(records));
             e.a.m(Code::Inc_rm64, at_offset(RAX, executions as i64));

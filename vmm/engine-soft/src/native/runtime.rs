@@ -511,7 +511,7 @@ impl Cpu {
             }
         };
         debug_assert_eq!(translation.mode, Mode::Bits64);
-        if self.profiling() {
+        if self.numbered() {
             if executed as usize != block.ops.len() {
                 self.cut_profiled(block, executed as usize, block.len);
             }

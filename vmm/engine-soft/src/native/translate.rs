@@ -139,17 +139,17 @@ impl Cpu {
             Vec::new()
         };
         let fetches = lines.len() as u64;
-        // Where costs are attributed to blocks, executions tell all of it.
-        let counts = self.attached && !self.profiling();
+        let record_offset = if self.attached && self.profiling() {
+            crate::profile::record_offset(self.number_of(block, ip))
+        } else {
+            0
+        };
+        // Of a block with a record of its own, executions tell all of it.
+        let counts = self.attached && record_offset == 0;
         let packed = if counts {
             fetches
                 | u64::from(block.stores) << PACKED_BITS
                 | u64::from(block.loads) << (2 * PACKED_BITS)
-        } else {
-            0
-        };
-        let record_offset = if self.attached && self.profiling() {
-            crate::profile::record_offset(self.number_of(block, ip))
         } else {
             0
         };
