@@ -177,11 +177,16 @@ impl Profile {
         records.pointer()
     }
 
-    /// Numbers a block.
-    fn number(&mut self, block: impl FnOnce() -> ProfiledBlock) -> u32 {
+    /// Makes block 0, which is there though no code ever runs.
+    fn begin(&mut self) {
         if self.blocks.is_empty() {
             self.blocks.push(ProfiledBlock::default());
         }
+    }
+
+    /// Numbers a block.
+    fn number(&mut self, block: impl FnOnce() -> ProfiledBlock) -> u32 {
+        self.begin();
         if !self.has_room(self.records.len(), self.blocks.len() + 1) {
             self.lost_blocks += 1;
             return 0;
@@ -224,6 +229,7 @@ impl Profile {
 
     /// Everything that was counted. Counts start again from zero.
     pub fn take(&mut self) -> BlockProfile {
+        self.begin();
         let mut counts: BTreeMap<(Context, u32), BlockCounts> = BTreeMap::new();
         for (&(_, context), records) in &self.records {
             for block in 0..self.blocks.len() as u32 {
