@@ -38,13 +38,14 @@ pub fn profile(args: &args::Profile) -> Result<Exit, Failure> {
     let bytes = made(window)?;
     if let Some(path) = &args.output {
         write_bytes(path, &bytes)?;
-    } else if format != Format::Pprof {
-        print(&String::from_utf8_lossy(&bytes))?;
     } else if io::stdout().is_terminal() {
-        return Err(Failure::new(
-            Exit::Study,
-            "pprof's format is no text for a terminal; give a file: --output profile.pb.gz",
-        ));
+        if format == Format::Pprof {
+            return Err(Failure::new(
+                Exit::Study,
+                "pprof's format is no text for a terminal; give a file: --output profile.pb.gz",
+            ));
+        }
+        print(&String::from_utf8_lossy(&bytes))?;
     } else {
         let mut out = io::stdout().lock();
         match out.write_all(&bytes).and_then(|()| out.flush()) {

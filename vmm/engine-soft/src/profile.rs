@@ -78,7 +78,7 @@ impl Record {
 
 /// Blocks that are told apart. Later ones have no record of their own: their misses are those of block 0, and their instructions are
 /// counted one by one.
-const MOST_BLOCKS: usize = 1 << 17;
+const MOST_BLOCKS: usize = 1 << 18;
 /// Memory of a node's records, if a guest touches all of them.
 const MOST_BYTES: usize = 1 << 30;
 /// Contexts of all vCPUs that are told apart; later ones share the records of the last.
@@ -86,6 +86,9 @@ const MOST_CONTEXTS: usize = 1 << 12;
 
 /// Number of a block that has none yet.
 pub const UNNUMBERED: u32 = u32::MAX;
+
+/// Where a block lies: physical addresses of its pages, width of the code segment, privilege.
+type PlaceOfBlock = (u64, u64, u8, bool);
 
 /// Whose records: vCPU and context.
 type Whose = (u16, Context);
@@ -129,6 +132,8 @@ impl Records {
 #[derive(Default)]
 pub struct Profile {
     blocks: Vec<ProfiledBlock>,
+    /// The last block of each place: code that is decoded anew keeps its number.
+    at: BTreeMap<PlaceOfBlock, u32>,
     records: BTreeMap<Whose, Records>,
     /// Whose records were made last.
     last: Option<Whose>,
@@ -185,14 +190,23 @@ impl Profile {
     }
 
     /// Numbers a block.
-    fn number(&mut self, block: impl FnOnce() -> ProfiledBlock) -> u32 {
+    fn number(&mut self, block: ProfiledBlock) -> u32 {
         self.begin();
+        let place = (block.physical, block.second_page, block.bits, block.kernel);
+        let known = self.at.get(&place).copied();
+        if let Some(known) = known
+            && self.blocks[known as usize].bytes == block.bytes
+        {
+            return known;
+        }
         if !self.has_room(self.records.len(), self.blocks.len() + 1) {
             self.lost_blocks += 1;
             return 0;
         }
-        self.blocks.push(block());
-        self.blocks.len() as u32 - 1
+        let number = self.blocks.len() as u32;
+        self.blocks.push(block);
+        self.at.insert(place, number);
+        number
     }
 
     /// Adds up, by context and whether it is the kernel's, what blocks count that a vCPU has executed since the last time. A line has
@@ -348,7 +362,7 @@ impl Cpu {
             stores: block.stores,
             flops: block.flops.as_deref().copied().unwrap_or_default(),
         };
-        let number = self.code().profile.number(|| profiled);
+        let number = self.code().profile.number(profiled);
         numbered.set(number);
         number
     }
@@ -480,16 +494,25 @@ mod tests {
     #[test]
     fn records_of_a_context_start_at_zero_and_again_after_they_are_taken() {
         let mut profile = Profile::default();
-        let one = profile.number(|| ProfiledBlock {
+        let block = ProfiledBlock {
             instructions: 3,
+            bytes: vec![1, 2],
             ..Default::default()
-        });
+        };
+        let one = profile.number(block.clone());
         assert_eq!(one, 1);
+        // Decoded anew, and rewritten.
+        assert_eq!(profile.number(block.clone()), 1);
+        let rewritten = ProfiledBlock {
+            bytes: vec![1, 3],
+            ..block
+        };
+        assert_eq!(profile.number(rewritten), 2);
         let records = profile.records((0, Context(7)));
         // SAFETY: the block is numbered, and nothing else uses the records.
         unsafe { (*records.add(1)).executions = 5 };
         let taken = profile.take();
-        assert_eq!(taken.blocks.len(), 2);
+        assert_eq!(taken.blocks.len(), 3);
         let [(context, block, counts)] = taken.counts[..] else {
             panic!("{taken:?}");
         };
