@@ -68,6 +68,10 @@ impl Attached {
 trait Parts {
     /// The guest is about to boot.
     fn boot(&mut self, node: &mut Node) -> Result<(), String>;
+    /// The guest says something, perhaps that a part begins.
+    fn mark(&mut self, _node: &mut Node) -> Result<(), String> {
+        Ok(())
+    }
     /// A part begins.
     fn begin(&mut self, node: &mut Node) -> Result<(), String>;
     /// The part of this name has ended.
@@ -94,15 +98,34 @@ impl Parts for Attached {
     }
 }
 
-/// A model that sees all that the guest does, and what it measured of each part.
+/// From when on a model sees all that the guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// From power-on.
+    PowerOn,
+    /// From the first mark: a guest whose boot and launcher have more blocks than are counted.
+    FirstMark,
+}
+
+/// A model that is warm when parts begin, and what it measured of each part.
 struct Warm<'a> {
+    from: From,
     make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
     measured: BTreeMap<String, Measurement>,
 }
 
 impl Parts for Warm<'_> {
     fn boot(&mut self, node: &mut Node) -> Result<(), String> {
-        node.attach((self.make)()?, Some(SAMPLES));
+        match self.from {
+            From::PowerOn => self.mark(node),
+            From::FirstMark => Ok(()),
+        }
+    }
+
+    fn mark(&mut self, node: &mut Node) -> Result<(), String> {
+        if !node.attached() {
+            node.attach((self.make)()?, Some(SAMPLES));
+        }
         Ok(())
     }
 
@@ -113,7 +136,7 @@ impl Parts for Warm<'_> {
 
     fn end(&mut self, node: &mut Node, name: &str) -> Result<(), String> {
         self.measured.insert(name.to_owned(), node.detach());
-        self.boot(node)
+        self.mark(node)
     }
 }
 
@@ -179,13 +202,15 @@ pub fn run_watched(
     boot(guest, engine, attached.sockets(), &mut parts, watch)
 }
 
-/// Runs a guest of one socket with a model from power-on to the end, so that caches are warm when a part begins; returns what was measured
-/// of each wanted part, attributed to code.
+/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins; returns what was measured of
+/// each wanted part, attributed to code.
 pub fn measure(
     guest: &Guest,
+    from: From,
     model: &dyn Fn() -> Result<Box<CacheModel>, String>,
 ) -> Result<BTreeMap<String, Measurement>, Failure> {
     let mut parts = Warm {
+        from,
         make: model,
         measured: BTreeMap::new(),
     };
@@ -207,14 +232,7 @@ fn boot(
     let mut node = nodes.remove(0);
     let mut console = Console::default();
     let recorder = Recorder::new(&guest.wanted, start);
-    let driven = drive(
-        &mut node,
-        guest.marks,
-        parts,
-        recorder,
-        &mut console,
-        watch,
-    );
+    let driven = drive(&mut node, guest.marks, parts, recorder, &mut console, watch);
     driven.map_err(|problem| {
         Failure::Guest(format!(
             "{problem}; the guest's console:\n{}",
@@ -254,6 +272,7 @@ fn drive(
         }
         for mark in seen {
             let edge = recorder.edge(&mark);
+            parts.mark(node)?;
             if edge == Some(Edge::Begun) {
                 parts.begin(node)?;
             }

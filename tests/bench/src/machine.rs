@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::Failure;
 use crate::comparison::number;
 use crate::ring::{LINE, Ring};
+use crate::time::median;
 
 /// Where Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
@@ -31,11 +32,39 @@ struct Described {
 struct Level {
     described: Described,
     /// Bytes that loads find there. The host may promise more.
-    size: u64,
+    size: Figure,
     /// Bytes of the ring.
     ring: u64,
     /// Cycles of a load.
-    latency: f64,
+    latency: Figure,
+}
+
+/// The median of some measurements, the least and the most.
+#[derive(Clone, Copy, Debug)]
+struct Figure {
+    middle: f64,
+    least: f64,
+    most: f64,
+}
+
+impl Figure {
+    fn of(values: impl Iterator<Item = f64> + Clone) -> Self {
+        Self {
+            middle: median(values.clone()),
+            least: values.clone().fold(f64::INFINITY, f64::min),
+            most: values.fold(f64::NEG_INFINITY, f64::max),
+        }
+    }
+
+    fn once(value: f64) -> Self {
+        Self::of(std::iter::once(value))
+    }
+
+    /// The figure for people, in units of so many.
+    fn text(&self, unit: f64, decimals: usize) -> String {
+        let [middle, least, most] = [self.middle, self.least, self.most].map(|v| v / unit);
+        format!("{middle:.decimals$} ({least:.decimals$} to {most:.decimals$})")
+    }
 }
 
 /// The machine.
@@ -47,7 +76,7 @@ pub struct Machine {
     /// Bytes of memory's ring.
     ring: u64,
     /// Cycles of a load from memory.
-    memory: f64,
+    memory: Figure,
 }
 
 impl Machine {
@@ -82,21 +111,33 @@ impl Machine {
             inside = Some(described.size);
             levels.push(Level {
                 described: *described,
-                size: described.size,
+                size: Figure::once(described.size as f64),
                 ring,
-                latency: cycles(ring)?,
+                latency: Figure::once(cycles(ring)?),
             });
         }
         if let [_, .., last] = levels.as_mut_slice() {
-            last.size = held(last, memory, &mut |bytes| cycles(bytes))?;
+            last.size = Figure::once(held(last, memory, &mut |bytes| cycles(bytes))? as f64);
         }
         Ok(Self {
             name: processor()?,
             instruction: caches.into_iter().find(|c| c.instruction),
             levels,
             ring,
-            memory,
+            memory: Figure::once(memory),
         })
+    }
+
+    /// Takes the medians of several measurements of one machine.
+    pub fn middle(machines: &[Self]) -> Self {
+        let mut machine = machines[0].clone();
+        machine.memory = Figure::of(machines.iter().map(|m| m.memory.middle));
+        for (index, level) in machine.levels.iter_mut().enumerate() {
+            let all = machines.iter().map(|m| &m.levels[index]);
+            level.size = Figure::of(all.clone().map(|l| l.size.middle));
+            level.latency = Figure::of(all.map(|l| l.latency.middle));
+        }
+        machine
     }
 
     /// Makes the model of one core: a miss of a level costs what the next level's load takes longer.
@@ -110,13 +151,15 @@ impl Machine {
     fn config(&self) -> (CacheConfig, FlatMemory) {
         let after = |index: usize| {
             let next = self.levels.get(index + 1);
-            let latency = next.map_or(self.memory, |level| level.latency);
-            (latency - self.levels[index].latency).round().max(0.0) as u32
+            let latency = next.map_or(self.memory, |level| level.latency).middle;
+            (latency - self.levels[index].latency.middle)
+                .round()
+                .max(0.0) as u32
         };
         let outermost = self.levels.len() - 1;
         let level = |index: usize| {
             let level = &self.levels[index];
-            let config = LevelConfig::new(level.size, level.described.ways);
+            let config = LevelConfig::new(level.size.middle as u64, level.described.ways);
             if index == outermost {
                 // Loads cannot tell a miss of the last level from memory, which has all of it.
                 return if index > 0 { config.shared() } else { config };
@@ -144,25 +187,23 @@ impl Machine {
         for level in &self.levels {
             let d = &level.described;
             text += &format!("L{}: {} KiB, {} ways", d.level, d.size >> 10, d.ways);
-            if level.size != d.size {
-                text += &format!(", of which {} KiB hold data", level.size >> 10);
+            if level.size.least < d.size as f64 {
+                let size = level.size.text(1024.0, 0);
+                text += &format!(", of which {size} KiB hold data");
             }
-            let (cycles, ring) = (level.latency, level.ring >> 10);
-            text += &format!("; {cycles:.1} cycles (ring of {ring} KiB)\n");
+            let (cycles, ring) = (level.latency.text(1.0, 1), level.ring >> 10);
+            text += &format!("; a load {cycles} cycles, by a ring of {ring} KiB\n");
         }
         let (config, memory) = self.config();
         text += &format!(
-            "memory: {:.1} cycles (ring of {} MiB)\nmodelled: ",
-            self.memory,
+            "memory: a load {} cycles, by a ring of {} MiB\nmodelled: ",
+            self.memory.text(1.0, 1),
             self.ring >> 20
         );
         let inner = &config.levels[..config.levels.len() - 1];
         for (level, described) in inner.iter().zip(&self.levels) {
             let number = described.described.level;
-            text += &format!(
-                "a miss of L{number} {} cycles, ",
-                level.latency.read_miss
-            );
+            text += &format!("a miss of L{number} {} cycles, ", level.latency.read_miss);
         }
         text + &format!("memory {} more", memory.latency)
     }
@@ -174,12 +215,12 @@ impl Machine {
             .iter()
             .map(|l| {
                 json!({
-                    "level": l.described.level, "bytes": l.described.size, "modelled_bytes": l.size,
-                    "ways": l.described.ways, "cycles": number(l.latency), "ring": l.ring,
+                    "level": l.described.level, "bytes": l.described.size, "modelled_bytes": l.size.middle as u64,
+                    "ways": l.described.ways, "cycles": number(l.latency.middle), "ring": l.ring,
                 })
             })
             .collect();
-        json!({ "processor": self.name, "levels": levels, "memory_cycles": number(self.memory), "memory_ring": self.ring })
+        json!({ "processor": self.name, "levels": levels, "memory_cycles": number(self.memory.middle), "memory_ring": self.ring })
     }
 }
 
@@ -197,7 +238,7 @@ fn held(
         if next >= level.described.size {
             return Ok(level.described.size);
         }
-        if cycles(next)? > (level.latency + memory) / 2.0 {
+        if cycles(next)? > (level.latency.middle + memory) / 2.0 {
             return Ok((size / set).max(1) * set);
         }
         size = next;
@@ -278,9 +319,9 @@ mod tests {
         };
         Level {
             described,
-            size,
+            size: Figure::once(size as f64),
             ring: size / 2,
-            latency,
+            latency: Figure::once(latency),
         }
     }
 
@@ -300,10 +341,16 @@ mod tests {
         write(2, ["2", "Unified", "2048K", "16"]);
         let caches = super::caches(folder.path()).unwrap();
         let sizes: Vec<_> = caches.iter().map(|c| (c.instruction, c.size)).collect();
-        assert_eq!(sizes, [(true, 64 << 10), (false, 48 << 10), (false, 2 << 20)]);
+        assert_eq!(
+            sizes,
+            [(true, 64 << 10), (false, 48 << 10), (false, 2 << 20)]
+        );
         write(2, ["2", "Unified", "2048K", "0"]);
         let error = super::caches(folder.path()).unwrap_err().to_string();
-        assert!(error.contains("index2/ways_of_associativity says \"0\""), "{error}");
+        assert!(
+            error.contains("index2/ways_of_associativity says \"0\""),
+            "{error}"
+        );
     }
 
     #[test]
@@ -311,14 +358,24 @@ mod tests {
         let machine = Machine {
             name: "a machine".into(),
             instruction: None,
-            levels: vec![level(1, 32 << 10, 5.0), level(2, 1 << 20, 14.2), level(3, 8 << 20, 70.0)],
+            levels: vec![
+                level(1, 32 << 10, 5.0),
+                level(2, 1 << 20, 14.2),
+                level(3, 8 << 20, 70.0),
+            ],
             ring: 64 << 20,
-            memory: 300.4,
+            memory: Figure::once(300.4),
         };
         let (config, memory) = machine.config();
         let misses: Vec<u32> = config.levels.iter().map(|l| l.latency.read_miss).collect();
         assert_eq!((misses, memory.latency), (vec![9, 56, 0], 230));
         assert!(machine.model().is_ok());
+        let slow = Machine {
+            memory: Figure::once(900.0),
+            ..machine.clone()
+        };
+        let middle = Machine::middle(&[machine.clone(), slow, machine]);
+        assert_eq!(middle.memory.text(1.0, 1), "300.4 (300.4 to 900.0)");
     }
 
     #[test]

@@ -71,8 +71,9 @@ struct Counted {
 }
 
 impl Counted {
+    /// Adds up what was measured; None if no code was counted, or not all of the code.
     fn of(measurement: &Measurement) -> Option<Self> {
-        let profile = measurement.blocks.as_ref()?;
+        let profile = measurement.blocks.as_ref().filter(|p| p.lost_blocks == 0)?;
         let mut sums: BTreeMap<u32, BlockCounts> = BTreeMap::new();
         for (_, block, counts) in &profile.counts {
             sums.entry(*block).or_default().add(counts);
@@ -89,7 +90,7 @@ impl Counted {
         let spaces: BTreeMap<u64, u64> = profile
             .blocks
             .iter()
-            .filter(|b| !b.kernel)
+            .filter(|b| !b.kernel && !b.bytes.is_empty())
             .map(|b| (b.address_space, 0))
             .collect();
         let spaces: BTreeMap<u64, u64> = spaces.into_keys().zip(1..).collect();
@@ -163,6 +164,8 @@ struct Stack {
 struct Program {
     workload: Workload,
     launcher: &'static str,
+    /// From when on a model sees the guest.
+    from: engine::From,
     /// Natively, each in a process of its own.
     native: Vec<Workload>,
 }
@@ -198,23 +201,20 @@ pub fn stack(options: &Options) -> Result<Value, Failure> {
         }
     }
 
-    let machine = Machine::measure()?;
-    say(&machine.description());
     let image = crate::image(options.image.as_deref())?;
+    let (machine, native) = natively(&programs, options.rounds, &say)?;
+    say(&machine.description());
     let mut counted = Vec::new();
-    for Program {
-        workload, launcher, ..
-    } in &programs
-    {
-        let guest = workload.guest(&image, launcher, Marks::Hypercall)?;
-        let mut measured = engine::measure(&guest, &|| machine.model())?;
+    for program in &programs {
+        let workload = &program.workload;
+        let guest = workload.guest(&image, program.launcher, Marks::Hypercall)?;
+        let mut measured = engine::measure(&guest, program.from, &|| machine.model())?;
         for row in &workload.rows {
             let part = measured.remove(&row.name).and_then(|m| Counted::of(&m));
-            let none = || Failure::Guest(format!("it has no counts of {}", row.name));
+            let none = || Failure::Guest(format!("not all blocks of {} were counted", row.name));
             counted.push((row.name.clone(), part.ok_or_else(none)?));
         }
     }
-    let native = natively(&programs, options.rounds, &say)?;
 
     let mut by_core = Map::new();
     for core in &cores {
@@ -256,6 +256,7 @@ fn kernels(folder: &std::path::Path, only: &[String]) -> Result<Program, Failure
     Ok(Program {
         workload,
         launcher: "",
+        from: engine::From::PowerOn,
         native,
     })
 }
@@ -267,19 +268,23 @@ fn hpcc(folder: &std::path::Path) -> Result<Program, Failure> {
         workload: Workload::hpcc(folder)?,
         // The image's Open MPI starts no rank without it.
         launcher: "mpirun -np 1",
+        from: engine::From::FirstMark,
         native,
     })
 }
 
-/// Cycles of each part in each round: its processor time, at the clock rate before and after.
+/// Cycles of each part in each round: its processor time, at the clock rate before and after. The machine is measured in each round, too.
 fn natively(
     programs: &[Program],
     rounds: u32,
     say: &dyn Fn(&str),
-) -> Result<BTreeMap<String, Vec<f64>>, Failure> {
+) -> Result<(Machine, BTreeMap<String, Vec<f64>>), Failure> {
+    let mut machines = Vec::new();
     let mut cycles: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let mut rates = Vec::new();
-    for _ in 0..rounds.max(1) {
+    for round in 1..=rounds.max(1) {
+        say(&format!("round {round} of {}", rounds.max(1)));
+        machines.push(Machine::measure()?);
         for workload in programs.iter().flat_map(|p| &p.native) {
             let before = hertz();
             let session = host::run(workload, &[])?;
@@ -299,7 +304,7 @@ fn natively(
             most / 1e9
         ));
     }
-    Ok(cycles)
+    Ok((Machine::middle(&machines), cycles))
 }
 
 /// A row of the table.
@@ -322,11 +327,12 @@ impl Line<'_> {
     }
 }
 
-/// Mean absolute errors of both predictions.
-fn mean_errors(rows: &[Line<'_>]) -> [f64; 2] {
+/// Absolute errors of both predictions: mean and median of all programs.
+fn absolute_errors(rows: &[Line<'_>]) -> [(f64, f64); 2] {
     [0, 1].map(|which| {
-        let sum: f64 = rows.iter().map(|row| row.errors()[which].abs()).sum();
-        sum / rows.len().max(1) as f64
+        let errors = rows.iter().map(|row| row.errors()[which].abs());
+        let mean = errors.clone().sum::<f64>() / rows.len().max(1) as f64;
+        (mean, median(errors))
     })
 }
 
@@ -350,10 +356,7 @@ fn table(core: &Core, parallelism: Parallelism, rows: &[Line<'_>]) -> String {
         } = row.stack;
         let millions = row.counted.instructions as f64 / 1e6;
         let coverage = row.coverage * 100.0;
-        text += &format!(
-            "{:<29}{millions:>9.1}{coverage:>7.1}%{core:>8.2}",
-            row.name
-        );
+        text += &format!("{:<29}{millions:>9.1}{coverage:>7.1}%{core:>8.2}", row.name);
         for term in terms {
             text += &format!("{term:>8.2}");
         }
@@ -367,11 +370,12 @@ fn table(core: &Core, parallelism: Parallelism, rows: &[Line<'_>]) -> String {
             most.unwrap_or(f64::NAN)
         );
     }
-    let [added, divided] = mean_errors(rows).map(|e| e * 100.0);
-    text + &format!(
-        "mean absolute error: all stalls added {added:.1} %, stalls divided by {} {divided:.1} %",
-        parallelism.misses()
-    )
+    text += "absolute error, mean and median:";
+    let ways = ["all stalls added".to_owned(), divided];
+    for (way, (mean, median)) in ways.iter().zip(absolute_errors(rows)) {
+        text += &format!("  {way} {:.1} %, {:.1} %", mean * 100.0, median * 100.0);
+    }
+    text
 }
 
 fn values(rows: &[Line<'_>]) -> Value {
@@ -397,11 +401,9 @@ fn values(rows: &[Line<'_>]) -> Value {
         });
         programs.insert(row.name.to_owned(), value);
     }
-    let [added, divided] = mean_errors(rows);
-    json!({
-        "programs": programs,
-        "mean_absolute_error": { "added": number(added), "divided": number(divided) },
-    })
+    let [added, divided] = absolute_errors(rows)
+        .map(|(mean, median)| json!({ "mean": number(mean), "median": number(median) }));
+    json!({ "programs": programs, "absolute_error": { "added": added, "divided": divided } })
 }
 
 #[cfg(test)]
@@ -488,7 +490,7 @@ mod tests {
         let [added, divided] = line.errors();
         assert!((added - 0.9).abs() < 1e-9 && (divided + 0.45).abs() < 1e-9);
         let value = values(&[line]);
-        assert_eq!(value["mean_absolute_error"]["added"], 0.9);
+        assert_eq!(value["absolute_error"]["added"]["mean"], 0.9);
         assert_eq!(value["programs"]["a"]["stalls"]["memory"], 6.0);
     }
 

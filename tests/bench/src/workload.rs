@@ -163,12 +163,7 @@ impl Workload {
         })
     }
 
-    /// Tells whether the program takes each part as an argument, so that a part can be run alone.
-    pub fn takes_parts(&self) -> bool {
-        self.arguments.len() == self.rows.len()
-    }
-
-    /// The same program for one of its parts alone, if [`Self::takes_parts`].
+    /// Returns the kernels' program for one of its parts alone.
     pub fn part(&self, index: usize) -> Self {
         Self {
             rows: vec![self.rows[index].clone()],
@@ -181,7 +176,7 @@ impl Workload {
         }
     }
 
-    /// Leaves a part out, if [`Self::takes_parts`].
+    /// Leaves a kernel out.
     pub fn without(mut self, name: &str) -> Self {
         if let Some(index) = self.rows.iter().position(|r| r.name == name) {
             self.rows.remove(index);
