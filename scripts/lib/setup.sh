@@ -53,4 +53,4 @@ CORE_PACKAGES=(llvm-22)
 TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
     linux-perf chromium fonts-dejavu-core "${CORE_PACKAGES[@]}")
 # Packages that the benchmarks compare with.
-BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf)
+BENCH_PACKAGES=(qemu-system-x86 valgrind hpcc libsimgrid-dev linux-perf "${CORE_PACKAGES[@]}")

@@ -2,6 +2,8 @@
 
 use std::arch::asm;
 use std::path::Path;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use nodescope_plugin_core::{Core, CoreModel, Options as How, Tool, model};
@@ -249,7 +251,7 @@ fn measure(kernel: Kernel, rounds: u32) -> Result<f64, Failure> {
 }
 
 /// Measures cycles of the core for each tick of the time-stamp counter, by a chain of additions of one cycle each; the most of a few chains.
-fn rate() -> f64 {
+pub fn rate() -> f64 {
     const CHAIN: u64 = 2000;
     let least = (0..5)
         .map(|_| {
@@ -273,7 +275,19 @@ fn rate() -> f64 {
     (CHAIN * 20) as f64 / least.unwrap_or(1).max(1) as f64
 }
 
-fn ticks(run: impl FnOnce()) -> u64 {
+/// Cycles of the core in a second, as fast as it is now. The first call takes a tenth of a second, to time the time-stamp counter.
+pub fn hertz() -> f64 {
+    static TICKS: OnceLock<f64> = OnceLock::new();
+    let counter = || {
+        let start = Instant::now();
+        let spent = ticks(|| std::thread::sleep(Duration::from_millis(100)));
+        spent as f64 / start.elapsed().as_secs_f64()
+    };
+    rate() * TICKS.get_or_init(counter)
+}
+
+/// Ticks of the time-stamp counter that something takes.
+pub fn ticks(run: impl FnOnce()) -> u64 {
     // SAFETY: every processor that runs this has the counter.
     let now = || unsafe {
         let mut processor = 0;

@@ -1,10 +1,12 @@
 //! Guests in nodescope.
 
+use std::collections::BTreeMap;
+
 use clap::ValueEnum;
 use nodescope_cluster::{ClusterConfig, build};
 use nodescope_fabric::LinkConfig;
 use nodescope_hypercall::Request;
-use nodescope_machine::node::{Node, NodeStatus};
+use nodescope_machine::node::{Measurement, Node, NodeStatus};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_plugin_api::VcpuPlace;
 use nodescope_plugin_cache::{CacheConfig, CacheModel};
@@ -59,6 +61,82 @@ impl Attached {
 
     fn samples(self) -> Option<usize> {
         (self == Attached::Attributed).then_some(SAMPLES)
+    }
+}
+
+/// Something that is done when a wanted part begins and when it ends.
+trait Parts {
+    /// The guest is about to boot.
+    fn boot(&mut self, node: &mut Node) -> Result<(), String>;
+    /// The guest says something, perhaps that a part begins.
+    fn mark(&mut self, _node: &mut Node) -> Result<(), String> {
+        Ok(())
+    }
+    /// A part begins.
+    fn begin(&mut self, node: &mut Node) -> Result<(), String>;
+    /// The part of this name has ended.
+    fn end(&mut self, node: &mut Node, name: &str) -> Result<(), String>;
+}
+
+impl Parts for Attached {
+    fn boot(&mut self, _node: &mut Node) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn begin(&mut self, node: &mut Node) -> Result<(), String> {
+        if *self != Attached::Nothing {
+            node.attach(model(self.sockets())?, self.samples());
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, node: &mut Node, _name: &str) -> Result<(), String> {
+        if node.attached() {
+            node.detach();
+        }
+        Ok(())
+    }
+}
+
+/// From when on a model sees all that the guest does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// From power-on.
+    PowerOn,
+    /// From the first mark: a guest whose boot and launcher have more blocks than are counted.
+    FirstMark,
+}
+
+/// A model that is warm when parts begin, and what it measured of each part.
+struct Warm<'a> {
+    from: From,
+    make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
+    measured: BTreeMap<String, Measurement>,
+}
+
+impl Parts for Warm<'_> {
+    fn boot(&mut self, node: &mut Node) -> Result<(), String> {
+        match self.from {
+            From::PowerOn => self.mark(node),
+            From::FirstMark => Ok(()),
+        }
+    }
+
+    fn mark(&mut self, node: &mut Node) -> Result<(), String> {
+        if !node.attached() {
+            node.attach((self.make)()?, Some(SAMPLES));
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, node: &mut Node) -> Result<(), String> {
+        node.start_measuring();
+        Ok(())
+    }
+
+    fn end(&mut self, node: &mut Node, name: &str) -> Result<(), String> {
+        self.measured.insert(name.to_owned(), node.detach());
+        self.mark(node)
     }
 }
 
@@ -120,21 +198,41 @@ pub fn run_watched(
     attached: Attached,
     watch: &mut dyn FnMut(Edge, &str),
 ) -> Result<Session, Failure> {
+    let mut parts = attached;
+    boot(guest, engine, attached.sockets(), &mut parts, watch)
+}
+
+/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins; returns what was measured of
+/// each wanted part, attributed to code.
+pub fn measure(
+    guest: &Guest,
+    from: From,
+    model: &dyn Fn() -> Result<Box<CacheModel>, String>,
+) -> Result<BTreeMap<String, Measurement>, Failure> {
+    let mut parts = Warm {
+        from,
+        make: model,
+        measured: BTreeMap::new(),
+    };
+    boot(guest, Engine::Translator, 1, &mut parts, &mut |_, _| {})?;
+    Ok(parts.measured)
+}
+
+fn boot(
+    guest: &Guest,
+    engine: Engine,
+    sockets: u16,
+    parts: &mut dyn Parts,
+    watch: &mut dyn FnMut(Edge, &str),
+) -> Result<Session, Failure> {
     let start = Point::now();
-    let config = config(guest, engine, 1, attached.sockets());
+    let config = config(guest, engine, 1, sockets);
     let (_, mut nodes) =
         build::build(&config, guest.job.path()).map_err(|e| Failure::Guest(e.to_string()))?;
     let mut node = nodes.remove(0);
     let mut console = Console::default();
     let recorder = Recorder::new(&guest.wanted, start);
-    let driven = drive(
-        &mut node,
-        guest.marks,
-        attached,
-        recorder,
-        &mut console,
-        watch,
-    );
+    let driven = drive(&mut node, guest.marks, parts, recorder, &mut console, watch);
     driven.map_err(|problem| {
         Failure::Guest(format!(
             "{problem}; the guest's console:\n{}",
@@ -146,12 +244,13 @@ pub fn run_watched(
 fn drive(
     node: &mut Node,
     marks: Marks,
-    attached: Attached,
+    parts: &mut dyn Parts,
     mut recorder: Recorder<'_>,
     console: &mut Console,
     watch: &mut dyn FnMut(Edge, &str),
 ) -> Result<Session, String> {
     let mut target = 0;
+    parts.boot(node)?;
     loop {
         target += LOOK;
         if target > PATIENCE * node.clock().hz {
@@ -173,15 +272,17 @@ fn drive(
         }
         for mark in seen {
             let edge = recorder.edge(&mark);
-            if attached != Attached::Nothing && edge == Some(Edge::Begun) {
-                node.attach(model(attached.sockets())?, attached.samples());
+            parts.mark(node)?;
+            if edge == Some(Edge::Begun) {
+                parts.begin(node)?;
             }
             if let Some(edge) = edge {
                 watch(edge, &mark.name);
             }
+            let name = mark.name.clone();
             recorder.record(mark, Point::now(), node.instructions());
-            if node.attached() && edge == Some(Edge::Ended) {
-                node.detach();
+            if edge == Some(Edge::Ended) {
+                parts.end(node, &name)?;
             }
         }
         match status {

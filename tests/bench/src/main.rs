@@ -9,18 +9,21 @@ mod cycles;
 mod engine;
 mod guest;
 mod host;
+mod machine;
 mod meeting;
 mod predict;
 mod profile;
 mod programs;
+mod ring;
 mod session;
+mod stack;
 mod stepped;
 mod tcg;
 mod threads;
 mod time;
 mod workload;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
@@ -79,6 +82,8 @@ enum What {
     Profile(Options),
     /// Modelled cycles of a core beside measured ones, on kernels in the first level.
     Core(cycles::Options),
+    /// The predicted CPI stack of this machine's processor beside measured cycles.
+    Cpi(stack::Options),
     /// The interpreter of predictions beside SimGrid's replay, and on a hundred thousand ranks.
     Predict(Options),
 }
@@ -117,17 +122,7 @@ impl Options {
 
     /// Folder of the guest image.
     pub fn image(&self) -> Result<PathBuf, Failure> {
-        let Some(image) = &self.image else {
-            let cache = nodescope_image::default_cache_dir()?;
-            let say = &mut |line: &str| eprintln!("{line}");
-            let image = nodescope_image::build(&nodescope_image::ImageSpec::debian(), &cache, say)?;
-            return Ok(image.dir);
-        };
-        if image.join("vmlinux").exists() {
-            Ok(image.clone())
-        } else {
-            Err(Failure::Image(image.clone()))
-        }
+        image(self.image.as_deref())
     }
 
     /// The peer's version, unless it is left out or missing, which is said.
@@ -155,6 +150,21 @@ impl Options {
     }
 }
 
+/// The folder of a guest image that was named, or nodescope's own.
+pub fn image(named: Option<&Path>) -> Result<PathBuf, Failure> {
+    let Some(image) = named else {
+        let cache = nodescope_image::default_cache_dir()?;
+        let say = &mut |line: &str| eprintln!("{line}");
+        let image = nodescope_image::build(&nodescope_image::ImageSpec::debian(), &cache, say)?;
+        return Ok(image.dir);
+    };
+    if image.join("vmlinux").exists() {
+        Ok(image.into())
+    } else {
+        Err(Failure::Image(image.into()))
+    }
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().what {
         What::Functional(options) => programs::functional(&options),
@@ -165,6 +175,7 @@ fn main() -> ExitCode {
         What::Threads(options) => threads::threads(&options),
         What::Profile(options) => profile::profile(&options),
         What::Core(options) => cycles::cycles(&options),
+        What::Cpi(options) => stack::stack(&options),
         What::Predict(options) => predict::predict(&options),
     };
     match result {

@@ -163,6 +163,28 @@ impl Workload {
         })
     }
 
+    /// Returns the kernels' program for one of its parts alone.
+    pub fn part(&self, index: usize) -> Self {
+        Self {
+            rows: vec![self.rows[index].clone()],
+            host_program: self.host_program.clone(),
+            guest_program: self.guest_program,
+            arguments: vec![self.arguments[index].clone()],
+            environment: self.environment.clone(),
+            folder: self.folder.clone(),
+            files: self.files.clone(),
+        }
+    }
+
+    /// Leaves a kernel out.
+    pub fn without(mut self, name: &str) -> Self {
+        if let Some(index) = self.rows.iter().position(|r| r.name == name) {
+            self.rows.remove(index);
+            self.arguments.remove(index);
+        }
+        self
+    }
+
     /// Names of the parts.
     pub fn names(&self) -> Vec<String> {
         self.rows.iter().map(|r| r.name.clone()).collect()

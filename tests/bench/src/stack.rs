@@ -1,0 +1,507 @@
+//! The predicted CPI stack of this machine's own processor beside measured cycles per instruction.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use clap::Args;
+use nodescope_machine::node::Measurement;
+use nodescope_plugin_api::{BlockCounts, STALL_TERMS, StallTerm};
+use nodescope_plugin_core::{Block, Core, CoreError, Options as How, Parallelism, Tool, model};
+use serde_json::{Map, Value, json};
+
+use crate::comparison::number;
+use crate::cycles::hertz;
+use crate::guest::Marks;
+use crate::machine::Machine;
+use crate::time::median;
+use crate::workload::{Length, Workload};
+use crate::{Failure, engine, host};
+
+/// Options of this measurement.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Print the line of JSON alone.
+    #[arg(long)]
+    json: bool,
+    /// Folder of the guest image (vmlinux, initramfs.cpio, root.img); nodescope's own by default, built if need be.
+    #[arg(long)]
+    image: Option<PathBuf>,
+    /// Rounds of interleaved native runs; medians count.
+    #[arg(long, default_value_t = 7)]
+    rounds: u32,
+    /// Kernels to run, without hpcc; all kernels and hpcc by default.
+    #[arg(long, value_delimiter = ',')]
+    kernels: Vec<String>,
+    /// Cores to model, by LLVM's names; the one that LLVM takes this processor for by default.
+    #[arg(long, value_delimiter = ',')]
+    core: Vec<String>,
+    /// Misses that wait at a time, for the second prediction.
+    // The geometric mean of 1 (a chase) and 16, the fill buffers of the first level since Sunny Cove (Intel, Optimization Reference Manual).
+    #[arg(long, default_value_t = 4.0)]
+    parallelism: f64,
+}
+
+/// A kernel whose time natively is that of the instruction CPUID, which a hypervisor answers.
+const TRAPPED: &str = "traced";
+/// Terms of the table, and which stalls each consists of.
+const TERMS: [(&str, &[StallTerm]); 4] = [
+    ("L1", &[StallTerm::Level1]),
+    ("L2", &[StallTerm::Level2]),
+    ("L3", &[StallTerm::Level3]),
+    (
+        "memory",
+        &[
+            StallTerm::LocalMemory,
+            StallTerm::RemoteMemory,
+            StallTerm::Unattributed,
+        ],
+    ),
+];
+
+/// What a guest's window says of a program, whatever the core.
+#[derive(Debug)]
+struct Counted {
+    instructions: u64,
+    /// Of these, the kernel's.
+    kernel: u64,
+    /// Cycles of string instructions and the like beyond one each.
+    long_cycles: u64,
+    stalls: [u64; STALL_TERMS],
+    blocks: Vec<Block>,
+}
+
+impl Counted {
+    /// Adds up what was measured; None if no code was counted, or not all of the code.
+    fn of(measurement: &Measurement) -> Option<Self> {
+        let profile = measurement.blocks.as_ref().filter(|p| p.lost_blocks == 0)?;
+        let mut sums: BTreeMap<u32, BlockCounts> = BTreeMap::new();
+        for (_, block, counts) in &profile.counts {
+            sums.entry(*block).or_default().add(counts);
+        }
+        let mut counted = Self {
+            instructions: 0,
+            kernel: 0,
+            long_cycles: 0,
+            stalls: [0; STALL_TERMS],
+            blocks: Vec::new(),
+        };
+        // Programs may have different code at an address, and code that they share is one block.
+        let mut by_code: BTreeMap<(u64, &[u8]), Block> = BTreeMap::new();
+        let spaces: BTreeMap<u64, u64> = profile
+            .blocks
+            .iter()
+            .filter(|b| !b.kernel && !b.bytes.is_empty())
+            .map(|b| (b.address_space, 0))
+            .collect();
+        let spaces: BTreeMap<u64, u64> = spaces.into_keys().zip(1..).collect();
+        for (index, counts) in &sums {
+            let block = profile.blocks.get(*index as usize)?;
+            let instructions = counts.instructions(block.instructions);
+            counted.instructions += instructions;
+            if block.kernel {
+                counted.kernel += instructions;
+            }
+            counted.long_cycles += counts.long_cycles;
+            for (sum, cycles) in counted.stalls.iter_mut().zip(counts.charges.cycles) {
+                *sum += cycles;
+            }
+            if block.bits != 64 || block.bytes.is_empty() || counts.executions == 0 {
+                continue;
+            }
+            let space = spaces.get(&block.address_space).filter(|_| !block.kernel);
+            let address = space.map_or(0, |number| number << 48) ^ block.address;
+            by_code
+                .entry((address, &block.bytes))
+                .or_insert_with(|| Block {
+                    address,
+                    bytes: block.bytes.clone(),
+                    executions: 0,
+                    instructions: block.instructions,
+                })
+                .executions += counts.executions;
+        }
+        counted.blocks = by_code.into_values().collect();
+        (counted.instructions > 0).then_some(counted)
+    }
+
+    /// Returns cycles for each instruction.
+    fn per_instruction(&self, cycles: u64) -> f64 {
+        cycles as f64 / self.instructions as f64
+    }
+
+    fn term(&self, stalls: &[u64], terms: &[StallTerm]) -> f64 {
+        self.per_instruction(terms.iter().map(|t| stalls[*t as usize]).sum())
+    }
+
+    /// Returns the stack on a core whose model has so many cycles for each instruction.
+    fn stack(&self, core: f64, parallelism: Parallelism) -> Stack {
+        let core = core + self.per_instruction(self.long_cycles);
+        let stalls = self.stalls;
+        let added = self.per_instruction(stalls.iter().sum());
+        let divided = self.per_instruction(parallelism.divide(&stalls).iter().sum());
+        Stack {
+            core,
+            terms: TERMS.map(|(_, terms)| self.term(&stalls, terms)),
+            added: core + added,
+            divided: core + divided,
+        }
+    }
+}
+
+/// A predicted CPI and its terms.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Stack {
+    core: f64,
+    /// The terms of [`TERMS`], all stalls added.
+    terms: [f64; TERMS.len()],
+    /// The sum.
+    added: f64,
+    /// The core, and all stalls divided by the parallelism.
+    divided: f64,
+}
+
+/// A program and how it is run in a guest.
+struct Program {
+    workload: Workload,
+    launcher: &'static str,
+    /// From when on a model sees the guest.
+    from: engine::From,
+    /// Natively, each in a process of its own.
+    native: Vec<Workload>,
+}
+
+/// Predict and measure every program.
+pub fn stack(options: &Options) -> Result<Value, Failure> {
+    let host = |what: &dyn std::fmt::Display| Failure::Host(what.to_string());
+    let say = |text: &str| {
+        if !options.json {
+            println!("{text}");
+        }
+    };
+    let parallelism = Parallelism::new(options.parallelism).map_err(|e| host(&e))?;
+    let tool = Tool::installed().map_err(|e| host(&e))?;
+    let names = match options.core.as_slice() {
+        [] => vec![tool.native().map_err(|e| host(&e))?],
+        chosen => chosen.to_vec(),
+    };
+    let cores: Vec<Core> = names
+        .iter()
+        .map(|name| Core::of(&tool, name))
+        .collect::<Result<_, CoreError>>()
+        .map_err(|e| host(&e))?;
+    let folders = (
+        tempfile::tempdir().map_err(Failure::Files)?,
+        tempfile::tempdir().map_err(Failure::Files)?,
+    );
+    let mut programs = vec![kernels(folders.0.path(), &options.kernels)?];
+    if options.kernels.is_empty() {
+        match host::find("hpcc", "hpcc") {
+            Ok(_) => programs.push(hpcc(folders.1.path())?),
+            Err(reason) => eprintln!("the programs of hpcc are skipped: {reason}"),
+        }
+    }
+
+    let image = crate::image(options.image.as_deref())?;
+    let (machine, native) = natively(&programs, options.rounds, &say)?;
+    say(&machine.description());
+    let mut counted = Vec::new();
+    for program in &programs {
+        let workload = &program.workload;
+        let guest = workload.guest(&image, program.launcher, Marks::Hypercall)?;
+        let mut measured = engine::measure(&guest, program.from, &|| machine.model())?;
+        for row in &workload.rows {
+            let part = measured.remove(&row.name).and_then(|m| Counted::of(&m));
+            let none = || Failure::Guest(format!("not all blocks of {} were counted", row.name));
+            counted.push((row.name.clone(), part.ok_or_else(none)?));
+        }
+    }
+
+    let mut by_core = Map::new();
+    for core in &cores {
+        let mut rows = Vec::new();
+        for (name, counted) in &counted {
+            let timed = model(&counted.blocks, core, &How::default()).map_err(|e| host(&e))?;
+            let cycles: Vec<f64> = native.get(name).cloned().unwrap_or_default();
+            let instructions = counted.instructions as f64;
+            rows.push(Line {
+                name,
+                counted,
+                coverage: timed.coverage(),
+                stack: counted.stack(timed.cpi(), parallelism),
+                measured: cycles.iter().map(|c| c / instructions).collect(),
+            });
+        }
+        say(&table(core, parallelism, &rows));
+        by_core.insert(core.name().into(), values(&rows));
+    }
+    say(nodescope_plugin_core::PUBLISHED_ERROR);
+    Ok(json!({
+        "name": "cpi",
+        "tool": tool.name(),
+        "machine": machine.json(),
+        "parallelism": options.parallelism,
+        "rounds": options.rounds.max(1),
+        "cores": by_core,
+    }))
+}
+
+fn kernels(folder: &std::path::Path, only: &[String]) -> Result<Program, Failure> {
+    if only.iter().any(|name| name == TRAPPED) {
+        return Err(Failure::Host(format!(
+            "{TRAPPED} has no cycles of its own: a hypervisor may answer its instructions; leave {TRAPPED} out"
+        )));
+    }
+    let workload = Workload::kernels(folder, only, Length::Times(1))?.without(TRAPPED);
+    let native = (0..workload.rows.len()).map(|i| workload.part(i)).collect();
+    Ok(Program {
+        workload,
+        launcher: "",
+        from: engine::From::PowerOn,
+        native,
+    })
+}
+
+fn hpcc(folder: &std::path::Path) -> Result<Program, Failure> {
+    // The same folder, since a workload is not to be copied as a whole.
+    let native = vec![Workload::hpcc(folder)?];
+    Ok(Program {
+        workload: Workload::hpcc(folder)?,
+        // The image's Open MPI starts no rank without it.
+        launcher: "mpirun -np 1",
+        from: engine::From::FirstMark,
+        native,
+    })
+}
+
+/// Cycles of each part in each round: its processor time, at the clock rate before and after. The machine is measured in each round, too.
+fn natively(
+    programs: &[Program],
+    rounds: u32,
+    say: &dyn Fn(&str),
+) -> Result<(Machine, BTreeMap<String, Vec<f64>>), Failure> {
+    let mut machines = Vec::new();
+    let mut cycles: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    let mut rates = Vec::new();
+    for round in 1..=rounds.max(1) {
+        say(&format!("round {round} of {}", rounds.max(1)));
+        machines.push(Machine::measure()?);
+        for workload in programs.iter().flat_map(|p| &p.native) {
+            let before = hertz();
+            let session = host::run(workload, &[])?;
+            let rate = (before + hertz()) / 2.0;
+            rates.push(rate);
+            for (name, run) in session {
+                cycles.entry(name).or_default().push(run.spent.cpu * rate);
+            }
+        }
+    }
+    rates.sort_by(f64::total_cmp);
+    if let (Some(least), Some(most)) = (rates.first(), rates.last()) {
+        say(&format!(
+            "clock rate by dependent additions: {:.3} GHz, {:.3} to {:.3}",
+            median(rates.iter().copied()) / 1e9,
+            least / 1e9,
+            most / 1e9
+        ));
+    }
+    Ok((Machine::middle(&machines), cycles))
+}
+
+/// A row of the table.
+struct Line<'a> {
+    name: &'a str,
+    counted: &'a Counted,
+    coverage: f64,
+    stack: Stack,
+    /// CPI of each round.
+    measured: Vec<f64>,
+}
+
+impl Line<'_> {
+    fn measured(&self) -> f64 {
+        median(self.measured.iter().copied())
+    }
+
+    fn errors(&self) -> [f64; 2] {
+        [self.stack.added, self.stack.divided].map(|cpi| cpi / self.measured() - 1.0)
+    }
+}
+
+/// Absolute errors of both predictions: mean and median of all programs.
+fn absolute_errors(rows: &[Line<'_>]) -> [(f64, f64); 2] {
+    [0, 1].map(|which| {
+        let errors = rows.iter().map(|row| row.errors()[which].abs());
+        let mean = errors.clone().sum::<f64>() / rows.len().max(1) as f64;
+        (mean, median(errors))
+    })
+}
+
+fn table(core: &Core, parallelism: Parallelism, rows: &[Line<'_>]) -> String {
+    let mut text = format!("\ncycles per instruction, {}\n", core.description());
+    text += &format!("{:<29}{:>9}{:>8}{:>8}", "", "M instr", "on path", "core");
+    for (name, _) in TERMS {
+        text += &format!("{name:>8}");
+    }
+    let divided = format!("stalls/{}", parallelism.misses());
+    text += &format!(
+        "{:>9}{:>10}{:>11}{:>10}{:>10}  (of rounds)\n",
+        "added", "error", divided, "error", "measured"
+    );
+    for row in rows {
+        let Stack {
+            core,
+            terms,
+            added,
+            divided,
+        } = row.stack;
+        let millions = row.counted.instructions as f64 / 1e6;
+        let coverage = row.coverage * 100.0;
+        text += &format!("{:<29}{millions:>9.1}{coverage:>7.1}%{core:>8.2}", row.name);
+        for term in terms {
+            text += &format!("{term:>8.2}");
+        }
+        let [first, second] = row.errors().map(|e| e * 100.0);
+        let extreme = |f: fn(f64, f64) -> f64| row.measured.iter().copied().reduce(f);
+        let (least, most) = (extreme(f64::min), extreme(f64::max));
+        text += &format!(
+            "{added:>9.2}{first:>+8.1} %{divided:>11.2}{second:>+8.1} %{:>10.2}  {:.2} to {:.2}\n",
+            row.measured(),
+            least.unwrap_or(f64::NAN),
+            most.unwrap_or(f64::NAN)
+        );
+    }
+    text += "absolute error, mean and median:";
+    let ways = ["all stalls added".to_owned(), divided];
+    for (way, (mean, median)) in ways.iter().zip(absolute_errors(rows)) {
+        text += &format!("  {way} {:.1} %, {:.1} %", mean * 100.0, median * 100.0);
+    }
+    text
+}
+
+fn values(rows: &[Line<'_>]) -> Value {
+    let mut programs = Map::new();
+    for row in rows {
+        let terms: Map<String, Value> = TERMS
+            .iter()
+            .zip(row.stack.terms)
+            .map(|((name, _), cpi)| ((*name).to_owned(), number(cpi)))
+            .collect();
+        let [added, divided] = row.errors();
+        let value = json!({
+            "million_instructions": number(row.counted.instructions as f64 / 1e6),
+            "kernel_share": number(row.counted.kernel as f64 / row.counted.instructions as f64),
+            "on_paths": number(row.coverage),
+            "core": number(row.stack.core),
+            "stalls": terms,
+            "added": number(row.stack.added),
+            "divided": number(row.stack.divided),
+            "measured": number(row.measured()),
+            "error_added": number(added),
+            "error_divided": number(divided),
+        });
+        programs.insert(row.name.to_owned(), value);
+    }
+    let [added, divided] = absolute_errors(rows)
+        .map(|(mean, median)| json!({ "mean": number(mean), "median": number(median) }));
+    json!({ "programs": programs, "absolute_error": { "added": added, "divided": divided } })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nodescope_plugin_api::{BlockProfile, Context, ProfiledBlock};
+
+    /// A block of one `nop` in an address space.
+    fn block(address: u64, address_space: u64, kernel: bool) -> ProfiledBlock {
+        ProfiledBlock {
+            address,
+            address_space,
+            kernel,
+            bits: 64,
+            bytes: vec![0x90],
+            instructions: 1,
+            ..Default::default()
+        }
+    }
+
+    fn measurement() -> Measurement {
+        let counts = |executions, stall: u64| {
+            let mut counts = BlockCounts {
+                executions,
+                ..Default::default()
+            };
+            counts.charges.stall(StallTerm::Level2, stall);
+            counts.charges.stall(StallTerm::LocalMemory, 2 * stall);
+            counts
+        };
+        let at = Context;
+        Measurement {
+            blocks: Some(BlockProfile {
+                blocks: vec![
+                    ProfiledBlock::default(),
+                    block(0x1000, 7, false),
+                    block(0x1000, 9, false),
+                    block(0xffff_ffff_8000_0000, 7, true),
+                ],
+                counts: vec![
+                    (at(0), 1, counts(10, 100)),
+                    (at(0), 2, counts(5, 0)),
+                    (at(1), 1, counts(20, 20)),
+                    (at(1), 3, counts(5, 0)),
+                ],
+                lost_blocks: 0,
+                lost_contexts: 0,
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn stacks_hold_every_stall_once() {
+        let counted = Counted::of(&measurement()).unwrap();
+        assert_eq!((counted.instructions, counted.kernel), (40, 5));
+        let executions: Vec<_> = counted
+            .blocks
+            .iter()
+            .map(|b| (b.address, b.executions))
+            .collect();
+        assert_eq!(
+            executions,
+            [
+                (1 << 48 | 0x1000, 30),
+                (2 << 48 | 0x1000, 5),
+                (0xffff_ffff_8000_0000, 5)
+            ]
+        );
+        let stack = counted.stack(0.5, Parallelism::new(4.0).unwrap());
+        assert_eq!(stack.terms, [0.0, 3.0, 0.0, 6.0]);
+        assert_eq!((stack.added, stack.divided), (9.5, 2.75));
+    }
+
+    #[test]
+    fn errors_are_of_the_median() {
+        let counted = Counted::of(&measurement()).unwrap();
+        let line = Line {
+            name: "a",
+            coverage: 1.0,
+            stack: counted.stack(0.5, Parallelism::new(4.0).unwrap()),
+            counted: &counted,
+            measured: vec![5.0, 2.5, 100.0],
+        };
+        let [added, divided] = line.errors();
+        assert!((added - 0.9).abs() < 1e-9 && (divided + 0.45).abs() < 1e-9);
+        let value = values(&[line]);
+        assert_eq!(value["absolute_error"]["added"]["mean"], 0.9);
+        assert_eq!(value["programs"]["a"]["stalls"]["memory"], 6.0);
+    }
+
+    #[test]
+    fn a_window_without_code_has_no_counts() {
+        assert!(Counted::of(&Measurement::default()).is_none());
+        let empty = Measurement {
+            blocks: Some(BlockProfile::default()),
+            ..Default::default()
+        };
+        assert!(Counted::of(&empty).is_none());
+    }
+}
