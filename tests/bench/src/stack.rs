@@ -58,7 +58,7 @@ const TERMS: [(&str, &[StallTerm]); 4] = [
     ),
 ];
 
-/// What a guest's window says of a program, whatever the core.
+/// Counts of a program in a guest's window, which are the same for every core.
 #[derive(Debug)]
 struct Counted {
     instructions: u64,
@@ -262,7 +262,7 @@ fn kernels(folder: &std::path::Path, only: &[String]) -> Result<Program, Failure
 }
 
 fn hpcc(folder: &std::path::Path) -> Result<Program, Failure> {
-    // The same folder, since a workload is not to be copied as a whole.
+    // Both workloads use one folder, since a workload is not to be copied as a whole.
     let native = vec![Workload::hpcc(folder)?];
     Ok(Program {
         workload: Workload::hpcc(folder)?,

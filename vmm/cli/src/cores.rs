@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// Width of the code that LLVM's models are asked about.
 const BITS: u8 = 64;
 
-/// What a study says of its cores.
+/// Cores of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CoreNames {
     /// Names that LLVM knows, the one of the CPI stack first.

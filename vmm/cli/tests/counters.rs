@@ -43,7 +43,7 @@ fn counters_of_files_are_shown_and_written_as_our_own() {
         again.trim_end(),
         told.trim_end().trim_end_matches("own.json").trim_end()
     );
-    // What is there is kept, unless told otherwise.
+    // An existing file is kept, unless the user forces.
     let (code, _, error) = run(dir.path(), &["--json", "own.json", "--read", ranks]);
     assert_eq!(code, Some(2));
     assert!(error.contains("own.json is there already"), "{error}");

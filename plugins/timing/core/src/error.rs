@@ -1,4 +1,4 @@
-//! What keeps the core model from an answer.
+//! Reasons why the core model has no answer.
 
 use std::io;
 use std::path::PathBuf;

@@ -39,7 +39,7 @@ pub enum Event {
     Hypercall(Hypercall),
 }
 
-/// What identifies a block, whoever decoded it: physical addresses of its pages, width of the code segment, machine code.
+/// Identity of a block, whichever side decoded the block: physical addresses of its pages, width of the code segment, machine code.
 pub type Code = (u64, u64, u8, Vec<u8>);
 
 /// The machine.
