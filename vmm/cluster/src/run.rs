@@ -550,10 +550,12 @@ impl Run<'_> {
             let name = printable(name);
             format!("the guest opened a window \"{name}\" that the study does not have")
         }));
-        let (windows, profiles) = self.windows.finish();
+        let (windows, code) = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
         windows.write(folder.reserve(WindowsFile::NAME)?)?;
+        // Names take longer the more nodes there are, and an interrupted run may not have the time.
+        let profiles = code.finish(executor);
         if let Some(profiles) = &profiles {
             folder.reserve(&ProfilesFile::partial_name())?;
             profiles.write(folder.reserve(ProfilesFile::NAME)?)?;

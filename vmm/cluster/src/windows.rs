@@ -1,6 +1,7 @@
 //! Windows open and close between stretches of quanta: models are attached to all nodes, and what they counted is recorded.
 
-use nodescope_plugin_api::VcpuPlace;
+use nodescope_machine::samples::StackSample;
+use nodescope_plugin_api::{BlockProfile, VcpuPlace};
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
     HomeRange, NodeRecord, WindowAction, WindowDriver, WindowRecord, WindowSpec, WindowsFile,
@@ -26,8 +27,53 @@ pub struct Windows<'a> {
     config: &'a ClusterConfig,
     driver: WindowDriver,
     records: Vec<WindowRecord>,
+    code: WindowCode<'a>,
+}
+
+/// The code of windows that have closed.
+pub struct WindowCode<'a> {
+    config: &'a ClusterConfig,
     attribution: Option<Attribution>,
     profiles: Vec<WindowProfile>,
+    /// The last window's counts by node, whose code has no names yet.
+    unnamed: Option<(String, Vec<Counted>)>,
+}
+
+/// Counts by basic block and samples of call stacks of one node; none where nothing is attributed.
+type Counted = Option<(BlockProfile, Vec<StackSample>)>;
+
+impl WindowCode<'_> {
+    /// Names the code of the window that closed last, while guests' memory is as it was then.
+    fn name(&mut self, executor: &Executor) {
+        let Some((name, nodes)) = self.unnamed.take() else {
+            return;
+        };
+        let config = self.config;
+        let attribution = self
+            .attribution
+            .get_or_insert_with(|| Attribution::new(&config.kernel, &config.root));
+        let mut profile = ProfileBuilder::new(&name);
+        for (index, counted) in nodes.iter().enumerate() {
+            if let Some((blocks, samples)) = counted {
+                executor.with_node(index, |n| {
+                    attribution.add(&mut profile, n, blocks, samples);
+                });
+            }
+        }
+        self.profiles.push(profile.finish());
+    }
+
+    /// Names what has no names yet, and returns all profiles, if a window was to have one.
+    pub fn finish(mut self, executor: &Executor) -> Option<ProfilesFile> {
+        self.name(executor);
+        let attributed = self.config.windows.iter().any(|window| window.attribution);
+        attributed.then(|| ProfilesFile {
+            version: ProfilesFile::VERSION,
+            study: self.config.name.clone(),
+            study_id: self.config.study_id.clone(),
+            windows: self.profiles,
+        })
+    }
 }
 
 impl<'a> Windows<'a> {
@@ -37,8 +83,12 @@ impl<'a> Windows<'a> {
             config,
             driver: WindowDriver::new(config.windows.clone())?,
             records: Vec::new(),
-            attribution: None,
-            profiles: Vec::new(),
+            code: WindowCode {
+                config,
+                attribution: None,
+                profiles: Vec::new(),
+                unnamed: None,
+            },
         })
     }
 
@@ -87,13 +137,14 @@ impl<'a> Windows<'a> {
                 }
                 WindowAction::Detach(window) => {
                     said.push(self.detach(executor, watches, window, now_ps));
+                    self.code.name(executor);
                 }
             }
         }
         Ok(())
     }
 
-    /// Close what is open at the end of the run: what the trace is to say of it.
+    /// Close what is open at the end of the run: what the trace is to say of it. Its code has no names yet.
     pub fn stop(
         &mut self,
         executor: &Executor,
@@ -109,24 +160,16 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// What all of them have measured, and what became of them; the profiles, if a window was to have one.
-    pub fn finish(self) -> (WindowsFile, Option<ProfilesFile>) {
-        let (study, study_id) = (&self.config.name, &self.config.study_id);
-        let attributed = self.config.windows.iter().any(|window| window.attribution);
-        let profiles = attributed.then(|| ProfilesFile {
-            version: ProfilesFile::VERSION,
-            study: study.clone(),
-            study_id: study_id.clone(),
-            windows: self.profiles,
-        });
+    /// What all of them have measured, and what became of them; and their code.
+    pub fn finish(self) -> (WindowsFile, WindowCode<'a>) {
         let windows = WindowsFile {
             version: WindowsFile::VERSION,
-            study: study.clone(),
-            study_id: study_id.clone(),
+            study: self.config.name.clone(),
+            study_id: self.config.study_id.clone(),
             windows: self.records,
             outcomes: self.driver.finish(),
         };
-        (windows, profiles)
+        (windows, self.code)
     }
 
     fn places(&self) -> Vec<VcpuPlace> {
@@ -168,25 +211,17 @@ impl<'a> Windows<'a> {
         let places = self.places();
         let spec = self.driver.spec(window).clone();
         let name = spec.name.clone();
-        let mut profile = spec.attribution.then(|| ProfileBuilder::new(&name));
-        let config = self.config;
-        let attribution = &mut self.attribution;
+        let mut unnamed = Vec::new();
         let record = |(index, watch): (usize, &Watch)| {
-            let (measurement, clock) = executor.with_node(index, |n| {
-                let measurement = n.detach();
-                if let (Some(profile), Some(blocks)) = (&mut profile, &measurement.blocks) {
-                    let attribution = attribution
-                        .get_or_insert_with(|| Attribution::new(&config.kernel, &config.root));
-                    attribution.add(profile, n, blocks, &measurement.samples);
-                }
-                (measurement, n.clock())
-            });
+            let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
+            let blocks = measurement.blocks;
+            unnamed.push(blocks.map(|blocks| (blocks, measurement.samples)));
             let activities = measurement.activities.iter();
             NodeRecord {
                 node: index as u32,
                 name: format!("node{index}"),
                 frequency_hz: clock.hz,
-                nominal_cpi_65536: config.nominal_cpi,
+                nominal_cpi_65536: self.config.nominal_cpi,
                 vcpus: places.clone(),
                 cycles: measurement.cycles,
                 counters: measurement.counters,
@@ -197,7 +232,9 @@ impl<'a> Windows<'a> {
             }
         };
         let nodes = watches.iter().enumerate().map(record).collect();
-        self.profiles.extend(profile.map(ProfileBuilder::finish));
+        if spec.attribution {
+            self.code.unnamed = Some((name.clone(), unnamed));
+        }
         let times = self.driver.times(window);
         self.records.push(WindowRecord {
             name: name.clone(),
