@@ -15,7 +15,7 @@ pub struct ProfiledBlock {
     pub second_page: u64,
     /// CR3 of the address space in which the block was first entered.
     pub address_space: u64,
-    /// The block ran at CPL 0 when it was first entered.
+    /// The block ran at CPL 0.
     pub kernel: bool,
     /// Width of the code segment in bits: 16, 32 or 64.
     pub bits: u8,
@@ -81,17 +81,12 @@ pub struct BlockCounts {
     pub charges: Charges,
 }
 
-/// Most counts of most blocks are zero, and files leave them out.
+/// Returns whether a file leaves a count out: most counts of most blocks are zero.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 impl BlockCounts {
-    /// Whether nothing was counted.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-
     /// Adds other counts of equal code.
     pub fn add(&mut self, other: &BlockCounts) {
         self.executions += other.executions;
@@ -111,7 +106,7 @@ impl BlockCounts {
 /// Every block that ran on a node in a window.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockProfile {
-    /// Blocks by number. The first is no code: it takes what happened before any block was entered.
+    /// Blocks by number. The first is no code: it takes costs outside of blocks, such as the delivery of interrupts.
     pub blocks: Vec<ProfiledBlock>,
     /// Counts by context and number of a block, in that order.
     pub counts: Vec<(Context, u32, BlockCounts)>,

@@ -163,43 +163,45 @@ pub fn input(
         true => Some(ProfilesFile::read(&profiles).map_err(|error| wrong(&error))?),
         false => None,
     };
-    let mut of_study = run.cores;
-    if !cores.is_empty() {
-        of_study.names = cores.to_vec();
-    }
-    let cores = of_study;
+    let CoreNames {
+        names: of_study,
+        memory_parallelism,
+    } = run.cores;
+    let names = match cores.is_empty() {
+        true => of_study,
+        false => cores.to_vec(),
+    };
     let mut core = core.unwrap_or(run.core);
-    if matches!(core, CoreCpi::Nominal { .. }) && !cores.names.is_empty() {
-        core = CoreCpi::Modelled {
-            source: format!("core {}", cores.names[0]),
-        };
-    }
     let mut models = Vec::new();
-    if let Some(profiles) = &profiles
-        && !cores.names.is_empty()
-    {
-        match cores::models(profiles, &cores.names) {
-            Ok(windows) => models = windows,
-            Err(error) => notes.push(format!("no core is modelled: {error}")),
+    if let Some(first) = names.first() {
+        let mut missing = format!("no window has code that core {first} could be modelled by");
+        let timed = profiles.as_ref().map(|of| cores::models(of, &names));
+        match timed.transpose() {
+            Ok(windows) => models = windows.unwrap_or_default(),
+            Err(error) => {
+                notes.push(format!("no core is modelled: {error}"));
+                missing = error.to_string();
+            }
         }
-    }
-    let source = models.iter().find_map(|window| window.cores.first());
-    if let CoreCpi::Modelled { .. } = core {
-        core = match source {
-            Some(model) => CoreCpi::Modelled {
-                source: format!("{}; {}", model.source, model.published_error),
-            },
-            None => CoreCpi::Nominal {
-                source: format!("nominal: no window has code to model {} by", cores.names[0]),
-            },
-        };
+        // Counters are better than a model, and a model is better than a nominal number.
+        if matches!(core, CoreCpi::Nominal { .. } | CoreCpi::Modelled { .. }) {
+            let model = models.iter().find_map(|window| window.cores.first());
+            core = match model {
+                Some(model) => CoreCpi::Modelled {
+                    source: format!("{}; {}", model.source, model.published_error),
+                },
+                None => CoreCpi::Nominal {
+                    source: format!("nominal, since {missing}"),
+                },
+            };
+        }
     }
     let trace = folder.join(TRACE_FILE);
     Ok(ReportInput {
         windows,
         profiles,
         models,
-        memory_parallelism: cores.memory_parallelism,
+        memory_parallelism,
         trace: trace.exists().then_some(trace),
         study: run.study,
         core,

@@ -132,7 +132,7 @@ pub struct ProfileBuilder {
     blocks: BTreeMap<BlockKey, u32>,
 }
 
-/// What makes blocks of several nodes one: module, offset, privilege, width of the code segment, machine code.
+/// Identity of a block on all nodes: module, offset, privilege, width of the code segment, machine code.
 type BlockKey = (u32, u64, bool, u8, Vec<u8>);
 
 /// Number of an element of a list without duplicates.
@@ -227,13 +227,13 @@ fn unknown(name: &str) -> Location {
     }
 }
 
-/// What is needed to name the code of one node.
+/// Sources of names for the code of one node.
 struct Naming<'a> {
     kernel: Option<&'a GuestKernel>,
     memory: &'a dyn nodescope_symbols::PhysicalMemory,
     files: &'a Sources<'a>,
     symbolizer: &'a mut Symbolizer,
-    /// What physical pages are parts of.
+    /// Files, or other memory, by physical page.
     pages: BTreeMap<u64, Option<FilePage>>,
     /// Physical pages of code by address space and linear page, as blocks were entered.
     entered: BTreeMap<(u64, u64), u64>,
@@ -242,7 +242,7 @@ struct Naming<'a> {
 }
 
 impl Naming<'_> {
-    /// What a byte of code is a part of.
+    /// Finds the file, or other memory, of a byte of code.
     fn page(&mut self, physical: u64) -> Option<FilePage> {
         let (kernel, memory) = (self.kernel?, self.memory);
         let page = self
@@ -394,7 +394,8 @@ impl Naming<'_> {
         path
     }
 
-    /// What lies at a linear address. Where its process has ended, what blocks say that were entered there.
+    /// Finds the file, or other memory, of a linear address: by blocks that were entered in the page, or else by the page tables, which a
+    /// process may have lost by now.
     fn page_at(&mut self, space: u64, linear: u64) -> Option<FilePage> {
         let entered = self.entered.get(&(space, linear / PAGE)).copied();
         let physical = match entered {
@@ -453,7 +454,7 @@ fn lasting(page: FilePage) -> FilePage {
     }
 }
 
-/// The same `bytes` further.
+/// Returns the place that lies so many bytes behind another one.
 fn behind(page: FilePage, bytes: u64) -> FilePage {
     match page {
         FilePage::File { file, offset } => FilePage::File {

@@ -160,7 +160,7 @@ impl<'a> Windows<'a> {
         }
     }
 
-    /// What all of them have measured, and what became of them; and their code.
+    /// Returns the measurements of all windows with the outcome of each, and their code.
     pub fn finish(self) -> (WindowsFile, WindowCode<'a>) {
         let windows = WindowsFile {
             version: WindowsFile::VERSION,

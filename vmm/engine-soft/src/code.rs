@@ -30,7 +30,7 @@ pub struct Code {
     pub stubs: Stubs,
     /// Translated blocks.
     pub translations: Translations,
-    /// What windows have counted by block.
+    /// Counts of windows by block.
     pub profile: Profile,
     /// Times that all blocks and translations were thrown away. What a vCPU keeps of them must not be used afterwards.
     clears: u64,

@@ -4,11 +4,11 @@
 //! of its contexts, a record for each number. The head of a block adds one to the record's executions; misses add their costs to the
 //! record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
-//! What else a block counts follows from its executions, since it is straight-line code: while costs are attributed, nothing else is
-//! counted as a block runs, and [`Cpu::settle_profile`] makes counters of executions when a window asks for them. Executions that were
-//! cut short are taken back and counted by themselves.
+//! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and nothing else is counted
+//! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window asks for counters. Executions that were cut
+//! short are taken back and counted apart.
 //!
-//! What belongs to no block, such as the delivery of an interrupt, is counted as block 0.
+//! Block 0 stands for costs outside of blocks, such as the delivery of an interrupt.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -128,7 +128,7 @@ impl Records {
     }
 }
 
-/// What the windows of a node found out about its code.
+/// Counts of a node's code, from its windows.
 #[derive(Default)]
 pub struct Profile {
     blocks: Vec<ProfiledBlock>,
@@ -301,7 +301,7 @@ impl Cpu {
         }
     }
 
-    /// What runs next belongs to no block.
+    /// Charge further costs to no block.
     #[inline(always)]
     pub fn leave_profiled(&mut self) {
         self.native.record_offset = 0;

@@ -38,7 +38,7 @@ pub struct UserFrame {
     pub stack: Vec<u8>,
 }
 
-/// What a vCPU did at one moment.
+/// State of a vCPU's call stack at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackSample {
     /// The vCPU.

@@ -118,7 +118,7 @@ pub struct Count {
     pub context: u32,
     /// Index of the block.
     pub block: u32,
-    /// What was counted.
+    /// The counts.
     pub counts: BlockCounts,
 }
 
@@ -187,7 +187,7 @@ pub enum ProfileError {
     Damaged {
         /// The file.
         file: PathBuf,
-        /// What does not hold.
+        /// The condition that does not hold.
         cause: String,
     },
     /// A version that this program does not know.

@@ -11,7 +11,7 @@ use crate::record::{Block, Count, WindowProfile};
 /// Fractions of a cycle that times are counted in.
 pub const CYCLE: i128 = 65_536;
 
-/// Who knows how long the core takes for a block.
+/// Source of the core's time for a block.
 pub trait CoreCycles {
     /// Cycles of one execution of a block in 1/65536, with all references hitting the first level.
     fn block(&self, block: u32) -> i128;
@@ -55,7 +55,7 @@ impl Scope {
     }
 }
 
-/// What some code cost.
+/// Costs of some code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Costs {
     /// Whole executions of blocks.

@@ -17,7 +17,7 @@ use crate::units::{cpi, flops};
 pub struct ModelledCore {
     /// Its name, such as `znver4`.
     pub name: String,
-    /// What gave the figures, such as `llvm-mca 22.1.8, core znver4`.
+    /// Model that gave the figures, such as `llvm-mca 22.1.8, core znver4`.
     pub source: String,
     /// The error that others measured for this kind of model.
     pub published_error: String,
@@ -72,7 +72,7 @@ impl CoreTimes {
 pub struct CoreStacks {
     /// The core.
     pub core: String,
-    /// What gave the figures.
+    /// Model that gave the figures.
     pub source: String,
     /// The error that others measured for this kind of model.
     pub published_error: String,
