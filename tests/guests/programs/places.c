@@ -64,7 +64,7 @@ int main(int argc, char **argv)
 	work(n * 1000);
 	library(n);
 	calls(n);
-	clocks(n * 10);
+	clocks(n * 200);
 	made(n * 1000);
 	printf("%d %f\n", argc, sink);
 	return 0;

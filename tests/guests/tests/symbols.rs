@@ -46,7 +46,7 @@ fn code_of_every_kind_has_names() {
         return;
     };
     let mut job = script(
-        "#!/bin/sh\nset -e\n/job/places 300\ncp /job/places /tmp/copied\n/tmp/copied 100\n/bin/busybox find /usr/share > /dev/null\n",
+        "#!/bin/sh\nset -e\n/job/places 300\ncp /job/places /tmp/copied\n/tmp/copied 200\n/bin/busybox find /usr/share > /dev/null\n",
     );
     job.push(program("places", places.clone()));
     let config = cluster(image, 1, small_node(128), &job);
