@@ -154,6 +154,8 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         nodes,
         topology: NodeTopology::uniform(sockets.into(), 1, 1, MEMORY / u64::from(sockets)),
         cpuid: Default::default(),
+        required_features: Vec::new(),
+        engine: Default::default(),
         nominal_cpi: 1 << 16,
         translate: engine == Engine::Translator,
         kernel: guest.kernel.clone(),

@@ -54,6 +54,8 @@ fn config(files: &Path) -> ClusterConfig {
         nodes: NODES,
         topology: NodeTopology::uniform(VCPUS, 1, 1, u64::from(VCPUS) * SOCKET_MEMORY),
         cpuid: Default::default(),
+        required_features: Vec::new(),
+        engine: Default::default(),
         nominal_cpi: 65536,
         translate: true,
         kernel: file("kernel", &kernel()),

@@ -117,6 +117,8 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         nodes,
         topology: node,
         cpuid: Default::default(),
+        required_features: Vec::new(),
+        engine: Default::default(),
         nominal_cpi: 65536,
         translate: true,
         kernel: image.vmlinux.clone(),

@@ -83,6 +83,9 @@ pub struct Run {
     /// Host threads on which nodes run, in place of the study's; never affects the result.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub host_threads: Option<u64>,
+    /// What executes the guests between windows, in place of the study's engine and fast-forward.
+    #[arg(long, value_enum)]
+    pub engine: Option<EngineChoice>,
     /// Interpret guest code in place of translating it: slower, with the same results.
     #[arg(long)]
     pub interpret: bool,
@@ -92,6 +95,15 @@ pub struct Run {
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
+}
+
+/// An engine, as a study names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineChoice {
+    /// The portable engine: the same bytes in each run.
+    Soft,
+    /// KVM: as fast as the host; windows run on the portable engine (vmm/engine-kvm/README.md).
+    Kvm,
 }
 
 /// `nodescope report`.

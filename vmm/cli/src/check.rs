@@ -3,15 +3,18 @@
 use std::path::Path;
 
 use nodescope_image::ImageSpec;
-use nodescope_study::{Host, ImageSource, Problems, Study};
+use nodescope_cluster::build::BuildError;
+use nodescope_cluster::kvm;
+use nodescope_machine::cpuid::FEATURES;
+use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
 
-use crate::args;
+use crate::args::{self, EngineChoice};
 use crate::exit::{Exit, Failure};
 use crate::terminal::note;
 
 /// Reads a study and tells all its problems and the host's.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
-    let study = load(&args.study)?;
+    let study = load(&args.study, None)?;
     println!("{}: no problems", study.file.display());
     for (label, value) in study.description() {
         println!("  {label:<9} {value}");
@@ -27,11 +30,37 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
         };
         println!("  {:<9} {state}", "image");
     }
+    println!("  {:<9} {}", "kvm", of_kvm());
     Ok(Exit::Ok)
 }
 
+/// What KVM would bring on this host, in a line.
+fn of_kvm() -> String {
+    match kvm::usable() {
+        Ok(found) => {
+            let cores = Host::probe().cores;
+            let features = FEATURES.iter().filter(|feature| {
+                let (leaf, subleaf) = feature.leaf;
+                let bit = (feature.register, feature.bit);
+                let has = found.cpuid.has(leaf, subleaf, bit.0, bit.1);
+                !has && !feature.is_the_platforms()
+            });
+            let missing: Vec<_> = features.map(|feature| feature.name).collect();
+            let without = match missing.is_empty() {
+                true => "all features of the guests".to_owned(),
+                false => format!("all features of the guests but {}", missing.join(", ")),
+            };
+            format!(
+                "engine = \"kvm\" would run between windows at this host's speed: ring 0 native, up to {cores} vCPUs in parallel, {without}"
+            )
+        }
+        Err(error) => format!("engine = \"kvm\" cannot be used: {error}"),
+    }
+}
+
 /// The study in `file` if it can be run here; its problems are printed otherwise, warnings in any case.
-pub fn load(file: &Path) -> Result<Study, Failure> {
+/// `engine`: in place of the study's.
+pub fn load(file: &Path, engine: Option<EngineChoice>) -> Result<Study, Failure> {
     let _span = tracing::info_span!("check").entered();
     let host = Host::probe();
     let said = |exit, problems: &Problems| {
@@ -44,7 +73,7 @@ pub fn load(file: &Path) -> Result<Study, Failure> {
         };
         Failure::new(exit, format!("{} cannot be run: {are}", file.display()))
     };
-    let study = match Study::load(file) {
+    let mut study = match Study::load(file) {
         Ok(study) => study,
         Err(problems) => {
             // What the host lacks whatever the study says is told in the same go.
@@ -52,6 +81,13 @@ pub fn load(file: &Path) -> Result<Study, Failure> {
             return Err(said(Exit::Study, &problems.and(of_host)));
         }
     };
+    if let Some(engine) = engine {
+        study.fast_forward = None;
+        study.engine = match engine {
+            EngineChoice::Soft => Engine::Soft,
+            EngineChoice::Kvm => Engine::Kvm,
+        };
+    }
     let problems = host.problems(&study);
     let unknown = host.unknown_cores(&study);
     if unknown.has_errors() {
@@ -59,6 +95,9 @@ pub fn load(file: &Path) -> Result<Study, Failure> {
     }
     if problems.has_errors() {
         return Err(said(Exit::Host, &problems));
+    }
+    if study.uses_kvm() {
+        kvm::usable().map_err(|error| Failure::of(Exit::Host, &BuildError::Kvm(error)))?;
     }
     if !problems.is_empty() {
         note(&problems.to_string());

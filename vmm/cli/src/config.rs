@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-use nodescope_cluster::ClusterConfig;
+use nodescope_cluster::{ClusterConfig, Engine};
 use nodescope_image::BlockHashes;
 use nodescope_study::{Host, ImageSource, Study};
 use sha2::{Digest, Sha256};
@@ -31,6 +31,14 @@ struct Files {
 pub struct Prepared {
     pub cluster: ClusterConfig,
     pub image: String,
+}
+
+fn engine(study: &Study) -> Engine {
+    match (&study.fast_forward, study.engine) {
+        (Some(forward), _) => Engine::FastForward(forward.until.clone()),
+        (None, nodescope_study::Engine::Kvm) => Engine::Kvm,
+        (None, _) => Engine::Portable,
+    }
 }
 
 /// The configuration of a study. Builds the image if need be and tells `progress` what it does; once `interrupted` is set, a build
@@ -66,6 +74,8 @@ pub fn cluster(
         nodes: study.nodes,
         topology: study.topology.clone(),
         cpuid: study.cpuid.clone(),
+        required_features: study.required_features.clone(),
+        engine: engine(study),
         nominal_cpi: study.core_cpi.per_65536(),
         translate: true,
         kernel: files.kernel,

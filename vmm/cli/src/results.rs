@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_cluster::{FolderError, ResultsFolder};
+use nodescope_cluster::{EngineSpan, FolderError, ResultsFolder};
 use nodescope_profile::ProfilesFile;
 use nodescope_report::{CoreCpi, NetworkCounts, Report, ReportInput, StudyInfo};
 use nodescope_window::WindowsFile;
@@ -39,6 +39,9 @@ pub struct RunFile {
     pub instructions: Vec<u64>,
     /// Network counts by node.
     pub network: Vec<NetworkCounts>,
+    /// Which engine executed the guests when; empty where the portable engine executed all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub engines: Vec<EngineSpan>,
     /// What the user should know.
     pub notes: Vec<String>,
 }

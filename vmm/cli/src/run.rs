@@ -26,7 +26,7 @@ const STUDY_COPY: &str = "study.toml";
 
 /// Runs a study, from the checks to the report.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
-    let study = check::load(&args.study)?;
+    let study = check::load(&args.study, args.engine)?;
     if let Some(node) = args.follow.filter(|&node| node >= study.nodes) {
         return Err(Failure::new(
             Exit::Study,
@@ -80,6 +80,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         virtual_ps: 0,
         instructions: Vec::new(),
         network: Vec::new(),
+        engines: Vec::new(),
         notes: Vec::new(),
     };
     put(&results, STUDY_COPY, &study.text)?;
@@ -112,6 +113,9 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             file.virtual_ps = outcome.virtual_ps;
             file.instructions.clone_from(&outcome.instructions);
             file.network = network(outcome);
+            if config.engine.uses_kvm() {
+                file.engines.clone_from(&outcome.engines);
+            }
             file.notes.clone_from(&outcome.warnings);
             Failure::new(exit, text)
         }
@@ -296,7 +300,7 @@ pub fn exit_of(error: &RunError) -> Exit {
     use nodescope_machine::node::NodeError;
     match error {
         RunError::Build(build) => match build {
-            BuildError::Memory(_) | BuildError::Disk { .. } => Exit::Host,
+            BuildError::Memory(_) | BuildError::Disk { .. } | BuildError::Kvm(_) => Exit::Host,
             _ => Exit::Study,
         },
         RunError::Node(NodeError::Engine {

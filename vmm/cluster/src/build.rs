@@ -20,9 +20,11 @@ use nodescope_machine::cpuid::CpuidError;
 use nodescope_machine::node::{AssemblyError, Node, NodeParts};
 use nodescope_machine::{acpi, boot, cpuid};
 use nodescope_memory::{LayoutError, Ram};
+use nodescope_x86::CpuidTable;
 use thiserror::Error;
 
 use crate::config::ClusterConfig;
+use crate::kvm::{self, KvmError};
 
 /// First virtio-mmio device; each takes a page.
 const VIRTIO_BASE: u64 = 0xd000_0000;
@@ -53,6 +55,8 @@ pub enum BuildError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("study.engine asks for KVM: {0}")]
+    Kvm(#[from] KvmError),
     #[error("the disk's bandwidth is 0 bytes/s; give it a positive one")]
     DiskBandwidth,
 }
@@ -113,19 +117,42 @@ pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Nod
     Ok((switch, nodes))
 }
 
-/// vCPUs for a node, by number, in their reset state.
+/// CPUID tables of a node's vCPUs: what the study asks, less what the host's processor and, where it is used, its KVM lack.
+fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
+    let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
+    let allowed = |feature: &cpuid::Feature| {
+        let has = |table: &CpuidTable| {
+            let (leaf, subleaf) = feature.leaf;
+            table.has(leaf, subleaf, feature.register, feature.bit)
+        };
+        feature.is_the_platforms() || kvm.as_ref().is_none_or(|kvm| has(&kvm.cpuid))
+    };
+    let required = &config.required_features;
+    let topology = &config.topology;
+    Ok(cpuid::tables(topology, &config.cpuid, required, allowed)?)
+}
+
+/// vCPUs for a node on the portable engine, by number, in their reset state.
 pub fn vcpus(
     config: &ClusterConfig,
     node: u32,
     ram: &Ram,
-) -> Result<Vec<Box<dyn Vcpu>>, CpuidError> {
-    let tables = cpuid::tables(&config.topology, &config.cpuid)?;
+) -> Result<Vec<Box<dyn Vcpu>>, BuildError> {
+    Ok(portable(config, node, ram, &cpuid_tables(config)?))
+}
+
+fn portable(
+    config: &ClusterConfig,
+    node: u32,
+    ram: &Ram,
+    tables: &[CpuidTable],
+) -> Vec<Box<dyn Vcpu>> {
     let code = SharedCode::new(ram.clone());
-    let vcpu = |(i, cpuid)| {
+    let vcpu = |(i, cpuid): (usize, &CpuidTable)| {
         Box::new(SoftVcpu::new(SoftConfig {
             id: i as u16,
             code: code.clone(),
-            cpuid,
+            cpuid: cpuid.clone(),
             cpi: config.nominal_cpi,
             seed: seed(config, node, 0x1000 + i as u64),
             translate: if config.translate {
@@ -135,7 +162,7 @@ pub fn vcpus(
             },
         })) as Box<dyn Vcpu>
     };
-    Ok(tables.into_iter().enumerate().map(vcpu).collect())
+    tables.iter().enumerate().map(vcpu).collect()
 }
 
 fn build_node(
@@ -212,7 +239,12 @@ fn build_node(
             acpi: &tables,
         },
     )?;
-    let vcpus = vcpus(config, index, &ram)?;
+    let cpuid = cpuid_tables(config)?;
+    let vcpus = portable(config, index, &ram, &cpuid);
+    let on_kvm = match config.engine.uses_kvm() {
+        true => kvm::vcpus(&ram, &cpuid, topology.tsc_hz)?,
+        false => Vec::new(),
+    };
     let identity = NodeIdentity {
         node: index,
         nodes: config.nodes,
@@ -236,5 +268,8 @@ fn build_node(
         epoch: config.epoch,
     })?;
     node.set_file_limits(config.file_limits);
+    if config.engine.uses_kvm() {
+        node.set_other_engine(on_kvm);
+    }
     Ok(node)
 }

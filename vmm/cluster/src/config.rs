@@ -7,7 +7,26 @@ use nodescope_image::BlockHashes;
 use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::NodeTopology;
-use nodescope_window::WindowSpec;
+use nodescope_window::{Trigger, WindowSpec};
+
+/// What executes the guests' instructions. Windows are always the portable engine's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Engine {
+    /// The portable engine. The same study gives the same bytes.
+    #[default]
+    Portable,
+    /// KVM between windows.
+    Kvm,
+    /// KVM until the trigger fires or a window opens, the portable engine from then on.
+    FastForward(Option<Trigger>),
+}
+
+impl Engine {
+    /// Whether KVM executes any of the guests' instructions.
+    pub fn uses_kvm(&self) -> bool {
+        *self != Engine::Portable
+    }
+}
 
 /// A cluster to be run.
 #[derive(Clone, Debug)]
@@ -24,6 +43,10 @@ pub struct ClusterConfig {
     pub topology: NodeTopology,
     /// Which CPU features are hidden.
     pub cpuid: CpuidOptions,
+    /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
+    pub required_features: Vec<String>,
+    /// What executes the guests' instructions.
+    pub engine: Engine,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.
     pub nominal_cpi: u32,
     /// Translate guest code to host code; false interprets all of it, with the same results.

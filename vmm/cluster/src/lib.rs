@@ -2,16 +2,18 @@
 //!
 //! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
 //! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
-//! files, windows open and close (`windows`), and the code that ran in them gets names (`attribution`); [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
+//! files, nodes change engines ([`engines`], [`kvm`]), windows open and close (`windows`), and the code that ran in them gets names (`attribution`); [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
 //! host's clock.
 
 mod attribution;
 pub mod build;
 pub mod config;
 mod crew;
+pub mod engines;
 pub mod executor;
 pub mod folder;
 mod gate;
+pub mod kvm;
 mod meetings;
 pub mod network;
 pub mod outcome;
@@ -24,7 +26,8 @@ mod sync;
 mod watch;
 mod windows;
 
-pub use config::ClusterConfig;
+pub use config::{ClusterConfig, Engine};
+pub use engines::{EngineName, EngineSpan};
 pub use folder::{FolderError, ResultsFolder};
 pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError, WindowProgress};
 pub use results::{Results, Stored};

@@ -9,6 +9,7 @@ use nodescope_window::{ModelError, RecordError, SpecFault, WindowsFile};
 use thiserror::Error;
 
 use crate::build::BuildError;
+use crate::engines::EngineSpan;
 use crate::folder::FolderError;
 
 /// What a cluster is doing, as users think of it.
@@ -133,6 +134,8 @@ pub struct Outcome {
     pub windows: WindowsFile,
     /// Profiles of the windows, if any window of the study was to have one.
     pub profiles: Option<ProfilesFile>,
+    /// Which engine executed the guests when.
+    pub engines: Vec<EngineSpan>,
     /// Things the user should know: hypercalls that made no sense, windows of unknown names.
     pub warnings: Vec<String>,
 }

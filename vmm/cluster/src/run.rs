@@ -16,6 +16,7 @@ use nodescope_window::WindowsFile;
 
 use crate::build::build;
 use crate::config::ClusterConfig;
+use crate::engines::{EngineName, Engines};
 use crate::executor::{Executor, Stretch};
 use crate::folder::ResultsFolder;
 use crate::network::Network;
@@ -27,6 +28,9 @@ use crate::windows::Windows;
 
 /// Longest quantum, picoseconds: how often nodes are looked at that cannot hear of each other.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
+/// Quantum of nodes on KVM, picoseconds. Each end of one brings every vCPU out of its guest, so that a quantum as short as a network's
+/// latency would leave no time to run.
+const KVM_QUANTUM_PS: u64 = 100_000_000;
 /// Node 0 is off: the others have this much virtual time to follow, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
 /// File name of the trace among the results.
@@ -83,6 +87,7 @@ pub fn run(
         images,
         trace,
         windows: Windows::new(config)?,
+        engines: Engines::new(config),
         watches: (0..count).map(|n| Watch::new(n as u32)).collect(),
         job_status: None,
         off_since: None,
@@ -90,13 +95,15 @@ pub fn run(
         active_ps: 0,
         judged: false,
         saved_at: 0,
+        saved_ps: 0,
         span: PhaseSpan::default(),
         warnings: Vec::new(),
     };
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
         executor.with_node(node, |n| {
-            n.heed(run.windows.driver().functions());
+            let functions = run.windows.driver().functions().into_iter();
+            n.heed(functions.chain(run.engines.function()).collect());
             n.set_stop(Arc::clone(interrupted));
         });
     }
@@ -123,6 +130,7 @@ struct Run<'a> {
     images: Vec<Arc<Image>>,
     trace: TraceWriter,
     windows: Windows<'a>,
+    engines: Engines,
     watches: Vec<Watch>,
     job_status: Option<i32>,
     off_since: Option<u64>,
@@ -133,6 +141,8 @@ struct Run<'a> {
     judged: bool,
     /// Instructions of all nodes when the trace was last saved.
     saved_at: u64,
+    /// Virtual time then.
+    saved_ps: u64,
     span: PhaseSpan,
     warnings: Vec<String>,
 }
@@ -151,6 +161,8 @@ const VCPUS: u64 = 64;
 /// Events wait to be written for this many instructions of all nodes. The host takes about a second at most for them: a run that is
 /// killed loses no more. Instructions stand for time here, because the bytes of a trace must not depend on the host.
 const UNSAVED: u64 = 100_000_000;
+/// The limit on KVM, picoseconds of virtual time.
+const UNSAVED_PS: u64 = 1_000_000_000_000;
 /// The limit while a window is open, when the host needs longer for an instruction.
 const UNSAVED_IN_WINDOW: u64 = 10_000_000;
 
@@ -165,7 +177,8 @@ impl Run<'_> {
     ) -> Result<Option<Ending>, RunError> {
         let mut said = Vec::new();
         let (windows, watches) = (&mut self.windows, &self.watches);
-        let stepped = windows.step(executor, watches, self.now_ps, &mut said);
+        let engines = &mut self.engines;
+        let stepped = windows.step(executor, watches, engines, self.now_ps, &mut said);
         self.note(said)?;
         stepped?;
         let open = self.windows.open();
@@ -198,7 +211,10 @@ impl Run<'_> {
                 },
             ));
         }
-        let connected_ps = lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS);
+        let connected_ps = match self.engines.current() {
+            EngineName::Portable => lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS),
+            EngineName::Kvm => KVM_QUANTUM_PS,
+        };
         let lookahead = if executor.any_connected() {
             connected_ps
         } else {
@@ -254,9 +270,13 @@ impl Run<'_> {
             Some(_) => UNSAVED_IN_WINDOW,
             None => UNSAVED,
         };
-        if instructions >= self.saved_at.saturating_add(most) {
+        // KVM does not count instructions, and its traces depend on the host anyway.
+        let on_kvm = self.engines.current() == EngineName::Kvm;
+        let waited_ps = self.now_ps - self.saved_ps;
+        if instructions >= self.saved_at.saturating_add(most) || on_kvm && waited_ps >= UNSAVED_PS {
             self.trace.flush()?;
             self.saved_at = instructions;
+            self.saved_ps = self.now_ps;
             tracing::debug!(instructions, "the trace is saved");
         }
         Ok(())
@@ -289,6 +309,7 @@ impl Run<'_> {
             false => u64::MAX,
         };
         let until = self.windows.driver().next_ps().min(deadlock);
+        let until = until.min(self.engines.next_ps());
         until.min(console).min(self.config.time_limit_ps)
     }
 
@@ -479,6 +500,7 @@ impl Run<'_> {
         if !streams.is_empty() {
             for event in merge(streams) {
                 self.windows.observe(&event);
+                self.engines.observe(&event);
                 self.trace.write(&event)?;
             }
         }
@@ -550,6 +572,7 @@ impl Run<'_> {
             let name = printable(name);
             format!("the guest opened a window \"{name}\" that the study does not have")
         }));
+        let engines = self.engines.spans(self.now_ps);
         let (windows, code) = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
@@ -568,6 +591,7 @@ impl Run<'_> {
             network: executor.network().counts(),
             windows,
             profiles,
+            engines,
             warnings: self.warnings,
         })
     }

@@ -12,6 +12,7 @@ use nodescope_profile::{ProfilesFile, WindowProfile};
 
 use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
+use crate::engines::Engines;
 use crate::executor::Executor;
 use crate::outcome::{Phase, RunError};
 use crate::watch::Watch;
@@ -117,17 +118,19 @@ impl<'a> Windows<'a> {
         &mut self,
         executor: &Executor,
         watches: &[Watch],
+        engines: &mut Engines,
         now_ps: u64,
         said: &mut Vec<Body>,
     ) -> Result<(), RunError> {
         if self.driver.is_empty() || self.driver.is_done() {
-            return Ok(());
+            return Ok(engines.step(executor, now_ps)?);
         }
         let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
         for action in self.driver.step(now_ps, instructions) {
             match action {
                 WindowAction::Attach(window) => {
                     said.push(Body::WindowOpen(self.driver.spec(window).name.clone()));
+                    engines.measure(executor, now_ps)?;
                     self.attach(executor, window)?;
                 }
                 WindowAction::StartMeasuring(_) => {
@@ -140,6 +143,9 @@ impl<'a> Windows<'a> {
                     self.code.name(executor);
                 }
             }
+        }
+        if self.driver.open().is_none() {
+            engines.step(executor, now_ps)?;
         }
         Ok(())
     }

@@ -404,7 +404,7 @@ fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     boot.general.rflags = 2;
 
     // The processor lacks features that its CPUID does not announce, and MSRs are such a feature.
-    let cpuid = tables(&NodeTopology::default(), &CpuidOptions::default()).unwrap();
+    let cpuid = tables(&NodeTopology::default(), &CpuidOptions::default(), &[], |_| true).unwrap();
     let shared = SharedCode::new(ram.clone());
     let vcpu = |id| -> Box<dyn nodescope_engine::Vcpu> {
         Box::new(SoftVcpu::new(SoftConfig {
@@ -522,6 +522,7 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
                     ending = format!("{statuses:?}");
                     return;
                 }
+                Err(error @ NodeError::Thread { .. }) => panic!("{error}"),
                 // A guest may shut itself down, and start a vCPU in a mode that no Linux uses.
                 Err(error @ (NodeError::TripleFault { .. } | NodeError::Engine { .. })) => {
                     ending = error.to_string();

@@ -1,38 +1,58 @@
-//! Bringing a vCPU out of KVM_RUN in time: a timer that signals the thread.
+//! Bringing a vCPU out of KVM_RUN: at a time, by a timer of its thread, or when another thread asks for it.
 //!
-//! The signal's handler does nothing; a pending signal makes KVM_RUN return. A signal that arrives just before the
-//! call would be lost, therefore the timer fires again and again until it is disarmed.
+//! Both send the thread a signal. Its handler sets `immediate_exit` in the page that KVM shares with the vCPU, so that a signal
+//! is not lost that arrives just before KVM_RUN (Documentation/virt/kvm/api.rst, section 5, `immediate_exit`).
 
+use std::cell::{Cell, OnceCell};
 use std::io;
 use std::sync::Once;
+use std::sync::atomic::{AtomicI32, Ordering};
 
-/// Interval of repeated firing, ns.
-const AGAIN: i64 = 200_000;
+use kvm_bindings::kvm_run;
+use nodescope_engine::Kicker;
 
 /// Signal used; handlers of other signals are left alone.
 fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }
 
-extern "C" fn ignore(_: libc::c_int) {}
+thread_local! {
+    /// The page of the vCPU that runs on this thread, or null.
+    static PAGE: Cell<*mut kvm_run> = const { Cell::new(std::ptr::null_mut()) };
+    static ALARM: OnceCell<Alarm> = const { OnceCell::new() };
+}
+
+extern "C" fn leave_guest(_: libc::c_int) {
+    let page = PAGE.with(Cell::get);
+    if !page.is_null() {
+        // SAFETY: the page is mapped as long as its vCPU exists, and `OnThread` takes it from the thread before the vCPU can go. The thread-local
+        // is initialized by a constant and has no destructor, so reading it is async-signal-safe.
+        unsafe { (&raw mut (*page).immediate_exit).write_volatile(1) };
+    }
+}
+
+fn install() {
+    static INSTALL: Once = Once::new();
+    INSTALL.call_once(|| {
+        // SAFETY: zeros are a valid sigaction; the handler is async-signal-safe, see there.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = leave_guest as *const () as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(signal(), &action, std::ptr::null_mut());
+        }
+    });
+}
 
 /// A timer of the thread that made it.
-pub(crate) struct Alarm {
+struct Alarm {
     timer: libc::timer_t,
 }
 
 impl Alarm {
     /// A disarmed timer for the calling thread.
-    pub fn new() -> io::Result<Self> {
-        static INSTALL: Once = Once::new();
-        INSTALL.call_once(|| {
-            // SAFETY: zeros are a valid sigaction; the handler is async-signal-safe, for it does nothing.
-            unsafe {
-                let mut action: libc::sigaction = std::mem::zeroed();
-                action.sa_sigaction = ignore as *const () as usize;
-                libc::sigaction(signal(), &action, std::ptr::null_mut());
-            }
-        });
+    fn new() -> io::Result<Self> {
+        install();
         let mut timer = std::ptr::null_mut();
         // SAFETY: zeros are a valid sigevent; both pointers are to live locals.
         let code = unsafe {
@@ -48,15 +68,14 @@ impl Alarm {
         Ok(Self { timer })
     }
 
-    /// Fire in `after` ns and then repeatedly; `None` disarms.
-    pub fn arm(&self, after: Option<u64>) -> io::Result<()> {
+    fn arm(&self, after: Option<u64>) -> io::Result<()> {
         let first = after.map_or(0, |ns| ns.clamp(1, i64::MAX as u64) as i64);
         let time = |ns: i64| libc::timespec {
             tv_sec: ns / 1_000_000_000,
             tv_nsec: ns % 1_000_000_000,
         };
         let setting = libc::itimerspec {
-            it_interval: time(if after.is_some() { AGAIN } else { 0 }),
+            it_interval: time(0),
             it_value: time(first),
         };
         // SAFETY: the timer is ours and alive; the setting outlives the call.
@@ -72,5 +91,64 @@ impl Drop for Alarm {
     fn drop(&mut self) {
         // SAFETY: the timer is ours and is not used afterwards.
         unsafe { libc::timer_delete(self.timer) };
+    }
+}
+
+/// Fire the thread's alarm in `after` ns; `None` disarms it.
+pub(crate) fn arm(after: Option<u64>) -> io::Result<()> {
+    ALARM.with(|cell| {
+        let alarm = match cell.get() {
+            Some(alarm) => alarm,
+            None => {
+                let alarm = Alarm::new()?;
+                cell.get_or_init(|| alarm)
+            }
+        };
+        alarm.arm(after)
+    })
+}
+
+/// CPU time of the calling thread, ns.
+pub(crate) fn thread_time() -> u64 {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the clock exists on every Linux; the pointer is to a live local.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The thread on which a vCPU runs, if it does.
+#[derive(Debug, Default)]
+pub(crate) struct RunningThread(AtomicI32);
+
+impl Kicker for RunningThread {
+    fn kick(&self) {
+        let thread = self.0.load(Ordering::Acquire);
+        if thread != 0 {
+            // SAFETY: the signal's handler is installed before a thread is noted here, and does no harm on any thread.
+            unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal()) };
+        }
+    }
+}
+
+/// As long as it lives, signals to this thread bring the vCPU of this page out of the guest.
+pub(crate) struct OnThread<'a>(&'a RunningThread);
+
+impl<'a> OnThread<'a> {
+    pub fn new(thread: &'a RunningThread, page: *mut kvm_run) -> Self {
+        install();
+        PAGE.with(|cell| cell.set(page));
+        // SAFETY: no arguments; always succeeds.
+        thread.0.store(unsafe { libc::gettid() }, Ordering::Release);
+        Self(thread)
+    }
+}
+
+impl Drop for OnThread<'_> {
+    fn drop(&mut self) {
+        self.0.0.store(0, Ordering::Release);
+        PAGE.with(|cell| cell.set(std::ptr::null_mut()));
     }
 }

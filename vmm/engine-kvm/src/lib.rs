@@ -2,18 +2,20 @@
 //!
 //! It implements the same seam as the portable engine and exchanges the same state, so that a vCPU can move between
 //! the two at any instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory
-//! slots), [`vcpu`] (the seam), `run` (the loop and its exits), `state` and `msrs` (what moves), `alarm` (how a run ends
-//! in time), `raw` (ioctls that kvm-ioctls lacks).
+//! slots), [`vcpu`] (the seam), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and
+//! `msrs` (what moves), `alarm` (how a vCPU is brought out of the guest), `raw` (ioctls that kvm-ioctls lacks).
 //!
 //! Limits of this engine:
 //! - Instructions are not counted: `instructions()` stays what was restored, and a limit in instructions is refused.
-//! - The clock is the guest's TSC, which runs by the host's: a study that needs byte-identical results runs on the
-//!   portable engine.
+//! - The clock is the guest's TSC, which runs by the host's while the vCPU runs (`clock`): a study that needs byte-identical
+//!   results runs on the portable engine.
 //! - Models cannot be attached: memory references are not visible. Running with one attached is refused.
 //! - Interrupt controllers are the platform's: nothing of the in-kernel irqchip is used.
 //! - CPUID is answered by KVM from a table; the hypercall leaf says so ([`vm::with_hypercall_leaf`]).
 
 mod alarm;
+mod clock;
+mod hypercall;
 mod msrs;
 pub mod probe;
 mod raw;

@@ -68,7 +68,7 @@ pub(crate) fn load(fd: &VcpuFd, msrs: &Msrs, kept: &mut BTreeSet<u32>) -> Result
 pub(crate) fn store(
     fd: &VcpuFd,
     msrs: &mut Msrs,
-    kept: &mut BTreeSet<u32>,
+    kept: &BTreeSet<u32>,
 ) -> Result<(), EngineError> {
     let mut places: Vec<_> = fields(msrs)
         .into_iter()
@@ -92,7 +92,7 @@ pub(crate) fn store(
         if done >= places.len() {
             break;
         }
-        kept.insert(places[done].0);
+        // Its value stays as it is.
         places.drain(..=done);
     }
     Ok(())

@@ -1,5 +1,8 @@
 //! The run loop: interrupts in, exits out.
 
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, compiler_fence};
+
 use kvm_bindings::kvm_run;
 use kvm_ioctls::VcpuExit;
 use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
@@ -7,9 +10,12 @@ use nodescope_x86::bits::{msr, rflags};
 use nodescope_x86::state::seg;
 use nodescope_x86::{InterruptShadow, MpState};
 
-use crate::alarm::Alarm;
+use crate::alarm::{self, OnThread};
 use crate::vcpu::KvmVcpu;
-use crate::{raw, refused};
+use crate::{hypercall, raw, refused};
+
+/// Longest entry of the guest while it delivers an event, ns.
+const SETTLING_NS: u64 = 100_000;
 
 /// An exit of KVM_RUN, detached from the shared page.
 enum Event {
@@ -44,7 +50,6 @@ enum Event {
 /// What serving an event asks of the loop.
 enum Served {
     Continue,
-    Touched,
     Halt,
     Shutdown,
     Stop(String),
@@ -82,29 +87,26 @@ impl KvmVcpu {
             MpState::Shutdown => return Ok(Exit::Shutdown),
             MpState::Running | MpState::Halted => {}
         }
-        if self.load()? {
-            let time = self.state.time;
-            platform.tsc_offset_changed(self.id, time.cycles, time.tsc_offset);
+        self.load()?;
+        // The thread's alarm and other threads bring this vCPU out of the guest.
+        let thread = Arc::clone(&self.thread);
+        let page: *mut kvm_run = self.fd.get_kvm_run();
+        let on_thread = OnThread::new(&thread, page);
+        let ended = match self.run_loop(platform, limit) {
+            Ok(Ok(exit)) => self.finish_instruction(platform).map(|()| Ok(exit)),
+            ended => ended,
+        };
+        if !matches!(ended, Ok(Ok(Exit::Limit))) {
+            alarm::arm(None).map_err(os("resetting the vCPU's timer"))?;
         }
-        let alarm = Alarm::new().map_err(os("a timer for the vCPU's thread"))?;
-        let ended = self.run_loop(platform, limit, &alarm);
-        let ended = match ended {
-            Err(e) => Err(e),
-            Ok(exit) => self.settle(platform, &alarm).map(|()| exit),
-        };
-        // A failed run leaves KVM's state as it is; a report needs it as well.
-        let stored = self.store();
-        self.mark_stale();
-        let exit = match ended? {
-            Ok(exit) => exit,
+        drop(on_thread);
+        match ended? {
+            Ok(exit) => Ok(exit),
             Err(what) => {
-                stored?;
-                return Err(EngineError::Unsupported(Box::new(self.report(what))));
+                self.store()?;
+                Err(EngineError::Unsupported(Box::new(self.report(what))))
             }
-        };
-        stored?;
-        self.vm.sync_code()?;
-        Ok(exit)
+        }
     }
 
     /// Run until there is a reason to return: an exit, or the text of a report.
@@ -112,16 +114,19 @@ impl KvmVcpu {
         &mut self,
         platform: &mut dyn Platform,
         limit: Limit,
-        alarm: &Alarm,
     ) -> Result<Result<Exit, String>, EngineError> {
         // KVM says whether it takes an interrupt only after it has run; before, the state does.
-        let flags = self.state.general.rflags & rflags::IF != 0;
-        let mut enabled = flags;
-        let mut ready = flags && self.state.events.shadow == InterruptShadow::None;
+        let (mut enabled, mut ready) = self.interruptible();
         loop {
-            let now = self.clock()?;
+            // A signal from here on, whose reason has perhaps been overlooked, brings the vCPU out at once.
+            self.fd.set_kvm_immediate_exit(0);
+            compiler_fence(Ordering::SeqCst);
+            let now = self.state.time.cycles;
             if now >= limit.cycles {
                 return Ok(Ok(Exit::Limit));
+            }
+            if platform.attention() {
+                return Ok(Ok(Exit::Attention));
             }
             let mut pending = platform.interrupt_pending(self.id, now);
             if self.state.events.mp == MpState::Halted {
@@ -142,22 +147,22 @@ impl KvmVcpu {
             page.request_interrupt_window = pending.into();
             page.cr8 = priority.into();
             let until = limit.cycles.min(platform.next_event(self.id));
-            alarm
-                .arm(self.nanoseconds(until, now))
-                .map_err(os("setting the vCPU's timer"))?;
-            let event = self.enter(false)?;
+            if self.load_tsc()? {
+                let time = self.state.time;
+                platform.tsc_offset_changed(self.id, time.cycles, time.tsc_offset);
+            }
+            alarm::arm(self.nanoseconds(until, now)).map_err(os("setting the vCPU's timer"))?;
+            let event = self.enter()?;
             let page = self.fd.get_kvm_run();
             ready = page.ready_for_interrupt_injection != 0 && page.if_flag != 0;
             enabled = page.if_flag != 0;
+            self.interruptible = (enabled, ready);
             let shown = (page.cr8 & 0xf) as u8;
             if shown != priority {
-                let now = self.clock()?;
-                platform.set_task_priority(self.id, now, shown);
+                platform.set_task_priority(self.id, self.state.time.cycles, shown);
             }
             match self.serve(platform, event)? {
                 Served::Continue => {}
-                Served::Touched if platform.attention() => return Ok(Ok(Exit::Attention)),
-                Served::Touched => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
                 Served::Shutdown => {
                     self.state.events.mp = MpState::Shutdown;
@@ -168,6 +173,16 @@ impl KvmVcpu {
         }
     }
 
+    /// Whether interrupts are enabled, and whether one can be injected now.
+    fn interruptible(&self) -> (bool, bool) {
+        if self.is_held() {
+            return self.interruptible;
+        }
+        let flags = self.state.general.rflags & rflags::IF != 0;
+        let shadow = self.state.events.shadow != InterruptShadow::None;
+        (flags, flags && !shadow)
+    }
+
     /// Nanoseconds until the clock shows `until`; `None` for never.
     fn nanoseconds(&self, until: u64, now: u64) -> Option<u64> {
         (until != u64::MAX).then(|| {
@@ -176,38 +191,66 @@ impl KvmVcpu {
         })
     }
 
-    /// Bring KVM to an instruction boundary: let it finish an instruction that waited for an answer, and deliver an
-    /// event that was injected but not yet taken, for neither is part of a vCPU's state.
-    fn settle(&mut self, platform: &mut dyn Platform, alarm: &Alarm) -> Result<(), EngineError> {
-        // Each entry of the guest is cut by the timer, which fires again and again.
-        const ENTRIES: usize = 10_000;
+    /// Let KVM finish an instruction that waited for an answer, without executing another.
+    fn finish_instruction(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
+        // An access over two pages of MMIO takes several exits.
+        const ENTRIES: usize = 64;
         for _ in 0..ENTRIES {
-            if self.state.events.mp == MpState::Shutdown {
+            if !self.unfinished {
                 return Ok(());
             }
-            let immediate = self.unfinished;
-            if !immediate {
-                let e = self
-                    .fd
-                    .get_vcpu_events()
-                    .map_err(|e| refused("reading pending events", e))?;
-                let in_flight = e.exception.injected
-                    | e.exception.pending
-                    | e.interrupt.injected
-                    | e.nmi.injected;
-                if in_flight == 0 {
-                    return Ok(());
-                }
-            }
-            alarm
-                .arm(Some(100_000))
-                .map_err(os("setting the vCPU's timer"))?;
-            let event = self.enter(immediate)?;
-            match self.serve(platform, event)? {
-                Served::Continue | Served::Touched => {}
+            self.fd.set_kvm_immediate_exit(1);
+            let event = self.enter();
+            self.fd.set_kvm_immediate_exit(0);
+            match self.serve(platform, event?)? {
+                Served::Continue => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
                 Served::Shutdown => self.state.events.mp = MpState::Shutdown,
                 // Met again, with its report, when the vCPU runs next.
+                Served::Stop(_) => return Ok(()),
+            }
+        }
+        Err(EngineError::Host {
+            what: format!("KVM vCPU {} did not finish an instruction", self.id),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })
+    }
+
+    /// Bring KVM to an instruction boundary: deliver an event that was injected but not yet taken, since none is part of a vCPU's state.
+    pub(crate) fn settle(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
+        // Each entry of the guest is cut by the timer.
+        const ENTRIES: usize = 10_000;
+        let thread = Arc::clone(&self.thread);
+        let page: *mut kvm_run = self.fd.get_kvm_run();
+        let _on_thread = OnThread::new(&thread, page);
+        for _ in 0..ENTRIES {
+            self.finish_instruction(platform)?;
+            if self.state.events.mp == MpState::Shutdown {
+                return Ok(());
+            }
+            let e = self
+                .fd
+                .get_vcpu_events()
+                .map_err(|e| refused("reading pending events", e))?;
+            let in_flight = e.exception.injected
+                | e.exception.pending
+                | e.interrupt.injected
+                | e.nmi.injected;
+            if in_flight == 0 {
+                return Ok(());
+            }
+            self.fd.set_kvm_immediate_exit(0);
+            self.load_tsc()?;
+            alarm::arm(Some(SETTLING_NS)).map_err(os("setting the vCPU's timer"))?;
+            let event = self.enter()?;
+            let page = self.fd.get_kvm_run();
+            let enabled = page.if_flag != 0;
+            let ready = page.ready_for_interrupt_injection != 0 && enabled;
+            self.interruptible = (enabled, ready);
+            match self.serve(platform, event)? {
+                Served::Continue => {}
+                Served::Halt => self.state.events.mp = MpState::Halted,
+                Served::Shutdown => self.state.events.mp = MpState::Shutdown,
                 Served::Stop(_) => return Ok(()),
             }
         }
@@ -217,11 +260,21 @@ impl KvmVcpu {
         })
     }
 
-    /// KVM_RUN once; `immediate` only finishes the instruction before.
-    fn enter(&mut self, immediate: bool) -> Result<Event, EngineError> {
-        self.fd.set_kvm_immediate_exit(immediate.into());
+    /// KVM_RUN once.
+    fn enter(&mut self) -> Result<Event, EngineError> {
         self.unfinished = false;
-        let (event, unfinished) = match self.fd.run() {
+        self.hold();
+        self.start_clock();
+        let result = self.enter_guest();
+        self.stop_clock()?;
+        let (event, unfinished) = result?;
+        self.unfinished = unfinished;
+        Ok(event)
+    }
+
+    /// KVM_RUN: why it returned, and whether it has an instruction to finish.
+    fn enter_guest(&mut self) -> Result<(Event, bool), EngineError> {
+        Ok(match self.fd.run() {
             Ok(VcpuExit::IoOut(port, data)) => {
                 let data = data.to_vec();
                 let size = io_size(self.fd.get_kvm_run());
@@ -276,9 +329,7 @@ impl KvmVcpu {
             ),
             Err(e) if [libc::EINTR, libc::EAGAIN].contains(&e.errno()) => (Event::Again, false),
             Err(e) => return Err(refused(format!("KVM_RUN on vCPU {}", self.id), e)),
-        };
-        self.unfinished = unfinished;
-        Ok(event)
+        })
     }
 
     fn serve(&mut self, platform: &mut dyn Platform, event: Event) -> Result<Served, EngineError> {
@@ -288,8 +339,11 @@ impl KvmVcpu {
             Event::Halt => return Ok(Served::Halt),
             Event::Shutdown => return Ok(Served::Shutdown),
             Event::Stop(what) => return Ok(Served::Stop(what)),
+            Event::PortOut { port, data, .. } if hypercall::rings(port, &data) => {
+                self.ring(platform)?;
+            }
             Event::PortOut { port, size, data } => {
-                let now = self.clock()?;
+                let now = self.state.time.cycles;
                 for item in data.chunks(size) {
                     platform.port_write(id, now, port, item);
                 }
@@ -300,7 +354,7 @@ impl KvmVcpu {
                 at,
                 len,
             } => {
-                let now = self.clock()?;
+                let now = self.state.time.cycles;
                 // SAFETY: KVM laid `len` bytes at `at` in the shared mapping, which lives as long as the vCPU's file;
                 // nothing else refers to them until KVM_RUN is called again.
                 let data = unsafe { std::slice::from_raw_parts_mut(at, len) };
@@ -309,7 +363,7 @@ impl KvmVcpu {
                 }
             }
             Event::MmioRead { address, len } => {
-                let now = self.clock()?;
+                let now = self.state.time.cycles;
                 let mut data = [0; 8];
                 platform.mmio_read(id, now, address, &mut data[..len.min(8)]);
                 // SAFETY: the exit was for MMIO, so this is the field in use; any bytes are valid.
@@ -317,7 +371,7 @@ impl KvmVcpu {
                 mmio.data = data;
             }
             Event::MmioWrite { address, data } => {
-                let now = self.clock()?;
+                let now = self.state.time.cycles;
                 platform.mmio_write(id, now, address, &data);
             }
             Event::ReadMsr(index) => {
@@ -334,7 +388,7 @@ impl KvmVcpu {
                 msr.error = (!done).into();
             }
         }
-        Ok(Served::Touched)
+        Ok(Served::Continue)
     }
 
     fn read_msr(
@@ -345,7 +399,7 @@ impl KvmVcpu {
         if index == msr::TSC_ADJUST {
             return Ok(Some(self.state.msrs.tsc_adjust));
         }
-        let now = self.clock()?;
+        let now = self.state.time.cycles;
         Ok(platform.msr_read(self.id, now, index).ok())
     }
 
@@ -357,7 +411,7 @@ impl KvmVcpu {
         index: u32,
         value: u64,
     ) -> Result<bool, EngineError> {
-        let now = self.clock()?;
+        let now = self.state.time.cycles;
         let delta = match index {
             msr::TSC => value.wrapping_sub(now.wrapping_add(self.state.time.tsc_offset)),
             msr::TSC_ADJUST => value.wrapping_sub(self.state.msrs.tsc_adjust),

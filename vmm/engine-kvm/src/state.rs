@@ -9,7 +9,7 @@ use nodescope_x86::bits::{apic_base, xcr0};
 use nodescope_x86::state::seg;
 use nodescope_x86::{
     Control, Debug, DescriptorTable, Events, FxImage, General, InterruptShadow, Segment, Segments,
-    Vector256,
+    VcpuState, Vector256,
 };
 
 pub(crate) fn regs(g: &General) -> kvm_regs {
@@ -276,6 +276,18 @@ pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events) -> Events {
         nmi_pending: k.nmi.pending != 0,
         mp: before.mp,
     }
+}
+
+/// What differs between two states, one field a line.
+pub(crate) fn differences(wanted: &VcpuState, found: &VcpuState) -> String {
+    let lines = |state: &VcpuState| format!("{state:#x?}");
+    let (wanted, found) = (lines(wanted), lines(found));
+    let pairs = wanted.lines().zip(found.lines());
+    let different: Vec<_> = pairs
+        .filter(|(wanted, found)| wanted != found)
+        .map(|(wanted, found)| format!("{} became {}", wanted.trim(), found.trim()))
+        .collect();
+    different.join("; ")
 }
 
 #[cfg(test)]

@@ -1,17 +1,20 @@
 //! A vCPU of KVM behind the seam.
 //!
-//! Outside `run` the state is in [`VcpuState`] form, so it can be saved and replaced freely; KVM gets it when the vCPU
-//! runs next, and gives it back before `run` returns.
+//! KVM gets a restored state when the vCPU runs next, and keeps it between runs: reading all of it takes a dozen calls. It is
+//! read when somebody asks for it.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use kvm_ioctls::VcpuFd;
-use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use kvm_ioctls::{Cap, VcpuFd};
+use nodescope_engine::{EngineError, Exit, Kicker, Limit, Platform, Vcpu};
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
-use nodescope_x86::bits::{msr, rflags, xcr0};
+use nodescope_x86::bits::{cr4, rflags, xcr0};
 use nodescope_x86::state::seg;
 use nodescope_x86::{CpuidTable, VcpuState};
 
+use crate::alarm::RunningThread;
+use crate::clock::{Entry, Tsc};
 use crate::vm::{KvmVm, kvm_cpuid};
 use crate::{msrs, raw, refused, state};
 
@@ -32,17 +35,26 @@ pub struct KvmVcpu {
     pub(crate) vm: KvmVm,
     pub(crate) fd: VcpuFd,
     pub(crate) id: u16,
+    /// The state, of which KVM has the newer registers where `held`. The clock and the activity state are always these.
     pub(crate) state: VcpuState,
-    /// KVM's copy is older than `state`.
+    /// KVM's registers are older than `state`.
     stale: bool,
+    /// KVM's registers are newer than `state`.
+    held: bool,
+    /// KVM has run this vCPU before.
+    has_run: bool,
     pub(crate) attached: bool,
-    tsc_hz: u64,
+    pub(crate) tsc: Tsc,
+    pub(crate) entry: Entry,
     /// State components the guest may use.
     components: u64,
     /// Registers KVM does not hold; their values stay in `state`.
     kept: BTreeSet<u32>,
     /// An exit was served whose instruction KVM finishes when it is entered next.
     pub(crate) unfinished: bool,
+    /// Whether interrupts were enabled, and whether one could be injected, when KVM was left last.
+    pub(crate) interruptible: (bool, bool),
+    pub(crate) thread: Arc<RunningThread>,
 }
 
 impl KvmVcpu {
@@ -56,29 +68,44 @@ impl KvmVcpu {
         // Before any MSR: what may be set depends on it.
         fd.set_cpuid2(&kvm_cpuid(&config.cpuid)?)
             .map_err(|e| refused(format!("the CPUID table of KVM vCPU {}", config.id), e))?;
+        // Without hardware that scales the TSC, KVM would make a faster one up from the host's time.
+        let scales = vm.inner.fd.check_extension(Cap::TscControl);
         let khz = u32::try_from(config.tsc_hz / 1000).unwrap_or(u32::MAX);
-        let tsc_hz = match fd.get_tsc_khz() {
-            Ok(native) if native == khz || fd.set_tsc_khz(khz).is_ok() => config.tsc_hz,
-            Ok(native) if native > 0 => u64::from(native) * 1000,
-            _ => config.tsc_hz,
+        let native = fd.get_tsc_khz().ok().filter(|khz| *khz > 0);
+        let (hz, plain) = match native {
+            Some(native) if native == khz => (config.tsc_hz, true),
+            Some(_) if scales && fd.set_tsc_khz(khz).is_ok() => (config.tsc_hz, false),
+            Some(native) => (u64::from(native) * 1000, true),
+            None => (config.tsc_hz, false),
         };
+        let settable = raw::tsc_offset(&fd).is_ok();
         Ok(Self {
             vm: vm.clone(),
             fd,
             id: config.id,
             state: VcpuState::reset(),
             stale: true,
+            held: false,
+            has_run: false,
             attached: false,
-            tsc_hz,
+            tsc: Tsc {
+                hz,
+                plain: plain && settable && vm.inner.ring0_native,
+                settable,
+                offset: 0,
+            },
+            entry: Entry::default(),
             components: config.cpuid.xcr0_supported() | xcr0::X87 | xcr0::SSE,
             kept: BTreeSet::new(),
             unfinished: false,
+            interruptible: (false, false),
+            thread: Arc::default(),
         })
     }
 
     /// Rate at which this vCPU's TSC really runs, Hz: the one configured if the host could set it.
     pub fn tsc_hz(&self) -> u64 {
-        self.tsc_hz
+        self.tsc.hz
     }
 
     /// Registers that this host's KVM did not accept; their values move with the state but the guest does not see
@@ -87,16 +114,24 @@ impl KvmVcpu {
         self.kept.iter().copied().collect()
     }
 
-    /// Give KVM the state. True if the TSC's offset had to change with it, see [`load_tsc`](Self::load_tsc).
-    pub(crate) fn load(&mut self) -> Result<bool, EngineError> {
+    /// Give KVM the state, if KVM's own is older.
+    pub(crate) fn load(&mut self) -> Result<(), EngineError> {
         if !self.stale {
-            return Ok(false);
+            return Ok(());
         }
         let s = &self.state;
         let fd = &self.fd;
         let id = self.id;
         let on = |what: &str| format!("{what} of KVM vCPU {id}");
-        fd.set_sregs(&state::sregs(&s.segments, &s.control))
+        let sregs = state::sregs(&s.segments, &s.control);
+        if self.has_run {
+            // The guest's page tables may have changed while another engine ran it. KVM drops its translations when paging changes.
+            let mut other = sregs;
+            other.cr4 ^= cr4::PGE;
+            fd.set_sregs(&other)
+                .map_err(|e| refused(on("changing CR4"), e))?;
+        }
+        fd.set_sregs(&sregs)
             .map_err(|e| refused(on("setting segment and control registers"), e))?;
         if self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             fd.set_xcrs(&state::xcrs(s.control.xcr0 | xcr0::X87))
@@ -113,58 +148,35 @@ impl KvmVcpu {
         fd.set_regs(&state::regs(&s.general))
             .map_err(|e| refused(on("setting general registers"), e))?;
         self.stale = false;
-        self.load_tsc()
+        Ok(())
     }
 
-    /// Make the guest's TSC show clock + offset. KVM takes a written TSC for an attempt to synchronise CPUs when it is
-    /// near another value, so the offset is set where the host lets it be.
-    ///
-    /// A software KVM gives the guest the host's TSC whatever is set. Then the guest sees its TSC jump, which is what
-    /// a changed offset means: the offset follows, true is returned, and the platform must hear of it.
-    pub(crate) fn load_tsc(&mut self) -> Result<bool, EngineError> {
-        let wanted = self
-            .state
-            .time
-            .cycles
-            .wrapping_add(self.state.time.tsc_offset);
-        let by_offset = raw::tsc_offset(&self.fd).is_ok_and(|offset| {
-            msrs::read(&self.fd, msr::TSC).is_ok_and(|shown| {
-                let corrected = offset.wrapping_add(wanted.wrapping_sub(shown));
-                raw::set_tsc_offset(&self.fd, corrected).is_ok()
-            })
-        });
-        if !by_offset {
-            msrs::write(&self.fd, msr::TSC, wanted)?;
-        }
-        let skew = msrs::read(&self.fd, msr::TSC)?.wrapping_sub(wanted);
-        // What passed between setting and reading is far below a millisecond.
-        if skew < self.tsc_hz / 1000 {
-            return Ok(false);
-        }
-        let offset = &mut self.state.time.tsc_offset;
-        *offset = offset.wrapping_add(skew);
-        Ok(true)
+    /// Whether KVM's registers are newer than the state.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
     }
 
-    /// The clock now, while KVM holds the state: the guest's TSC less its offset, never backwards.
-    pub(crate) fn clock(&mut self) -> Result<u64, EngineError> {
-        let tsc = msrs::read(&self.fd, msr::TSC)?;
-        let now = tsc.wrapping_sub(self.state.time.tsc_offset);
-        let time = &mut self.state.time;
-        // A TSC that could not be set back may even lie before the clock.
-        if now.wrapping_sub(time.cycles) < 1 << 63 {
-            time.cycles = now;
-        }
-        Ok(time.cycles)
+    /// KVM runs the vCPU: from now on its registers are newer.
+    pub(crate) fn hold(&mut self) {
+        self.held = true;
+        self.has_run = true;
     }
 
     /// Take the state back from KVM; nothing is in flight.
     pub(crate) fn store(&mut self) -> Result<(), EngineError> {
+        if self.held {
+            self.state = self.read_state()?;
+            self.held = false;
+        }
+        Ok(())
+    }
+
+    /// The state with KVM's registers.
+    fn read_state(&self) -> Result<VcpuState, EngineError> {
         let id = self.id;
         let on = |what: &str| format!("{what} of KVM vCPU {id}");
-        self.clock()?;
         let fd = &self.fd;
-        let s = &mut self.state;
+        let mut s = self.state.clone();
         let regs = fd
             .get_regs()
             .map_err(|e| refused(on("reading general registers"), e))?;
@@ -197,12 +209,8 @@ impl KvmVcpu {
         (s.fx, s.vector) = state::vector_state(&area);
         s.debug = state::debug_out(&debug);
         s.events = state::events_out(&events, &s.events);
-        msrs::store(fd, &mut s.msrs, &mut self.kept)
-    }
-
-    /// Let KVM's copy be replaced at the next run.
-    pub(crate) fn mark_stale(&mut self) {
-        self.stale = true;
+        msrs::store(fd, &mut s.msrs, &self.kept)?;
+        Ok(s)
     }
 }
 
@@ -218,20 +226,55 @@ impl Vcpu for KvmVcpu {
     fn advance_to(&mut self, cycles: u64) {
         let time = &mut self.state.time;
         time.cycles = time.cycles.max(cycles);
-        self.stale = true;
     }
 
     fn instructions(&self) -> u64 {
         self.state.time.instructions
     }
 
+    fn kicker(&self) -> Option<Arc<dyn Kicker>> {
+        Some(Arc::clone(&self.thread) as Arc<dyn Kicker>)
+    }
+
+    fn synchronize(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
+        if self.held {
+            self.settle(platform)?;
+            self.store()?;
+            self.vm.sync_code()?;
+        }
+        Ok(())
+    }
+
+    fn check_restored(&mut self) -> Result<(), EngineError> {
+        let wanted = self.state.clone();
+        self.load()?;
+        let found = self.read_state()?;
+        if found == wanted {
+            return Ok(());
+        }
+        let differences = state::differences(&wanted, &found);
+        Err(EngineError::Host {
+            what: format!("KVM vCPU {} does not hold what it was given", self.id),
+            source: std::io::Error::other(differences),
+        })
+    }
+
     fn save(&self) -> VcpuState {
-        self.state.clone()
+        if !self.held {
+            return self.state.clone();
+        }
+        let state = self.read_state();
+        let synced = self.vm.sync_code();
+        synced
+            .and(state)
+            .expect("KVM shows the registers of a vCPU that it has run")
     }
 
     fn restore(&mut self, state: &VcpuState) {
         self.state = state.clone();
         self.stale = true;
+        self.held = false;
+        self.unfinished = false;
     }
 
     fn attach(&mut self, filter: Option<FilterGeometry>) {

@@ -447,6 +447,7 @@ fn a_write_to_code_reaches_the_code_map() {
     let mut v = vcpu(&ram, &host);
     v.restore(&state(0));
     v.run(&mut Recorder::default(), FOREVER).unwrap();
+    v.synchronize(&mut Recorder::default()).unwrap();
     assert_eq!(region.code.generation(DATA as usize), 1);
     assert_eq!(region.code.generation(DATA as usize + 0x2000), 0);
 }

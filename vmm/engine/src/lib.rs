@@ -9,6 +9,8 @@ mod platform;
 pub use error::{EngineError, StopReport};
 pub use platform::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
 
+use std::sync::Arc;
+
 use nodescope_plugin_api::{BlockProfile, FilterGeometry, FilterUpdate};
 use nodescope_x86::VcpuState;
 
@@ -56,6 +58,12 @@ impl Limit {
     }
 }
 
+/// Makes a vCPU that runs on another thread look at its interrupts and at [`Platform::attention`] soon.
+pub trait Kicker: Send + Sync {
+    /// Does nothing where the vCPU does not run.
+    fn kick(&self);
+}
+
 /// One virtual CPU on some engine.
 pub trait Vcpu: Send {
     /// Run until a limit or an event. Interrupts that the platform has pending are taken at instruction boundaries, where the engine
@@ -70,6 +78,23 @@ pub trait Vcpu: Send {
 
     /// Instructions retired since power-on.
     fn instructions(&self) -> u64;
+
+    /// What makes this vCPU look at its interrupts while it runs. An engine whose vCPUs run on threads of their own, at once with the
+    /// others of their node, has one.
+    fn kicker(&self) -> Option<Arc<dyn Kicker>> {
+        None
+    }
+
+    /// Bring the vCPU to where [`Vcpu::save`] finds its whole state: events that are being delivered are not part of a state.
+    fn synchronize(&mut self, platform: &mut dyn Platform) -> Result<(), EngineError> {
+        let _ = platform;
+        Ok(())
+    }
+
+    /// Hand a restored state to the processor, read it back, and say where both differ.
+    fn check_restored(&mut self) -> Result<(), EngineError> {
+        Ok(())
+    }
 
     /// Copy all state out.
     fn save(&self) -> VcpuState;

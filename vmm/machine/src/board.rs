@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::{Deref, DerefMut};
 
 use nodescope_devices::chipset::Chipset;
 use nodescope_devices::virtio::Device;
@@ -105,6 +106,33 @@ pub struct Board {
     pub(crate) turn: Turn,
     /// Clock of each vCPU at which its call stack is sampled next.
     pub(crate) sample_at: Vec<u64>,
+}
+
+/// A node's board, which the threads of its vCPUs have while they run at once.
+pub(crate) struct Held(pub(crate) Option<Box<Board>>);
+
+impl Held {
+    pub(crate) fn new(board: Board) -> Self {
+        Self(Some(Box::new(board)))
+    }
+}
+
+impl Deref for Held {
+    type Target = Board;
+
+    #[inline]
+    fn deref(&self) -> &Board {
+        let board = self.0.as_deref();
+        board.expect("the board comes back at the end of a round")
+    }
+}
+
+impl DerefMut for Held {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Board {
+        let board = self.0.as_deref_mut();
+        board.expect("the board comes back at the end of a round")
+    }
 }
 
 impl Board {

@@ -45,6 +45,25 @@ pub struct Feature {
     pub native: bool,
 }
 
+/// Features that the platform has whatever the engine: interrupt controllers, timers, the clock, and what is said about them.
+const PLATFORM: &[&str] = &[
+    "apic",
+    "arat",
+    "arch_capabilities",
+    "hypervisor",
+    "invariant_tsc",
+    "tsc_adjust",
+    "tsc_deadline_timer",
+    "x2apic",
+];
+
+impl Feature {
+    /// Whether the platform has it, so that the engine need not.
+    pub fn is_the_platforms(&self) -> bool {
+        PLATFORM.contains(&self.name)
+    }
+}
+
 const fn f(
     name: &'static str,
     leaf: (u32, u32),
@@ -181,6 +200,11 @@ pub enum CpuidError {
         /// The feature whose removal would take it along, or empty.
         via: String,
     },
+    /// What the study requires is not there.
+    #[error(
+        "the study requires CPU features that its engines and this host do not all have: {0}; take them from node.require, or use another host or engine"
+    )]
+    Missing(String),
     /// The host lacks what the portable engine has it execute.
     #[error("the host's processor lacks {0:?}, which a 64-bit Linux guest needs; use another host")]
     Host(String),
@@ -324,13 +348,22 @@ impl Template {
     }
 }
 
-/// Tables of all vCPUs of a node, with the host's limits applied.
+/// Tables of all vCPUs of a node, less what the host's processor lacks and what `allowed` refuses. An error where a feature of `required`
+/// is not left.
 pub fn tables(
     topology: &NodeTopology,
     options: &CpuidOptions,
+    required: &[String],
+    allowed: impl Fn(&Feature) -> bool,
 ) -> Result<Vec<CpuidTable>, CpuidError> {
     let mut template = Template::new(options)?;
     template.intersect_host()?;
+    template.intersect(allowed)?;
+    let missing = required.iter().filter(|name| !template.has(name));
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    if !missing.is_empty() {
+        return Err(CpuidError::Missing(missing.join(", ")));
+    }
     Ok((0..topology.vcpus())
         .map(|vcpu| template.table(topology, vcpu))
         .collect())

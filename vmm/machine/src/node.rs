@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering as AtomicOrdering};
 
 use nodescope_devices::chipset::{Chipset, ChipsetConfig, ChipsetError, VirtioPlace};
-use nodescope_devices::lapic::{CpuAction, TimerClock};
+use nodescope_devices::lapic::TimerClock;
 use nodescope_devices::power::PowerRequest;
 use nodescope_devices::time::Hertz;
 use nodescope_devices::virtio::Device;
@@ -20,9 +20,11 @@ use nodescope_x86::{MpState, VcpuState};
 use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
-use crate::board::{Activity, Board, NodeEvent, Pace, Turn};
+use crate::actions;
+use crate::board::{Activity, Board, Held, NodeEvent, Pace, Turn};
 use crate::clock::NodeClock;
 use crate::files::{FileBook, FileLimits};
+use crate::parallel::Parallel;
 use crate::samples::{Sampler, StackSample, sample};
 use crate::topology::NodeTopology;
 
@@ -52,6 +54,14 @@ pub enum NodeError {
         node: u32,
         /// Engine's report.
         source: EngineError,
+    },
+    /// The host gave no thread for a vCPU.
+    #[error("node {node}: the host gives no thread for a vCPU: {source}")]
+    Thread {
+        /// Node.
+        node: u32,
+        /// What the host says.
+        source: std::io::Error,
     },
     /// Triple fault.
     #[error(
@@ -110,20 +120,24 @@ pub struct Measurement {
 
 /// A node.
 pub struct Node {
-    index: u32,
+    pub(crate) index: u32,
     clock: NodeClock,
-    board: Board,
-    vcpus: Vec<Box<dyn Vcpu>>,
+    pub(crate) board: Held,
+    pub(crate) vcpus: Vec<Box<dyn Vcpu>>,
+    /// Threads for the vCPUs, where their engine lets them run at once.
+    pub(crate) parallel: Option<Parallel>,
+    /// vCPUs on the other engine, between which the node changes.
+    pub(crate) other: Vec<Box<dyn Vcpu>>,
     /// Whether the vCPU last stopped in HLT or waits for a start-up message.
-    halted: Vec<bool>,
+    pub(crate) halted: Vec<bool>,
     ram: Ram,
-    now: u64,
-    status: NodeStatus,
+    pub(crate) now: u64,
+    pub(crate) status: NodeStatus,
     window_start: Vec<u64>,
     /// Where the open window attributes to code.
     sampler: Option<Sampler>,
     /// See [`Node::set_stop`].
-    stop: Arc<AtomicBool>,
+    pub(crate) stop: Arc<AtomicBool>,
 }
 
 /// What a node is put together from.
@@ -204,8 +218,10 @@ impl Node {
             clock: NodeClock {
                 hz: parts.topology.tsc_hz,
             },
-            board,
+            board: Held::new(board),
             vcpus,
+            parallel: None,
+            other: Vec::new(),
             halted: (0..n).map(|i| i > 0).collect(),
             ram: parts.ram,
             now: 0,
@@ -376,7 +392,7 @@ impl Node {
     }
 
     /// The same, with when a device does something next.
-    fn next_activity_after(&mut self, device: u64) -> u64 {
+    pub(crate) fn next_activity_after(&mut self, device: u64) -> u64 {
         let mut next = device;
         for v in 0..self.vcpus.len() {
             if !self.halted[v]
@@ -419,6 +435,9 @@ impl Node {
 
     fn run(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.board.target = target;
+        if self.parallel.is_some() {
+            return self.run_at_once(target);
+        }
         while self.now < self.board.target
             && self.status == NodeStatus::Running
             && !self.stop.load(AtomicOrdering::Relaxed)
@@ -518,7 +537,7 @@ impl Node {
                 ..Limit::cycles(end)
             };
             let exit = self.vcpus[v]
-                .run(&mut self.board, limit)
+                .run(&mut *self.board, limit)
                 .map_err(|source| NodeError::Engine {
                     node: self.index,
                     source,
@@ -564,36 +583,14 @@ impl Node {
     }
 
     /// INIT, start-up and NMI messages (SDM vol. 3A §8.4).
-    fn carry_out_actions(&mut self) {
+    pub(crate) fn carry_out_actions(&mut self) {
         for action in self.board.chipset.interrupts.take_actions() {
-            let (CpuAction::Init { vcpu }
-            | CpuAction::Startup { vcpu, .. }
-            | CpuAction::Nmi { vcpu }) = action;
-            let v = usize::from(vcpu);
+            let v = usize::from(actions::target(action));
             let mut state = self.vcpus[v].save();
-            match action {
-                CpuAction::Init { .. } => {
-                    let time = state.time;
-                    state = VcpuState {
-                        time,
-                        ..VcpuState::reset()
-                    };
-                    state.events.mp = MpState::WaitForSipi;
-                    self.halted[v] = true;
-                }
-                CpuAction::Startup { vector, .. } => {
-                    if state.events.mp != MpState::WaitForSipi {
-                        continue;
-                    }
-                    state.startup(vector);
-                    self.halted[v] = false;
-                }
-                CpuAction::Nmi { .. } => {
-                    state.events.nmi_pending = true;
-                    self.halted[v] = false;
-                }
+            if let Some(halted) = actions::carry_out(action, &mut state) {
+                self.halted[v] = halted;
+                self.vcpus[v].restore(&state);
             }
-            self.vcpus[v].restore(&state);
         }
     }
 
@@ -613,7 +610,7 @@ impl Node {
     /// The warm-up is over: forget what was counted, keep the model's state.
     pub fn start_measuring(&mut self) {
         for v in &mut self.vcpus {
-            v.flush_counters(&mut self.board);
+            v.flush_counters(&mut *self.board);
         }
         if let Some(model) = self.board.model.as_mut() {
             model.reset_statistics();
@@ -633,7 +630,7 @@ impl Node {
     /// The window closes: detach the model and return what was measured since the warm-up's end.
     pub fn detach(&mut self) -> Measurement {
         for v in &mut self.vcpus {
-            v.flush_counters(&mut self.board);
+            v.flush_counters(&mut *self.board);
         }
         let cycles = self
             .window_start
@@ -681,6 +678,6 @@ impl Node {
 impl Node {
     /// The platform, for tests that drive a vCPU by hand.
     pub fn platform(&mut self) -> &mut dyn Platform {
-        &mut self.board
+        &mut *self.board
     }
 }

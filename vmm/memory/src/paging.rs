@@ -2,21 +2,51 @@
 
 /// Present.
 const PRESENT: u64 = 1;
+/// Writes are allowed.
+const WRITABLE: u64 = 1 << 1;
+/// User code may access it.
+const USER: u64 = 1 << 2;
 /// A large page, in the tables of the second and third level.
 const LARGE: u64 = 1 << 7;
 /// Physical address in an entry of a table (SDM vol. 3A §4.5, 52 bits).
 const ADDRESS: u64 = 0x000f_ffff_ffff_f000;
 
+/// An access whose permission is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// From CPL 3.
+    pub user: bool,
+    /// A write. It needs a writable page from every privilege, as with CR0.WP set.
+    pub write: bool,
+}
+
 /// Translates a linear address with four-level tables, without changing accessed or dirty bits; `read` reads eight bytes of guest-physical
 /// memory. None where the address is not canonical or not mapped.
 pub fn translate(read: impl Fn(u64) -> Option<u64>, cr3: u64, linear: u64) -> Option<u64> {
+    translate_for(read, cr3, linear, Access::default())
+}
+
+/// Translates as [`translate`] does. None also where the access is not permitted (SDM vol. 3A §4.6; SMAP is not looked at).
+pub fn translate_for(
+    read: impl Fn(u64) -> Option<u64>,
+    cr3: u64,
+    linear: u64,
+    access: Access,
+) -> Option<u64> {
     if ((linear as i64) << 16 >> 16) as u64 != linear {
         return None;
+    }
+    let mut needed = PRESENT;
+    if access.user {
+        needed |= USER;
+    }
+    if access.write {
+        needed |= WRITABLE;
     }
     let mut table = cr3 & ADDRESS;
     for shift in [39, 30, 21, 12] {
         let entry = read(table + 8 * (linear >> shift & 0x1ff))?;
-        if entry & PRESENT == 0 {
+        if entry & needed != needed {
             return None;
         }
         let large = entry & LARGE != 0 && (shift == 30 || shift == 21);
@@ -54,6 +84,28 @@ mod tests {
         assert_eq!(translate(&read, 0x1000, 0x4123_4567), Some(0x4123_4567));
         assert_eq!(translate(&read, 0x1000, 0x2000), None);
         assert_eq!(translate(&read, 0x1000, 1 << 47), None);
+    }
+
+    #[test]
+    fn permissions_of_every_level_count() {
+        // The second level forbids writes to one page and user code another.
+        let read = tables(&[
+            (0x1000, 0x2007),
+            (0x2000, 0x3007),
+            (0x3000, 0x4005),
+            (0x3008, 0x5003),
+            (0x4008, 0x6007),
+            (0x5008, 0x7007),
+        ]);
+        let at = |linear, user, write| {
+            let access = Access { user, write };
+            translate_for(&read, 0x1000, linear, access)
+        };
+        assert_eq!(at(0x1234, true, false), Some(0x6234));
+        assert_eq!(at(0x1234, true, true), None);
+        assert_eq!(at(0x1234, false, true), None);
+        assert_eq!(at(0x20_1234, true, false), None);
+        assert_eq!(at(0x20_1234, false, true), Some(0x7234));
     }
 
     #[test]

@@ -19,4 +19,4 @@ pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
 pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
-pub use plan::{Engine, ImageSource, Job, Mpi, Network, Program, Study};
+pub use plan::{Engine, FastForward, ImageSource, Job, Mpi, Network, Program, Study};

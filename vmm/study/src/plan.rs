@@ -10,7 +10,7 @@ use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::{CacheKind, NodeTopology};
 use nodescope_plugin_cache::CacheConfig;
 use nodescope_plugin_core::Parallelism;
-use nodescope_window::{MemorySpec, WindowSpec};
+use nodescope_window::{MemorySpec, Trigger, WindowSpec};
 use serde::Serialize;
 
 use crate::collect::Collect;
@@ -33,6 +33,9 @@ pub struct Study {
     pub seed: u64,
     /// Engine that executes the guests.
     pub engine: Engine,
+    /// KVM at first.
+    #[serde(skip_serializing_if = "is_none")]
+    pub fast_forward: Option<FastForward>,
     /// Host threads on which nodes run; never affects the result. None: the host's cores.
     #[serde(skip)]
     pub host_threads: Option<usize>,
@@ -64,6 +67,9 @@ pub struct Study {
     pub memory_parallelism: Parallelism,
     /// Processor features hidden from the guests.
     pub cpuid: CpuidOptions,
+    /// Processor features without which the study is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub required_features: Vec<String>,
     /// Disks of a node.
     pub disk: Disk,
     /// The network between the nodes.
@@ -102,6 +108,19 @@ fn adds_every_stall(parallelism: &Parallelism) -> bool {
 pub enum Engine {
     /// The portable engine.
     Soft,
+    /// KVM between windows.
+    Kvm,
+}
+
+fn is_none<T>(option: &Option<T>) -> bool {
+    option.is_none()
+}
+
+/// KVM from power-on; the portable engine from the trigger on, or from the first window if there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FastForward {
+    /// The trigger.
+    pub until: Option<Trigger>,
 }
 
 /// Where kernel, initramfs and root disk come from.
@@ -187,6 +206,11 @@ pub enum Program {
 }
 
 impl Study {
+    /// Whether KVM executes any of the guests' instructions.
+    pub fn uses_kvm(&self) -> bool {
+        self.engine == Engine::Kvm || self.fast_forward.is_some()
+    }
+
     /// The study in a few lines for people: labels and values.
     pub fn description(&self) -> Vec<(String, String)> {
         let node = &self.topology;

@@ -500,7 +500,7 @@ fn the_examples_of_the_reference_are_valid() {
 #[test]
 fn all_problems_are_told_at_once_with_their_lines() {
     let text = r#"[study]
-engine = "kvm"
+engine = "fast"
 sed = 1
 
 [cluster]
@@ -527,7 +527,7 @@ measure = "50"
 plugins = ["cash", "numa"]
 open = { mpi = "MPI_Barier", time = "1 s" }
 "#;
-    let expected = r#"study.toml:2: study.engine: this release runs whole studies on the portable engine alone; write "soft" or "auto"
+    let expected = r#"study.toml:2: study.engine: "fast" is not an engine (there are "soft", "auto", "kvm"); write e.g. "soft"
 study.toml:3: study.sed: is not a known key; did you mean "seed"?
 study.toml:6: cluster.nodes: is 0; write a whole number from 1 to 1022
 study.toml:9: node.sockets: is 5; write a whole number from 1 to 4
@@ -674,6 +674,26 @@ fn impossible_values_are_named() {
         (
             "[node]\nhide = [\"avx3\"]",
             "node.hide[0]: unknown CPU feature \"avx3\"; the template has: fpu,",
+        ),
+        (
+            "[node]\nrequire = [\"avx3\"]",
+            "node.require[0]: \"avx3\" is no CPU feature that guests can have; did you mean \"avx2\"?",
+        ),
+        (
+            "[node]\nrequire = [\"avx2\"]\nhide = [\"avx\"]",
+            "node.require[0]: \"avx2\" is hidden by node.hide",
+        ),
+        (
+            "[study]\nfast_forward_until = { time = \"1 s\" }",
+            "study.fast_forward_until: is for fast_forward = \"kvm\", which is not given",
+        ),
+        (
+            "[study]\nfast_forward = \"kvm\"\nfast_forward_until = \"immediately\"",
+            "study.fast_forward_until: cannot end a fast-forward",
+        ),
+        (
+            "[study]\nengine = \"kvm\"\nfast_forward = \"kvm\"",
+            "study.fast_forward: runs KVM up to a trigger, and engine = \"kvm\" runs it all along",
         ),
         (
             "[node]\nhide = [\"sse2\"]",

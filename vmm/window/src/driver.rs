@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use nodescope_hypercall::{Function, Peer};
+use nodescope_hypercall::Function;
 use nodescope_trace::{Body, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{Measure, SpecFault, Trigger, WindowSpec};
+use crate::watch::counts;
 
 /// What the cluster has to do with every node, now, in the order given. The number is the window's position in the list of
 /// specifications.
@@ -145,23 +146,8 @@ impl WindowDriver {
         }
         for window in &mut self.windows {
             let fired = match (&window.spec.open, &event.body) {
-                (
-                    Trigger::MpiCall {
-                        function,
-                        call,
-                        rank,
-                    },
-                    Body::Mpi(mpi),
-                ) if mpi.record.function == *function && mpi.record.rank == Peer::Rank(*rank) => {
-                    window.seen = window.seen.saturating_add(mpi.record.calls);
-                    window.seen >= *call
-                }
-                (Trigger::Marker { name, occurrence }, Body::Mark(mark)) if mark == name => {
-                    window.seen = window.seen.saturating_add(1);
-                    window.seen >= *occurrence
-                }
                 (Trigger::Guest, Body::WindowOpen(name)) => *name == window.spec.name,
-                _ => false,
+                (trigger, _) => counts(trigger, &mut window.seen, event),
             };
             if fired && window.phase == Phase::Waiting {
                 window.phase = Phase::Triggered;

@@ -17,12 +17,14 @@ pub mod model;
 pub mod owner;
 pub mod record;
 pub mod spec;
+pub mod watch;
 
 pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes};
 pub use model::{CountingOnly, ModelError, build_model};
 pub use owner::{Owner, Owners};
 pub use record::{Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
 pub use spec::{Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
+pub use watch::TriggerWatch;
 
 pub use nodescope_plugin_cache::CacheConfig;
 pub use nodescope_plugin_numa::{HomeRange, Latencies, NumaConfig};

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use nodescope_image::{ImageSpec, check_package_name};
 use nodescope_machine::files::FileLimits;
+use nodescope_window::Trigger;
 
 use super::counters::{self, Measured};
-use super::{plain_name, resolve};
+use super::{plain_name, resolve, window};
 use crate::files;
-use crate::plan::{Engine, ImageSource};
+use crate::plan::{Engine, FastForward, ImageSource, Job};
 use nodescope_config::quantity::{Bytes, Cpi, Time};
 use nodescope_config::reader::Section;
 
@@ -41,17 +42,14 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     let seed = section
         .item("seed")
         .and_then(|item| item.integer(0..=i64::MAX as u64));
-    if let Some(item) = section.item("engine") {
-        let kvm = item.choice(
-            "an engine",
-            &[("soft", false), ("auto", false), ("kvm", true)],
-        );
-        if kvm == Some(true) {
-            item.complain(
-                "this release runs whole studies on the portable engine alone; write \"soft\" or \"auto\"",
-            );
-        }
-    }
+    let engine = section.item("engine").and_then(|item| {
+        let engines = [
+            ("soft", Engine::Soft),
+            ("auto", Engine::Soft),
+            ("kvm", Engine::Kvm),
+        ];
+        item.choice("an engine", &engines)
+    });
     let host_threads = section
         .item("host_threads")
         .and_then(|item| item.integer(1..=1024))
@@ -105,7 +103,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     General {
         name: name.unwrap_or_else(|| default_name.to_owned()),
         seed: seed.unwrap_or(1),
-        engine: Engine::Soft,
+        engine: engine.unwrap_or(Engine::Soft),
         host_threads,
         time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
         deadlock: deadlock.unwrap_or(Time(1_000_000_000_000)),
@@ -113,6 +111,33 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         cpi_source,
         counters,
     }
+}
+
+/// `study.fast_forward` and `study.fast_forward_until`. The job tells which calls there can be.
+pub(super) fn fast_forward(section: &Section<'_>, engine: Engine, job: &Job) -> Option<FastForward> {
+    let chosen = section.item("fast_forward");
+    let until = section.item("fast_forward_until");
+    let engines = [("kvm", true), ("none", false)];
+    let forwards = chosen
+        .as_ref()
+        .and_then(|item| item.choice("an engine for the time before", &engines));
+    let trigger = until.as_ref().and_then(|item| {
+        let trigger = window::trigger(item, job)?;
+        if matches!(trigger, Trigger::Guest | Trigger::Immediately) {
+            item.complain("cannot end a fast-forward; write a table with time, mpi or marker, or leave it out for the first window");
+        }
+        Some(trigger)
+    });
+    if forwards != Some(true) {
+        if let Some(item) = until {
+            item.complain("is for fast_forward = \"kvm\", which is not given");
+        }
+        return None;
+    }
+    if let (Engine::Kvm, Some(item)) = (engine, &chosen) {
+        item.complain("runs KVM up to a trigger, and engine = \"kvm\" runs it all along; leave out one of them");
+    }
+    Some(FastForward { until: trigger })
 }
 
 /// `[image]`: what is booted, and further kernel parameters.

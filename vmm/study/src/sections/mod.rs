@@ -43,6 +43,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     let (image, kernel_parameters) = general::image(folder, image);
     let nodes = node::cluster(cluster);
     let (mut topology, cpuid) = node::node(node);
+    let required_features = node::required(node, &cpuid);
     let (cores, memory_parallelism) = node::core(node);
     let network = node::network(network);
     let cache_model = models::caches(caches, &topology);
@@ -53,6 +54,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     if let Some(measured) = &general.counters {
         counters::check_ranks(study, measured, &job);
     }
+    let fast_forward = general::fast_forward(study, general.engine, &job);
     let windows = window::read(
         root.sections("window"),
         &job,
@@ -70,6 +72,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         name: general.name,
         seed: general.seed,
         engine: general.engine,
+        fast_forward,
         host_threads: general.host_threads,
         time_limit: general.time_limit,
         deadlock: general.deadlock,
@@ -83,6 +86,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         cores,
         memory_parallelism,
         cpuid,
+        required_features,
         disk,
         network,
         job,

@@ -1,14 +1,14 @@
 //! `[cluster]`, `[node]` and `[network]`.
 
 use nodescope_fabric::LinkConfig;
-use nodescope_machine::cpuid::{CpuidOptions, Template};
+use nodescope_machine::cpuid::{CpuidOptions, FEATURES, Template};
 use nodescope_machine::topology::{MAX_SOCKETS, MAX_VCPUS, NodeTopology, TopologyError};
 use nodescope_plugin_core::Parallelism;
 
 use super::MAX_NODES;
 use crate::plan::{Disk, Network};
 use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
-use nodescope_config::reader::{Item, Section};
+use nodescope_config::reader::{Item, Section, closest};
 
 /// Distances stand in for those that follow from the memory's latencies until these are read.
 pub(super) const UNSET: u8 = 0;
@@ -70,6 +70,30 @@ pub(super) fn node(section: &Section<'_>) -> (NodeTopology, CpuidOptions) {
         }
     }
     (topology, cpuid)
+}
+
+/// `node.require`: features that the guests must have.
+pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<String> {
+    let Some(item) = section.item("require") else {
+        return Vec::new();
+    };
+    let template = Template::new(cpuid).ok();
+    let lines = item.lines("avx2").into_iter();
+    let required = lines.filter_map(|(item, name)| {
+        if !FEATURES.iter().any(|feature| feature.name == name) {
+            let names = FEATURES.iter().map(|feature| feature.name);
+            let hint = closest(&name, names)
+                .map(|close| format!("; did you mean {close:?}?"))
+                .unwrap_or_default();
+            item.complain(format!("{name:?} is no CPU feature that guests can have{hint}"));
+            return None;
+        }
+        if template.as_ref().is_some_and(|template| !template.has(&name)) {
+            item.complain(format!("{name:?} is hidden by node.hide"));
+        }
+        Some(name)
+    });
+    required.collect()
 }
 
 /// Cores that are compared.

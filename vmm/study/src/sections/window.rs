@@ -87,7 +87,7 @@ fn plugins(item: &Item<'_>) -> Vec<Plugin> {
     chosen
 }
 
-fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
+pub(super) fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
     if !item.is_table() {
         let choices = [("immediately", false), ("guest", true)];
         let guest = item.choice(&format!("a trigger; write {OPEN_EXAMPLE}"), &choices)?;

@@ -1,0 +1,60 @@
+//! Nodes on KVM: whether this host can run them, and their vCPUs.
+
+use nodescope_engine::{EngineError, Vcpu};
+use nodescope_engine_kvm::vm::with_hypercall_leaf;
+use nodescope_engine_kvm::{KvmConfig, KvmVcpu, KvmVm, Probe, Unavailable, probe};
+use nodescope_memory::Ram;
+use nodescope_x86::CpuidTable;
+use thiserror::Error;
+
+/// Why studies cannot run on KVM here.
+#[derive(Debug, Error)]
+pub enum KvmError {
+    /// There is no KVM.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// Linux cannot be booted on it.
+    #[error(
+        "this host's KVM emulates ring 0 in software, since the processor shows neither VMX nor SVM, and cannot boot Linux; enable virtualization in the BIOS or, in a virtual machine, nested virtualization, or use the portable engine (engine = \"soft\")"
+    )]
+    Emulated,
+    /// Accesses to registers of the platform do not come out.
+    #[error(
+        "this host's KVM does not hand accesses to MSRs to nodescope; Linux 5.10 or later is needed, or use the portable engine (engine = \"soft\")"
+    )]
+    Msrs,
+    /// An ioctl failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// What this host's KVM offers, if studies can run on it.
+pub fn usable() -> Result<Probe, KvmError> {
+    let found = probe()?;
+    if !found.ring0_native {
+        return Err(KvmError::Emulated);
+    }
+    if !found.msr_exits {
+        return Err(KvmError::Msrs);
+    }
+    Ok(found)
+}
+
+/// vCPUs of a node, in their reset state.
+pub(crate) fn vcpus(
+    ram: &Ram,
+    tables: &[CpuidTable],
+    tsc_hz: u64,
+) -> Result<Vec<Box<dyn Vcpu>>, KvmError> {
+    let vm = KvmVm::new(ram)?;
+    let vcpu = |(id, table): (usize, &CpuidTable)| {
+        let config = KvmConfig {
+            id: id as u16,
+            cpuid: with_hypercall_leaf(table),
+            tsc_hz,
+        };
+        let vcpu = KvmVcpu::new(&vm, config)?;
+        Ok(Box::new(vcpu) as Box<dyn Vcpu>)
+    };
+    tables.iter().enumerate().map(vcpu).collect()
+}

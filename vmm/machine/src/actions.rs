@@ -1,0 +1,37 @@
+//! What INIT, start-up and NMI messages do to a vCPU (SDM vol. 3A §8.4).
+
+use nodescope_devices::lapic::CpuAction;
+use nodescope_x86::{MpState, VcpuState};
+
+/// The vCPU that a message is for.
+pub(crate) fn target(action: CpuAction) -> u16 {
+    let (CpuAction::Init { vcpu } | CpuAction::Startup { vcpu, .. } | CpuAction::Nmi { vcpu }) =
+        action;
+    vcpu
+}
+
+/// Carry a message out on the state of its vCPU. Whether the vCPU sleeps then; none where the message does nothing.
+pub(crate) fn carry_out(action: CpuAction, state: &mut VcpuState) -> Option<bool> {
+    match action {
+        CpuAction::Init { .. } => {
+            let time = state.time;
+            *state = VcpuState {
+                time,
+                ..VcpuState::reset()
+            };
+            state.events.mp = MpState::WaitForSipi;
+            Some(true)
+        }
+        CpuAction::Startup { vector, .. } => {
+            if state.events.mp != MpState::WaitForSipi {
+                return None;
+            }
+            state.startup(vector);
+            Some(false)
+        }
+        CpuAction::Nmi { .. } => {
+            state.events.nmi_pending = true;
+            Some(false)
+        }
+    }
+}
