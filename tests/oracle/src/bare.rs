@@ -124,8 +124,13 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
 /// The CPUID of a study's default processor, less the features that this host cannot execute.
 pub fn cpuid() -> CpuidTable {
     static TABLE: LazyLock<CpuidTable> = LazyLock::new(|| {
-        let mut tables = tables(&NodeTopology::default(), &CpuidOptions::default())
-            .expect("this host executes what a 64-bit Linux needs");
+        let mut tables = tables(
+            &NodeTopology::default(),
+            &CpuidOptions::default(),
+            &[],
+            |_| true,
+        )
+        .expect("this host executes what a 64-bit Linux needs");
         tables.swap_remove(0)
     });
     TABLE.clone()
