@@ -8,7 +8,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Cap, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd};
 use nodescope_engine::EngineError;
-use nodescope_hypercall::{ABI_VERSION, LEAF, SIGNATURE, TRANSPORT_RING};
+use nodescope_hypercall::{ABI_VERSION, LEAF, SIGNATURE, TRANSPORT_DOORBELL};
 use nodescope_memory::Ram;
 use nodescope_x86::bits::msr;
 use nodescope_x86::{CpuidEntry, CpuidTable};
@@ -145,7 +145,7 @@ pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
         leaf: LEAF,
         subleaf: None,
         eax: SIGNATURE,
-        ebx: TRANSPORT_RING,
+        ebx: TRANSPORT_DOORBELL,
         ecx: ABI_VERSION,
         edx: 0,
     });
