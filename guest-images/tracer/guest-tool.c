@@ -145,7 +145,8 @@ int main(int argc, char **argv) {
         }
     }
 
-    int found = nodescope_attach();
+    struct nodescope_answer probe = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
+    int found = nodescope_choose(probe);
     if (found == NODESCOPE_ABSENT) {
         fprintf(is_probe ? stdout : stderr, "nodescope-guest: no nodescope around this system\n");
         return is_probe ? FAILED : ABSENT;
@@ -156,7 +157,6 @@ int main(int argc, char **argv) {
         return FAILED;
     }
     if (is_probe) {
-        struct nodescope_answer probe = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
         printf("nodescope, ABI version %u, %s transport\n", probe.result, nodescope_rings ? "doorbell" : "direct");
         return DONE;
     }

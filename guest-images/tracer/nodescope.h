@@ -254,7 +254,7 @@ struct nodescope_answer {
     uint32_t signature, transport, result, status;
 };
 
-/* The calls of this source file go through the doorbell; nodescope_attach decides. */
+/* The calls of this source file go through the doorbell; nodescope_choose decides. */
 static int nodescope_rings;
 
 /* The direct way has one branch more than CPUID alone, which is never taken; the doorbell's way lies elsewhere. */
@@ -314,19 +314,23 @@ static inline int nodescope_may_ring(void) {
 
 enum { NODESCOPE_ABSENT = 0, NODESCOPE_PRESENT = 1, NODESCOPE_NO_PERMISSION = 2 };
 
-/* Looks for a nodescope, and for the transport by which this file's calls get through to it. A program calls this once, before its
- * threads make any call: until then calls are direct, which a node with a doorbell may not hear. */
-static inline int nodescope_attach(void) {
-    nodescope_rings = 0;
-    struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
-    if (!nodescope_answered(answer))
+/* Chooses the transport of this file's calls, from the answer to a direct probe. */
+static inline int nodescope_choose(struct nodescope_answer probe) {
+    if (!nodescope_answered(probe))
         return NODESCOPE_ABSENT;
-    if (answer.transport == NODESCOPE_TRANSPORT_DIRECT)
+    if (probe.transport == NODESCOPE_TRANSPORT_DIRECT)
         return NODESCOPE_PRESENT;
     /* What is inherited is tried first: Linux keeps one bitmap for all who inherit it, but copies the bitmap for each who asks. */
     if (nodescope_may_ring())
         return NODESCOPE_PRESENT;
     return !ioperm(NODESCOPE_DOORBELL_PORT, 4, 1) && nodescope_may_ring() ? NODESCOPE_PRESENT : NODESCOPE_NO_PERMISSION;
+}
+
+/* Looks for a nodescope, and for the transport by which this file's calls get through to it. A program calls this once, before its
+ * threads make any call: until then calls are direct, which a node with a doorbell may not hear. */
+static inline int nodescope_attach(void) {
+    nodescope_rings = 0;
+    return nodescope_choose(nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0));
 }
 
 /* Brings every page of a buffer into memory, for writing too if asked: the host does not take page faults for the guest. */
