@@ -404,7 +404,13 @@ fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
     boot.general.rflags = 2;
 
     // The processor lacks features that its CPUID does not announce, and MSRs are such a feature.
-    let cpuid = tables(&NodeTopology::default(), &CpuidOptions::default(), &[], |_| true).unwrap();
+    let cpuid = tables(
+        &NodeTopology::default(),
+        &CpuidOptions::default(),
+        &[],
+        |_| true,
+    )
+    .unwrap();
     let shared = SharedCode::new(ram.clone());
     let vcpu = |id| -> Box<dyn nodescope_engine::Vcpu> {
         Box::new(SoftVcpu::new(SoftConfig {
