@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::results::FILES;
-use nodescope_cluster::{ClusterConfig, Ending, FolderError, Outcome, ResultsFolder, RunError};
+use nodescope_cluster::{
+    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Outcome, ResultsFolder, RunError,
+};
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
 use nodescope_study::quantity::Time;
@@ -115,6 +117,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             file.network = network(outcome);
             if config.engine.uses_kvm() {
                 file.engines.clone_from(&outcome.engines);
+                let engines = ("engines".into(), engines(&outcome.engines));
+                file.study.description.push(engines);
             }
             file.notes.clone_from(&outcome.warnings);
             Failure::new(exit, text)
@@ -137,6 +141,27 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         Exit::Ok => Ok(Exit::Ok),
         _ => Err(failure),
     }
+}
+
+/// Which engine executed the guests when, in a line.
+fn engines(spans: &[EngineSpan]) -> String {
+    const TOLD: usize = 8;
+    let span = |span: &EngineSpan| {
+        let engine = match span.engine {
+            EngineName::Portable => "portable",
+            EngineName::Kvm => "KVM",
+        };
+        let until = Time(span.to_ps / 1_000_000_000 * 1_000_000_000);
+        format!("{engine} until {until}")
+    };
+    let mut told: Vec<_> = spans.iter().take(TOLD).map(span).collect();
+    if spans.len() > TOLD {
+        told.push(format!("{} more intervals", spans.len() - TOLD));
+    }
+    format!(
+        "{}; on KVM times depend on the host and instructions are not counted",
+        told.join(", ")
+    )
 }
 
 /// Where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.
