@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-use nodescope_hypercall::{Function, Peer};
+use nodescope_hypercall::Function;
 use nodescope_trace::{Body, Event};
 use serde::{Deserialize, Serialize};
 
 use crate::spec::{Measure, SpecFault, Trigger, WindowSpec};
+use crate::trigger::TriggerCount;
 
 /// What the cluster has to do with every node, now, in the order given. The number is the window's position in the list of
 /// specifications.
@@ -39,8 +40,8 @@ pub struct WindowTimes {
     pub closed_at: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Phase {
     Waiting,
     Triggered,
     WarmingUp,
@@ -48,14 +49,14 @@ enum Phase {
     Closed { complete: bool },
 }
 
-#[derive(Clone, Debug)]
-struct Window {
-    spec: WindowSpec,
-    phase: Phase,
-    times: WindowTimes,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) spec: WindowSpec,
+    pub(crate) phase: Phase,
+    pub(crate) times: WindowTimes,
     /// Calls or markers that the trigger counts.
-    seen: u64,
-    close_requested: bool,
+    pub(crate) count: TriggerCount,
+    pub(crate) close_requested: bool,
 }
 
 /// How a window ended.
@@ -101,10 +102,10 @@ impl fmt::Display for WindowOutcome {
 /// [`Ending::Cut`].
 #[derive(Clone, Debug)]
 pub struct WindowDriver {
-    windows: Vec<Window>,
-    open: Option<usize>,
+    pub(crate) windows: Vec<Window>,
+    pub(crate) open: Option<usize>,
     /// Names that the guest opened and no window has.
-    strangers: Vec<String>,
+    pub(crate) strangers: Vec<String>,
 }
 
 /// Unknown names remembered for the user; a guest that makes names up is cut off.
@@ -122,7 +123,7 @@ impl WindowDriver {
                 spec,
                 phase: Phase::Waiting,
                 times: WindowTimes::default(),
-                seen: 0,
+                count: TriggerCount::default(),
                 close_requested: false,
             })
             .collect();
@@ -136,7 +137,6 @@ impl WindowDriver {
     /// Takes one event. Feed every event of a stretch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
     /// Events that the host itself adds when it opens and closes windows do no harm.
     pub fn observe(&mut self, event: &Event) {
-        let time = event.stamp.time;
         if let Body::WindowOpen(name) = &event.body {
             let known = self.windows.iter().any(|window| window.spec.name == *name);
             if !known && self.strangers.len() < STRANGERS && !self.strangers.contains(name) {
@@ -144,39 +144,7 @@ impl WindowDriver {
             }
         }
         for window in &mut self.windows {
-            let fired = match (&window.spec.open, &event.body) {
-                (
-                    Trigger::MpiCall {
-                        function,
-                        call,
-                        rank,
-                    },
-                    Body::Mpi(mpi),
-                ) if mpi.record.function == *function && mpi.record.rank == Peer::Rank(*rank) => {
-                    window.seen = window.seen.saturating_add(mpi.record.calls);
-                    window.seen >= *call
-                }
-                (Trigger::Marker { name, occurrence }, Body::Mark(mark)) if mark == name => {
-                    window.seen = window.seen.saturating_add(1);
-                    window.seen >= *occurrence
-                }
-                (Trigger::Guest, Body::WindowOpen(name)) => *name == window.spec.name,
-                _ => false,
-            };
-            if fired && window.phase == Phase::Waiting {
-                window.phase = Phase::Triggered;
-                window.times.triggered_ps = Some(time);
-            }
-            let closes =
-                matches!(&event.body, Body::WindowClose(name) if *name == window.spec.name);
-            if closes
-                && matches!(
-                    window.phase,
-                    Phase::Triggered | Phase::WarmingUp | Phase::Measuring
-                )
-            {
-                window.close_requested = true;
-            }
+            window.observe(event);
         }
     }
 
@@ -205,11 +173,7 @@ impl WindowDriver {
     pub fn step(&mut self, now: u64, instructions: u64) -> Vec<WindowAction> {
         let mut actions = Vec::new();
         for window in &mut self.windows {
-            let fires = match window.spec.open {
-                Trigger::Immediately => Some(0),
-                Trigger::Time { ps } if now >= ps => Some(ps),
-                _ => None,
-            };
+            let fires = window.spec.open.time_ps().filter(|&ps| now >= ps);
             if let (Phase::Waiting, Some(time)) = (window.phase, fires) {
                 window.phase = Phase::Triggered;
                 window.times.triggered_ps = Some(time);
@@ -338,6 +302,23 @@ impl WindowDriver {
 }
 
 impl Window {
+    pub(crate) fn observe(&mut self, event: &Event) {
+        let fired = (self.count).observe(&self.spec.open, &self.spec.name, event);
+        if fired && self.phase == Phase::Waiting {
+            self.phase = Phase::Triggered;
+            self.times.triggered_ps = Some(event.stamp.time);
+        }
+        let closes = matches!(&event.body, Body::WindowClose(name) if *name == self.spec.name);
+        if closes
+            && matches!(
+                self.phase,
+                Phase::Triggered | Phase::WarmingUp | Phase::Measuring
+            )
+        {
+            self.close_requested = true;
+        }
+    }
+
     fn close(&mut self, complete: bool, now: u64, instructions: u64) {
         self.phase = Phase::Closed { complete };
         self.times.closed_ps = Some(now);
@@ -400,10 +381,10 @@ impl Window {
             Phase::Waiting => {
                 let seen = match open {
                     Trigger::MpiCall { function, rank, .. } => {
-                        format!("; seen: {} {function} calls on rank {rank}", self.seen)
+                        format!("; seen: {} {function} calls on rank {rank}", self.count.seen())
                     }
                     Trigger::Marker { name, .. } => {
-                        format!("; seen: {} markers \"{name}\"", self.seen)
+                        format!("; seen: {} markers \"{name}\"", self.count.seen())
                     }
                     _ => String::new(),
                 };
