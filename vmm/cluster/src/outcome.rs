@@ -6,13 +6,16 @@ use nodescope_machine::node::NodeError;
 use nodescope_profile::{ProfileError, ProfilesFile};
 use nodescope_trace::WriteError;
 use nodescope_window::{ModelError, RecordError, SpecFault, WindowsFile};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::build::BuildError;
 use crate::folder::FolderError;
+use crate::saving::Saved;
+use crate::snapshot::SnapshotFault;
 
 /// What a cluster is doing, as users think of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Kernel and user land start.
     Boot,
@@ -79,6 +82,14 @@ pub trait Observer {
     fn typed(&mut self, _node: u32) -> Vec<u8> {
         Vec::new()
     }
+    /// A text for the user from the run itself.
+    fn note(&mut self, _text: &str) {}
+    /// What a snapshot is to keep of the observer.
+    fn state(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    /// The run goes on from a snapshot that has kept this of its observer.
+    fn load(&mut self, _state: &[u8]) {}
 }
 
 /// How a run came to its end.
@@ -109,6 +120,8 @@ pub enum Ending {
         /// Those that can never go on.
         ranks: Vec<u32>,
     },
+    /// A snapshot was taken, and the run was to end behind it.
+    Saved,
     /// Node 0 is off, but another node did not follow.
     Stragglers {
         /// The nodes that still ran.
@@ -133,6 +146,8 @@ pub struct Outcome {
     pub windows: WindowsFile,
     /// Profiles of the windows, if any window of the study was to have one.
     pub profiles: Option<ProfilesFile>,
+    /// The snapshot that was taken.
+    pub saved: Option<Saved>,
     /// Things the user should know: hypercalls that made no sense, windows of unknown names.
     pub warnings: Vec<String>,
 }
@@ -162,6 +177,8 @@ pub enum RunError {
     Records(#[from] RecordError),
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotFault),
 }
 
 /// Advice to the user about the error.

@@ -127,6 +127,22 @@ impl<W: Write> TraceWriter<W> {
         }
     }
 
+    /// The events that have been collected and are not in the file yet.
+    pub fn collected(&self) -> Result<Vec<Event>, WriteError> {
+        let mut rest = &self.chunk[..];
+        let mut events = Vec::new();
+        while !rest.is_empty() {
+            let (event, after) =
+                postcard::take_from_bytes(rest).map_err(|cause| WriteError::Encode {
+                    file: self.file.clone(),
+                    cause,
+                })?;
+            events.push(event);
+            rest = after;
+        }
+        Ok(events)
+    }
+
     /// Writes to anything; `file` is the name for messages.
     pub fn new(
         out: W,

@@ -26,7 +26,7 @@ pub use model::{CountingOnly, ModelError, build_model};
 pub use owner::{Owner, Owners};
 pub use record::{Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
 pub use state::{DriverState, StateFault};
-pub use trigger::TriggerCount;
+pub use trigger::{Moment, TriggerCount};
 pub use spec::{Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
 
 pub use nodescope_plugin_cache::CacheConfig;

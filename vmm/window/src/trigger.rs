@@ -1,5 +1,7 @@
 //! Counts what a trigger waits for.
 
+use std::fmt;
+
 use nodescope_hypercall::Peer;
 use nodescope_trace::{Body, Event};
 use serde::{Deserialize, Serialize};
@@ -38,6 +40,25 @@ impl TriggerCount {
     /// Returns how many have been seen.
     pub fn seen(self) -> u64 {
         self.0
+    }
+}
+
+/// A moment of a run that is not a window's, such as that of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// The job starts on the first node.
+    Job,
+    /// A window with this trigger would open.
+    Trigger(Trigger),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moment::Job => f.write_str("the start of the job"),
+            Moment::Trigger(trigger) => trigger.fmt(f),
+        }
     }
 }
 
