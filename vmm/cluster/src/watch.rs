@@ -7,6 +7,7 @@ use nodescope_window::Owners;
 
 use crate::folder::FolderError;
 use crate::outcome::Phase;
+use crate::state::WatchState;
 
 /// Longest line of a console that is searched for a panic.
 const LONGEST_LINE: usize = 4096;
@@ -49,6 +50,35 @@ impl Watch {
             panic: None,
             status: NodeStatus::Running,
             phase: Phase::Boot,
+        }
+    }
+
+    /// The state from which [`Watch::load`] goes on. The node itself knows its status.
+    pub fn state(&self) -> WatchState {
+        WatchState {
+            assembler: self.assembler.state(),
+            owners: self.owners.clone(),
+            line: self.line.clone(),
+            shown: self.shown,
+            not_shown: self.not_shown,
+            impossible_files: self.impossible_files.clone(),
+            panic: self.panic.clone(),
+            phase: self.phase,
+        }
+    }
+
+    /// Of a node that goes on where another has stopped.
+    pub fn load(node: u32, status: NodeStatus, state: WatchState) -> Self {
+        Self {
+            assembler: Assembler::load(node, state.assembler),
+            owners: state.owners,
+            line: state.line,
+            shown: state.shown,
+            not_shown: state.not_shown,
+            impossible_files: state.impossible_files,
+            panic: state.panic,
+            status,
+            phase: state.phase,
         }
     }
 

@@ -320,7 +320,7 @@ pub struct Hello {
 pub const HELLO: usize = 152;
 
 /// An MPI call begins, or a poll of a run ends without success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiEnter {
     /// What is called.
     pub function: Function,

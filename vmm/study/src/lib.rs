@@ -8,6 +8,7 @@ mod files;
 mod host;
 mod job;
 mod load;
+mod moment;
 mod plan;
 
 pub use nodescope_config::quantity;
@@ -19,4 +20,5 @@ pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
 pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
+pub use moment::SnapshotAt;
 pub use plan::{Engine, FastForward, ImageSource, Job, Mpi, Network, Program, Study};

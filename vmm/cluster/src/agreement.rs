@@ -1,0 +1,132 @@
+//! What a study and a snapshot must agree on: everything that the booted cluster depends on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::ClusterConfig;
+
+/// What a cluster was booted from: values by the keys of a study.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement(BTreeMap<String, String>);
+
+/// A key of which a snapshot and a study have different values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The key.
+    pub key: String,
+    /// The value in the snapshot.
+    pub snapshot: String,
+    /// The value in the study.
+    pub study: String,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            snapshot,
+            study,
+        } = self;
+        write!(f, "{key}: {snapshot} in the snapshot, {study} in the study")
+    }
+}
+
+impl Agreement {
+    /// Of a cluster; `image` identifies the contents of kernel, initramfs and root disk.
+    pub fn of(config: &ClusterConfig, image: &str) -> Self {
+        let node = &config.topology;
+        let mut caches = node.caches.clone();
+        caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
+        let caches: Vec<_> = caches
+            .iter()
+            .map(|cache| {
+                format!(
+                    "L{} {:?} {} B, {} ways of {} B lines, of a {:?}",
+                    cache.level, cache.kind, cache.size, cache.ways, cache.line, cache.shared_by
+                )
+                .to_lowercase()
+            })
+            .collect();
+        let performance = match &node.memory_performance {
+            Some(told) => format!(
+                "latencies {:?} ns, bandwidths {:?} MB/s",
+                told.latency_ns, told.bandwidth_mb_s
+            ),
+            None => "not told".into(),
+        };
+        let onoff = |on| if on { "true" } else { "false" }.to_owned();
+        let job = blake3::hash(&config.job_disk).to_hex();
+        let values = [
+            ("image", short(image)),
+            (
+                "image.kernel_parameters",
+                format!("{:?}", config.kernel_parameters),
+            ),
+            ("study.seed", config.seed.to_string()),
+            (
+                "study.core_cpi",
+                (f64::from(config.nominal_cpi) / 65536.0).to_string(),
+            ),
+            ("cluster.nodes", config.nodes.to_string()),
+            ("node.sockets", node.sockets.to_string()),
+            ("node.cores", node.cores_per_socket.to_string()),
+            ("node.threads", node.threads_per_core.to_string()),
+            ("node.memory", format!("{:?} B", node.socket_memory)),
+            ("node.frequency", format!("{} Hz", node.tsc_hz)),
+            ("node.brand", format!("{:?}", node.brand)),
+            ("node.distances", format!("{:?}", node.distances)),
+            ("node.hide", format!("{:?}", config.cpuid.hidden)),
+            ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
+            ("caches", caches.join("; ")),
+            ("memory", performance),
+            (
+                "network.bandwidth",
+                format!("{} bit/s", config.link.bandwidth),
+            ),
+            (
+                "network.latency",
+                format!("{} ps", config.link.latency_ps),
+            ),
+            ("network.mtu", format!("{} B", config.mtu)),
+            ("network.offload", onoff(config.offload)),
+            ("disk.latency", format!("{} ns", config.disk_latency_ns)),
+            ("disk.bandwidth", format!("{} B/s", config.disk_bandwidth)),
+            ("job", format!("files and command {}", short(&job))),
+            ("job.slots", format!("{:?}", config.slots)),
+            ("job.trace", onoff(config.trace)),
+            ("the nodes' clock at power-on", config.epoch.to_string()),
+            ("a console", onoff(config.console)),
+        ];
+        Self(values.map(|(key, value)| (key.to_owned(), value)).into())
+    }
+
+    /// What a study has otherwise, but for the keys that `may_differ`.
+    pub fn differences(&self, study: &Self, may_differ: &[&str]) -> Vec<Difference> {
+        let value = |of: &Self, key: &str| of.0.get(key).cloned();
+        let mut keys: Vec<&String> = self.0.keys().chain(study.0.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        let differ = |key: &&&String| value(self, key) != value(study, key);
+        let counts = |key: &&&String| !may_differ.contains(&key.as_str());
+        let none = || "nothing".to_owned();
+        (keys.iter().filter(differ).filter(counts))
+            .map(|key| Difference {
+                key: (*key).clone(),
+                snapshot: value(self, key).unwrap_or_else(none),
+                study: value(study, key).unwrap_or_else(none),
+            })
+            .collect()
+    }
+
+    /// Keys and values.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, &str)> {
+        (self.0.iter()).map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+/// The beginning of a digest: enough to tell two apart.
+fn short(digest: &str) -> String {
+    digest.chars().take(16).collect()
+}

@@ -1,0 +1,265 @@
+//! Snapshots of a whole run: what is in the file, and how a run goes on from it. `vmm/snapshot/README.md` describes the sections.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_fabric::{Switch, SwitchStateError};
+use nodescope_machine::node::Node;
+use nodescope_machine::state::{NodeState, StateError};
+use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter};
+use nodescope_window::StateFault;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::agreement::{Agreement, Difference};
+use crate::build::{BuildError, build_from};
+use crate::config::ClusterConfig;
+use crate::state::{RunState, WindowsState};
+
+/// The section that says what a snapshot is of, as JSON.
+const ABOUT: &str = "about";
+/// State of the run; state of its windows, as JSON.
+const RUN: &str = "run";
+const WINDOWS: &str = "windows";
+/// Packets captured so far; the trace as far as it is written.
+pub(crate) const CAPTURE: &str = "results/capture";
+pub(crate) const TRACE: &str = "results/trace";
+
+/// Sections of a node.
+fn node(index: usize) -> String {
+    format!("node{index}/state")
+}
+
+fn ram(index: usize) -> String {
+    format!("node{index}/ram")
+}
+
+pub(crate) fn console(index: usize) -> String {
+    format!("results/console{index}")
+}
+
+/// A file of a guest, by its number in the run's state: names of guests' files are theirs.
+pub(crate) fn file(index: usize) -> String {
+    format!("results/file{index}")
+}
+
+/// Why a snapshot cannot be taken, or a run cannot go on from it.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum SnapshotFault {
+    #[error(transparent)]
+    File(#[from] SnapshotError),
+    #[error("node {node} cannot be saved: {source}")]
+    Save { node: usize, source: StateError },
+    #[error("the snapshot {} does not fit node {node}: {source}", .path.display())]
+    Node {
+        path: PathBuf,
+        node: usize,
+        source: StateError,
+    },
+    #[error(transparent)]
+    Windows(#[from] StateFault),
+    #[error("the snapshot {} does not fit the network: {source}", .path.display())]
+    Switch {
+        path: PathBuf,
+        source: SwitchStateError,
+    },
+    #[error("the state of the run in the snapshot {} cannot be used: {problem}", .path.display())]
+    State { path: PathBuf, problem: String },
+    #[error(
+        "the study does not agree with the snapshot {}, whose cluster was booted otherwise:{}",
+        .path.display(), list(differences)
+    )]
+    Differs {
+        path: PathBuf,
+        differences: Vec<Difference>,
+    },
+    #[error(
+        "study.time_limit ends the study at {} s of virtual time, and the snapshot {} was taken at {} s; raise the limit",
+        *.limit_ps as f64 / 1e12, .path.display(), *.taken_ps as f64 / 1e12
+    )]
+    TimeLimit {
+        path: PathBuf,
+        limit_ps: u64,
+        taken_ps: u64,
+    },
+    #[error(
+        "no further snapshot can be taken at {at}, which lies before the snapshot that the run begins from"
+    )]
+    TooLate { at: String },
+}
+
+fn list(differences: &[Difference]) -> String {
+    differences.iter().map(|d| format!("\n  {d}")).collect()
+}
+
+/// What a snapshot is of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// The study's name.
+    pub study: String,
+    /// The study's id.
+    pub study_id: String,
+    /// The moment, in words.
+    pub at: String,
+    /// Virtual time, picoseconds.
+    pub virtual_ps: u64,
+    /// Instructions that each node had retired.
+    pub instructions: Vec<u64>,
+    /// Windows that had closed.
+    pub windows: Vec<String>,
+    /// What the cluster was booted from.
+    pub agreement: Agreement,
+}
+
+/// A snapshot that is being written: sections one after the other.
+pub(crate) struct Writing(SnapshotWriter);
+
+impl Writing {
+    pub(crate) fn create(path: &Path) -> Result<Self, SnapshotFault> {
+        Ok(Self(SnapshotWriter::create(path)?))
+    }
+
+    pub(crate) fn node(&mut self, index: usize, of: &mut Node) -> Result<(), SnapshotFault> {
+        let state = of.save_state();
+        let state = state.map_err(|source| SnapshotFault::Save {
+            node: index,
+            source,
+        })?;
+        self.0.state(&node(index), &state)?;
+        self.0.ram(&ram(index), of.ram())?;
+        Ok(())
+    }
+
+    pub(crate) fn file(&mut self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
+        Ok(self.0.file(section, path)?)
+    }
+
+    /// Writes the rest.
+    pub(crate) fn finish(
+        mut self,
+        about: &About,
+        run: &RunState,
+        windows: &WindowsState,
+    ) -> Result<(), SnapshotFault> {
+        self.0.bytes(ABOUT, &json(about)?)?;
+        self.0.bytes(WINDOWS, &json(windows)?)?;
+        self.0.state(RUN, run)?;
+        Ok(self.0.finish()?)
+    }
+}
+
+fn json(of: &impl Serialize) -> Result<Vec<u8>, SnapshotFault> {
+    serde_json::to_vec(of).map_err(|error| SnapshotFault::State {
+        path: PathBuf::new(),
+        problem: error.to_string(),
+    })
+}
+
+/// A snapshot that a run begins from.
+pub struct Origin {
+    path: PathBuf,
+    snapshot: Snapshot,
+    about: About,
+}
+
+impl Origin {
+    /// Opens a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// A file that is no snapshot, of another version, or damaged.
+    pub fn open(path: &Path) -> Result<Self, SnapshotFault> {
+        let snapshot = Snapshot::open(path)?;
+        let about = parse(path, ABOUT, &snapshot.bytes(ABOUT)?)?;
+        Ok(Self {
+            path: path.into(),
+            snapshot,
+            about,
+        })
+    }
+
+    /// What it is of.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Checks that a study agrees with it; `image` identifies what the nodes boot.
+    ///
+    /// # Errors
+    ///
+    /// Each key of the study that does not, or a limit of the study that has passed.
+    pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<(), SnapshotFault> {
+        let study = Agreement::of(config, image);
+        let differences = self.about.agreement.differences(&study, &[]);
+        if !differences.is_empty() {
+            return Err(SnapshotFault::Differs {
+                path: self.path.clone(),
+                differences,
+            });
+        }
+        if self.about.virtual_ps >= config.time_limit_ps {
+            return Err(SnapshotFault::TimeLimit {
+                path: self.path.clone(),
+                limit_ps: config.time_limit_ps,
+                taken_ps: self.about.virtual_ps,
+            });
+        }
+        Ok(())
+    }
+
+    /// The switch and all nodes, as they were.
+    pub(crate) fn build(
+        &self,
+        config: &ClusterConfig,
+        job_disk: &Path,
+        run: &RunState,
+    ) -> Result<(Switch, Vec<Node>), BuildOrFault> {
+        let layout = &config.topology.socket_memory;
+        let rams = (0..config.nodes as usize)
+            .map(|index| self.snapshot.ram(&ram(index), layout))
+            .collect::<Result<Vec<_>, _>>()?;
+        let (mut switch, mut nodes) = build_from(config, job_disk, rams)?;
+        for (index, of) in nodes.iter_mut().enumerate() {
+            let state: NodeState = self.snapshot.state(&node(index))?;
+            of.load_state(state)
+                .map_err(|source| SnapshotFault::Node {
+                    path: self.path.clone(),
+                    node: index,
+                    source,
+                })?;
+        }
+        (switch.load(run.ports.clone())).map_err(|source| SnapshotFault::Switch {
+            path: self.path.clone(),
+            source,
+        })?;
+        Ok((switch, nodes))
+    }
+
+    /// State of the run and of its windows.
+    pub(crate) fn state(&self, nodes: usize) -> Result<(RunState, WindowsState), SnapshotFault> {
+        let run: RunState = self.snapshot.state(RUN)?;
+        run.check(nodes).map_err(|problem| SnapshotFault::State {
+            path: self.path.clone(),
+            problem,
+        })?;
+        let windows = parse(&self.path, WINDOWS, &self.snapshot.bytes(WINDOWS)?)?;
+        Ok((run, windows))
+    }
+
+    /// Content of a section.
+    pub(crate) fn bytes(&self, section: &str) -> Result<Vec<u8>, SnapshotFault> {
+        Ok(self.snapshot.bytes(section)?)
+    }
+
+    /// Whether there is a section.
+    pub(crate) fn has(&self, section: &str) -> bool {
+        self.snapshot.has(section)
+    }
+
+    /// Writes a section into a file.
+    pub(crate) fn extract(&self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
+        Ok(self.snapshot.extract(section, path)?)
+    }
+}
