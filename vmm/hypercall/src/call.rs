@@ -226,6 +226,21 @@ pub enum HypercallError {
 }
 
 impl HypercallError {
+    /// A word for the kind of error.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            HypercallError::BadOperation { .. } => "operation",
+            HypercallError::Reserved { .. } => "reserved",
+            HypercallError::Memory(_) => "memory",
+            HypercallError::BadLength { .. } => "length",
+            HypercallError::BadText { .. } => "text",
+            HypercallError::BadFileName { .. } => "file name",
+            HypercallError::UnknownValue { .. } => "value",
+            HypercallError::OtherVersion { .. } => "version",
+            HypercallError::Record(_) => "record",
+        }
+    }
+
     /// The status that tells the guest.
     pub fn status(&self) -> Status {
         match self {

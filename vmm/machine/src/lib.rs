@@ -18,4 +18,5 @@ pub mod node;
 mod notes;
 mod parallel;
 pub mod samples;
+pub mod state;
 pub mod topology;
