@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use nodescope_machine::cpuid::FEATURES;
+use nodescope_x86::CpuidTable;
 use serde::{Deserialize, Serialize};
 
+use crate::build::{BuildError, cpuid_tables};
 use crate::config::ClusterConfig;
 
 /// What a cluster was booted from: values by the keys of a study.
@@ -35,7 +38,11 @@ impl fmt::Display for Difference {
 
 impl Agreement {
     /// Of a cluster; `image` identifies the contents of kernel, initramfs and root disk.
-    pub fn of(config: &ClusterConfig, image: &str) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// Nodes that this host cannot have.
+    pub fn of(config: &ClusterConfig, image: &str) -> Result<Self, BuildError> {
         let node = &config.topology;
         let mut caches = node.caches.clone();
         caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
@@ -57,6 +64,13 @@ impl Agreement {
             None => "not told".into(),
         };
         let onoff = |on| if on { "true" } else { "false" }.to_owned();
+        let cpuid = cpuid_tables(config)?;
+        let features = FEATURES.iter().filter(|feature| {
+            let (leaf, subleaf) = feature.leaf;
+            let has = |of: &CpuidTable| of.has(leaf, subleaf, feature.register, feature.bit);
+            cpuid.first().is_some_and(has)
+        });
+        let features: Vec<_> = features.map(|feature| feature.name).collect();
         let job = blake3::hash(&config.job_disk).to_hex();
         let values = [
             ("image", short(image)),
@@ -77,6 +91,7 @@ impl Agreement {
             ("node.frequency", format!("{} Hz", node.tsc_hz)),
             ("node.brand", format!("{:?}", node.brand)),
             ("node.distances", format!("{:?}", node.distances)),
+            ("node's CPU features", features.join(" ")),
             ("node.hide", format!("{:?}", config.cpuid.hidden)),
             ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
             ("caches", caches.join("; ")),
@@ -85,10 +100,7 @@ impl Agreement {
                 "network.bandwidth",
                 format!("{} bit/s", config.link.bandwidth),
             ),
-            (
-                "network.latency",
-                format!("{} ps", config.link.latency_ps),
-            ),
+            ("network.latency", format!("{} ps", config.link.latency_ps)),
             ("network.mtu", format!("{} B", config.mtu)),
             ("network.offload", onoff(config.offload)),
             ("disk.latency", format!("{} ns", config.disk_latency_ns)),
@@ -99,7 +111,9 @@ impl Agreement {
             ("the nodes' clock at power-on", config.epoch.to_string()),
             ("a console", onoff(config.console)),
         ];
-        Self(values.map(|(key, value)| (key.to_owned(), value)).into())
+        Ok(Self(
+            values.map(|(key, value)| (key.to_owned(), value)).into(),
+        ))
     }
 
     /// What a study has otherwise, but for the keys that `may_differ`.

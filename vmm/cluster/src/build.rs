@@ -145,7 +145,7 @@ fn build_each<'a>(
 }
 
 /// CPUID tables of a node's vCPUs: what the study asks, less what the host's processor and, where it is used, its KVM lack.
-fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
+pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
     let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
     let allowed = |feature: &cpuid::Feature| {
         let has = |table: &CpuidTable| {

@@ -10,7 +10,10 @@ use crate::run::{Run, TRACE_FILE};
 impl Run<'_> {
     /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
     /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
-    pub(crate) fn deadlock(&mut self, interrupted: &AtomicBool) -> Result<Option<Ending>, RunError> {
+    pub(crate) fn deadlock(
+        &mut self,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<Ending>, RunError> {
         let Some(patience) = self.config.deadlock_ps else {
             return Ok(None);
         };

@@ -239,7 +239,10 @@ impl ResultsFolder {
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
         let list = self.list();
-        let names = list.order.iter().filter_map(|name| name.strip_prefix(&below));
+        let names = list
+            .order
+            .iter()
+            .filter_map(|name| name.strip_prefix(&below));
         let is_there = |name: &&str| is_file(&self.path.join(format!("{below}{name}")));
         let files = names.filter(|name| !name.ends_with('/')).filter(is_there);
         files.map(str::to_owned).collect()

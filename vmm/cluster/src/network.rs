@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use nodescope_fabric::{
-    Capture, CaptureError, Delivery, PortCounts, PortState, SentFrame, Switch,
-};
+use nodescope_fabric::{Capture, CaptureError, Delivery, PortCounts, PortState, SentFrame, Switch};
 
 /// The switch, and the capture of what goes through it.
 pub struct Network {

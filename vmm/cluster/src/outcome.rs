@@ -90,7 +90,13 @@ pub trait Observer {
         Vec::new()
     }
     /// The run goes on from a snapshot that has kept this of its observer.
-    fn load(&mut self, _state: &[u8]) {}
+    ///
+    /// # Errors
+    ///
+    /// A sentence about a state that cannot be read.
+    fn load(&mut self, _state: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// How a run came to its end.

@@ -8,9 +8,7 @@ use nodescope_fabric::Capture;
 use nodescope_hypercall::{Request, printable};
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 use nodescope_profile::ProfilesFile;
-use nodescope_trace::{
-Body, Event, Header, NodeEntry, Stamp, TraceWriter, merge,
-};
+use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter, merge};
 use nodescope_window::WindowsFile;
 
 use crate::build::build;

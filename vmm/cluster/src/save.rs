@@ -1,9 +1,11 @@
 //! Takes a snapshot of a run, and lets a run go on from one.
 
 use nodescope_machine::node::NodeStatus;
+use nodescope_trace::TraceReader;
 use nodescope_window::Moment;
 
 use crate::agreement::Agreement;
+use crate::engines::EngineName;
 use crate::executor::Executor;
 use crate::outcome::{Observer, RunError};
 use crate::results::FILES;
@@ -68,6 +70,9 @@ impl Run<'_> {
         at: &str,
         path: &std::path::Path,
     ) -> Result<u64, RunError> {
+        // KVM's vCPUs have no instruction counts to save; the next step puts the nodes back.
+        self.engines
+            .change(executor, EngineName::Portable, self.now_ps)?;
         let mut writing = Writing::create(path)?;
         for index in 0..executor.len() {
             executor.with_node(index, |node| writing.node(index, node))?;
@@ -94,6 +99,7 @@ impl Run<'_> {
             active_ps: self.active_ps,
             judged: self.judged,
             saved_at: self.saved_at,
+            saved_ps: self.saved_ps,
             job_status: self.job_status,
             off_since: self.off_since,
             warnings: self.warnings.clone(),
@@ -104,7 +110,8 @@ impl Run<'_> {
             ports,
             observer: observer.state(),
         };
-        let windows = self.windows.state().map_err(SnapshotFault::from)?;
+        let engines = self.engines.state(self.now_ps);
+        let windows = (self.windows.state(engines)).map_err(SnapshotFault::from)?;
         let about = About {
             name: name.into(),
             study: self.config.name.clone(),
@@ -117,7 +124,7 @@ impl Run<'_> {
             windows: (windows.records.iter())
                 .map(|window| window.name.clone())
                 .collect(),
-            agreement: Agreement::of(self.config, self.image),
+            agreement: Agreement::of(self.config, self.image)?,
         };
         Ok(writing.finish(&about, &run, &windows)?)
     }
@@ -149,24 +156,43 @@ impl Run<'_> {
         self.active_ps = state.active_ps;
         self.judged = state.judged;
         self.saved_at = state.saved_at;
+        self.saved_ps = state.saved_ps;
         self.job_status = state.job_status;
         self.off_since = state.off_since;
         self.warnings = state.warnings;
-        observer.load(&state.observer);
+        let loaded = observer.load(&state.observer);
+        loaded.map_err(|problem| SnapshotFault::State {
+            path: origin.path().into(),
+            problem,
+        })?;
+        let measured = !windows.records.is_empty();
+        let engines = (self.engines).load(windows.engines.clone(), measured, self.now_ps);
         let others = self.windows.load(windows).map_err(SnapshotFault::from)?;
-        self.catch_up(&others)
+        self.catch_up(origin, &others, engines)
     }
 
-    /// Shows windows and snapshots that were not there what has happened before.
-    fn catch_up(&mut self, windows: &[usize]) -> Result<(), RunError> {
+    /// Shows windows and snapshots that were not there, and other `engines`, what has happened before.
+    fn catch_up(
+        &mut self,
+        origin: &Origin,
+        windows: &[usize],
+        engines: bool,
+    ) -> Result<(), RunError> {
         let counts = matches!(&self.saving, Some(saving) if matches!(&saving.save.at,
             Moment::Trigger(trigger) if trigger.time_ps().is_none()));
-        if counts || !windows.is_empty() {
-            let reader = self.written()?;
+        if counts || engines || !windows.is_empty() {
+            let path = self.results.folder().path().join(TRACE_FILE);
+            let reader = TraceReader::open(&path).map_err(|error| SnapshotFault::State {
+                path: origin.path().into(),
+                problem: error.to_string(),
+            })?;
             // The file ends where writing goes on later, which reads as a cut.
             let written = reader.events().map_while(Result::ok);
             for event in written.chain(self.trace.collected()?) {
                 self.windows.catch_up(windows, &event);
+                if engines {
+                    self.engines.observe(&event);
+                }
                 if let Some(saving) = &mut self.saving {
                     saving.observe(&event);
                 }
@@ -174,7 +200,7 @@ impl Run<'_> {
         }
         let driver = self.windows.driver();
         (driver.check_later(windows, self.now_ps)).map_err(SnapshotFault::from)?;
-        if let Some(saving) = &self.saving
+        if let Some(saving) = &mut self.saving
             && saving.is_due(self.now_ps, &self.watches)
         {
             let at = saving.save.at.to_string();

@@ -5,14 +5,16 @@ use std::path::{Path, PathBuf};
 use nodescope_fabric::{Switch, SwitchStateError};
 use nodescope_machine::node::Node;
 use nodescope_machine::state::{NodeState, StateError};
-use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter};
+use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter, Verify};
 use nodescope_window::StateFault;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::agreement::{Agreement, Difference};
-use crate::build::{BuildError, build_from};
+use crate::build::build_from;
 use crate::config::ClusterConfig;
+use crate::outcome::RunError;
 use crate::state::{RunState, WindowsState};
 
 /// The section that says what a snapshot is of, as JSON.
@@ -88,6 +90,17 @@ pub enum SnapshotFault {
     TooLate { at: String },
 }
 
+impl SnapshotFault {
+    /// Whether the host is at fault, and not the snapshot or the study.
+    pub fn is_hosts(&self) -> bool {
+        match self {
+            SnapshotFault::File(error) => error.is_hosts(),
+            SnapshotFault::Save { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 fn list(differences: &[Difference]) -> String {
     differences.iter().map(|d| format!("\n  {d}")).collect()
 }
@@ -111,6 +124,18 @@ pub struct About {
     pub windows: Vec<String>,
     /// What the cluster was booted from.
     pub agreement: Agreement,
+}
+
+impl About {
+    /// Reads it from a snapshot whose other contents nobody needs.
+    ///
+    /// # Errors
+    ///
+    /// See [`Origin::open`].
+    pub fn read(path: &Path) -> Result<Self, SnapshotFault> {
+        let snapshot = Snapshot::open_with(path, Verify::Table)?;
+        parse(path, ABOUT, &snapshot.bytes(ABOUT)?)
+    }
 }
 
 /// A snapshot that is being written: sections one after the other.
@@ -142,12 +167,23 @@ impl Writing {
         about: &About,
         run: &RunState,
         windows: &WindowsState,
-    ) -> Result<(), SnapshotFault> {
+    ) -> Result<u64, SnapshotFault> {
         self.0.bytes(ABOUT, &json(about)?)?;
         self.0.bytes(WINDOWS, &json(windows)?)?;
         self.0.state(RUN, run)?;
         Ok(self.0.finish()?)
     }
+}
+
+fn parse<T: DeserializeOwned>(
+    path: &Path,
+    section: &str,
+    bytes: &[u8],
+) -> Result<T, SnapshotFault> {
+    serde_json::from_slice(bytes).map_err(|error| SnapshotFault::State {
+        path: path.into(),
+        problem: format!("section {section}: {error}"),
+    })
 }
 
 fn json(of: &impl Serialize) -> Result<Vec<u8>, SnapshotFault> {
@@ -180,6 +216,21 @@ impl Origin {
         })
     }
 
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The version of nodescope that wrote it.
+    pub fn program(&self) -> &str {
+        self.snapshot.program()
+    }
+
+    /// A line for each section: its name, where it lies and how long it is.
+    pub fn sections(&self) -> impl Iterator<Item = String> {
+        self.snapshot.sections().iter().map(ToString::to_string)
+    }
+
     /// What it is of.
     pub fn about(&self) -> &About {
         &self.about
@@ -190,21 +241,23 @@ impl Origin {
     /// # Errors
     ///
     /// Each key of the study that does not, or a limit of the study that has passed.
-    pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<(), SnapshotFault> {
-        let study = Agreement::of(config, image);
+    pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<(), RunError> {
+        let study = Agreement::of(config, image)?;
         let differences = self.about.agreement.differences(&study, &[]);
         if !differences.is_empty() {
             return Err(SnapshotFault::Differs {
                 path: self.path.clone(),
                 differences,
-            });
+            }
+            .into());
         }
         if self.about.virtual_ps >= config.time_limit_ps {
             return Err(SnapshotFault::TimeLimit {
                 path: self.path.clone(),
                 limit_ps: config.time_limit_ps,
                 taken_ps: self.about.virtual_ps,
-            });
+            }
+            .into());
         }
         Ok(())
     }
@@ -215,20 +268,21 @@ impl Origin {
         config: &ClusterConfig,
         job_disk: &Path,
         run: &RunState,
-    ) -> Result<(Switch, Vec<Node>), BuildOrFault> {
+    ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
         let rams = (0..config.nodes as usize)
             .map(|index| self.snapshot.ram(&ram(index), layout))
-            .collect::<Result<Vec<_>, _>>()?;
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(SnapshotFault::from)?;
         let (mut switch, mut nodes) = build_from(config, job_disk, rams)?;
         for (index, of) in nodes.iter_mut().enumerate() {
-            let state: NodeState = self.snapshot.state(&node(index))?;
-            of.load_state(state)
-                .map_err(|source| SnapshotFault::Node {
-                    path: self.path.clone(),
-                    node: index,
-                    source,
-                })?;
+            let state: NodeState =
+                (self.snapshot.state(&node(index))).map_err(SnapshotFault::from)?;
+            of.load_state(state).map_err(|source| SnapshotFault::Node {
+                path: self.path.clone(),
+                node: index,
+                source,
+            })?;
         }
         (switch.load(run.ports.clone())).map_err(|source| SnapshotFault::Switch {
             path: self.path.clone(),

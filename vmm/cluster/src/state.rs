@@ -6,6 +6,7 @@ use nodescope_trace::{AssemblerState, WriterState};
 use nodescope_window::{DriverState, Owners, WindowRecord};
 use serde::{Deserialize, Serialize};
 
+use crate::engines::EnginesState;
 use crate::outcome::Phase;
 
 /// State of what is followed of a node.
@@ -28,6 +29,7 @@ pub struct RunState {
     pub(crate) active_ps: u64,
     pub(crate) judged: bool,
     pub(crate) saved_at: u64,
+    pub(crate) saved_ps: u64,
     pub(crate) job_status: Option<i32>,
     pub(crate) off_since: Option<u64>,
     pub(crate) warnings: Vec<String>,
@@ -41,12 +43,13 @@ pub struct RunState {
     pub(crate) observer: Vec<u8>,
 }
 
-/// State of the windows of a run: what those that have closed have measured.
+/// State of the windows of a run, what those that have closed have measured, and of what goes by events as windows do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WindowsState {
     pub(crate) driver: DriverState,
     pub(crate) records: Vec<WindowRecord>,
     pub(crate) profiles: Vec<WindowProfile>,
+    pub(crate) engines: EnginesState,
 }
 
 impl RunState {
@@ -56,9 +59,9 @@ impl RunState {
             let found = self.watches.len();
             return Err(format!("it is of {found} nodes, and the study has {nodes}"));
         }
-        let times = [Some(self.active_ps), self.off_since];
+        let times = [Some(self.active_ps), Some(self.saved_ps), self.off_since];
         if times.into_iter().flatten().any(|ps| ps > self.now_ps) {
-            return Err("it has times that lie behind its end".into());
+            return Err("it knows times that lie after the snapshot".into());
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use nodescope_profile::{ProfilesFile, WindowProfile};
 
 use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
-use crate::engines::Engines;
+use crate::engines::{Engines, EnginesState};
 use crate::executor::Executor;
 use crate::outcome::{Phase, RunError};
 use crate::state::WindowsState;
@@ -95,11 +95,12 @@ impl<'a> Windows<'a> {
     }
 
     /// The state from which [`Windows::load`] goes on, while none is open.
-    pub fn state(&self) -> Result<WindowsState, StateFault> {
+    pub fn state(&self, engines: EnginesState) -> Result<WindowsState, StateFault> {
         Ok(WindowsState {
             driver: self.driver.state()?,
             records: self.records.clone(),
             profiles: self.code.profiles.clone(),
+            engines,
         })
     }
 

@@ -168,7 +168,10 @@ mod tests {
         let mut second = Capture::resume(&rest, File::open(first.path()).unwrap()).unwrap();
         second.record(&[frame(2000)]).unwrap();
         drop(second);
-        assert_eq!(std::fs::read(&whole).unwrap(), std::fs::read(&rest).unwrap());
+        assert_eq!(
+            std::fs::read(&whole).unwrap(),
+            std::fs::read(&rest).unwrap()
+        );
     }
 
     #[test]

@@ -19,6 +19,6 @@ pub use collect::{Collect, Place};
 pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
-pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
 pub use moment::SnapshotAt;
+pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
 pub use plan::{Engine, FastForward, ImageSource, Job, Mpi, Network, Program, Study};

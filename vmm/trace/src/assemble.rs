@@ -106,8 +106,8 @@ impl Assembler {
         let runs: BTreeMap<_, _> = (runs.into_iter())
             .map(|open| ((open.enter.thread, open.enter.sequence), open))
             .collect();
-        let shown = (begun.values().map(|begun| &begun.shown))
-            .chain(runs.values().map(|open| &open.shown));
+        let shown =
+            (begun.values().map(|begun| &begun.shown)).chain(runs.values().map(|open| &open.shown));
         Assembler {
             node,
             sequence,

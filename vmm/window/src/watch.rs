@@ -102,7 +102,12 @@ mod tests {
             occurrence: 2,
         });
         assert_eq!(watch.next_ps(), u64::MAX);
-        for (name, fired) in [("loop", false), ("other", false), ("loop", true), ("x", true)] {
+        for (name, fired) in [
+            ("loop", false),
+            ("other", false),
+            ("loop", true),
+            ("x", true),
+        ] {
             watch.observe(&mark(name));
             assert_eq!(watch.has_fired(0), fired, "{name}");
         }
