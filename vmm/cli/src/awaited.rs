@@ -42,7 +42,8 @@ impl Awaited {
     pub fn load(&mut self, state: &[u8]) -> Result<(), String> {
         type State = (Vec<(String, Vec<u32>)>, Vec<(u32, String, String)>);
         let state = serde_json::from_slice::<State>(state);
-        let (entries, refused) = state.map_err(|error| format!("files that are awaited: {error}"))?;
+        let (entries, refused) =
+            state.map_err(|error| format!("files that are awaited: {error}"))?;
         for (entry, nodes) in &mut self.entries {
             let name = format!("{entry:?}");
             if let Some((_, left)) = entries.iter().find(|(other, _)| *other == name) {

@@ -7,6 +7,8 @@ use nodescope_machine::cpuid::FEATURES;
 use nodescope_x86::CpuidTable;
 use serde::{Deserialize, Serialize};
 
+use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
+
 use crate::build::{BuildError, cpuid_tables};
 use crate::config::ClusterConfig;
 
@@ -50,10 +52,14 @@ impl Agreement {
             .iter()
             .map(|cache| {
                 format!(
-                    "L{} {:?} {} B, {} ways of {} B lines, of a {:?}",
-                    cache.level, cache.kind, cache.size, cache.ways, cache.line, cache.shared_by
+                    "L{} {}: {}, {} ways, lines of {}, of each {}",
+                    cache.level,
+                    format!("{:?}", cache.kind).to_lowercase(),
+                    Bytes(cache.size),
+                    cache.ways,
+                    Bytes(cache.line.into()),
+                    format!("{:?}", cache.shared_by).to_lowercase()
                 )
-                .to_lowercase()
             })
             .collect();
         let performance = match &node.memory_performance {
@@ -72,12 +78,21 @@ impl Agreement {
         });
         let features: Vec<_> = features.map(|feature| feature.name).collect();
         let job = blake3::hash(&config.job_disk).to_hex();
+        // The guests' tools have learnt once how they call the host.
+        let calls = match config.doorbell || config.engine.uses_kvm() {
+            true => "guests call the host by its doorbell, as KVM needs it",
+            false => "guests call the host by CPUID, as the portable engine alone understands it",
+        };
+        let memory: Vec<_> = (node.socket_memory.iter())
+            .map(|&bytes| Bytes(bytes).to_string())
+            .collect();
         let values = [
             ("image", short(image)),
             (
                 "image.kernel_parameters",
                 format!("{:?}", config.kernel_parameters),
             ),
+            ("study.engine", calls.to_owned()),
             ("study.seed", config.seed.to_string()),
             (
                 "study.core_cpi",
@@ -87,24 +102,21 @@ impl Agreement {
             ("node.sockets", node.sockets.to_string()),
             ("node.cores", node.cores_per_socket.to_string()),
             ("node.threads", node.threads_per_core.to_string()),
-            ("node.memory", format!("{:?} B", node.socket_memory)),
-            ("node.frequency", format!("{} Hz", node.tsc_hz)),
+            ("node.memory", memory.join(" and ")),
+            ("node.frequency", Frequency(node.tsc_hz).to_string()),
             ("node.brand", format!("{:?}", node.brand)),
             ("node.distances", format!("{:?}", node.distances)),
-            ("node's CPU features", features.join(" ")),
+            ("features of the nodes' CPUs", features.join(" ")),
             ("node.hide", format!("{:?}", config.cpuid.hidden)),
             ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
             ("caches", caches.join("; ")),
             ("memory", performance),
-            (
-                "network.bandwidth",
-                format!("{} bit/s", config.link.bandwidth),
-            ),
-            ("network.latency", format!("{} ps", config.link.latency_ps)),
-            ("network.mtu", format!("{} B", config.mtu)),
+            ("network.bandwidth", BitRate(config.link.bandwidth).to_string()),
+            ("network.latency", Time(config.link.latency_ps).to_string()),
+            ("network.mtu", Bytes(config.mtu.into()).to_string()),
             ("network.offload", onoff(config.offload)),
-            ("disk.latency", format!("{} ns", config.disk_latency_ns)),
-            ("disk.bandwidth", format!("{} B/s", config.disk_bandwidth)),
+            ("disk.latency", Time(config.disk_latency_ns * 1000).to_string()),
+            ("disk.bandwidth", ByteRate(config.disk_bandwidth).to_string()),
             ("job", format!("files and command {}", short(&job))),
             ("job.slots", format!("{:?}", config.slots)),
             ("job.trace", onoff(config.trace)),
