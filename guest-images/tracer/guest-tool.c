@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DONE = 0, FAILED = 1, USAGE = 2, ABSENT = 3 };
 
@@ -24,6 +25,8 @@ static const char usage[] =
     "  close NAME        close it\n"
     "  message TEXT      show TEXT to the user\n"
     "  exit STATUS       report the job's exit status, 0 to 255\n"
+    "  doorbell COMMAND [ARGUMENT...]\n"
+    "                    run COMMAND with permission to use the doorbell (for process 1)\n"
     "exit codes: 0 done, 1 refused or unreadable input, 2 wrong usage, 3 no nodescope here\n";
 
 static int outcome(struct nodescope_answer answer, const char *what) {
@@ -100,7 +103,18 @@ static int identity(void) {
     }
 }
 
+/* Permission to use the doorbell is inherited: process 1 starts itself by this. */
+static int doorbell(char **command) {
+    if (ioperm(NODESCOPE_DOORBELL_PORT, 4, 1))
+        fprintf(stderr, "nodescope-guest: no permission for the doorbell (I/O port %#x): %s\n", NODESCOPE_DOORBELL_PORT, strerror(errno));
+    execvp(*command, command);
+    fprintf(stderr, "nodescope-guest: %s: %s\n", *command, strerror(errno));
+    return FAILED;
+}
+
 int main(int argc, char **argv) {
+    if (argc > 2 && !strcmp(argv[1], "doorbell"))
+        return doorbell(argv + 2);
     const char *command = argc > 1 ? argv[1] : "";
     int operands = argc - 2;
     int is_put = !strcmp(command, "put") && (operands == 1 || operands == 2);
@@ -132,17 +146,18 @@ int main(int argc, char **argv) {
     }
 
     struct nodescope_answer probe = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
-    if (!nodescope_answered(probe)) {
+    int found = nodescope_choose(probe);
+    if (found == NODESCOPE_ABSENT) {
         fprintf(is_probe ? stdout : stderr, "nodescope-guest: no nodescope around this system\n");
         return is_probe ? FAILED : ABSENT;
     }
-    if (probe.transport != NODESCOPE_TRANSPORT_DIRECT) {
-        fprintf(stderr, "nodescope-guest: the nodescope offers transport %u, this tool knows only %u (direct)\n", probe.transport,
-                NODESCOPE_TRANSPORT_DIRECT);
+    if (found == NODESCOPE_NO_PERMISSION) {
+        fprintf(stderr, "nodescope-guest: no permission for the doorbell (I/O port %#x): start this from the job or as root\n",
+                NODESCOPE_DOORBELL_PORT);
         return FAILED;
     }
     if (is_probe) {
-        printf("nodescope, ABI version %u, direct transport\n", probe.result);
+        printf("nodescope, ABI version %u, %s transport\n", probe.result, nodescope_rings ? "doorbell" : "direct");
         return DONE;
     }
     if (is_identity)

@@ -26,7 +26,7 @@ enum state tracer_state = INERT;
 struct helpers real;
 __thread int depth __attribute__((tls_model("initial-exec")));
 
-static int direct; /* a nodescope answers */
+static int present; /* a nodescope answers */
 static const char *dump_path;
 static int dump_file = -1;
 static pthread_mutex_t dump_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -77,12 +77,17 @@ void tracer_decide(void) {
         return;
     library_check();
     decided = 1;
-    struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
-    direct = nodescope_answered(answer) && answer.transport == NODESCOPE_TRANSPORT_DIRECT;
+    int found = nodescope_attach();
+    present = found == NODESCOPE_PRESENT;
+    if (found == NODESCOPE_NO_PERMISSION)
+        fprintf(stderr,
+                "nodescope: this process has no permission for the doorbell (I/O port %#x), so its MPI calls are not traced: start it from the "
+                "job or as root\n",
+                NODESCOPE_DOORBELL_PORT);
     dump_path = getenv("NODESCOPE_TRACE_DUMP");
-    if (!direct)
+    if (!present)
         log_open();
-    if (!direct && !dump_path && !log_on)
+    if (!present && !dump_path && !log_on)
         return;
     pthread_atfork(NULL, NULL, after_fork);
     tracer_state = BEFORE_INIT;
@@ -106,7 +111,7 @@ static void greet(void) {
         .kind = NODESCOPE_PROCESS_MPI_RANK, .world_rank = world_rank, .world_size = world_size, .pid = getpid(), .flavour = FLAVOUR, .version = NODESCOPE_ABI_VERSION};
     gethostname(hello.host, sizeof hello.host - 1);
     strncpy(hello.program, program_invocation_short_name, sizeof hello.program - 1);
-    if (direct)
+    if (present)
         nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0);
     if (log_on)
         log_put(NODESCOPE_OP_HELLO, 0, sizeof hello, 0, &hello, 0);
@@ -119,13 +124,13 @@ void tracer_started(void) {
     real.Comm_rank(MPI_COMM_WORLD, &world_rank);
     real.Comm_size(MPI_COMM_WORLD, &world_size);
     tracer_state = RUNNING;
-    if (direct || log_on)
+    if (present || log_on)
         greet();
 }
 
 void tracer_message(const char *text) {
     fprintf(stderr, "nodescope: %s\n", text);
-    if (direct)
+    if (present)
         nodescope_call(NODESCOPE_OP_MESSAGE, (void *)(uintptr_t)text, strlen(text), 0, NULL, 0);
     if (log_on)
         log_put(NODESCOPE_OP_MESSAGE, 0, strlen(text), 0, text, 0);
@@ -158,7 +163,7 @@ static void dump(const void *bytes, size_t length) {
 
 /* `returned` is when the MPI function had returned, of a log's clock. */
 static void send(const void *records, size_t bytes, uint64_t returned) {
-    if (direct)
+    if (present)
         nodescope_call(NODESCOPE_OP_MPI_EVENT, (void *)(uintptr_t)records, bytes, 0, NULL, 0);
     if (dump_path)
         dump(records, bytes);
@@ -211,7 +216,7 @@ static void announce(struct call *call) {
     call->record.tid = thread.tid;
     call->record.sequence = thread.sequence;
     call->record.size = thread.used;
-    if (direct)
+    if (present)
         nodescope_cpuid(NODESCOPE_OP_MPI_ENTER, call->record.function, id, thread.sequence, (uintptr_t)&call->record,
                         (uintptr_t)(thread.buffer + sizeof call->record));
     if (log_on)
@@ -341,7 +346,7 @@ void poll_leave(struct call *call, int result, int found) {
             unused = at;
     }
     uint64_t joined = run ? run->record.sequence : call->record.sequence;
-    if (direct)
+    if (present)
         nodescope_cpuid(NODESCOPE_OP_MPI_POLL_FAILED, call->record.function, thread_id(), joined, 0, 0);
     if (log_on)
         log_put(NODESCOPE_OP_MPI_POLL_FAILED, call->record.function, thread_id(), joined, NULL, call->returned);

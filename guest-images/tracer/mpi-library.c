@@ -33,8 +33,7 @@ void give_up(const char *why, const char *what) {
     int length = snprintf(text, sizeof text, "the MPI tracer stops this program: %s%s", why, what);
     fprintf(stderr, "nodescope: %s\n", text);
     /* A launcher may swallow what its ranks print; the host keeps it. */
-    struct nodescope_answer answer = nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0);
-    if (nodescope_answered(answer) && answer.transport == NODESCOPE_TRANSPORT_DIRECT)
+    if (nodescope_attach() == NODESCOPE_PRESENT)
         nodescope_call(NODESCOPE_OP_MESSAGE, text, length < (int)sizeof text ? length : (int)sizeof text - 1, 0, NULL, 0);
     _exit(127);
 }

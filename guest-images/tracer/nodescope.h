@@ -5,6 +5,7 @@
  *     in    EAX = NODESCOPE_LEAF, ECX = operation, RSI, RDI, R8, R9, R10 = arguments (64-bit mode; pointers are guest-virtual)
  *     out   EAX = NODESCOPE_SIGNATURE, EBX = transport, ECX = result, EDX = status
  *
+ * Where the transport is the doorbell, OUT DX, EAX with DX = NODESCOPE_DOORBELL_PORT takes the place of CPUID. nodescope_attach finds out.
  * On real hardware EAX comes back as something else and nothing happens: the same binaries run anywhere.
  * The Rust side of every constant and layout here is the crate nodescope-hypercall, whose tests compile this header and compare.
  * Everything in memory is little-endian with no implicit padding.
@@ -12,16 +13,20 @@
 #ifndef NODESCOPE_H
 #define NODESCOPE_H
 
+#include <setjmp.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/io.h>
 
 #define NODESCOPE_ABI_VERSION 2u
 #define NODESCOPE_LEAF 0x4E534350u      /* "NSCP", the value in EAX */
 #define NODESCOPE_SIGNATURE 0x4E534F4Bu /* "NSOK", the answer in EAX */
 
 /* The answer in EBX. */
-#define NODESCOPE_TRANSPORT_DIRECT 1u /* whoever answers sees the CPUID itself: the call is done when it returns */
-#define NODESCOPE_TRANSPORT_RING 2u   /* reserved: calls go through a ring in guest memory and a doorbell */
+#define NODESCOPE_TRANSPORT_DIRECT 1u   /* whoever answers sees the CPUID itself */
+#define NODESCOPE_TRANSPORT_DOORBELL 2u /* calls are made by OUT in place of CPUID */
+#define NODESCOPE_DOORBELL_PORT 0x5e0u  /* four bytes wide; permission by ioperm(2), inherited by children */
 
 /* Status, the answer in EDX. */
 #define NODESCOPE_OK 0u
@@ -249,21 +254,83 @@ struct nodescope_answer {
     uint32_t signature, transport, result, status;
 };
 
+/* The calls of this source file go through the doorbell; nodescope_choose decides. */
+static int nodescope_rings;
+
+/* The direct way has one branch more than CPUID alone, which is never taken; the doorbell's way lies elsewhere. */
 static inline struct nodescope_answer nodescope_cpuid(uint32_t operation, uint64_t a0, uint64_t a1, uint64_t a2, uint64_t a3,
                                                       uint64_t a4) {
     struct nodescope_answer answer;
     register uint64_t r8 __asm__("r8") = a2;
     register uint64_t r9 __asm__("r9") = a3;
     register uint64_t r10 __asm__("r10") = a4;
-    __asm__ volatile("cpuid"
+    __asm__ volatile("cmpl $0, %[rings]\n\t"
+                     "jne 1f\n\t"
+                     "cpuid\n"
+                     "2:\n\t"
+                     ".subsection 1\n"
+                     "1:\n\t"
+                     "movl %[port], %%edx\n\t"
+                     "outl %%eax, %%dx\n\t"
+                     "jmp 2b\n\t"
+                     ".previous"
                      : "=a"(answer.signature), "=b"(answer.transport), "=c"(answer.result), "=d"(answer.status)
-                     : "a"(NODESCOPE_LEAF), "c"(operation), "S"(a0), "D"(a1), "r"(r8), "r"(r9), "r"(r10)
+                     : "a"(NODESCOPE_LEAF), "c"(operation), "S"(a0), "D"(a1), "r"(r8), "r"(r9), "r"(r10), [rings] "m"(nodescope_rings),
+                       [port] "i"(NODESCOPE_DOORBELL_PORT)
                      : "memory");
     return answer;
 }
 
 static inline int nodescope_answered(struct nodescope_answer answer) {
-    return answer.signature == NODESCOPE_SIGNATURE && (answer.transport == NODESCOPE_TRANSPORT_DIRECT || answer.transport == NODESCOPE_TRANSPORT_RING);
+    return answer.signature == NODESCOPE_SIGNATURE &&
+           (answer.transport == NODESCOPE_TRANSPORT_DIRECT || answer.transport == NODESCOPE_TRANSPORT_DOORBELL);
+}
+
+static sigjmp_buf nodescope_no_port;
+
+static inline void nodescope_fault(int signal) {
+    siglongjmp(nodescope_no_port, signal);
+}
+
+/* Tries the doorbell: without permission for its port, OUT raises #GP (SDM vol. 1 §19.5), which Linux makes a SIGSEGV. Linux ends a
+ * process that blocks a signal of this kind. Handler and mask are afterwards as before. */
+static inline int nodescope_may_ring(void) {
+    struct sigaction fault = {.sa_handler = nodescope_fault}, handler;
+    sigset_t segv, mask;
+    volatile int may = 0;
+    if (sigaction(SIGSEGV, &fault, &handler))
+        return 0;
+    sigemptyset(&segv);
+    sigaddset(&segv, SIGSEGV);
+    sigprocmask(SIG_UNBLOCK, &segv, &mask);
+    nodescope_rings = 1;
+    if (!sigsetjmp(nodescope_no_port, 1))
+        may = nodescope_answered(nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0));
+    nodescope_rings = may;
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    sigaction(SIGSEGV, &handler, NULL);
+    return may;
+}
+
+enum { NODESCOPE_ABSENT = 0, NODESCOPE_PRESENT = 1, NODESCOPE_NO_PERMISSION = 2 };
+
+/* Chooses the transport of this file's calls, from the answer to a direct probe. */
+static inline int nodescope_choose(struct nodescope_answer probe) {
+    if (!nodescope_answered(probe))
+        return NODESCOPE_ABSENT;
+    if (probe.transport == NODESCOPE_TRANSPORT_DIRECT)
+        return NODESCOPE_PRESENT;
+    /* What is inherited is tried first: Linux keeps one bitmap for all who inherit it, but copies the bitmap for each who asks. */
+    if (nodescope_may_ring())
+        return NODESCOPE_PRESENT;
+    return !ioperm(NODESCOPE_DOORBELL_PORT, 4, 1) && nodescope_may_ring() ? NODESCOPE_PRESENT : NODESCOPE_NO_PERMISSION;
+}
+
+/* Looks for a nodescope, and for the transport by which this file's calls get through to it. A program calls this once, before its
+ * threads make any call: until then calls are direct, which a node with a doorbell may not hear. */
+static inline int nodescope_attach(void) {
+    nodescope_rings = 0;
+    return nodescope_choose(nodescope_cpuid(NODESCOPE_OP_PROBE, 0, 0, 0, 0, 0));
 }
 
 /* Brings every page of a buffer into memory, for writing too if asked: the host does not take page faults for the guest. */

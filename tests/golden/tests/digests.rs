@@ -56,6 +56,7 @@ fn config(files: &Path) -> ClusterConfig {
         cpuid: Default::default(),
         required_features: Vec::new(),
         engine: Default::default(),
+        doorbell: false,
         nominal_cpi: 65536,
         translate: true,
         kernel: file("kernel", &kernel()),

@@ -47,7 +47,7 @@ int main(int argc, char **argv) {
         return 2;
     strncpy(hello.program, argv[1], sizeof hello.program - 1);
     strcpy(hello.host, "node0");
-    if (!nodescope_answered(nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0)))
+    if (nodescope_attach() != NODESCOPE_PRESENT || !nodescope_answered(nodescope_call(NODESCOPE_OP_HELLO, &hello, sizeof hello, 0, NULL, 0)))
         return 3;
     void *library = dlopen("./library.so", RTLD_NOW);
     if (!library) {

@@ -119,6 +119,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         cpuid: Default::default(),
         required_features: Vec::new(),
         engine: Default::default(),
+        doorbell: false,
         nominal_cpi: 65536,
         translate: true,
         kernel: image.vmlinux.clone(),

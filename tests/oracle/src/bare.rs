@@ -124,8 +124,13 @@ pub fn long_mode(code: Segment, data: Segment, cr3: u64) -> VcpuState {
 /// The CPUID of a study's default processor, less the features that this host cannot execute.
 pub fn cpuid() -> CpuidTable {
     static TABLE: LazyLock<CpuidTable> = LazyLock::new(|| {
-        let mut tables = tables(&NodeTopology::default(), &CpuidOptions::default())
-            .expect("this host executes what a 64-bit Linux needs");
+        let mut tables = tables(
+            &NodeTopology::default(),
+            &CpuidOptions::default(),
+            &[],
+            |_| true,
+        )
+        .expect("this host executes what a 64-bit Linux needs");
         tables.swap_remove(0)
     });
     TABLE.clone()
@@ -153,6 +158,10 @@ pub struct Bare {
     pub written: Vec<(u16, Vec<u8>)>,
     /// Port reads so far.
     pub reads: u8,
+    /// Hypercalls so far.
+    pub calls: Vec<Hypercall>,
+    /// The answer to hypercalls.
+    pub answer: HypercallAnswer,
     /// IA32_APIC_BASE, where there is a local APIC.
     pub apic_base: Option<u64>,
     /// Address spaces that were asked for: CR3 of each context, by its index.
@@ -203,11 +212,12 @@ impl Platform for Bare {
         false
     }
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer {
+        self.calls.push(*call);
         if call.operation == Self::STORE {
             let stored = memory.write(call.args[0], &[call.args[1] as u8]);
             stored.expect("tests store to memory that is there");
         }
-        HypercallAnswer::default()
+        self.answer
     }
     fn context(&mut self, _: u16, cr3: u64) -> Context {
         let known = self.spaces.iter().position(|space| *space == cr3);

@@ -78,6 +78,7 @@ pub fn cluster(
         cpuid: study.cpuid.clone(),
         required_features: study.required_features.clone(),
         engine: engine(study),
+        doorbell: false,
         nominal_cpi: study.core_cpi.per_65536(),
         translate: true,
         kernel: files.kernel,

@@ -251,6 +251,7 @@ fn build_node(
         mtu: None,
         trace: config.trace,
         console: config.console,
+        doorbell: config.doorbell(),
         extra: config.kernel_parameters.clone(),
         ..NodeCommandLine::new(index, config.nodes, topology.tsc_hz / 1000)
     };
@@ -301,6 +302,9 @@ fn build_node(
     node.set_file_limits(config.file_limits);
     if config.engine.uses_kvm() {
         node.set_other_engine(on_kvm);
+    }
+    if config.doorbell() {
+        node.use_doorbell();
     }
     Ok(node)
 }

@@ -49,6 +49,8 @@ pub struct ClusterConfig {
     pub required_features: Vec<String>,
     /// What executes the guests' instructions.
     pub engine: Engine,
+    /// Hypercalls go through the doorbell even where the portable engine executes everything.
+    pub doorbell: bool,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.
     pub nominal_cpi: u32,
     /// Translate guest code to host code; false interprets all of it, with the same results.
@@ -95,4 +97,11 @@ pub struct ClusterConfig {
     pub deadlock_ps: Option<u64>,
     /// Host threads to run nodes on.
     pub host_threads: usize,
+}
+
+impl ClusterConfig {
+    /// Whether hypercalls go through the doorbell, as they must where KVM executes any of the guests' instructions.
+    pub fn doorbell(&self) -> bool {
+        self.doorbell || self.engine.uses_kvm()
+    }
 }

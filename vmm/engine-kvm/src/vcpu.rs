@@ -134,7 +134,12 @@ impl KvmVcpu {
         fd.set_sregs(&sregs)
             .map_err(|e| refused(on("setting segment and control registers"), e))?;
         if self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
-            fd.set_xcrs(&state::xcrs(s.control.xcr0 | xcr0::X87))
+            let wanted = match self.vm.inner.xsetbv_exits {
+                true => s.control.xcr0 | xcr0::X87,
+                // Linux enables all components that there are.
+                false => self.components,
+            };
+            fd.set_xcrs(&state::xcrs(wanted))
                 .map_err(|e| refused(on("setting XCR0"), e))?;
         }
         let area = state::xsave(&s.fx, &s.vector, self.components);
@@ -183,7 +188,9 @@ impl KvmVcpu {
         let sregs = fd
             .get_sregs()
             .map_err(|e| refused(on("reading segment and control registers"), e))?;
-        let xcr0_value = if self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
+        // A guest that has not enabled XSETBV has not executed it, whatever KVM was told.
+        let known = self.vm.inner.xsetbv_exits || sregs.cr4 & cr4::OSXSAVE != 0;
+        let xcr0_value = if known && self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             let xcrs = fd.get_xcrs().map_err(|e| refused(on("reading XCR0"), e))?;
             state::xcr0_of(&xcrs)
         } else {

@@ -8,7 +8,7 @@ use kvm_bindings::{
 };
 use kvm_ioctls::{Cap, MsrFilterDefaultAction, MsrFilterRange, MsrFilterRangeFlags, VmFd};
 use nodescope_engine::EngineError;
-use nodescope_hypercall::{ABI_VERSION, LEAF, SIGNATURE, TRANSPORT_RING};
+use nodescope_hypercall::{ABI_VERSION, LEAF, SIGNATURE, TRANSPORT_DOORBELL};
 use nodescope_memory::Ram;
 use nodescope_x86::bits::msr;
 use nodescope_x86::{CpuidEntry, CpuidTable};
@@ -29,6 +29,8 @@ pub(crate) struct Inner {
     pub msr_exits: bool,
     /// Ring 0 runs on the processor.
     pub ring0_native: bool,
+    /// KVM sees a guest's XSETBV.
+    pub xsetbv_exits: bool,
 }
 
 impl KvmVm {
@@ -74,6 +76,7 @@ impl KvmVm {
                 ram: ram.clone(),
                 msr_exits,
                 ring0_native: probe::ring0_native(),
+                xsetbv_exits: probe::xsetbv_exits(),
             }),
         })
     }
@@ -145,7 +148,7 @@ pub fn with_hypercall_leaf(table: &CpuidTable) -> CpuidTable {
         leaf: LEAF,
         subleaf: None,
         eax: SIGNATURE,
-        ebx: TRANSPORT_RING,
+        ebx: TRANSPORT_DOORBELL,
         ecx: ABI_VERSION,
         edx: 0,
     });

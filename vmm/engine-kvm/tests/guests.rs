@@ -201,7 +201,7 @@ fn the_hypercall_leaf_says_that_kvm_answers() {
     assert_eq!(exit, Exit::Halted);
     let g = v.save().general.gpr;
     assert_eq!(g[RAX], u64::from(nodescope_hypercall::SIGNATURE));
-    assert_eq!(g[RBX], u64::from(nodescope_hypercall::TRANSPORT_RING));
+    assert_eq!(g[RBX], u64::from(nodescope_hypercall::TRANSPORT_DOORBELL));
     assert_eq!(g[RCX], u64::from(nodescope_hypercall::ABI_VERSION));
 }
 

@@ -24,7 +24,7 @@ pub trait GuestVirtual {
     fn write(&mut self, address: u64, buf: &[u8]) -> Result<(), MemoryFault>;
 }
 
-/// Registers of the magic CPUID.
+/// Registers of the magic CPUID, or of the doorbell's OUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hypercall {
     /// vCPU within its node.
@@ -43,7 +43,7 @@ pub struct Hypercall {
     pub privilege: Privilege,
 }
 
-/// What CPUID returns to the guest.
+/// Answer to the guest, in RAX, RBX, RCX and RDX.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[allow(missing_docs)]
 pub struct HypercallAnswer {
@@ -93,7 +93,7 @@ pub trait Platform {
     /// Asked after every access to the platform.
     fn attention(&mut self) -> bool;
 
-    /// The magic CPUID (`vmm/hypercall`).
+    /// The magic CPUID, or the doorbell (`vmm/hypercall`).
     fn hypercall(&mut self, call: &Hypercall, memory: &mut dyn GuestVirtual) -> HypercallAnswer;
 
     /// Index of what runs in the address space of this CR3, for counters and references. Asked while a model is attached:

@@ -106,7 +106,7 @@ impl Call {
 pub struct Answer {
     /// The signature.
     pub eax: u32,
-    /// The transport.
+    /// The transport: direct, unless the node announces another.
     pub ebx: u32,
     /// The result.
     pub ecx: u32,

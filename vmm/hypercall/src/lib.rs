@@ -12,7 +12,7 @@
 //! | in | `ECX` | [`Operation`] |
 //! | in | `RSI`, `RDI`, `R8`, `R9`, `R10` | arguments 0 to 4; addresses are guest-virtual, of the caller's address space |
 //! | out | `EAX` | [`SIGNATURE`] |
-//! | out | `EBX` | transport: 1 direct, 2 ring (reserved) |
+//! | out | `EBX` | transport: 1 direct, 2 doorbell |
 //! | out | `ECX` | result |
 //! | out | `EDX` | [`Status`] |
 //!
@@ -39,10 +39,31 @@
 //!
 //! # Transports
 //!
-//! *Direct* (1): the emulator executes the `CPUID` itself; the call is complete when the instruction is. *Ring* (2) is reserved for
-//! engines on which the processor's own virtualization answers `CPUID` from a table without telling the emulator: there the table's
-//! entry has the signature and 2, and calls will go through a ring of records in guest memory and a doorbell. Today's tools treat 2
-//! as "present, but of a kind that I do not know" and stay inert.
+//! Every answer states the node's transport.
+//!
+//! *Direct* (1): the emulator executes the `CPUID` itself.
+//!
+//! *Doorbell* (2) is for engines on which the processor's own virtualization answers `CPUID` from a table without telling the
+//! emulator: there the table's entry has the signature and 2. A program then executes `OUT DX, EAX` in place of `CPUID`:
+//!
+//! | | register | meaning |
+//! |---|---|---|
+//! | in | `EAX` | [`LEAF`] |
+//! | in | `DX` | [`DOORBELL_PORT`] |
+//! | in | all others | as for `CPUID` |
+//! | out | `RAX` to `RDX` | as `CPUID` leaves them |
+//!
+//! Only an `OUT` of 4 bytes with the leaf in `EAX` is a call. A program needs permission for all four ports from the doorbell's on: by its
+//! I/O privilege level, or by the bitmap of the task-state segment (SDM vol. 1 §19.5). Without permission the instruction raises `#GP`, which
+//! Linux makes a SIGSEGV.
+//!
+//! Linux gives the permission by `ioperm(2)` to a process with CAP_SYS_RAWIO. Children inherit the permission over `fork` and `execve`, and
+//! keep it when they change their user. The guest's process 1 therefore asks once for all that it starts, on each node. It does so only where
+//! the node's kernel parameters say `nodescope.doorbell=1`, because Linux has to put the bitmap in place whenever it changes to such a
+//! process. `nodescope_attach` of the C header finds out the transport, and tries the doorbell before it relies on it.
+//!
+//! Both transports complete a call with the instruction, so that order is kept and nothing is lost. A study that uses KVM announces the
+//! doorbell on both engines, since processes live through changes of the engine. The portable engine serves both at any time.
 //!
 //! # Time
 //!
@@ -88,8 +109,10 @@ pub const SIGNATURE: u32 = 0x4E53_4F4B;
 pub const ABI_VERSION: u32 = 2;
 /// The answer in `EBX` of an engine that sees the instruction itself.
 pub const TRANSPORT_DIRECT: u32 = 1;
-/// The answer in `EBX` reserved for calls through a ring and a doorbell.
-pub const TRANSPORT_RING: u32 = 2;
+/// The answer in `EBX` of a node whose programs make calls through [`DOORBELL_PORT`].
+pub const TRANSPORT_DOORBELL: u32 = 2;
+/// The I/O port of the doorbell, four bytes wide.
+pub const DOORBELL_PORT: u16 = 0x5e0;
 
 /// The most that one call can make the host read, in bytes.
 pub mod limits {
@@ -102,6 +125,3 @@ pub mod limits {
     /// All records of one MpiEvent call.
     pub const RECORDS: u64 = 1 << 20;
 }
-
-/// TEMPORARY
-pub const DOORBELL_PORT: u16 = 0x5e0;

@@ -38,7 +38,7 @@ fn run_c(source: &str) -> Option<Vec<u8>> {
         String::from_utf8_lossy(&compiled.stderr)
     );
     let ran = Command::new(&program).output().expect("run the C program");
-    assert!(ran.status.success());
+    assert!(ran.status.success(), "{:?}", ran.status);
     Some(ran.stdout)
 }
 
@@ -61,8 +61,12 @@ fn constants_agree() {
         nodescope_hypercall::TRANSPORT_DIRECT.into(),
     );
     expect(
-        "NODESCOPE_TRANSPORT_RING",
-        nodescope_hypercall::TRANSPORT_RING.into(),
+        "NODESCOPE_TRANSPORT_DOORBELL",
+        nodescope_hypercall::TRANSPORT_DOORBELL.into(),
+    );
+    expect(
+        "NODESCOPE_DOORBELL_PORT",
+        nodescope_hypercall::DOORBELL_PORT.into(),
     );
     for (name, status) in [
         ("OK", Status::Ok),
@@ -165,6 +169,38 @@ fn constants_agree() {
         })
         .collect();
     assert_eq!(printed, expected);
+}
+
+/// A process that may not use the port finds out and lives, though it blocks or ignores the signal; its handler and mask stay.
+#[test]
+fn a_process_without_permission_survives_the_doorbell() {
+    let source = r#"
+#include "nodescope.h"
+static void handler(int signal) { (void)signal; }
+int main(void) {
+    const struct sigaction actions[] = {{.sa_handler = SIG_DFL}, {.sa_handler = SIG_IGN}, {.sa_handler = handler}};
+    for (int i = 0; i < 6; i++) {
+        struct sigaction after;
+        sigset_t segv, before, mask;
+        sigemptyset(&segv);
+        sigaddset(&segv, SIGSEGV);
+        sigprocmask(i % 2 ? SIG_BLOCK : SIG_UNBLOCK, &segv, NULL);
+        sigprocmask(SIG_BLOCK, NULL, &before);
+        sigaction(SIGSEGV, &actions[i / 2], NULL);
+        if (nodescope_may_ring() || nodescope_rings)
+            return 1;
+        sigaction(SIGSEGV, NULL, &after);
+        sigprocmask(SIG_BLOCK, NULL, &mask);
+        if (after.sa_handler != actions[i / 2].sa_handler)
+            return 2;
+        for (int signal = 1; signal < 65; signal++)
+            if (sigismember(&before, signal) != sigismember(&mask, signal))
+                return 3;
+    }
+    return 0;
+}
+"#;
+    run_c(source);
 }
 
 #[test]

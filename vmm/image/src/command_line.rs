@@ -49,6 +49,8 @@ pub struct NodeCommandLine {
     pub trace: bool,
     /// Whether the serial console gets a shell in place of the job.
     pub console: bool,
+    /// Whether programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
+    pub doorbell: bool,
     /// Further kernel parameters, which win over those before them.
     pub extra: Vec<String>,
 }
@@ -65,6 +67,7 @@ impl NodeCommandLine {
             mtu: None,
             trace: false,
             console: false,
+            doorbell: false,
             extra: Vec::new(),
         }
     }
@@ -117,6 +120,9 @@ impl std::fmt::Display for NodeCommandLine {
         if self.console {
             f.write_str(" nodescope.console=1")?;
         }
+        if self.doorbell {
+            f.write_str(" nodescope.doorbell=1")?;
+        }
         self.extra.iter().try_for_each(|word| write!(f, " {word}"))
     }
 }
@@ -146,10 +152,11 @@ mod tests {
         node.mtu = Some(9000);
         node.trace = true;
         node.console = true;
+        node.doorbell = true;
         node.extra = vec!["loglevel=7".into()];
         assert!(
             node.to_string()
-                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.console=1 loglevel=7")
+                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.console=1 nodescope.doorbell=1 loglevel=7")
         );
         assert!(node.to_string().len() < 2048, "COMMAND_LINE_SIZE of x86");
     }

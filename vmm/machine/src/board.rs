@@ -8,7 +8,7 @@ use nodescope_devices::chipset::Chipset;
 use nodescope_devices::virtio::Device;
 use nodescope_devices::virtio::net::Net;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFault, Platform};
-use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request};
+use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
 use nodescope_plugin_api::tables::Loan;
 use nodescope_plugin_api::{
     Charges, Context, Counters, FilterUpdate, Hits, MemRef, MemoryModel, Outcome, Permission,
@@ -96,6 +96,8 @@ pub struct Board {
     pub(crate) heeds: Vec<Function>,
     /// Among the events is one that somebody may wait for.
     pub(crate) heeded: bool,
+    /// How programs make hypercalls ([`nodescope_hypercall`], "Transports").
+    pub(crate) transport: u32,
     /// What NodeIdentity answers.
     pub(crate) identity: NodeIdentity,
     /// Hypercalls that could not be decoded, and what was refused, for the user.
@@ -159,6 +161,7 @@ impl Board {
             standstill: false,
             heeds: Vec::new(),
             heeded: false,
+            transport: TRANSPORT_DIRECT,
             identity,
             notes: Notes::default(),
             files: FileBook::new(FileLimits::default()),
@@ -405,7 +408,7 @@ impl Platform for Board {
         self.standstill |= self.events.are_too_many();
         HypercallAnswer {
             eax: a.eax,
-            ebx: a.ebx,
+            ebx: self.transport,
             ecx: a.ecx,
             edx: a.edx,
         }

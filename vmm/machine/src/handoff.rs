@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use nodescope_engine::{Kicker, Vcpu};
+use nodescope_hypercall::TRANSPORT_DOORBELL;
 
 use crate::node::{Node, NodeError, NodeStatus};
 use crate::parallel::{Failure, Parallel, Round};
@@ -11,6 +12,11 @@ impl Node {
     /// Whether the vCPUs of the node run at once, each on a host thread.
     pub fn runs_at_once(&self) -> bool {
         self.parallel.is_some()
+    }
+
+    /// Announces the doorbell to programs, whose hypercalls then reach every engine (`vmm/hypercall`, "Transports").
+    pub fn use_doorbell(&mut self) {
+        self.board.transport = TRANSPORT_DOORBELL;
     }
 
     /// vCPUs of the same memory on another engine, to which [`Node::change_engine`] moves. They are in the order of the node's own.

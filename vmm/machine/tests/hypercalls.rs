@@ -1,13 +1,14 @@
 //! Guests that call without end and without sense: the node keeps bounded memory of them, in the same way in every run.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use nodescope_engine::{
     EngineError, Exit, GuestVirtual, Hypercall, Limit, MemoryFault, Platform, Vcpu,
 };
 use nodescope_hypercall::{
-    Function, LEAF, MpiRecord, NodeIdentity, Operation, Peer, SIGNATURE, Status, ThreadId,
+    Function, LEAF, MpiRecord, NodeIdentity, Operation, Peer, SIGNATURE, Status, TRANSPORT_DIRECT,
+    TRANSPORT_DOORBELL, ThreadId,
 };
 use nodescope_machine::acpi::PlatformDescription;
 use nodescope_machine::files::FileLimits;
@@ -29,6 +30,8 @@ struct Caller {
     calls: Calls,
     made: u64,
     refused: u64,
+    /// The transports of all answers, one bit each.
+    transports: Arc<AtomicU32>,
     memory: Memory,
     cycles: u64,
     state: VcpuState,
@@ -76,6 +79,7 @@ impl Vcpu for Caller {
             };
             let answer = platform.hypercall(&call, &mut self.memory);
             assert_eq!(answer.eax, SIGNATURE);
+            self.transports.fetch_or(1 << answer.ebx, Ordering::Relaxed);
             self.refused += u64::from(answer.edx == Status::OverLimit as u32);
             if platform.attention() {
                 return Ok(Exit::Attention);
@@ -112,6 +116,10 @@ impl Vcpu for Caller {
 }
 
 fn node(memory: Vec<u8>, calls: Calls) -> Node {
+    node_with(memory, calls, Arc::default())
+}
+
+fn node_with(memory: Vec<u8>, calls: Calls, transports: Arc<AtomicU32>) -> Node {
     assert_eq!(LEAF, 0x4e53_4350, "what the engine takes for a call");
     let topology = NodeTopology::uniform(1, 1, 1, 2 << 20);
     let parts = NodeParts {
@@ -123,6 +131,7 @@ fn node(memory: Vec<u8>, calls: Calls) -> Node {
             calls,
             made: 0,
             refused: 0,
+            transports,
             memory: Memory(memory),
             cycles: 0,
             state: VcpuState::reset(),
@@ -215,6 +224,22 @@ fn many_small_calls_are_taken_when_their_quantum_ends() {
     assert!(node.wants_attention());
     let events = node.take_events();
     assert_eq!(events.len() as u64, QUANTUM / LOOP, "none was kept back");
+}
+
+/// Every answer states the node's transport, also of calls that are malformed or refused.
+#[test]
+fn answers_state_the_transport() {
+    for (doorbell, transport) in [(false, TRANSPORT_DIRECT), (true, TRANSPORT_DOORBELL)] {
+        let seen = Arc::<AtomicU32>::default();
+        let calls = |number| (number as u32 % 14, [0, number % 200, 0, 0, 0]);
+        let mut node = node_with(vec![0; 4096], Box::new(calls), seen.clone());
+        if doorbell {
+            node.use_doorbell();
+        }
+        node.run_until(14 * 200 * LOOP).unwrap();
+        assert_eq!(node.instructions(), 14 * 200);
+        assert_eq!(seen.load(Ordering::Relaxed), 1 << transport);
+    }
 }
 
 #[test]

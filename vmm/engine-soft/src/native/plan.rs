@@ -762,8 +762,13 @@ mod tests {
     /// The guests' processor has no indirect branch tracking, and ENDBR64 begins most functions of stock kernels and libraries.
     #[test]
     fn endbr64_costs_no_call_of_the_interpreter() {
-        let tables = tables(&NodeTopology::default(), &CpuidOptions::default())
-            .expect("this host executes what a 64-bit Linux needs");
+        let tables = tables(
+            &NodeTopology::default(),
+            &CpuidOptions::default(),
+            &[],
+            |_| true,
+        )
+        .expect("this host executes what a 64-bit Linux needs");
         let features = Features::new(&tables[0]);
         let endbr64 = &[0xf3, 0x0f, 0x1e, 0xfa];
         let i = GuestDecoder::new(features, Mode::Bits64, endbr64, 0x1000).decode();

@@ -3,6 +3,7 @@
 
 mod code;
 mod debug;
+mod doorbell;
 mod exceptions;
 #[path = "../machine/mod.rs"]
 mod machine;

@@ -12,6 +12,9 @@ use crate::op::{Done, Op, Trap};
 /// EAX of the magic CPUID (`vmm/hypercall`).
 const HYPERCALL_LEAF: u64 = 0x4e53_4350;
 
+/// The doorbell: OUT to this port, with the leaf in EAX, makes the same call (`vmm/hypercall`, "Transports").
+const DOORBELL_PORT: u16 = 0x5e0;
+
 /// Leaf 1 EDX: there is a local APIC.
 const APIC: u32 = 1 << 9;
 
@@ -24,46 +27,57 @@ impl Cpu {
     }
 }
 
+/// Whether an OUT to a port rings the doorbell.
+pub(super) fn rings(cpu: &Cpu, port: u16, size: u32) -> bool {
+    port == DOORBELL_PORT && size == 4 && u64::from(cpu.gpr[0] as u32) == HYPERCALL_LEAF
+}
+
+/// Makes the hypercall that the registers describe; RAX to RDX become the answer.
+pub(super) fn hypercall(cpu: &mut Cpu) {
+    let call = Hypercall {
+        vcpu: cpu.id,
+        operation: cpu.gpr[1] as u32,
+        args: [cpu.gpr[6], cpu.gpr[7], cpu.gpr[8], cpu.gpr[9], cpu.gpr[10]],
+        now: cpu.now(),
+        instructions: cpu.instructions() + 1,
+        cr3: cpu.control.cr3,
+        privilege: cpu.privilege(),
+    };
+    let mut platform = cpu.platform.expect("called only below run()");
+    let mut memory = Borrowed {
+        cpu,
+        written: false,
+    };
+    // SAFETY: as in `Cpu::platform`; `Borrowed` never calls the platform, so the reference is exclusive.
+    let platform = unsafe { platform.as_mut() };
+    let answer = platform.hypercall(&call, &mut memory);
+    let written = memory.written;
+    // Most only say what the guest does, which changes nothing but the context that a model counts in.
+    cpu.touched_platform |= written || cpu.attached || platform.attention();
+    cpu.gpr[0] = answer.eax.into();
+    cpu.gpr[3] = answer.ebx.into();
+    cpu.gpr[1] = answer.ecx.into();
+    cpu.gpr[2] = answer.edx.into();
+}
+
 pub(super) fn cpuid(cpu: &mut Cpu, op: &Op) -> Done {
     let (leaf, subleaf) = (cpu.gpr[0] as u32, cpu.gpr[1] as u32);
-    let (a, b, c, d);
     if u64::from(leaf) == HYPERCALL_LEAF {
-        let call = Hypercall {
-            vcpu: cpu.id,
-            operation: subleaf,
-            args: [cpu.gpr[6], cpu.gpr[7], cpu.gpr[8], cpu.gpr[9], cpu.gpr[10]],
-            now: cpu.now(),
-            instructions: cpu.instructions() + 1,
-            cr3: cpu.control.cr3,
-            privilege: cpu.privilege(),
-        };
-        let mut platform = cpu.platform.expect("called only below run()");
-        let mut memory = Borrowed {
-            cpu,
-            written: false,
-        };
-        // SAFETY: as in `Cpu::platform`; `Borrowed` never calls the platform, so the reference is exclusive.
-        let platform = unsafe { platform.as_mut() };
-        let answer = platform.hypercall(&call, &mut memory);
-        let written = memory.written;
-        (a, b, c, d) = (answer.eax, answer.ebx, answer.ecx, answer.edx);
-        // Most only say what the guest does, which changes nothing but the context that a model counts in.
-        cpu.touched_platform |= written || cpu.attached || platform.attention();
-    } else {
-        let mut e = cpu.cpuid.get(leaf, subleaf);
-        // OSXSAVE mirrors CR4 (SDM vol. 2A, CPUID leaf 1 ECX bit 27).
-        if leaf == 1 {
-            e.ecx = e.ecx & !(1 << 27) | u32::from(cpu.control.cr4 & cr4::OSXSAVE != 0) << 27;
-        }
-        if leaf == 1 && cpu.local_apic_is_off() {
-            e.edx &= !APIC;
-        }
-        (a, b, c, d) = (e.eax, e.ebx, e.ecx, e.edx);
+        hypercall(cpu);
+        return attend(cpu, op);
     }
-    cpu.gpr[0] = a.into();
-    cpu.gpr[3] = b.into();
-    cpu.gpr[1] = c.into();
-    cpu.gpr[2] = d.into();
+    let mut e = cpu.cpuid.get(leaf, subleaf);
+    // OSXSAVE mirrors CR4 (SDM vol. 2A, CPUID leaf 1 ECX bit 27).
+    if leaf == 1 {
+        e.ecx = e.ecx & !(1 << 27) | u32::from(cpu.control.cr4 & cr4::OSXSAVE != 0) << 27;
+    }
+    if leaf == 1 && cpu.local_apic_is_off() {
+        e.edx &= !APIC;
+    }
+    cpu.gpr[0] = e.eax.into();
+    cpu.gpr[3] = e.ebx.into();
+    cpu.gpr[1] = e.ecx.into();
+    cpu.gpr[2] = e.edx.into();
     attend(cpu, op)
 }
 

@@ -4,7 +4,7 @@ use iced_x86::{Mnemonic, OpKind};
 use nodescope_x86::Exception;
 use nodescope_x86::bits::cr0;
 
-use super::attend;
+use super::{attend, cpuid};
 use crate::cpu::Cpu;
 use crate::debug::Watched;
 use crate::lower::Lowering;
@@ -98,6 +98,10 @@ fn input(cpu: &mut Cpu, op: &Op) -> Done {
 fn output(cpu: &mut Cpu, op: &Op) -> Done {
     let port = port(cpu, op);
     io_allowed(cpu, port, op.aux)?;
+    if cpuid::rings(cpu, port, op.aux) {
+        cpuid::hypercall(cpu);
+        return attend(cpu, op);
+    }
     let data = (cpu.gpr[0] as u32).to_le_bytes();
     let (id, now) = (cpu.id, cpu.now());
     cpu.platform()
