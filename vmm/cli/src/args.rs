@@ -98,7 +98,8 @@ pub struct Run {
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
-    /// Take a snapshot of the whole cluster at a moment: job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has
+    /// Take a snapshot of the whole cluster at a moment: boot (the first node has booted: a snapshot of a lone node
+    /// can go on as more nodes, or with another job), job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has
     /// returned from its first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or mark:NAME#2 (a process puts this marker). In a window
     /// it waits for the window's end.
     #[arg(long, value_name = "MOMENT")]

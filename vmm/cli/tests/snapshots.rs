@@ -1,5 +1,6 @@
 //! Snapshots from outside: taken, listed, continued, refused. Guests are kernels of a few instructions.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
 
 use std::collections::BTreeMap;
@@ -212,7 +213,7 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
     );
     other(
         "cluster.nodes = 3",
-        "network.mtu = 9000\nstudy.seed = 7\ncluster.nodes = 2",
+        "network.mtu = \"9000 B\"\nstudy.seed = 7\ncluster.nodes = 2",
     );
     refused(
         &place,
@@ -251,10 +252,7 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
         &place,
         &run,
         2,
-        &[
-            "study.time_limit ends the study at 0.001 s",
-            "raise the limit",
-        ],
+        &["study.time_limit ends the study at 1 ms", "raise the limit"],
     );
     // A later window, and another limit.
     let late = early.replace("= 7", "= 30");
@@ -277,7 +275,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
     let place = talking();
     let run = |more: &[&'static str]| [&["run", "s.toml"][..], more].concat();
     for (args, text) in [
-        (&["--snapshot-at", "later"][..], "is no moment; write job"),
+        (&["--snapshot-at", "later"][..], "is no moment; write boot"),
         (&["--snapshot-at", "mpi:MPI_Barrier"], "needs the MPI trace"),
         (&["--snapshot-at", "5000 s"], "lies behind study.time_limit"),
         (&["--snapshot-name", "x"], "--snapshot-at"),
@@ -298,7 +296,7 @@ fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
         &place,
         &args,
         6,
-        &["no snapshot s was taken: marker \"stop\""],
+        &["no snapshot s was taken: occurrence 1 of marker \"stop\""],
     );
     // One that has been.
     ok(
@@ -369,4 +367,74 @@ fn a_damaged_or_foreign_snapshot_is_refused_with_its_place() {
     refused(&place, &run, 2, &["x.nss is no snapshot"]);
     fs::write(&path, &whole).unwrap();
     ok(&place, &run);
+}
+
+#[test]
+fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
+    let place = Place::new(1, "node.frequency = \"100 MHz\"", |path| {
+        let kernel = Kernel::new().say("nodescope: booted\n").work(1_000_000);
+        kernel.say_name().mark("step").work(30_000_000).off(0, path);
+    });
+    let take = ["run", "s.toml", "--snapshot-at", "boot", "--results", "one"];
+    ok(&place, &take);
+    ok(
+        &place,
+        &["run", "s.toml", "--from", "s", "--results", "same"],
+    );
+    same(&place.path().join("one"), &place.path().join("same"));
+    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    let study = study.replace("cluster.nodes = 1", "cluster.nodes = 4");
+    fs::write(
+        place.path().join("s.toml"),
+        study.replace("\"true\"", "\"echo another job\""),
+    )
+    .unwrap();
+    for results in ["four", "again"] {
+        ok(
+            &place,
+            &["run", "s.toml", "--from", "s", "--results", results],
+        );
+    }
+    let four = place.path().join("four");
+    same(&four, &place.path().join("again"));
+    for node in 0..4 {
+        let console = fs::read_to_string(four.join(format!("console-node{node}.log"))).unwrap();
+        assert_eq!(console, format!("nodescope: booted\nnode{node}n\n"));
+    }
+    let one = fs::read_to_string(place.path().join("one/console-node0.log")).unwrap();
+    assert_eq!(one, "nodescope: booted\nnode0-\n");
+    // Other values must still agree, and a later snapshot has its identity.
+    let other = study.replace("64 MiB", "32 MiB");
+    fs::write(place.path().join("s.toml"), other).unwrap();
+    let from = ["run", "s.toml", "--from", "s", "--force"];
+    refused(
+        &place,
+        &from,
+        2,
+        &["\n  node.memory: 64 MiB in the snapshot, 32 MiB in the study"],
+    );
+    let one = study.replace("cluster.nodes = 4", "cluster.nodes = 1");
+    fs::write(place.path().join("s.toml"), one).unwrap();
+    ok(
+        &place,
+        &[
+            "run",
+            "s.toml",
+            "--snapshot-at",
+            "mark:step",
+            "--results",
+            "one",
+            "--force",
+        ],
+    );
+    fs::write(place.path().join("s.toml"), study).unwrap();
+    refused(
+        &place,
+        &from,
+        2,
+        &[
+            "cluster.nodes: 1 in the snapshot, 4 in the study",
+            "--snapshot-at boot",
+        ],
+    );
 }

@@ -27,6 +27,9 @@ pub struct Difference {
     pub study: String,
 }
 
+/// Keys that may differ where a node has just booted, and asks who it is from then on.
+pub const RENEWED: [&str; 4] = ["cluster.nodes", "job", "job.slots", "job.trace"];
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -79,7 +82,7 @@ impl Agreement {
         let features: Vec<_> = features.map(|feature| feature.name).collect();
         let job = blake3::hash(&config.job_disk).to_hex();
         // The guests' tools have learnt once how they call the host.
-        let calls = match config.doorbell || config.engine.uses_kvm() {
+        let calls = match config.doorbell() {
             true => "guests call the host by its doorbell, as KVM needs it",
             false => "guests call the host by CPUID, as the portable engine alone understands it",
         };
@@ -111,12 +114,21 @@ impl Agreement {
             ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
             ("caches", caches.join("; ")),
             ("memory", performance),
-            ("network.bandwidth", BitRate(config.link.bandwidth).to_string()),
+            (
+                "network.bandwidth",
+                BitRate(config.link.bandwidth).to_string(),
+            ),
             ("network.latency", Time(config.link.latency_ps).to_string()),
             ("network.mtu", Bytes(config.mtu.into()).to_string()),
             ("network.offload", onoff(config.offload)),
-            ("disk.latency", Time(config.disk_latency_ns * 1000).to_string()),
-            ("disk.bandwidth", ByteRate(config.disk_bandwidth).to_string()),
+            (
+                "disk.latency",
+                Time(config.disk_latency_ns * 1000).to_string(),
+            ),
+            (
+                "disk.bandwidth",
+                ByteRate(config.disk_bandwidth).to_string(),
+            ),
             ("job", format!("files and command {}", short(&job))),
             ("job.slots", format!("{:?}", config.slots)),
             ("job.trace", onoff(config.trace)),

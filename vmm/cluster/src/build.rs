@@ -97,8 +97,8 @@ fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
 enum Start<'a> {
     /// With its kernel in new memory.
     Boot(&'a KernelImage, &'a Initramfs),
-    /// With memory of a node that has run; a state for the node follows.
-    Memory(Ram),
+    /// With memory of a node that has run; a state for the node follows. True: the node becomes another one, and is told so when it asks.
+    Memory(Ram, bool),
 }
 
 /// The switch and all nodes. `job_disk` is a file with the job disk's contents.
@@ -109,13 +109,15 @@ pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Nod
     build_each(config, job_disk, (0..config.nodes).map(start))
 }
 
-/// The same, with nodes that have run before: each has its memory, and no state yet.
+/// The same, with nodes that have run before: each has its memory, and no state yet. `renews`: they become other nodes.
 pub fn build_from(
     config: &ClusterConfig,
     job_disk: &Path,
     memory: Vec<Ram>,
+    renews: bool,
 ) -> Result<(Switch, Vec<Node>), BuildError> {
-    build_each(config, job_disk, memory.into_iter().map(Start::Memory))
+    let start = |ram| Start::Memory(ram, renews);
+    build_each(config, job_disk, memory.into_iter().map(start))
 }
 
 fn build_each<'a>(
@@ -255,6 +257,10 @@ fn build_node(
         extra: config.kernel_parameters.clone(),
         ..NodeCommandLine::new(index, config.nodes, topology.tsc_hz / 1000)
     };
+    let text = match start {
+        Start::Memory(_, true) => line.words(),
+        _ => String::new(),
+    };
     let (ram, boot) = match start {
         Start::Boot(kernel, initramfs) => {
             let ram = Ram::new(&topology.socket_memory)?;
@@ -269,7 +275,7 @@ fn build_node(
             )?;
             (ram, boot.state)
         }
-        Start::Memory(ram) => (ram, VcpuState::reset()),
+        Start::Memory(ram, _) => (ram, VcpuState::reset()),
     };
     let cpuid = cpuid_tables(config)?;
     let vcpus = portable(config, index, &ram, &cpuid);
@@ -286,7 +292,7 @@ fn build_node(
         prefix: 16,
         mac: mac(index),
         name: line.name(),
-        text: String::new(),
+        text,
     };
     let mut node = Node::new(NodeParts {
         index,

@@ -95,6 +95,11 @@ impl Engines {
         other
     }
 
+    /// The run begins at this time.
+    pub fn begin_at(&mut self, now_ps: u64) {
+        self.since_ps = now_ps;
+    }
+
     /// The engine that executes the guests now.
     pub fn current(&self) -> EngineName {
         self.current

@@ -20,7 +20,7 @@ use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError, WindowProgress};
 use crate::results::{Results, Stored, console_log};
 use crate::saving::{Options, Saved, Saving};
-use crate::snapshot;
+use crate::snapshot::{self, Origin};
 use crate::spans::PhaseSpan;
 use crate::watch::{Watch, phases};
 use crate::windows::Windows;
@@ -70,15 +70,16 @@ pub fn run_with(
     options: Options<'_>,
 ) -> Result<Outcome, RunError> {
     let from = options.from;
-    if let Some(origin) = from {
-        origin.check(config, options.image)?;
-    }
+    let renews = match from {
+        Some(origin) => origin.check(config, options.image)?,
+        None => false,
+    };
     let results = Results::create(folder, config.nodes)?;
     let job_disk = folder.write(JOB_DISK, &config.job_disk)?;
-    let earlier = from.map(|origin| origin.state(config.nodes as usize));
+    let earlier = from.map(|origin| origin.state());
     let earlier = earlier.transpose()?;
     let (switch, nodes) = match (from, &earlier) {
-        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state)?,
+        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, renews)?,
         _ => build(config, &job_disk)?,
     };
     let entries = nodes
@@ -92,7 +93,7 @@ pub fn run_with(
     let header = Header::new(&config.name, &config.study_id, entries);
     let path = folder.reserve(TRACE_FILE)?;
     let trace = match (from, &earlier) {
-        (Some(origin), Some((state, _))) => {
+        (Some(origin), Some((state, _))) if !renews => {
             let written = origin.bytes(snapshot::TRACE)?;
             TraceWriter::resume(path, &header, &written[..], state.trace.clone())?
         }
@@ -101,7 +102,8 @@ pub fn run_with(
     let capture = match config.capture {
         true => {
             let path = folder.reserve(CAPTURE_FILE)?;
-            Some(match from.filter(|origin| origin.has(snapshot::CAPTURE)) {
+            let captured = |origin: &&Origin| !renews && origin.has(snapshot::CAPTURE);
+            Some(match from.filter(captured) {
                 Some(origin) => Capture::resume(&path, &origin.bytes(snapshot::CAPTURE)?[..])?,
                 None => Capture::create(&path)?,
             })
@@ -126,6 +128,7 @@ pub fn run_with(
         judged: false,
         saved_at: 0,
         saved_ps: 0,
+        booted_ps: None,
         span: PhaseSpan::default(),
         warnings: Vec::new(),
         saving: options.save.map(Saving::new),
@@ -133,8 +136,13 @@ pub fn run_with(
         image: options.image,
     };
     if let (Some(origin), Some((state, windows))) = (from, earlier) {
-        let statuses = nodes.iter().map(Node::status).collect();
-        run.load(origin, state, windows, statuses, observer)?;
+        match renews {
+            true => run.renew(origin, &state)?,
+            false => {
+                let statuses = nodes.iter().map(Node::status).collect();
+                run.load(origin, state, windows, statuses, observer)?;
+            }
+        }
     }
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
@@ -180,6 +188,8 @@ pub(crate) struct Run<'a> {
     pub(crate) saved_at: u64,
     /// Virtual time then.
     pub(crate) saved_ps: u64,
+    /// When a node's console last said that the node has booted.
+    pub(crate) booted_ps: Option<u64>,
     span: PhaseSpan,
     pub(crate) warnings: Vec<String>,
     /// The snapshot that is to be taken, and the one that was.
@@ -444,7 +454,11 @@ impl Run<'_> {
                 executor.with_node(index, |n| (n.clock(), n.take_console(), n.take_events()));
             let watch = &mut self.watches[index];
             if !console.is_empty() {
+                let before = watch.booted;
                 watch.read_console(&console);
+                if watch.booted && !before {
+                    self.booted_ps = Some(self.now_ps);
+                }
                 observer.console(index as u32, &console);
                 self.results.console(index, &console)?;
             }

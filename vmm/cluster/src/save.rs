@@ -1,5 +1,6 @@
 //! Takes a snapshot of a run, and lets a run go on from one.
 
+use nodescope_config::quantity::{Bytes, Time};
 use nodescope_machine::node::NodeStatus;
 use nodescope_trace::TraceReader;
 use nodescope_window::Moment;
@@ -51,10 +52,10 @@ impl Run<'_> {
             virtual_ps: now_ps,
         };
         observer.note(&format!(
-            "snapshot {}: taken at {} s of virtual time, {} MB in {}",
+            "snapshot {}: taken at {} of virtual time, {} in {}",
             saved.name,
-            now_ps as f64 / 1e12,
-            bytes / 1_000_000,
+            Time(now_ps),
+            Bytes(bytes >> 10 << 10),
             saved.path.display()
         ));
         self.saved = Some(saved);
@@ -125,6 +126,7 @@ impl Run<'_> {
                 .map(|window| window.name.clone())
                 .collect(),
             agreement: Agreement::of(self.config, self.image)?,
+            renewable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
         };
         Ok(writing.finish(&about, &run, &windows)?)
     }
@@ -171,6 +173,27 @@ impl Run<'_> {
         self.catch_up(origin, &others, engines)
     }
 
+    /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
+    pub(crate) fn renew(&mut self, origin: &Origin, state: &RunState) -> Result<(), RunError> {
+        let log = origin.bytes(&snapshot::console(0))?;
+        for index in 0..self.watches.len() {
+            self.results.console(index, &log)?;
+            if let Some(watch) = state.watches.first() {
+                let watch = watch.clone();
+                self.watches[index] = Watch::load(index as u32, NodeStatus::Running, watch);
+            }
+        }
+        self.now_ps = state.now_ps;
+        self.active_ps = state.now_ps;
+        self.saved_at = state.saved_at;
+        self.saved_ps = state.now_ps;
+        self.engines.begin_at(state.now_ps);
+        let all: Vec<_> = (0..self.config.windows.len()).collect();
+        let driver = self.windows.driver();
+        (driver.check_later(&all, self.now_ps)).map_err(SnapshotFault::from)?;
+        self.check_saving()
+    }
+
     /// Shows windows and snapshots that were not there, and other `engines`, what has happened before.
     fn catch_up(
         &mut self,
@@ -200,6 +223,11 @@ impl Run<'_> {
         }
         let driver = self.windows.driver();
         (driver.check_later(windows, self.now_ps)).map_err(SnapshotFault::from)?;
+        self.check_saving()
+    }
+
+    /// A snapshot whose moment has been is never taken.
+    fn check_saving(&mut self) -> Result<(), RunError> {
         if let Some(saving) = &mut self.saving
             && saving.is_due(self.now_ps, &self.watches)
         {

@@ -53,7 +53,7 @@ pub struct Saved {
 /// A snapshot on its way.
 pub(crate) struct Saving {
     pub(crate) save: Save,
-    /// None: the job is waited for.
+    /// None: the console tells.
     watch: Option<TriggerWatch>,
     /// The user knows that it waits for the end of a window.
     pub(crate) told: bool,
@@ -62,7 +62,7 @@ pub(crate) struct Saving {
 impl Saving {
     pub(crate) fn new(save: Save) -> Self {
         let watch = match &save.at {
-            Moment::Job => None,
+            Moment::Boot | Moment::Job => None,
             Moment::Trigger(trigger) => Some(TriggerWatch::new(trigger.clone())),
         };
         Self {
@@ -83,7 +83,10 @@ impl Saving {
     pub(crate) fn is_due(&mut self, now_ps: u64, watches: &[Watch]) -> bool {
         match &mut self.watch {
             Some(watch) => watch.has_fired(now_ps),
-            None => watches.first().is_some_and(|w| w.phase != Phase::Boot),
+            None => watches.first().is_some_and(|w| match self.save.at {
+                Moment::Boot => w.booted,
+                _ => w.phase != Phase::Boot,
+            }),
         }
     }
 }

@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use nodescope_config::quantity::Time;
 use nodescope_fabric::{Switch, SwitchStateError};
-use nodescope_machine::node::Node;
+use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::state::{NodeState, StateError};
 use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter, Verify};
 use nodescope_window::StateFault;
@@ -11,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::agreement::{Agreement, Difference};
+use crate::agreement::{Agreement, Difference, RENEWED};
 use crate::build::build_from;
 use crate::config::ClusterConfig;
 use crate::outcome::RunError;
@@ -68,16 +69,17 @@ pub enum SnapshotFault {
     #[error("the state of the run in the snapshot {} cannot be used: {problem}", .path.display())]
     State { path: PathBuf, problem: String },
     #[error(
-        "the study does not agree with the snapshot {}, whose cluster was booted otherwise:{}",
-        .path.display(), list(differences)
+        "the study does not agree with the snapshot {}, whose cluster was booted otherwise:{}{}",
+        .path.display(), list(differences), hint
     )]
     Differs {
         path: PathBuf,
         differences: Vec<Difference>,
+        hint: &'static str,
     },
     #[error(
-        "study.time_limit ends the study at {} s of virtual time, and the snapshot {} was taken at {} s; raise the limit",
-        *.limit_ps as f64 / 1e12, .path.display(), *.taken_ps as f64 / 1e12
+        "study.time_limit ends the study at {} of virtual time, and the snapshot {} was taken at {}; raise the limit",
+        Time(*.limit_ps), .path.display(), Time(*.taken_ps)
     )]
     TimeLimit {
         path: PathBuf,
@@ -100,6 +102,9 @@ impl SnapshotFault {
         }
     }
 }
+
+/// Advice where other nodes or another job alone are in the way.
+const RENEWABLE: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
 
 fn list(differences: &[Difference]) -> String {
     differences.iter().map(|d| format!("\n  {d}")).collect()
@@ -124,6 +129,8 @@ pub struct About {
     pub windows: Vec<String>,
     /// What the cluster was booted from.
     pub agreement: Agreement,
+    /// It is of one node that has just booted, which may become several, with another job.
+    pub renewable: bool,
 }
 
 impl About {
@@ -236,18 +243,29 @@ impl Origin {
         &self.about
     }
 
-    /// Checks that a study agrees with it; `image` identifies what the nodes boot.
+    /// Checks that a study agrees with it; `image` identifies what the nodes boot. Returns whether the study has other nodes or another job, so that
+    /// the snapshot's node is renewed.
     ///
     /// # Errors
     ///
     /// Each key of the study that does not, or a limit of the study that has passed.
-    pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<(), RunError> {
+    pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<bool, RunError> {
         let study = Agreement::of(config, image)?;
-        let differences = self.about.agreement.differences(&study, &[]);
+        let of = |may_differ| self.about.agreement.differences(&study, may_differ);
+        let may_differ = match self.about.renewable {
+            true => &RENEWED[..],
+            false => &[],
+        };
+        let differences = of(may_differ);
         if !differences.is_empty() {
+            let renews = !self.about.renewable && of(&RENEWED).is_empty();
             return Err(SnapshotFault::Differs {
                 path: self.path.clone(),
                 differences,
+                hint: match renews {
+                    true => RENEWABLE,
+                    false => "",
+                },
             }
             .into());
         }
@@ -259,45 +277,77 @@ impl Origin {
             }
             .into());
         }
-        Ok(())
+        Ok(!of(&[]).is_empty())
     }
 
-    /// The switch and all nodes, as they were.
+    /// The switch and all nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
     pub(crate) fn build(
         &self,
         config: &ClusterConfig,
         job_disk: &Path,
         run: &RunState,
+        renews: bool,
     ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
+        let of = |index| if renews { 0 } else { index };
         let rams = (0..config.nodes as usize)
-            .map(|index| self.snapshot.ram(&ram(index), layout))
+            .map(|index| self.snapshot.ram(&ram(of(index)), layout))
             .collect::<Result<Vec<_>, _>>()
             .map_err(SnapshotFault::from)?;
-        let (mut switch, mut nodes) = build_from(config, job_disk, rams)?;
-        for (index, of) in nodes.iter_mut().enumerate() {
-            let state: NodeState =
-                (self.snapshot.state(&node(index))).map_err(SnapshotFault::from)?;
-            of.load_state(state).map_err(|source| SnapshotFault::Node {
+        let (mut switch, mut nodes) = build_from(config, job_disk, rams, renews)?;
+        for (index, built) in nodes.iter_mut().enumerate() {
+            let state = self.snapshot.state(&node(of(index)));
+            let mut state: NodeState = state.map_err(SnapshotFault::from)?;
+            self.check_time(&state, built, run.now_ps)?;
+            let renewed = match renews {
+                true => built.renew_state(&mut state),
+                false => Ok(()),
+            };
+            let loaded = renewed.and_then(|()| built.load_state(state));
+            loaded.map_err(|source| SnapshotFault::Node {
                 path: self.path.clone(),
                 node: index,
                 source,
             })?;
         }
-        (switch.load(run.ports.clone())).map_err(|source| SnapshotFault::Switch {
-            path: self.path.clone(),
-            source,
-        })?;
+        if !renews {
+            let loaded = switch.load(run.ports.clone());
+            loaded.map_err(|source| SnapshotFault::Switch {
+                path: self.path.clone(),
+                source,
+            })?;
+        }
         Ok((switch, nodes))
     }
 
+    /// Checks that a node that runs stands where the run does.
+    fn check_time(&self, state: &NodeState, node: &Node, now_ps: u64) -> Result<(), SnapshotFault> {
+        let reached = node.clock().cycles(now_ps);
+        let fits = match state.status() {
+            NodeStatus::Running => state.now() == reached,
+            _ => state.now() <= reached,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(SnapshotFault::State {
+                path: self.path.clone(),
+                problem: format!(
+                    "node {} has reached cycle {}, and the run cycle {reached}",
+                    node.index(),
+                    state.now()
+                ),
+            }),
+        }
+    }
+
     /// State of the run and of its windows.
-    pub(crate) fn state(&self, nodes: usize) -> Result<(RunState, WindowsState), SnapshotFault> {
+    pub(crate) fn state(&self) -> Result<(RunState, WindowsState), SnapshotFault> {
         let run: RunState = self.snapshot.state(RUN)?;
-        run.check(nodes).map_err(|problem| SnapshotFault::State {
-            path: self.path.clone(),
-            problem,
-        })?;
+        run.check(self.about.instructions.len())
+            .map_err(|problem| SnapshotFault::State {
+                path: self.path.clone(),
+                problem,
+            })?;
         let windows = parse(&self.path, WINDOWS, &self.snapshot.bytes(WINDOWS)?)?;
         Ok((run, windows))
     }

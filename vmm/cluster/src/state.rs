@@ -20,6 +20,7 @@ pub struct WatchState {
     pub(crate) impossible_files: Option<(String, u64)>,
     pub(crate) panic: Option<String>,
     pub(crate) phase: Phase,
+    pub(crate) booted: bool,
 }
 
 /// State of a run.

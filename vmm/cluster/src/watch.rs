@@ -35,6 +35,8 @@ pub struct Watch {
     pub status: NodeStatus,
     /// What it is doing, by what its console says.
     pub phase: Phase,
+    /// It has booted, by its console: it asks who it is from now on.
+    pub booted: bool,
 }
 
 impl Watch {
@@ -50,6 +52,7 @@ impl Watch {
             panic: None,
             status: NodeStatus::Running,
             phase: Phase::Boot,
+            booted: false,
         }
     }
 
@@ -64,6 +67,7 @@ impl Watch {
             impossible_files: self.impossible_files.clone(),
             panic: self.panic.clone(),
             phase: self.phase,
+            booted: self.booted,
         }
     }
 
@@ -79,6 +83,7 @@ impl Watch {
             panic: state.panic,
             status,
             phase: state.phase,
+            booted: state.booted,
         }
     }
 
@@ -132,6 +137,8 @@ impl Watch {
             self.line.clear();
             if self.panic.is_none() && line.contains("Kernel panic - not syncing") {
                 self.panic = Some(printable(&line).into_owned());
+            } else if line == "nodescope: booted" {
+                self.booted = true;
             } else if line.starts_with("nodescope: job starts") {
                 self.phase = Phase::Job;
             } else if line.starts_with("nodescope: job ends") {

@@ -46,9 +46,7 @@ pub struct NodeEvent {
 ///
 /// The function is known per process, not per thread: with threads that call MPI at the same time the last entry counts.
 /// Kernel threads run in whatever address space was loaded before them and are counted there.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Activity {
     /// CR3.
     pub cr3: u64,

@@ -53,6 +53,23 @@ impl NodeState {
     }
 }
 
+impl Node {
+    /// Makes the state of one node the state of this one, which has not run: another node from here on, with its own random numbers and its own
+    /// disks. The guest has to ask who it is.
+    ///
+    /// # Errors
+    ///
+    /// Another kind of node.
+    pub fn renew_state(&self, state: &mut NodeState) -> Result<(), StateError> {
+        match state.chipset.renew(&self.board.chipset.save()) {
+            true => Ok(()),
+            false => Err(StateError::Unfit(
+                "it has other devices, or has written to a disk".into(),
+            )),
+        }
+    }
+}
+
 /// Why a node's state cannot be saved or loaded.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum StateError {
@@ -143,7 +160,9 @@ impl Node {
         board.notes = state.notes;
         match board.files.load(state.files) {
             true => Ok(()),
-            false => Err(StateError::Unfit("its files have impossible lengths".into())),
+            false => Err(StateError::Unfit(
+                "its files have impossible lengths".into(),
+            )),
         }
     }
 

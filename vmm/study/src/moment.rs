@@ -12,6 +12,7 @@ use crate::sections::named_function;
 ///
 /// | text | moment |
 /// |---|---|
+/// | `boot` | the first node has booted: a cluster of one node may go on as more nodes, and with another job |
 /// | `job` | the job starts |
 /// | `2.5s` | this virtual time is reached |
 /// | `mpi:MPI_Barrier`, `mpi:MPI_Barrier#3`, `mpi:MPI_Barrier#3@1` | the first call of rank 0, its third, the third of rank 1 has returned |
@@ -20,12 +21,15 @@ use crate::sections::named_function;
 pub struct SnapshotAt(pub Moment);
 
 const EXAMPLES: &str =
-    "write job, a time such as 2.5s, mpi:MPI_Barrier, mpi:MPI_Barrier#3@1 or mark:NAME#2";
+    "write boot, job, a time such as 2.5s, mpi:MPI_Barrier, mpi:MPI_Barrier#3@1 or mark:NAME#2";
 
 impl FromStr for SnapshotAt {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text == "boot" {
+            return Ok(Self(Moment::Boot));
+        }
         if text == "job" {
             return Ok(Self(Moment::Job));
         }
@@ -144,9 +148,10 @@ mod tests {
                 "{text}"
             );
         }
+        assert_eq!("boot".parse(), Ok(SnapshotAt(Moment::Boot)));
         assert_eq!("job".parse(), Ok(SnapshotAt(Moment::Job)));
         for (text, problem) in [
-            ("later", "is no moment; write job"),
+            ("later", "is no moment; write boot"),
             ("", "is no moment"),
             ("2.5", "has no unit"),
             ("2 parsecs", "is none of the units"),

@@ -10,6 +10,8 @@ use crate::spec::Trigger;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Moment {
+    /// The first node has booted, and is about to learn who it is.
+    Boot,
     /// The job starts on the first node.
     Job,
     /// A window with this trigger would open.
@@ -19,6 +21,7 @@ pub enum Moment {
 impl fmt::Display for Moment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Moment::Boot => f.write_str("the end of the first node's boot"),
             Moment::Job => f.write_str("the start of the job"),
             Moment::Trigger(trigger) => trigger.fmt(f),
         }
