@@ -12,9 +12,7 @@ use nodescope_guest_tests::{
 };
 use nodescope_hypercall::Function;
 use nodescope_machine::topology::NodeTopology;
-use nodescope_window::{
-    CacheConfig, Measure, MemorySpec, ModelSpec, Moment, Trigger, WindowSpec,
-};
+use nodescope_window::{CacheConfig, Measure, MemorySpec, ModelSpec, Moment, Trigger, WindowSpec};
 
 const JOB: &str = "#!/bin/sh
 set -e
@@ -50,7 +48,10 @@ fn same(one: (&Finished, &Path), other: (&Finished, &Path), compared: &str) {
     for (name, content) in &files_one {
         let other = &files_other[name];
         let at = content.iter().zip(other).position(|(a, b)| a != b);
-        assert!(content == other, "{name} differs at byte {at:?}: {compared}");
+        assert!(
+            content == other,
+            "{name} differs at byte {at:?}: {compared}"
+        );
     }
     let (one, other) = (&one.0.outcome, &other.0.outcome);
     assert_eq!(one.ending, other.ending);
@@ -176,7 +177,7 @@ fn one_booted_node_becomes_four_that_talk_to_each_other() {
 set -e
 cksum </job/large
 for node in node0 node1 node2 node3; do
-    ping -c 2 $node >/dev/null
+    busybox ping -c 2 $node >/dev/null
     /opt/nodescope/rsh $node 'echo $(hostname) $(cat /etc/hostname /etc/machine-id /sys/class/net/eth0/address) $(head -c 16 /dev/urandom | od -An -tx8) $(date +%s)' >>who
 done
 nodescope-guest put who who
@@ -199,7 +200,12 @@ nodescope-guest put who who
         let finished = run_with(&config, &path, options).unwrap();
         let outcome = &finished.outcome;
         let ended = (&outcome.ending, outcome.job_status);
-        assert_eq!(ended, (&Ending::PoweredOff, Some(0)), "{}", finished.consoles[0]);
+        assert_eq!(
+            ended,
+            (&Ending::PoweredOff, Some(0)),
+            "{}",
+            finished.consoles[0]
+        );
         (finished, path)
     };
     let (one, one_at) = run("one", 1);
@@ -207,7 +213,10 @@ nodescope-guest put who who
     same((&one, &one_at), (&two, &two_at), "host threads");
     let who = one.file("who");
     println!("{who}");
-    let rows: Vec<Vec<&str>> = who.lines().map(|l| l.split_whitespace().collect()).collect();
+    let rows: Vec<Vec<&str>> = who
+        .lines()
+        .map(|l| l.split_whitespace().collect())
+        .collect();
     assert_eq!(rows.len(), 4, "{who}");
     for (node, row) in rows.iter().enumerate() {
         assert_eq!(row[0], format!("node{node}"), "{who}");

@@ -75,7 +75,8 @@ fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopp
     let place = talking();
     ok(&place, &["run", "s.toml", "--results", "whole"]);
     let whole = place.path().join("whole");
-    for (number, at) in ["mark:step#2", "mark:step#40", "0.5s", "1us", "mark:step#11"]
+    for (number, at) in ["mark:step#2", "mark:step#40", "0.5s", "1us",
+        "33ms", "mark:step#11"]
         .iter()
         .enumerate()
     {
@@ -90,7 +91,12 @@ fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopp
             "--host-threads",
             "2",
         ];
-        ok(&place, &[&run[..], &args].concat());
+        let output = place.run(&[&run[..], &args].concat());
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        let waits = told.contains("waits for the end of window \"w\"");
+        assert_eq!(waits, *at == "33ms", "{at}: {told}");
+        assert!(told.contains("snapshot at") && told.contains(": taken at "), "{told}");
         same(&whole, &place.path().join(&through));
         for threads in ["1", "3"] {
             let results = format!("from{number}-{threads}");
@@ -221,7 +227,7 @@ fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
         2,
         &[
             "cluster.nodes: 3 in the snapshot, 2 in the study",
-            "network.mtu: 1500 B in the snapshot, 9000 B in the study",
+            "network.mtu: 1.5 kB in the snapshot, 9 kB in the study",
             "study.seed: ",
         ],
     );

@@ -235,16 +235,13 @@ impl ResultsFolder {
         Ok(path)
     }
 
-    /// The files that this run has made below a folder within the results, by their names there, in the order in which they were made.
+    /// The files that this run has listed below a folder within the results, by their names there, in the order in which they were listed. One that
+    /// could not be made is not there.
     pub fn own_files(&self, below: &str) -> Vec<String> {
         let below = format!("{below}/");
         let list = self.list();
-        let names = list
-            .order
-            .iter()
-            .filter_map(|name| name.strip_prefix(&below));
-        let is_there = |name: &&str| is_file(&self.path.join(format!("{below}{name}")));
-        let files = names.filter(|name| !name.ends_with('/')).filter(is_there);
+        let names = (list.order.iter()).filter_map(|name| name.strip_prefix(&below));
+        let files = names.filter(|name| !name.is_empty() && !name.ends_with('/'));
         files.map(str::to_owned).collect()
     }
 

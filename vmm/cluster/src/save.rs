@@ -93,7 +93,10 @@ impl Run<'_> {
         };
         let (files, begun) = self.results.files();
         for (index, file) in files.iter().enumerate() {
-            writing.file(&snapshot::file(index), &folder.join(FILES).join(file))?;
+            let path = folder.join(FILES).join(file);
+            if path.is_file() {
+                writing.file(&snapshot::file(index), &path)?;
+            }
         }
         let run = RunState {
             now_ps: self.now_ps,
@@ -146,7 +149,10 @@ impl Run<'_> {
         }
         for (index, file) in state.files.iter().enumerate() {
             let path = (self.results.folder()).reserve(&format!("{FILES}/{file}"))?;
-            origin.extract(&snapshot::file(index), &path)?;
+            let section = snapshot::file(index);
+            if origin.has(&section) {
+                origin.extract(&section, &path)?;
+            }
         }
         self.results.go_on(state.begun);
         self.watches = (0..)

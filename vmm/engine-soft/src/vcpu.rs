@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_engine::{CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_plugin_api::{BlockProfile, Context, Counters, FilterGeometry, FilterUpdate};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
@@ -300,6 +300,14 @@ impl Vcpu for SoftVcpu {
         self.cpu
             .profiling()
             .then(|| self.code.lock().profile.take())
+    }
+
+    fn code_numbers(&self) -> CodeNumbers {
+        self.code.lock().profile.numbers()
+    }
+
+    fn restore_code_numbers(&mut self, numbers: CodeNumbers) -> bool {
+        self.code.lock().profile.restore_numbers(numbers)
     }
 
     fn update_filter(&mut self, updates: &[FilterUpdate]) {

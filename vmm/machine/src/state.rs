@@ -2,6 +2,7 @@
 
 use nodescope_devices::chipset::ChipsetState;
 use nodescope_devices::state::RestoreError;
+use nodescope_engine::CodeNumbers;
 use nodescope_hypercall::Function;
 use nodescope_plugin_api::Context;
 use nodescope_x86::VcpuState;
@@ -39,6 +40,7 @@ pub struct NodeState {
     read_bytes: u64,
     notes: Notes,
     files: FileBookState,
+    numbers: CodeNumbers,
 }
 
 impl NodeState {
@@ -124,6 +126,7 @@ impl Node {
             read_bytes,
             notes: board.notes.clone(),
             files: board.files.state(),
+            numbers: self.vcpus[0].code_numbers(),
         })
     }
 
@@ -158,10 +161,15 @@ impl Node {
         board.standstill = state.standstill;
         board.events.load(state.read_bytes);
         board.notes = state.notes;
-        match board.files.load(state.files) {
+        if !board.files.load(state.files) {
+            return Err(StateError::Unfit(
+                "its files have impossible lengths".into(),
+            ));
+        }
+        match self.vcpus[0].restore_code_numbers(state.numbers) {
             true => Ok(()),
             false => Err(StateError::Unfit(
-                "its files have impossible lengths".into(),
+                "its windows have counted too much code".into(),
             )),
         }
     }
