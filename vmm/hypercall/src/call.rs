@@ -226,21 +226,6 @@ pub enum HypercallError {
 }
 
 impl HypercallError {
-    /// A word for the kind of error.
-    pub fn kind(&self) -> &'static str {
-        match self {
-            HypercallError::BadOperation { .. } => "operation",
-            HypercallError::Reserved { .. } => "reserved",
-            HypercallError::Memory(_) => "memory",
-            HypercallError::BadLength { .. } => "length",
-            HypercallError::BadText { .. } => "text",
-            HypercallError::BadFileName { .. } => "file name",
-            HypercallError::UnknownValue { .. } => "value",
-            HypercallError::OtherVersion { .. } => "version",
-            HypercallError::Record(_) => "record",
-        }
-    }
-
     /// The status that tells the guest.
     pub fn status(&self) -> Status {
         match self {
@@ -335,7 +320,7 @@ pub struct Hello {
 pub const HELLO: usize = 152;
 
 /// An MPI call begins, or a poll of a run ends without success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MpiEnter {
     /// What is called.
     pub function: Function,

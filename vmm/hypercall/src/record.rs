@@ -586,7 +586,7 @@ impl MpiRecord {
 
 /// A record as the guest showed it when its call began, without results; empty if it showed none. It stays undecoded: most calls end,
 /// and then nobody asks for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EntryRecord(Vec<u8>);
 
 impl EntryRecord {

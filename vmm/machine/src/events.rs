@@ -40,17 +40,6 @@ impl Events {
         self.bytes >= MOST
     }
 
-    /// Bytes that were read since the last events were taken; none while events wait.
-    pub(crate) fn read_bytes(&self) -> Option<u64> {
-        self.list.is_empty().then_some(self.bytes as u64)
-    }
-
-    /// No events wait, after so many bytes were read.
-    pub(crate) fn load(&mut self, read_bytes: u64) {
-        self.list.clear();
-        self.bytes = usize::try_from(read_bytes).unwrap_or(MOST).min(MOST);
-    }
-
     pub(crate) fn take(&mut self) -> Vec<NodeEvent> {
         self.bytes = 0;
         std::mem::take(&mut self.list)

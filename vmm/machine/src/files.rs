@@ -96,17 +96,6 @@ pub enum FileRefusal {
 }
 
 impl FileRefusal {
-    /// A word for what was refused.
-    pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            FileRefusal::File { .. } => "file",
-            FileRefusal::Node { .. } => "node",
-            FileRefusal::Study { .. } => "study",
-            FileRefusal::Count { .. } => "count",
-            FileRefusal::Folder { .. } => "folder",
-        }
-    }
-
     /// The status that tells the guest.
     pub fn status(&self) -> Status {
         match self {
@@ -117,18 +106,11 @@ impl FileRefusal {
 }
 
 /// A file of the node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     length: u64,
     /// More is to come. A piece that comes after the last one begins the file anew.
     open: bool,
-}
-
-/// State of a [`FileBook`]. Limits are not part of it: another run may have others.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct FileBookState {
-    study_left: u64,
-    files: BTreeMap<String, Entry>,
 }
 
 /// The book of a node's files.
@@ -152,29 +134,6 @@ impl FileBook {
     }
 
     /// The bytes that the node's files count.
-    pub(crate) fn state(&self) -> FileBookState {
-        FileBookState {
-            study_left: self.study_left,
-            files: self.files.clone(),
-        }
-    }
-
-    /// Goes on where another book has stopped, under its own limits. False for lengths that no files have.
-    pub(crate) fn load(&mut self, state: FileBookState) -> bool {
-        let counts = |(name, entry): (&String, &Entry)| {
-            let components = name.split('/').count() as u64;
-            entry.length.checked_add(components * OVERHEAD)
-        };
-        let used = (state.files.iter()).try_fold(0u64, |sum, file| sum.checked_add(counts(file)?));
-        let Some(used) = used.filter(|used| *used < 1 << 62) else {
-            return false;
-        };
-        self.study_left = state.study_left.min(self.limits.study);
-        self.files = state.files;
-        self.used = used;
-        true
-    }
-
     pub(crate) fn used(&self) -> u64 {
         self.used
     }

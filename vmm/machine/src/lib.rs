@@ -18,5 +18,4 @@ pub mod node;
 mod notes;
 mod parallel;
 pub mod samples;
-pub mod state;
 pub mod topology;

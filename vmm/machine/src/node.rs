@@ -17,7 +17,6 @@ use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{BlockProfile, Context, Counters, MemoryModel, Privilege, Statistic};
 use nodescope_x86::{MpState, VcpuState};
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
@@ -35,7 +34,7 @@ pub const SLICE: u64 = 5_000;
 const RTC_PORT: u16 = 0x70;
 
 /// What a node is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeStatus {
     /// Running, or idle.
     Running,

@@ -1,9 +1,8 @@
 //! Notes for the user about a node's refused hypercalls: one for each kind, with a count.
 
-use std::borrow::Cow;
+use std::mem::{Discriminant, discriminant};
 
 use nodescope_hypercall::HypercallError;
-use serde::{Deserialize, Serialize};
 
 use crate::files::FileRefusal;
 
@@ -11,16 +10,16 @@ use crate::files::FileRefusal;
 const MOST: usize = 16;
 
 /// The kinds of notes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A call of this operation that made no sense.
-    Call(u32, Cow<'static, str>),
+    Call(u32, Discriminant<HypercallError>),
     /// A piece of a file that was refused.
-    File(Cow<'static, str>),
+    File(Discriminant<FileRefusal>),
 }
 
 /// The notes of a node. A guest can make any number of calls; they take no more memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Notes {
     /// The first text of each kind, and how many there were.
     told: Vec<(Kind, String, u64)>,
@@ -36,12 +35,12 @@ impl Notes {
             HypercallError::BadOperation { .. } => u32::MAX,
             _ => operation,
         };
-        self.note(Kind::Call(operation, error.kind().into()), error);
+        self.note(Kind::Call(operation, discriminant(error)), error);
     }
 
     /// A piece of a file that was refused.
     pub(crate) fn refused(&mut self, refusal: &FileRefusal) {
-        self.note(Kind::File(refusal.kind().into()), refusal);
+        self.note(Kind::File(discriminant(refusal)), refusal);
     }
 
     fn note(&mut self, kind: Kind, text: &dyn ToString) {

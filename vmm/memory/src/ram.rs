@@ -1,14 +1,11 @@
 //! Layout and allocation of guest RAM.
 
-use std::fs::File;
 use std::sync::Arc;
 
 use thiserror::Error;
-use vm_memory::bitmap::NewBitmap;
-use vm_memory::mmap::{MmapRegionBuilder, MmapRegionError};
 use vm_memory::{
-    Address, Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap,
-    GuestMemoryRegion, GuestRegionMmap, MmapRegion,
+    Address, Bytes, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion,
+    GuestRegionMmap, MmapRegion,
 };
 
 use crate::CodeMap;
@@ -68,7 +65,7 @@ pub struct RamRegion {
     pub code: CodeMap,
 }
 
-// SAFETY: the pointer refers to a private mapping that lives as long as the owning `Ram`; access discipline
+// SAFETY: the pointer refers to a shared anonymous mapping that lives as long as the owning `Ram`; access discipline
 // (one thread per node at a time) is the machine's.
 unsafe impl Send for RamRegion {}
 // SAFETY: as above; `RamRegion` itself is immutable.
@@ -86,59 +83,6 @@ impl Ram {
     /// Allocate memory for these NUMA nodes (bytes each, in node order), around the hole below 4 GiB. Pages are
     /// populated by the host when first touched.
     pub fn new(numa_bytes: &[u64]) -> Result<Self, LayoutError> {
-        Self::mapped(numa_bytes, |_, len| {
-            let map = MmapRegion::<CodeMap>::new(len as usize)?;
-            // Guests touch most of their memory, and all over it. Where the host has no huge pages to give, only speed differs.
-            // SAFETY: the mapping was just made with this length; the advice changes no contents.
-            unsafe { libc::madvise(map.as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
-            Ok(map)
-        })
-    }
-
-    /// Memory with the contents of a file, in which each region of [`Ram::layout`] begins at one of these offsets. Any number of nodes may have the
-    /// same file: pages that none of them has written exist once, and what a node writes is its own. Nobody may write to the file any more, or cut it.
-    pub fn from_file(
-        numa_bytes: &[u64],
-        file: &Arc<File>,
-        offsets: &[u64],
-    ) -> Result<Self, LayoutError> {
-        let length = file.metadata().map_or(0, |found| found.len());
-        let regions = Self::layout(numa_bytes);
-        // Beyond the file's end a mapping exists, and ends the process that touches it.
-        let fits = |(&offset, &(_, len)): (&u64, &(u64, u64))| {
-            offset.checked_add(len).is_some_and(|end| end <= length)
-        };
-        if offsets.len() != regions.len() || !offsets.iter().zip(&regions).all(fits) {
-            return Err(LayoutError::Map {
-                bytes: numa_bytes.iter().sum(),
-                cause: "the file with its contents is too short".into(),
-            });
-        }
-        Self::mapped(numa_bytes, |index, len| {
-            let offset = offsets[index];
-            MmapRegionBuilder::new_with_bitmap(len as usize, CodeMap::with_len(len as usize))
-                .with_file_offset(FileOffset::from_arc(Arc::clone(file), offset))
-                .with_mmap_prot(libc::PROT_READ | libc::PROT_WRITE)
-                .with_mmap_flags(libc::MAP_PRIVATE | libc::MAP_NORESERVE)
-                .build()
-        })
-    }
-
-    /// Where the regions of memory for these NUMA nodes begin, and their lengths, in the order of [`Ram::regions`].
-    pub fn layout(numa_bytes: &[u64]) -> Vec<(u64, u64)> {
-        let total: u64 = numa_bytes.iter().sum();
-        let low = total.min(MMIO_GAP_START);
-        let mut pieces = vec![(0, low)];
-        if total > low {
-            pieces.push((MMIO_GAP_END, total - low));
-        }
-        pieces
-    }
-
-    fn mapped(
-        numa_bytes: &[u64],
-        map: impl Fn(usize, u64) -> Result<MmapRegion<CodeMap>, MmapRegionError>,
-    ) -> Result<Self, LayoutError> {
         let mut numa = Vec::new();
         let mut at = 0;
         for (node, &bytes) in numa_bytes.iter().enumerate() {
@@ -167,10 +111,18 @@ impl Ram {
             }
         }
         let total: u64 = numa_bytes.iter().sum();
+        let low = total.min(MMIO_GAP_START);
+        let mut pieces = vec![(0, low)];
+        if total > low {
+            pieces.push((MMIO_GAP_END, total - low));
+        }
         let mut mapped = Vec::new();
-        for (index, (start, len)) in Self::layout(numa_bytes).into_iter().enumerate() {
+        for &(start, len) in &pieces {
             let fail = |cause: String| LayoutError::Map { bytes: len, cause };
-            let map = map(index, len).map_err(|e| fail(e.to_string()))?;
+            let map = MmapRegion::<CodeMap>::new(len as usize).map_err(|e| fail(e.to_string()))?;
+            // Guests touch most of their memory, and all over it. Where the host has no huge pages to give, only speed differs.
+            // SAFETY: the mapping was just made with this length; the advice changes no contents.
+            unsafe { libc::madvise(map.as_ptr().cast(), len as usize, libc::MADV_HUGEPAGE) };
             mapped.push(
                 GuestRegionMmap::new(map, GuestAddress(start))
                     .ok_or_else(|| fail("address space exhausted".into()))?,
@@ -237,8 +189,6 @@ impl Ram {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt;
-
     use super::*;
 
     #[test]
@@ -272,27 +222,6 @@ mod tests {
         assert_eq!(region.code.generation(0x3000), 0);
         ram.write(0x3030, &[0; 32]);
         assert_eq!(region.code.generation(0x3000), 1);
-    }
-
-    #[test]
-    fn memories_of_one_file_share_nothing_that_is_written() {
-        let file = tempfile::tempfile().unwrap();
-        file.set_len(6 << 20).unwrap();
-        file.write_all_at(b"both", 4096).unwrap();
-        let file = Arc::new(file);
-        let ram = || Ram::from_file(&[4 << 20], &file, &[4096]).unwrap();
-        let (one, two) = (ram(), ram());
-        assert!(one.write(2, b"ne"));
-        let beginning = |ram: &Ram| {
-            let mut found = [0; 4];
-            assert!(ram.read(0, &mut found));
-            found
-        };
-        assert_eq!(&beginning(&one), b"bone");
-        assert_eq!(&beginning(&two), b"both");
-        assert_eq!(&beginning(&ram()), b"both");
-        assert!(Ram::from_file(&[8 << 20], &file, &[4096]).is_err());
-        assert!(Ram::from_file(&[4 << 20], &file, &[]).is_err());
     }
 
     #[test]
