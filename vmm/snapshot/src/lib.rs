@@ -10,9 +10,6 @@ mod ram;
 mod read;
 mod write;
 
-#[cfg(test)]
-mod tests;
-
 pub use error::SnapshotError;
 pub use format::{FORMAT, Kind, Section};
 pub use read::{Info, Snapshot, Verify};

@@ -439,7 +439,7 @@ fn hash(file: &File, (at, len): (u64, u64)) -> io::Result<Hash> {
 fn unpacked(file: &File, (at, left): (u64, u64), length: u64) -> io::Result<impl Read + use<'_>> {
     let part = Part { file, at, left };
     let unpacked = zstd::Decoder::with_buffer(BufReader::with_capacity(256 << 10, part))?;
-    Ok(unpacked.take(length + 1))
+    Ok(unpacked.take(length.saturating_add(1)))
 }
 
 /// A part of a file, to read it from its beginning.
