@@ -32,6 +32,8 @@ pub(crate) const MOST: u64 = 1 << 62;
 /// Cycles by which the clock of a vCPU may be ahead of its node's. It is by the rest of a block and what that waited for, or by a
 /// quantum where the vCPU has stood still; this is some seconds.
 const MOST_AHEAD: u64 = 1 << 34;
+/// Cycles by which a vCPU that runs may be behind: it makes up for them instruction by instruction.
+const MOST_BEHIND: u64 = 1 << 28;
 /// Bytes of events that wait; [`Events`] stops the guest far below.
 const MOST_EVENT_BYTES: u64 = 1 << 32;
 
@@ -156,6 +158,9 @@ impl NodeState {
     fn fault(&self) -> Option<&'static str> {
         let clocks = self.vcpus.iter().map(|vcpu| vcpu.time.cycles);
         let latest = clocks.max().unwrap_or(0).max(self.now);
+        let kept_up = |(vcpu, halted): (&VcpuState, &bool)| {
+            *halted || vcpu.time.cycles.saturating_add(MOST_BEHIND) >= self.now
+        };
         let unsent = |frame: &Frame| frame.time <= latest;
         let frames_sent = self.chipset.virtio.iter().all(|v| match &v.device {
             DeviceState::Net(net) => net.outgoing.iter().all(unsent),
@@ -175,6 +180,11 @@ impl NodeState {
             (
                 latest - self.now < MOST_AHEAD,
                 "a vCPU is too far ahead of the node",
+            ),
+            (
+                self.status != NodeStatus::Running
+                    || self.vcpus.iter().zip(&self.halted).all(kept_up),
+                "a vCPU is too far behind the node",
             ),
             (frames_sent, "a frame was sent in the future"),
             (
@@ -299,8 +309,12 @@ impl Node {
         self.now = state.now;
         self.status = state.status;
         self.halted = state.halted;
-        for (vcpu, state) in self.vcpus.iter_mut().zip(&state.vcpus) {
+        for ((vcpu, state), halted) in self.vcpus.iter_mut().zip(&state.vcpus).zip(&self.halted) {
             vcpu.restore(state);
+            if *halted {
+                // One that has slept on an engine with threads may be behind: it has slept until now.
+                vcpu.advance_to(self.now);
+            }
             // The host's processor may refuse what it has not made itself.
             let taken = vcpu.check_restored();
             taken.map_err(|source| StateError::Engine { node, source })?;

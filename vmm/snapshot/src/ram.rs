@@ -156,9 +156,7 @@ pub(crate) fn read(
         let mut buffer = vec![0; CHUNK as usize];
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed);
-            let Some(place) = places.get(n) else {
-                return None;
-            };
+            let place = places.get(n)?;
             if let Err(fault) = read_one(file, place, &mut buffer[..place.len], take) {
                 return Some((n, fault));
             }

@@ -192,7 +192,7 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(48) })]
 
     /// A state that a node has come to at any time, with any calls that wait, survives both encodings and the way through another node.
     #[test]

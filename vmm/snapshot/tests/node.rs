@@ -133,6 +133,7 @@ fn a_state_is_refused_by_another_node() {
     refuse(&|s| s.halted.push(true), "3 sleeping");
     refuse(&|s| s.hz += 1, "2900000001 Hz");
     refuse(&|s| s.now = 1 << 62, "run for too long");
+    refuse(&|s| s.now += 1 << 40, "too far behind");
     refuse(&|s| s.vcpus[1].time.cycles += 1 << 40, "too far ahead");
     refuse(&|s| s.vcpus[1].time.cycle_fraction = 1 << 16, "vCPU 1");
     refuse(&|s| s.vcpus[0].fx.set_mxcsr(1 << 16), "MXCSR");

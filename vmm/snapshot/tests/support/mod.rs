@@ -1,5 +1,6 @@
 //! A bare-metal guest on two vCPUs that keeps all of a node busy: timers, messages between vCPUs, HLT, the console, random numbers, code that
 //! changes, hypercalls, and a disk, a network card and an entropy device with interrupts.
+#![allow(dead_code, missing_docs)]
 
 use std::num::NonZeroU64;
 
