@@ -112,7 +112,6 @@ impl SoftVcpu {
             counters: [Counters::default(); 2],
             updates: Vec::new(),
             stall: 0,
-            delivered_at: None,
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
@@ -249,7 +248,6 @@ impl Vcpu for SoftVcpu {
         cpu.time = state.time;
         cpu.retired = 0;
         cpu.stall = 0;
-        cpu.delivered_at = None;
         cpu.model_stall = 0;
         // CPL is SS.DPL (SDM vol. 3A §5.5); in real mode it is zero.
         cpu.cpl = if state.control.cr0 & 1 == 0 {
