@@ -156,6 +156,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         cpuid: Default::default(),
         required_features: Vec::new(),
         engine: Default::default(),
+        kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
         doorbell: false,
         nominal_cpi: 1 << 16,
         translate: engine == Engine::Translator,

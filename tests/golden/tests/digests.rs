@@ -56,6 +56,7 @@ fn config(files: &Path) -> ClusterConfig {
         cpuid: Default::default(),
         required_features: Vec::new(),
         engine: Default::default(),
+        kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
         doorbell: false,
         nominal_cpi: 65536,
         translate: true,

@@ -121,6 +121,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         cpuid: Default::default(),
         required_features: Vec::new(),
         engine: Default::default(),
+        kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
         doorbell: false,
         nominal_cpi: 65536,
         translate: true,

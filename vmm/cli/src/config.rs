@@ -78,6 +78,7 @@ pub fn cluster(
         cpuid: study.cpuid.clone(),
         required_features: study.required_features.clone(),
         engine: engine(study),
+        kvm_quantum_ps: study.kvm_quantum.0,
         doorbell: false,
         nominal_cpi: study.core_cpi.per_65536(),
         translate: true,

@@ -23,6 +23,10 @@ pub enum Engine {
     FastForward(Option<Trigger>),
 }
 
+/// Length of a quantum on KVM where the study says nothing, picoseconds. Each end of one brings every vCPU out of its guest, so that a
+/// quantum as short as a network's latency would leave no time to run.
+pub const KVM_QUANTUM_PS: u64 = 100_000_000;
+
 impl Engine {
     /// Whether KVM executes any of the guests' instructions.
     pub fn uses_kvm(&self) -> bool {
@@ -49,6 +53,8 @@ pub struct ClusterConfig {
     pub required_features: Vec<String>,
     /// What executes the guests' instructions.
     pub engine: Engine,
+    /// Length of a quantum on KVM, picoseconds.
+    pub kvm_quantum_ps: u64,
     /// Hypercalls go through the doorbell even where the portable engine executes everything.
     pub doorbell: bool,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.

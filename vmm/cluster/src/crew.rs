@@ -16,6 +16,11 @@ pub trait Work {
     /// node; `None` where [`Meetings::go_on`] has told the others that the node is through with that quantum.
     fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>);
 
+    /// Whether each node stays with its thread even where that is late: nodes that take long to move to another.
+    fn nodes_stay(&self) -> bool {
+        false
+    }
+
     /// All nodes are through with a quantum, and some, or the network, have something to say: begin the next one, or end the stretch.
     fn decide(&self, quantum: Quantum);
 }
@@ -55,7 +60,12 @@ fn follow(work: &impl Work, from: Quantum, thread: usize, threads: usize) -> Opt
         let number = quantum.number;
         let mut all_through = meetings.all_through(number);
         let through = || all_through() || meetings.is_stopped();
-        meetings.gate.wait(through, || take_all(work, quantum));
+        let help_others = || {
+            if !work.nodes_stay() {
+                take_all(work, quantum);
+            }
+        };
+        meetings.gate.wait(through, help_others);
         if meetings.is_stopped() {
             return None;
         }

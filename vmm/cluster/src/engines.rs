@@ -160,6 +160,7 @@ impl Engines {
         for node in 0..executor.len() {
             executor.with_node(node, |node| node.change_engine())?;
         }
+        executor.keep_on_threads(wanted == EngineName::Kvm);
         tracing::debug!(engine = ?wanted, now_ps, "all nodes change engines");
         self.end_span(now_ps);
         self.current = wanted;

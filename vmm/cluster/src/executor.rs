@@ -90,6 +90,10 @@ pub struct Executor {
     slots: Vec<Slot>,
     network: CachePadded<Mutex<Network>>,
     meetings: Arc<Meetings>,
+    /// See [`Executor::keep_on_threads`].
+    stay: AtomicBool,
+    /// The host has given all threads.
+    complete: AtomicBool,
 }
 
 impl Executor {
@@ -116,7 +120,15 @@ impl Executor {
             slots: nodes.into_iter().enumerate().map(slot).collect(),
             network: CachePadded::new(Mutex::new(network)),
             meetings,
+            stay: AtomicBool::new(false),
+            complete: AtomicBool::new(true),
         }
+    }
+
+    /// Whether nodes stay with their threads. When a vCPU of KVM runs on another thread than before, the kernel waits for all
+    /// its readers of the vCPU's thread first (virt/kvm/kvm_main.c, `KVM_RUN`), which takes milliseconds.
+    pub fn keep_on_threads(&self, stay: bool) {
+        self.stay.store(stay, Ordering::Relaxed);
     }
 
     /// Number of nodes.
@@ -211,6 +223,7 @@ impl Executor {
                         "the host gives no more than {thread} of {} threads ({error}); the run goes on with these",
                         helpers + 1
                     );
+                    self.complete.store(false, Ordering::Relaxed);
                     break;
                 }
             }
@@ -337,6 +350,10 @@ impl Work for Executor {
             fresh.store(true, Ordering::Relaxed);
         }
         (last, Some(usual))
+    }
+
+    fn nodes_stay(&self) -> bool {
+        self.stay.load(Ordering::Relaxed) && self.complete.load(Ordering::Relaxed)
     }
 
     fn decide(&self, quantum: Quantum) {

@@ -27,9 +27,6 @@ use crate::windows::Windows;
 
 /// Longest quantum, picoseconds: how often nodes are looked at that cannot hear of each other.
 const LONGEST_QUANTUM_PS: u64 = 100_000_000;
-/// Quantum of nodes on KVM, picoseconds. Each end of one brings every vCPU out of its guest, so that a quantum as short as a network's
-/// latency would leave no time to run.
-const KVM_QUANTUM_PS: u64 = 100_000_000;
 /// Node 0 is off: the others have this much virtual time to follow, picoseconds.
 const GRACE_PS: u64 = 2_000_000_000_000;
 /// File name of the trace among the results.
@@ -273,18 +270,19 @@ impl Run<'_> {
         }
         let connected_ps = match self.engines.current() {
             EngineName::Portable => lookahead.unwrap_or(u64::MAX).min(LONGEST_QUANTUM_PS),
-            EngineName::Kvm => KVM_QUANTUM_PS,
+            EngineName::Kvm => self.config.kvm_quantum_ps,
         };
+        let apart_ps = LONGEST_QUANTUM_PS.max(connected_ps);
         let lookahead = if executor.any_connected() {
             connected_ps
         } else {
-            LONGEST_QUANTUM_PS
+            apart_ps
         };
         let limit_ps = self.config.time_limit_ps;
         let (reached, statuses) = quanta(Stretch {
             first_ps: (activity.max(self.now_ps) + lookahead).min(limit_ps),
             lookahead_ps: connected_ps,
-            apart_ps: LONGEST_QUANTUM_PS,
+            apart_ps,
             limit_ps,
             until_ps: self.undisturbed_ps(),
             most: (LONGEST_STRETCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),

@@ -84,6 +84,22 @@ fn segment_out(k: &kvm_segment) -> Segment {
     }
 }
 
+/// Whether two values of a segment register differ in nothing that a processor keeps. VMX keeps no attributes of an unusable segment
+/// (`vmx_segment_access_rights` in KVM). Granularity says nothing more once the limit is in bytes, and SVM has it from the limit. A
+/// segment that is loaded has been accessed (`svm_get_segment`).
+fn equivalent(a: &Segment, b: &Segment) -> bool {
+    const ACCESSED: u16 = 1;
+    const NO_SYSTEM: u16 = 1 << 4;
+    const GRANULAR: u16 = 1 << 15;
+    let visible = |s: &Segment| (s.selector, s.base, s.limit, s.unusable);
+    let kept = |s: &Segment| {
+        let accessed = s.attributes & NO_SYSTEM != 0;
+        let ignored = GRANULAR | if accessed { ACCESSED } else { 0 };
+        s.attributes & !ignored
+    };
+    visible(a) == visible(b) && (a.unusable || kept(a) == kept(b))
+}
+
 fn table_in(t: &DescriptorTable) -> kvm_dtable {
     kvm_dtable {
         base: t.base,
@@ -143,6 +159,24 @@ pub(crate) fn segments(k: &kvm_sregs) -> Segments {
         gdt: table_out(&k.gdt),
         idt: table_out(&k.idt),
     }
+}
+
+/// Segment registers as `now`; those that still hold what they held `before` keep the attributes that the processor has forgotten.
+pub(crate) fn with_forgotten(now: &Segments, before: &Segments) -> Segments {
+    let one = |now: &Segment, before: &Segment| {
+        if equivalent(now, before) {
+            *before
+        } else {
+            *now
+        }
+    };
+    let mut segments = *now;
+    for (segment, before) in segments.data.iter_mut().zip(&before.data) {
+        *segment = one(segment, before);
+    }
+    segments.ldt = one(&now.ldt, &before.ldt);
+    segments.tr = one(&now.tr, &before.tr);
+    segments
 }
 
 pub(crate) fn control(k: &kvm_sregs, xcr0_value: u64) -> Control {
@@ -261,16 +295,18 @@ pub(crate) fn events_in(e: &Events) -> kvm_vcpu_events {
     k
 }
 
-/// The activity state is not KVM's: it stays what the engine knows.
-pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events) -> Events {
-    let shadow = u32::from(k.interrupt.shadow);
+/// The activity state is not KVM's: it stays what the engine knows. `ran` says that the vCPU has run since it had the events `before`.
+///
+/// SVM has a single interrupt shadow (APM vol. 2 §15.21.5), which KVM reports as both kinds. A shadow that was given to KVM, and has
+/// not been used, is of the kind that was given. Of the others, MOV SS holds back more than STI.
+pub(crate) fn events_out(k: &kvm_vcpu_events, before: &Events, ran: bool) -> Events {
+    let has = |kind| u32::from(k.interrupt.shadow) & kind != 0;
     Events {
-        shadow: if shadow & KVM_X86_SHADOW_INT_MOV_SS != 0 {
-            InterruptShadow::MovSs
-        } else if shadow & KVM_X86_SHADOW_INT_STI != 0 {
-            InterruptShadow::Sti
-        } else {
-            InterruptShadow::None
+        shadow: match (has(KVM_X86_SHADOW_INT_STI), has(KVM_X86_SHADOW_INT_MOV_SS)) {
+            (false, false) => InterruptShadow::None,
+            (true, false) => InterruptShadow::Sti,
+            (true, true) if !ran && before.shadow == InterruptShadow::Sti => InterruptShadow::Sti,
+            (_, true) => InterruptShadow::MovSs,
         },
         nmi_blocked: k.nmi.masked != 0,
         nmi_pending: k.nmi.pending != 0,
@@ -323,6 +359,36 @@ mod tests {
     }
 
     #[test]
+    fn a_segment_that_is_still_loaded_keeps_what_processors_forget() {
+        let null = Segment {
+            attributes: 0x60,
+            unusable: true,
+            ..Default::default()
+        };
+        let small = Segment {
+            selector: 0x10,
+            limit: 0xfff,
+            attributes: 0xc092,
+            ..Default::default()
+        };
+        let mut before = Segments {
+            data: [small; 6],
+            ..Default::default()
+        };
+        before.data[seg::DS] = null;
+        let mut k = sregs(&before, &Control::default());
+        // VMX of an unusable segment, and SVM of a small one.
+        k.ds.dpl = 0;
+        (k.es.g, k.es.type_) = (0, 3);
+        let after = |k: &kvm_sregs| with_forgotten(&segments(k), &before);
+        assert_eq!(after(&k), before);
+        k.es.type_ = 1;
+        assert_eq!(after(&k).data[seg::ES].attributes, 0x4091);
+        k.ds.selector = 3;
+        assert_eq!(after(&k).data[seg::DS].attributes, 0);
+    }
+
+    #[test]
     fn vector_state_survives_and_absent_components_are_initial() {
         let mut fx = FxImage::default();
         fx.0[2] = 0x38;
@@ -350,6 +416,26 @@ mod tests {
             nmi_pending: true,
             mp: Default::default(),
         };
-        assert_eq!(events_out(&events_in(&e), &e), e);
+        assert_eq!(events_out(&events_in(&e), &e, false), e);
+        assert_eq!(events_out(&events_in(&e), &e, true), e);
+    }
+
+    #[test]
+    fn the_single_shadow_of_svm_is_of_the_kind_given_until_the_vcpu_runs() {
+        let mut k = kvm_vcpu_events::default();
+        k.interrupt.shadow = (KVM_X86_SHADOW_INT_STI | KVM_X86_SHADOW_INT_MOV_SS) as u8;
+        use InterruptShadow::{MovSs, None, Sti};
+        for (given, ran, read) in [
+            (Sti, false, Sti),
+            (Sti, true, MovSs),
+            (MovSs, false, MovSs),
+            (None, true, MovSs),
+        ] {
+            let before = Events {
+                shadow: given,
+                ..Default::default()
+            };
+            assert_eq!(events_out(&k, &before, ran).shadow, read, "{given:?}");
+        }
     }
 }

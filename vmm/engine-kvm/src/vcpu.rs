@@ -207,7 +207,7 @@ impl KvmVcpu {
             .map_err(|e| refused(on("reading pending events"), e))?;
         let (flags, cpl) = (s.general.rflags, s.segments.data[seg::CS].dpl());
         s.general = state::general(&regs);
-        s.segments = state::segments(&sregs);
+        s.segments = state::with_forgotten(&state::segments(&sregs), &s.segments);
         if !self.vm.inner.ring0_native && cpl == 3 && s.segments.data[seg::CS].dpl() == 3 {
             // A software KVM runs ring 3 with its own IOPL and forgets the guest's, which user code cannot change.
             s.general.rflags = s.general.rflags & !rflags::IOPL | flags & rflags::IOPL;
@@ -215,7 +215,7 @@ impl KvmVcpu {
         s.control = state::control(&sregs, xcr0_value);
         (s.fx, s.vector) = state::vector_state(&area);
         s.debug = state::debug_out(&debug);
-        s.events = state::events_out(&events, &s.events);
+        s.events = state::events_out(&events, &s.events, self.held);
         msrs::store(fd, &mut s.msrs, &self.kept)?;
         Ok(s)
     }

@@ -36,6 +36,9 @@ pub struct Study {
     /// KVM at first.
     #[serde(skip_serializing_if = "is_none")]
     pub fast_forward: Option<FastForward>,
+    /// Length of a quantum while KVM executes the guests. The default is no part of what identifies a study.
+    #[serde(skip_serializing_if = "is_default_quantum")]
+    pub kvm_quantum: Time,
     /// Host threads on which nodes run; never affects the result. None: the host's cores.
     #[serde(skip)]
     pub host_threads: Option<usize>,
@@ -95,6 +98,13 @@ pub struct Study {
 
 fn is_default(limits: &FileLimits) -> bool {
     *limits == FileLimits::default()
+}
+
+/// Quantum on KVM where a study says nothing.
+pub(crate) const KVM_QUANTUM: Time = Time(100_000_000);
+
+fn is_default_quantum(quantum: &Time) -> bool {
+    *quantum == KVM_QUANTUM
 }
 
 fn adds_every_stall(parallelism: &Parallelism) -> bool {

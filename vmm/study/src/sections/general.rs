@@ -9,7 +9,7 @@ use nodescope_window::Trigger;
 use super::counters::{self, Measured};
 use super::{plain_name, resolve, window};
 use crate::files;
-use crate::plan::{Engine, FastForward, ImageSource, Job};
+use crate::plan::{Engine, FastForward, ImageSource, Job, KVM_QUANTUM};
 use nodescope_config::quantity::{Bytes, Cpi, Time};
 use nodescope_config::reader::Section;
 
@@ -18,6 +18,7 @@ pub(super) struct General {
     pub name: String,
     pub seed: u64,
     pub engine: Engine,
+    pub kvm_quantum: Time,
     pub host_threads: Option<usize>,
     pub time_limit: Time,
     pub deadlock: Time,
@@ -49,6 +50,15 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
             ("kvm", Engine::Kvm),
         ];
         item.choice("an engine", &engines)
+    });
+    let kvm_quantum = section.item("kvm_quantum").and_then(|item| {
+        // 10 us to 100 ms.
+        const RANGE: std::ops::RangeInclusive<u64> = 10_000_000..=100_000_000_000;
+        let quantum = item.quantity::<Time>()?;
+        if !RANGE.contains(&quantum.0) {
+            item.complain("is not within 10 us and 100 ms; write e.g. \"100 us\"");
+        }
+        Some(quantum)
     });
     let host_threads = section
         .item("host_threads")
@@ -104,6 +114,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         name: name.unwrap_or_else(|| default_name.to_owned()),
         seed: seed.unwrap_or(1),
         engine: engine.unwrap_or(Engine::Soft),
+        kvm_quantum: kvm_quantum.unwrap_or(KVM_QUANTUM),
         host_threads,
         time_limit: time_limit.unwrap_or(Time(120_000_000_000_000)),
         deadlock: deadlock.unwrap_or(Time(1_000_000_000_000)),

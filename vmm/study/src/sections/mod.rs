@@ -74,6 +74,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         seed: general.seed,
         engine: general.engine,
         fast_forward,
+        kvm_quantum: general.kvm_quantum,
         host_threads: general.host_threads,
         time_limit: general.time_limit,
         deadlock: general.deadlock,
