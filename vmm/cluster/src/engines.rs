@@ -147,8 +147,7 @@ impl Engines {
         self.change(executor, EngineName::Portable, now_ps)
     }
 
-    /// All nodes go on, or are saved, on this engine.
-    pub(crate) fn change(
+    fn change(
         &mut self,
         executor: &Executor,
         wanted: EngineName,

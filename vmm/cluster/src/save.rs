@@ -6,7 +6,6 @@ use nodescope_trace::TraceReader;
 use nodescope_window::Moment;
 
 use crate::agreement::Agreement;
-use crate::engines::EngineName;
 use crate::executor::Executor;
 use crate::outcome::{Observer, RunError};
 use crate::results::FILES;
@@ -71,9 +70,6 @@ impl Run<'_> {
         at: &str,
         path: &std::path::Path,
     ) -> Result<u64, RunError> {
-        // KVM's vCPUs have no instruction counts to save; the next step puts the nodes back.
-        self.engines
-            .change(executor, EngineName::Portable, self.now_ps)?;
         let mut writing = Writing::create(path)?;
         for index in 0..executor.len() {
             executor.with_node(index, |node| writing.node(index, node))?;

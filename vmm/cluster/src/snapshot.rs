@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use nodescope_config::quantity::Time;
+use nodescope_config::quantity::{Bytes, Time};
 use nodescope_fabric::{Switch, SwitchStateError};
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::state::{NodeState, StateError};
+use nodescope_memory::Ram;
 use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter, Verify};
 use nodescope_window::StateFault;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::agreement::{Agreement, Difference, RENEWED};
-use crate::build::build_from;
+use crate::build::{BuildError, build_from};
 use crate::config::ClusterConfig;
 use crate::outcome::RunError;
 use crate::state::{RunState, WindowsState};
@@ -96,7 +96,11 @@ impl SnapshotFault {
     /// Whether the host is at fault, and not the snapshot or the study.
     pub fn is_hosts(&self) -> bool {
         match self {
-            SnapshotFault::File(error) => error.is_hosts(),
+            SnapshotFault::File(error) => match error {
+                SnapshotError::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+                SnapshotError::Map { .. } | SnapshotError::Memory(_) => true,
+                _ => false,
+            },
             SnapshotFault::Save { .. } => true,
             _ => false,
         }
@@ -141,7 +145,7 @@ impl About {
     /// See [`Origin::open`].
     pub fn read(path: &Path) -> Result<Self, SnapshotFault> {
         let snapshot = Snapshot::open_with(path, Verify::Table)?;
-        parse(path, ABOUT, &snapshot.bytes(ABOUT)?)
+        Ok(snapshot.json(ABOUT)?)
     }
 }
 
@@ -165,7 +169,8 @@ impl Writing {
     }
 
     pub(crate) fn file(&mut self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
-        Ok(self.0.file(section, path)?)
+        self.0.file(section, path)?;
+        Ok(())
     }
 
     /// Writes the rest.
@@ -175,29 +180,11 @@ impl Writing {
         run: &RunState,
         windows: &WindowsState,
     ) -> Result<u64, SnapshotFault> {
-        self.0.bytes(ABOUT, &json(about)?)?;
-        self.0.bytes(WINDOWS, &json(windows)?)?;
+        self.0.json(ABOUT, about)?;
+        self.0.json(WINDOWS, windows)?;
         self.0.state(RUN, run)?;
         Ok(self.0.finish()?)
     }
-}
-
-fn parse<T: DeserializeOwned>(
-    path: &Path,
-    section: &str,
-    bytes: &[u8],
-) -> Result<T, SnapshotFault> {
-    serde_json::from_slice(bytes).map_err(|error| SnapshotFault::State {
-        path: path.into(),
-        problem: format!("section {section}: {error}"),
-    })
-}
-
-fn json(of: &impl Serialize) -> Result<Vec<u8>, SnapshotFault> {
-    serde_json::to_vec(of).map_err(|error| SnapshotFault::State {
-        path: PathBuf::new(),
-        problem: error.to_string(),
-    })
 }
 
 /// A snapshot that a run begins from.
@@ -215,7 +202,7 @@ impl Origin {
     /// A file that is no snapshot, of another version, or damaged.
     pub fn open(path: &Path) -> Result<Self, SnapshotFault> {
         let snapshot = Snapshot::open(path)?;
-        let about = parse(path, ABOUT, &snapshot.bytes(ABOUT)?)?;
+        let about = snapshot.json(ABOUT)?;
         Ok(Self {
             path: path.into(),
             snapshot,
@@ -230,12 +217,20 @@ impl Origin {
 
     /// The version of nodescope that wrote it.
     pub fn program(&self) -> &str {
-        self.snapshot.program()
+        &self.snapshot.info().nodescope
     }
 
     /// A line for each section: its name, where it lies and how long it is.
     pub fn sections(&self) -> impl Iterator<Item = String> {
-        self.snapshot.sections().iter().map(ToString::to_string)
+        self.snapshot.info().sections.iter().map(|section| {
+            format!(
+                "{:<20} at byte {:>12}: {}, {} stored",
+                section.name,
+                section.offset,
+                Bytes(section.length),
+                Bytes(section.stored)
+            )
+        })
     }
 
     /// What it is of.
@@ -290,25 +285,42 @@ impl Origin {
     ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
         let of = |index| if renews { 0 } else { index };
+        // Nodes that are made of one share its memory. Memory of its own may lie in large pages of the host.
+        let memory = |index| -> Result<Ram, RunError> {
+            let section = ram(of(index));
+            if renews {
+                let shared = self.snapshot.ram(&section, layout);
+                return Ok(shared.map_err(SnapshotFault::from)?);
+            }
+            let own = Ram::new(layout).map_err(BuildError::from)?;
+            let read = self.snapshot.read_ram(&section, &own);
+            read.map_err(SnapshotFault::from)?;
+            Ok(own)
+        };
         let rams = (0..config.nodes as usize)
-            .map(|index| self.snapshot.ram(&ram(of(index)), layout))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(SnapshotFault::from)?;
+            .map(memory)
+            .collect::<Result<Vec<_>, _>>()?;
         let (mut switch, mut nodes) = build_from(config, job_disk, rams, renews)?;
         for (index, built) in nodes.iter_mut().enumerate() {
             let state = self.snapshot.state(&node(of(index)));
             let mut state: NodeState = state.map_err(SnapshotFault::from)?;
             self.check_time(&state, built, run.now_ps)?;
-            let renewed = match renews {
-                true => built.renew_state(&mut state),
-                false => Ok(()),
-            };
-            let loaded = renewed.and_then(|()| built.load_state(state));
-            loaded.map_err(|source| SnapshotFault::Node {
+            let failed = |source| SnapshotFault::Node {
                 path: self.path.clone(),
                 node: index,
                 source,
-            })?;
+            };
+            if renews {
+                let own = built.save_state().map_err(failed)?;
+                if !state.chipset.renew(&own.chipset) {
+                    return Err(SnapshotFault::State {
+                        path: self.path.clone(),
+                        problem: "its node has other devices, or has written to a disk".into(),
+                    }
+                    .into());
+                }
+            }
+            built.load_state(state).map_err(failed)?;
         }
         if !renews {
             let loaded = switch.load(run.ports.clone());
@@ -323,9 +335,9 @@ impl Origin {
     /// Checks that a node that runs stands where the run does.
     fn check_time(&self, state: &NodeState, node: &Node, now_ps: u64) -> Result<(), SnapshotFault> {
         let reached = node.clock().cycles(now_ps);
-        let fits = match state.status() {
-            NodeStatus::Running => state.now() == reached,
-            _ => state.now() <= reached,
+        let fits = match state.status {
+            NodeStatus::Running => state.now == reached,
+            _ => state.now <= reached,
         };
         match fits {
             true => Ok(()),
@@ -334,7 +346,7 @@ impl Origin {
                 problem: format!(
                     "node {} has reached cycle {}, and the run cycle {reached}",
                     node.index(),
-                    state.now()
+                    state.now
                 ),
             }),
         }
@@ -348,7 +360,7 @@ impl Origin {
                 path: self.path.clone(),
                 problem,
             })?;
-        let windows = parse(&self.path, WINDOWS, &self.snapshot.bytes(WINDOWS)?)?;
+        let windows = self.snapshot.json(WINDOWS)?;
         Ok((run, windows))
     }
 
@@ -364,6 +376,7 @@ impl Origin {
 
     /// Writes a section into a file.
     pub(crate) fn extract(&self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
-        Ok(self.snapshot.extract(section, path)?)
+        self.snapshot.extract(section, path)?;
+        Ok(())
     }
 }

@@ -1,8 +1,8 @@
 //! The state of a node between two of its runs: everything but RAM that decides how the node goes on.
 //!
 //! RAM is not a part of it, since RAM is large and lies in a snapshot as it is (`vmm/snapshot`). Both go into a node that was put together from
-//! the same description. Decoded and translated code, cached translations of addresses and what blocks have been counted are no state:
-//! results do not depend on them. Models exist only in windows, in which no state can be taken.
+//! the same description. Decoded and translated code and cached translations of addresses are no state:
+//! results do not depend on them. The numbers that windows have given to code are, since a profile lists code by them. Models exist only in windows, in which no state can be taken.
 //!
 //! A state may come from a damaged or hostile file. [`Node::load_state`] refuses one that no node can have been in, as far as it would make
 //! the host panic or wait; a guest that goes wrong upon it harms itself alone.
@@ -13,7 +13,7 @@ use nodescope_devices::chipset::ChipsetState;
 use nodescope_devices::state::RestoreError;
 use nodescope_devices::virtio::DeviceState;
 use nodescope_devices::virtio::net::Frame;
-use nodescope_engine::EngineError;
+use nodescope_engine::{CodeNumbers, EngineError, Vcpu};
 use nodescope_hypercall::{Function, TRANSPORT_DIRECT, TRANSPORT_DOORBELL};
 use nodescope_plugin_api::Context;
 use nodescope_x86::VcpuState;
@@ -74,6 +74,8 @@ pub struct NodeState {
     pub notes: Notes,
     /// Files that the guest has put among the results.
     pub files: FileBookState,
+    /// Numbers that windows have given to code.
+    pub numbers: CodeNumbers,
 }
 
 /// Why a node's state cannot be taken or loaded.
@@ -245,6 +247,10 @@ impl Node {
             inside: board.inside.iter().map(|(k, v)| (*k, *v)).collect(),
             notes: board.notes.clone(),
             files: board.files.save(),
+            numbers: self
+                .portable()
+                .map(|v| v.code_numbers())
+                .unwrap_or_default(),
         })
     }
 
@@ -306,6 +312,13 @@ impl Node {
         board.recent = state.recent;
         board.inside = state.inside.into_iter().collect();
         board.notes = state.notes;
+        let restored = match self.portable_mut() {
+            Some(vcpu) => vcpu.restore_code_numbers(state.numbers),
+            None => true,
+        };
+        if !restored {
+            return Err(impossible("its windows have counted too much code"));
+        }
         self.now = state.now;
         self.status = state.status;
         self.halted = state.halted;
@@ -320,6 +333,23 @@ impl Node {
             taken.map_err(|source| StateError::Engine { node, source })?;
         }
         Ok(())
+    }
+
+    /// A vCPU of the portable engine, on which alone windows count code.
+    fn portable(&self) -> Option<&dyn Vcpu> {
+        let vcpus = match self.runs_at_once() {
+            true => &self.other,
+            false => &self.vcpus,
+        };
+        vcpus.first().map(|vcpu| &**vcpu)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut Box<dyn Vcpu>> {
+        let vcpus = match self.runs_at_once() {
+            true => &mut self.other,
+            false => &mut self.vcpus,
+        };
+        vcpus.first_mut()
     }
 
     fn refuse_in_window(&self) -> Result<(), StateError> {
