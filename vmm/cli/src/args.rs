@@ -65,7 +65,7 @@ pub enum Command {
     Check(Check),
     /// Build, list or show guest images.
     Image(Image),
-    /// List, show or remove snapshots of running clusters (vmm/snapshot/README.md).
+    /// List, show or remove snapshots of running clusters (vmm/study/STUDY.md).
     Snapshot(Snapshot),
     /// Boot a study's cluster with a shell in place of the job and connect this terminal to a node's console.
     Console(Console),

@@ -190,6 +190,12 @@ impl Run<'_> {
         self.saved_at = state.saved_at;
         self.saved_ps = state.now_ps;
         self.engines.begin_at(state.now_ps);
+        let about = origin.about();
+        self.warnings.push(format!(
+            "the nodes did not boot: they go on as the one of snapshot {}, after {} of virtual time",
+            about.name,
+            Time(about.virtual_ps)
+        ));
         let all: Vec<_> = (0..self.config.windows.len()).collect();
         let driver = self.windows.driver();
         (driver.check_later(&all, self.now_ps)).map_err(SnapshotFault::from)?;

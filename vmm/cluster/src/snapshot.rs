@@ -1,4 +1,4 @@
-//! Snapshots of a whole run: what is in the file, and how a run goes on from it. `vmm/snapshot/README.md` describes the sections.
+//! Snapshots of a whole run: what is in the file, and how a run goes on from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
 
 use std::path::{Path, PathBuf};
 
