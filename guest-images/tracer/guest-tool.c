@@ -8,9 +8,12 @@
 #include "nodescope.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/random.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 enum { DONE = 0, FAILED = 1, USAGE = 2, ABSENT = 3 };
@@ -24,6 +27,7 @@ static const char usage[] =
     "  open NAME         open the measurement window NAME\n"
     "  close NAME        close it\n"
     "  message TEXT      show TEXT to the user\n"
+    "  stir              stir what is this node's own into the kernel's random numbers (for process 1)\n"
     "  exit STATUS       report the job's exit status, 0 to 255\n"
     "  doorbell COMMAND [ARGUMENT...]\n"
     "                    run COMMAND with permission to use the doorbell (for process 1)\n"
@@ -103,6 +107,33 @@ static int identity(void) {
     }
 }
 
+/*
+ * A node that is renewed has the random numbers of the one that it was made of, until the kernel takes new ones: from the entropy device and from
+ * RDSEED, which are each node's own, and from the identity (random(4)).
+ */
+static int stir(void) {
+    struct {
+        struct rand_pool_info pool;
+        unsigned char bytes[256];
+    } own = {.pool = {.entropy_count = 0, .buf_size = sizeof own.bytes}};
+    struct nodescope_answer answer = nodescope_call(NODESCOPE_OP_NODE_IDENTITY, own.bytes, 128, 0, NULL, 0);
+    if (answer.status != NODESCOPE_OK)
+        return outcome(answer, "stir");
+    int device = open("/dev/hwrng", O_RDONLY);
+    if (device >= 0) {
+        if (read(device, own.bytes + 128, 128) == 128)
+            own.pool.entropy_count = 8 * 128;
+        close(device);
+    }
+    int pool = open("/dev/random", O_WRONLY);
+    if (pool < 0 || ioctl(pool, RNDADDENTROPY, &own.pool) || ioctl(pool, RNDRESEEDCRNG)) {
+        fprintf(stderr, "nodescope-guest: stir: /dev/random: %s\n", strerror(errno));
+        return FAILED;
+    }
+    close(pool);
+    return DONE;
+}
+
 /* Permission to use the doorbell is inherited: process 1 starts itself by this. */
 static int doorbell(char **command) {
     if (ioperm(NODESCOPE_DOORBELL_PORT, 4, 1))
@@ -120,6 +151,7 @@ int main(int argc, char **argv) {
     int is_put = !strcmp(command, "put") && (operands == 1 || operands == 2);
     int is_probe = !strcmp(command, "probe") && operands == 0;
     int is_identity = !strcmp(command, "identity") && operands == 0;
+    int is_stir = !strcmp(command, "stir") && operands == 0;
     uint32_t operation = !strcmp(command, "mark")      ? NODESCOPE_OP_MARK
                          : !strcmp(command, "open")    ? NODESCOPE_OP_OPEN_WINDOW
                          : !strcmp(command, "close")   ? NODESCOPE_OP_CLOSE_WINDOW
@@ -130,7 +162,7 @@ int main(int argc, char **argv) {
         fputs(usage, stdout);
         return DONE;
     }
-    if (!is_put && !is_probe && !is_identity && !(operation && operands == 1)) {
+    if (!is_put && !is_probe && !is_identity && !is_stir && !(operation && operands == 1)) {
         fputs(usage, stderr);
         return USAGE;
     }
@@ -162,6 +194,8 @@ int main(int argc, char **argv) {
     }
     if (is_identity)
         return identity();
+    if (is_stir)
+        return stir();
     if (is_put) {
         char *slash = strrchr(argv[2], '/');
         return put(argv[2], operands == 2 ? argv[3] : slash ? slash + 1 : argv[2]);

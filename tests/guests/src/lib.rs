@@ -10,7 +10,9 @@ use std::process::Command;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use nodescope_cluster::{ClusterConfig, Observer, Outcome, Progress, ResultsFolder, RunError};
+use nodescope_cluster::{
+    ClusterConfig, Observer, Options, Outcome, Progress, ResultsFolder, RunError,
+};
 use nodescope_fabric::LinkConfig;
 use nodescope_image::{Image, ImageError, ImageSpec, JobFile};
 use nodescope_machine::topology::NodeTopology;
@@ -189,9 +191,23 @@ impl Observer for Silent {
 ///
 /// What [`fn@nodescope_cluster::run`] says.
 pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
+    run_with(config, dir, Options::default())
+}
+
+/// The same, from a snapshot, or to one.
+///
+/// # Errors
+///
+/// What [`nodescope_cluster::run_with`] says.
+pub fn run_with(
+    config: &ClusterConfig,
+    dir: &Path,
+    options: Options<'_>,
+) -> Result<Finished, RunError> {
     let start = Instant::now();
     let folder = ResultsFolder::create(dir)?;
-    let outcome = nodescope_cluster::run(config, &folder, &Arc::default(), &mut Silent)?;
+    let stop = Arc::default();
+    let outcome = nodescope_cluster::run_with(config, &folder, &stop, &mut Silent, options)?;
     let seconds = start.elapsed().as_secs_f64();
     let millions: Vec<u64> = outcome.instructions.iter().map(|n| n / 1_000_000).collect();
     let total: u64 = outcome.instructions.iter().sum();

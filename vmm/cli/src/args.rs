@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use nodescope_study::SnapshotAt;
 use nodescope_study::quantity::Bytes;
 
 use crate::exit::EXIT_CODES;
@@ -64,6 +65,8 @@ pub enum Command {
     Check(Check),
     /// Build, list or show guest images.
     Image(Image),
+    /// List, show or remove snapshots of running clusters (vmm/study/STUDY.md).
+    Snapshot(Snapshot),
     /// Boot a study's cluster with a shell in place of the job and connect this terminal to a node's console.
     Console(Console),
     /// Write a trace in the format of another tool (plugins/export/README.md).
@@ -89,12 +92,27 @@ pub struct Run {
     /// Interpret guest code in place of translating it: slower, with the same results.
     #[arg(long)]
     pub interpret: bool,
-    /// Replace results that are already there: files that the run before wrote, and no others.
+    /// Replace results that are already there: files that the run before wrote, and no others. Replace a snapshot of the same name, too.
     #[arg(long)]
     pub force: bool,
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
+    /// Take a snapshot of the whole cluster at a moment: boot (the first node has booted: a snapshot of a lone node
+    /// can go on as more nodes, or with another job), job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has
+    /// returned from its first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or mark:NAME#2 (a process puts this marker). In a window
+    /// it waits for the window's end.
+    #[arg(long, value_name = "MOMENT")]
+    pub snapshot_at: Option<SnapshotAt>,
+    /// The snapshot's name, or a path that ends in .nss; by default the study's name.
+    #[arg(long, value_name = "NAME|FILE", requires = "snapshot_at")]
+    pub snapshot_name: Option<String>,
+    /// End the run behind the snapshot.
+    #[arg(long, requires = "snapshot_at")]
+    pub stop_after_snapshot: bool,
+    /// Go on from a snapshot, by its name or its path, in place of booting.
+    #[arg(long, value_name = "NAME|FILE")]
+    pub from: Option<String>,
 }
 
 /// An engine, as a study names it.
@@ -274,6 +292,33 @@ pub enum ImageCommand {
     Show {
         /// A study whose packages are added.
         study: Option<PathBuf>,
+    },
+}
+
+/// `nodescope snapshot`.
+#[derive(Debug, clap::Args)]
+pub struct Snapshot {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SnapshotCommand,
+}
+
+/// Subcommands of `nodescope snapshot`.
+#[derive(Debug, Subcommand)]
+pub enum SnapshotCommand {
+    /// List the snapshots: name, study, virtual time, nodes, size, date.
+    List,
+    /// Show what a snapshot is of, and all its sections.
+    Show {
+        /// Its name or path.
+        #[arg(value_name = "NAME|FILE")]
+        snapshot: String,
+    },
+    /// Remove a snapshot.
+    Remove {
+        /// Its name or path.
+        #[arg(value_name = "NAME|FILE")]
+        snapshot: String,
     },
 }
 

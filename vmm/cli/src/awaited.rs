@@ -28,6 +28,32 @@ impl Awaited {
         }
     }
 
+    /// What a snapshot keeps of it: the nodes that have not answered each entry, and what was refused.
+    pub fn state(&self) -> Vec<u8> {
+        let entries: Vec<_> = self
+            .entries
+            .iter()
+            .map(|(entry, nodes)| (format!("{entry:?}"), nodes))
+            .collect();
+        serde_json::to_vec(&(entries, &self.refused)).unwrap_or_default()
+    }
+
+    /// Goes on where another has stopped. Entries that were not there have no answers.
+    pub fn load(&mut self, state: &[u8]) -> Result<(), String> {
+        type State = (Vec<(String, Vec<u32>)>, Vec<(u32, String, String)>);
+        let state = serde_json::from_slice::<State>(state);
+        let (entries, refused) =
+            state.map_err(|error| format!("files that are awaited: {error}"))?;
+        for (entry, nodes) in &mut self.entries {
+            let name = format!("{entry:?}");
+            if let Some((_, left)) = entries.iter().find(|(other, _)| *other == name) {
+                nodes.retain(|node| left.contains(node));
+            }
+        }
+        self.refused = refused;
+        Ok(())
+    }
+
     /// A file has come from a node.
     pub fn came(&mut self, node: u32, file: &str) {
         for (entry, nodes) in &mut self.entries {

@@ -31,6 +31,8 @@ struct Files {
 pub struct Prepared {
     pub cluster: ClusterConfig,
     pub image: String,
+    /// Identifies the contents of kernel, initramfs and root disk.
+    pub identity: String,
 }
 
 fn engine(study: &Study) -> Engine {
@@ -102,7 +104,11 @@ pub fn cluster(
         deadlock_ps: (study.deadlock.0 > 0).then_some(study.deadlock.0),
         host_threads: threads.min(study.nodes as usize).max(1),
     };
-    Ok(Prepared { cluster, image })
+    Ok(Prepared {
+        cluster,
+        image,
+        identity: files.identity,
+    })
 }
 
 fn files(

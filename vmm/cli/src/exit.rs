@@ -22,7 +22,7 @@ pub enum Exit {
     TimeLimit = 4,
     /// The host: files, a full disk, memory, missing tools.
     Host = 5,
-    /// The job ended well, but a window of the study measured nothing.
+    /// The job ended well, but a window of the study measured nothing, or the moment of a snapshot did not come.
     Window = 6,
     /// Ctrl-C.
     Interrupted = 130,
@@ -33,11 +33,11 @@ pub const EXIT_CODES: &str = "\
 Exit codes:
     0  done; with `run`: the job ended with status 0
     1  the job failed: it ended with another status, or left no file for an entry of job.collect
-    2  wrong usage, or problems in the study
+    2  wrong usage, or problems in the study; a snapshot that is damaged or does not fit the study
     3  a guest failed: panic, reset, triple fault, an instruction that the engine does not know
     4  the study's time limit was reached, the MPI program is deadlocked, or every node hangs
     5  a problem of the host: files, a full disk, too little memory, missing tools
-    6  the job ended well, but a window of the study measured nothing
+    6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";
 
 /// Why a command did not do what was asked.

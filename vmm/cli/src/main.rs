@@ -21,6 +21,7 @@ mod progress;
 mod report;
 mod results;
 mod run;
+mod snapshot;
 mod terminal;
 mod trace;
 
@@ -47,6 +48,7 @@ fn main() -> std::process::ExitCode {
         Command::Trace(trace) => trace::trace(trace),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
+        Command::Snapshot(args) => snapshot::snapshot(args),
         Command::Console(console) => console::console(console),
         Command::Export(args) => export::export(args),
         Command::Import(args) => export::import(args),

@@ -56,6 +56,8 @@ pub struct Watcher {
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
+    /// What was executed before a snapshot has taken none of this run's time.
+    resumed: bool,
     /// Files that the study collects and that have not come.
     pub awaited: Awaited,
 }
@@ -102,6 +104,7 @@ impl Watcher {
             before: vec![0; nodes as usize],
             before_ps: 0,
             phases: Vec::new(),
+            resumed: false,
             awaited: Awaited::default(),
         }
     }
@@ -348,6 +351,11 @@ impl Observer for Watcher {
         }
         self.looked = now;
         let progress = progress();
+        if std::mem::take(&mut self.resumed) {
+            self.before.clone_from(&progress.instructions);
+            self.before_ps = progress.virtual_ps;
+            self.told = now;
+        }
         let changed = progress.phases != self.phases;
         let interval = match self.output {
             Output::Bars(..) => BARS,
@@ -374,6 +382,19 @@ impl Observer for Watcher {
 
     fn refused_file(&mut self, node: u32, name: &str, why: &dyn std::fmt::Display) {
         self.awaited.refused(node, name, why);
+    }
+
+    fn note(&mut self, text: &str) {
+        self.say(text);
+    }
+
+    fn state(&self) -> Vec<u8> {
+        self.awaited.state()
+    }
+
+    fn load(&mut self, state: &[u8]) -> Result<(), String> {
+        self.resumed = true;
+        self.awaited.load(state)
     }
 
     // The results keep every console's log.

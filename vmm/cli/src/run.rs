@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::results::FILES;
 use nodescope_cluster::{
-    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Outcome, ResultsFolder, RunError,
+    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Outcome, ResultsFolder,
+    RunError, Save,
 };
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
@@ -21,7 +22,7 @@ use crate::interrupt::{Last, Signals, on_interrupt};
 use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::terminal::print;
-use crate::{check, config};
+use crate::{check, config, snapshot};
 
 /// Copy of the study among the results.
 const STUDY_COPY: &str = "study.toml";
@@ -38,6 +39,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             ),
         ));
     }
+    let save = snapshot::planned(args, &study)?;
+    let origin = args.from.as_deref().map(snapshot::open).transpose()?;
     let path = args.results.as_ref().unwrap_or(&study.results);
     let results = ResultsFolder::take(path, RunFile::NAME, args.force).map_err(folder_failure)?;
     let results = Arc::new(results);
@@ -57,6 +60,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     })?;
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
+    if let Some(origin) = &origin {
+        let checked = origin.check(&config, &prepared.identity);
+        checked.map_err(|error| Failure::of(exit_of(&error), &error))?;
+    }
     // Earlier results stay until it is certain that there will be new ones.
     results
         .clear(&file_names(&study, &config))
@@ -99,7 +106,13 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let record = Last::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
     let start = Instant::now();
-    let result = nodescope_cluster::run(&config, &results, signals.flag(), &mut watcher);
+    let options = Options {
+        image: &prepared.identity,
+        save: save.clone(),
+        from: origin.as_ref(),
+    };
+    let result =
+        nodescope_cluster::run_with(&config, &results, signals.flag(), &mut watcher, options);
     let elapsed = start.elapsed();
     watcher.end();
     if record.take().is_none() {
@@ -110,7 +123,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
     let mut failure = match &result {
         Ok(outcome) => {
-            let (exit, text) = verdict(&study, outcome, path, &watcher.awaited);
+            let verdict = verdict(&study, outcome, path, &watcher.awaited);
+            let (exit, text) = with_snapshot(verdict, outcome, save.as_ref());
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
             file.instructions.clone_from(&outcome.instructions);
@@ -281,6 +295,10 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
                 ),
             )
         }
+        Ending::Saved => (
+            Exit::Ok,
+            format!("the run ended behind its snapshot, after {at}"),
+        ),
         Ending::Stragglers { nodes } => {
             let nodes: Vec<_> = nodes.iter().map(|node| format!("node{node}")).collect();
             (
@@ -291,6 +309,25 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
                 ),
             )
         }
+    }
+}
+
+/// The verdict with what it leaves out of a snapshot that was not taken.
+fn with_snapshot(
+    (exit, text): (Exit, String),
+    outcome: &Outcome,
+    save: Option<&Save>,
+) -> (Exit, String) {
+    let Some(save) = save.filter(|_| outcome.saved.is_none()) else {
+        return (exit, text);
+    };
+    let missing = format!(
+        "no snapshot {} was taken: {} did not come, or only within a window that was open until the end",
+        save.name, save.at
+    );
+    match exit {
+        Exit::Ok => (Exit::Window, format!("{text}, but {missing}")),
+        _ => (exit, format!("{text}; {missing}")),
     }
 }
 
@@ -337,6 +374,10 @@ pub fn exit_of(error: &RunError) -> Exit {
         RunError::Results(error) => match error {
             FolderError::Io { .. } => Exit::Host,
             _ => Exit::Study,
+        },
+        RunError::Snapshot(fault) => match fault.is_hosts() {
+            true => Exit::Host,
+            false => Exit::Study,
         },
         RunError::Disk { .. }
         | RunError::Trace(_)

@@ -1,5 +1,6 @@
 //! Runs from outside: killed, interrupted, side by side. Guests are kernels of a few instructions.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
 
 use std::fs::{self, File};

@@ -20,7 +20,7 @@ use nodescope_machine::cpuid::CpuidError;
 use nodescope_machine::node::{AssemblyError, Node, NodeParts};
 use nodescope_machine::{acpi, boot, cpuid};
 use nodescope_memory::{LayoutError, Ram};
-use nodescope_x86::CpuidTable;
+use nodescope_x86::{CpuidTable, VcpuState};
 use thiserror::Error;
 
 use crate::config::ClusterConfig;
@@ -93,12 +93,40 @@ fn seed(config: &ClusterConfig, node: u32, purpose: u64) -> u64 {
     z ^ (z >> 31)
 }
 
+/// How a node begins.
+enum Start<'a> {
+    /// With its kernel in new memory.
+    Boot(&'a KernelImage, &'a Initramfs),
+    /// With memory of a node that has run; a state for the node follows. True: the node becomes another one, and is told so when it asks.
+    Memory(Ram, bool),
+}
+
 /// The switch and all nodes. `job_disk` is a file with the job disk's contents.
 pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Node>), BuildError> {
-    let ports: Vec<_> = (0..config.nodes).map(|n| (mac(n), config.link)).collect();
-    let switch = Switch::new(&ports)?;
     let kernel = KernelImage::open(&config.kernel)?;
     let initramfs = Initramfs::open(&config.initramfs)?;
+    let start = |_| Start::Boot(&kernel, &initramfs);
+    build_each(config, job_disk, (0..config.nodes).map(start))
+}
+
+/// The same, with nodes that have run before: each has its memory, and no state yet. `renews`: they become other nodes.
+pub fn build_from(
+    config: &ClusterConfig,
+    job_disk: &Path,
+    memory: Vec<Ram>,
+    renews: bool,
+) -> Result<(Switch, Vec<Node>), BuildError> {
+    let start = |ram| Start::Memory(ram, renews);
+    build_each(config, job_disk, memory.into_iter().map(start))
+}
+
+fn build_each<'a>(
+    config: &ClusterConfig,
+    job_disk: &Path,
+    starts: impl Iterator<Item = Start<'a>>,
+) -> Result<(Switch, Vec<Node>), BuildError> {
+    let ports: Vec<_> = (0..config.nodes).map(|n| (mac(n), config.link)).collect();
+    let switch = Switch::new(&ports)?;
     let open = |path: &Path, blocks: Option<&BlockHashes>| {
         let image = match blocks {
             Some(blocks) => Image::open_checked(path, Box::new(Recorded(blocks.clone()))),
@@ -112,13 +140,14 @@ pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Nod
     let root = open(&config.root, config.root_blocks.as_ref())?;
     let job = open(job_disk, None)?;
     let nodes = (0..config.nodes)
-        .map(|n| build_node(config, n, &kernel, &initramfs, [&root, &job]))
+        .zip(starts)
+        .map(|(n, start)| build_node(config, n, start, [&root, &job]))
         .collect::<Result<_, _>>()?;
     Ok((switch, nodes))
 }
 
 /// CPUID tables of a node's vCPUs: what the study asks, less what the host's processor and, where it is used, its KVM lack.
-fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
+pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, BuildError> {
     let kvm = config.engine.uses_kvm().then(kvm::usable).transpose()?;
     let allowed = |feature: &cpuid::Feature| {
         let has = |table: &CpuidTable| {
@@ -168,13 +197,11 @@ fn portable(
 fn build_node(
     config: &ClusterConfig,
     index: u32,
-    kernel: &KernelImage,
-    initramfs: &Initramfs,
+    start: Start<'_>,
     disks: [&Arc<Image>; 2],
 ) -> Result<Node, BuildError> {
     let topology = config.topology.clone();
     topology.validate().map_err(AcpiError::from)?;
-    let ram = Ram::new(&topology.socket_memory)?;
     let timing = BlockTiming {
         clock: Hertz::new(topology.tsc_hz).ok_or(AssemblyError::Clock)?,
         latency_ns: config.disk_latency_ns,
@@ -219,7 +246,6 @@ fn build_node(
             .collect(),
         ..Default::default()
     };
-    let tables = acpi::build(&topology, ram.numa(), &platform)?;
     let line = NodeCommandLine {
         // Linux takes a 64-bit decimal; 63 bits keep every shell's arithmetic out of trouble.
         seed: seed(config, index, 1) >> 1,
@@ -231,15 +257,26 @@ fn build_node(
         extra: config.kernel_parameters.clone(),
         ..NodeCommandLine::new(index, config.nodes, topology.tsc_hz / 1000)
     };
-    let boot = boot::load(
-        &ram,
-        &BootConfig {
-            kernel,
-            initramfs: Some(initramfs),
-            command_line: &line.to_string(),
-            acpi: &tables,
-        },
-    )?;
+    let text = match start {
+        Start::Memory(_, true) => line.words(),
+        _ => String::new(),
+    };
+    let (ram, boot) = match start {
+        Start::Boot(kernel, initramfs) => {
+            let ram = Ram::new(&topology.socket_memory)?;
+            let boot = boot::load(
+                &ram,
+                &BootConfig {
+                    kernel,
+                    initramfs: Some(initramfs),
+                    command_line: &line.to_string(),
+                    acpi: &acpi::build(&topology, ram.numa(), &platform)?,
+                },
+            )?;
+            (ram, boot.state)
+        }
+        Start::Memory(ram, _) => (ram, VcpuState::reset()),
+    };
     let cpuid = cpuid_tables(config)?;
     let vcpus = portable(config, index, &ram, &cpuid);
     let on_kvm = match config.engine.uses_kvm() {
@@ -255,7 +292,7 @@ fn build_node(
         prefix: 16,
         mac: mac(index),
         name: line.name(),
-        text: String::new(),
+        text,
     };
     let mut node = Node::new(NodeParts {
         index,
@@ -263,7 +300,7 @@ fn build_node(
         platform,
         ram,
         vcpus,
-        boot: boot.state,
+        boot,
         virtio,
         identity,
         epoch: config.epoch,

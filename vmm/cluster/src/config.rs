@@ -8,9 +8,11 @@ use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_window::{Trigger, WindowSpec};
+use serde::{Deserialize, Serialize};
 
 /// What executes the guests' instructions. Windows are always the portable engine's.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Engine {
     /// The portable engine. The same study gives the same bytes.
     #[default]

@@ -30,8 +30,19 @@ pub struct EngineSpan {
     pub to_ps: u64,
 }
 
+/// State of [`Engines`] between two stretches.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnginesState {
+    study: Engine,
+    choice: Engine,
+    fast_forward: Option<TriggerWatch>,
+    spans: Vec<EngineSpan>,
+}
+
 /// Moves all nodes between engines.
 pub struct Engines {
+    /// What the study says, and what holds now.
+    study: Engine,
     choice: Engine,
     fast_forward: Option<TriggerWatch>,
     current: EngineName,
@@ -47,12 +58,46 @@ impl Engines {
             _ => None,
         };
         Self {
+            study: config.engine.clone(),
             choice: config.engine.clone(),
             fast_forward,
             current: EngineName::Portable,
             since_ps: 0,
             spans: Vec::new(),
         }
+    }
+
+    /// The state from which [`Engines::load`] goes on.
+    pub fn state(&self, now_ps: u64) -> EnginesState {
+        let mut spans = self.spans.clone();
+        add_span(&mut spans, self.current, self.since_ps, now_ps);
+        EnginesState {
+            study: self.study.clone(),
+            choice: self.choice.clone(),
+            fast_forward: self.fast_forward.clone(),
+            spans,
+        }
+    }
+
+    /// Goes on where another run has stopped, with nodes on the portable engine. `measured`: a window has opened there. Returns whether the study
+    /// wants other engines now, and is to see earlier events.
+    pub fn load(&mut self, state: EnginesState, measured: bool, now_ps: u64) -> bool {
+        self.spans = state.spans;
+        self.since_ps = now_ps;
+        let other = state.study != self.study;
+        if !other {
+            self.choice = state.choice;
+            self.fast_forward = state.fast_forward;
+        } else if measured && matches!(self.choice, Engine::FastForward(_)) {
+            self.choice = Engine::Portable;
+            self.fast_forward = None;
+        }
+        other
+    }
+
+    /// The run begins at this time.
+    pub fn begin_at(&mut self, now_ps: u64) {
+        self.since_ps = now_ps;
     }
 
     /// The engine that executes the guests now.
@@ -122,19 +167,28 @@ impl Engines {
     }
 
     fn end_span(&mut self, now_ps: u64) {
-        if now_ps > self.since_ps {
-            self.spans.push(EngineSpan {
-                engine: self.current,
-                from_ps: self.since_ps,
-                to_ps: now_ps,
-            });
-            self.since_ps = now_ps;
-        }
+        add_span(&mut self.spans, self.current, self.since_ps, now_ps);
+        self.since_ps = now_ps;
     }
 
     /// All intervals, the last of which ends now.
     pub fn spans(&mut self, now_ps: u64) -> Vec<EngineSpan> {
         self.end_span(now_ps);
         self.spans.clone()
+    }
+}
+
+/// Adds an interval. One that goes on the last is a part of it.
+fn add_span(spans: &mut Vec<EngineSpan>, engine: EngineName, from_ps: u64, to_ps: u64) {
+    if to_ps <= from_ps {
+        return;
+    }
+    match spans.last_mut() {
+        Some(last) if last.engine == engine && last.to_ps == from_ps => last.to_ps = to_ps,
+        _ => spans.push(EngineSpan {
+            engine,
+            from_ps,
+            to_ps,
+        }),
     }
 }

@@ -65,8 +65,9 @@ struct List {
     file: File,
     /// Files and folders that the run before has made, until they are removed.
     earlier: Vec<String>,
-    /// Files and folders that this run has made.
+    /// Files and folders that this run has made, and their order.
     own: BTreeSet<String>,
+    order: Vec<String>,
     /// The list did not exist before.
     fresh: bool,
 }
@@ -234,6 +235,16 @@ impl ResultsFolder {
         Ok(path)
     }
 
+    /// The files that this run has listed below a folder within the results, by their names there, in the order in which they were listed. One that
+    /// could not be made is not there.
+    pub fn own_files(&self, below: &str) -> Vec<String> {
+        let below = format!("{below}/");
+        let list = self.list();
+        let names = (list.order.iter()).filter_map(|name| name.strip_prefix(&below));
+        let files = names.filter(|name| !name.is_empty() && !name.ends_with('/'));
+        files.map(str::to_owned).collect()
+    }
+
     fn list(&self) -> std::sync::MutexGuard<'_, List> {
         // After a panic the list is still good: it may name files that do not exist.
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
@@ -245,6 +256,7 @@ impl ResultsFolder {
             .write_all(format!("{name}\n").as_bytes())
             .map_err(io_error(&self.path.join(LIST), "write"))?;
         list.own.insert(name.into());
+        list.order.push(name.into());
         Ok(())
     }
 
@@ -386,6 +398,7 @@ impl List {
                     file,
                     earlier: Vec::new(),
                     own: BTreeSet::new(),
+                    order: Vec::new(),
                     fresh,
                 });
             }

@@ -1,6 +1,8 @@
 //! What carries frames between nodes, between quanta.
 
-use nodescope_fabric::{Capture, CaptureError, Delivery, PortCounts, SentFrame, Switch};
+use std::path::Path;
+
+use nodescope_fabric::{Capture, CaptureError, Delivery, PortCounts, PortState, SentFrame, Switch};
 
 /// The switch, and the capture of what goes through it.
 pub struct Network {
@@ -32,6 +34,20 @@ impl Network {
     /// See [`Switch::counts`].
     pub fn counts(&self) -> Vec<PortCounts> {
         self.switch.counts()
+    }
+
+    /// See [`Switch::state`].
+    pub(crate) fn state(&self) -> Vec<PortState> {
+        self.switch.state()
+    }
+
+    /// The capture's file, with all that was captured, if there is one.
+    pub(crate) fn captured(&mut self) -> Result<Option<&Path>, CaptureError> {
+        let Some(capture) = &mut self.capture else {
+            return Ok(None);
+        };
+        capture.flush()?;
+        Ok(Some(capture.path()))
     }
 
     /// See [`Switch::forward`]. What the capture cannot take is remembered for [`Network::check`].

@@ -6,14 +6,17 @@ use nodescope_machine::node::NodeError;
 use nodescope_profile::{ProfileError, ProfilesFile};
 use nodescope_trace::WriteError;
 use nodescope_window::{ModelError, RecordError, SpecFault, WindowsFile};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::build::BuildError;
 use crate::engines::EngineSpan;
 use crate::folder::FolderError;
+use crate::saving::Saved;
+use crate::snapshot::SnapshotFault;
 
 /// What a cluster is doing, as users think of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
     /// Kernel and user land start.
     Boot,
@@ -80,6 +83,20 @@ pub trait Observer {
     fn typed(&mut self, _node: u32) -> Vec<u8> {
         Vec::new()
     }
+    /// A text for the user from the run itself.
+    fn note(&mut self, _text: &str) {}
+    /// What a snapshot is to keep of the observer.
+    fn state(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    /// The run goes on from a snapshot that has kept this of its observer.
+    ///
+    /// # Errors
+    ///
+    /// A sentence about a state that cannot be read.
+    fn load(&mut self, _state: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 /// How a run came to its end.
@@ -110,6 +127,8 @@ pub enum Ending {
         /// Those that can never go on.
         ranks: Vec<u32>,
     },
+    /// A snapshot was taken, and the run was to end behind it.
+    Saved,
     /// Node 0 is off, but another node did not follow.
     Stragglers {
         /// The nodes that still ran.
@@ -136,6 +155,8 @@ pub struct Outcome {
     pub profiles: Option<ProfilesFile>,
     /// Which engine executed the guests when.
     pub engines: Vec<EngineSpan>,
+    /// The snapshot that was taken.
+    pub saved: Option<Saved>,
     /// Things the user should know: hypercalls that made no sense, windows of unknown names.
     pub warnings: Vec<String>,
 }
@@ -165,6 +186,8 @@ pub enum RunError {
     Records(#[from] RecordError),
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotFault),
 }
 
 /// Advice to the user about the error.

@@ -1,6 +1,6 @@
 //! The results directory: console logs, files from the guests, trace, windows.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
@@ -36,7 +36,7 @@ pub struct Results<'a> {
     folder: &'a ResultsFolder,
     consoles: Vec<(PathBuf, File)>,
     /// Files of guests of which the last piece has not come.
-    begun: HashSet<String>,
+    begun: BTreeSet<String>,
     /// The open files among them, the most recently used one last.
     open: Vec<(String, (PathBuf, File))>,
 }
@@ -49,9 +49,20 @@ impl<'a> Results<'a> {
             consoles: (0..nodes)
                 .map(|node| folder.create_file(&console_log(node)))
                 .collect::<Result<_, _>>()?,
-            begun: HashSet::new(),
+            begun: BTreeSet::new(),
             open: Vec::new(),
         })
+    }
+
+    /// Names of the files of guests, below [`FILES`], and of those of which the last piece has not come.
+    pub fn files(&self) -> (Vec<String>, Vec<String>) {
+        let begun = self.begun.iter().cloned().collect();
+        (self.folder.own_files(FILES), begun)
+    }
+
+    /// More pieces will come of these files, which are there.
+    pub fn go_on(&mut self, begun: Vec<String>) {
+        self.begun = begun.into_iter().collect();
     }
 
     /// The folder.

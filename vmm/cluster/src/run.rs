@@ -8,10 +8,7 @@ use nodescope_fabric::Capture;
 use nodescope_hypercall::{Request, printable};
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
 use nodescope_profile::ProfilesFile;
-use nodescope_trace::{
-    Body, Event, Header, NodeEntry, Stamp, Standing, StandingBuilder, TraceReader, TraceWriter,
-    merge,
-};
+use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter, merge};
 use nodescope_window::WindowsFile;
 
 use crate::build::build;
@@ -22,6 +19,8 @@ use crate::folder::ResultsFolder;
 use crate::network::Network;
 use crate::outcome::{Ending, Observer, Outcome, Progress, RunError, WindowProgress};
 use crate::results::{Results, Stored, console_log};
+use crate::saving::{Options, Saved, Saving};
+use crate::snapshot::{self, Origin};
 use crate::spans::PhaseSpan;
 use crate::watch::{Watch, phases};
 use crate::windows::Windows;
@@ -49,16 +48,37 @@ pub fn file_names(config: &ClusterConfig) -> Vec<String> {
         .collect()
 }
 
-/// Run a study. When `interrupted` is set, the run ends within a few milliseconds of the host's time, wherever the guests are.
+/// Run a study from power-on. See [`run_with`].
 pub fn run(
     config: &ClusterConfig,
     folder: &ResultsFolder,
     interrupted: &Arc<AtomicBool>,
     observer: &mut dyn Observer,
 ) -> Result<Outcome, RunError> {
+    run_with(config, folder, interrupted, observer, Options::default())
+}
+
+/// Run a study. When `interrupted` is set, the run ends within a few milliseconds of the host's time, wherever the guests are.
+pub fn run_with(
+    config: &ClusterConfig,
+    folder: &ResultsFolder,
+    interrupted: &Arc<AtomicBool>,
+    observer: &mut dyn Observer,
+    options: Options<'_>,
+) -> Result<Outcome, RunError> {
+    let from = options.from;
+    let renews = match from {
+        Some(origin) => origin.check(config, options.image)?,
+        None => false,
+    };
     let results = Results::create(folder, config.nodes)?;
     let job_disk = folder.write(JOB_DISK, &config.job_disk)?;
-    let (switch, nodes) = build(config, &job_disk)?;
+    let earlier = from.map(|origin| origin.state());
+    let earlier = earlier.transpose()?;
+    let (switch, nodes) = match (from, &earlier) {
+        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, renews)?,
+        _ => build(config, &job_disk)?,
+    };
     let entries = nodes
         .iter()
         .map(|n| NodeEntry {
@@ -68,13 +88,25 @@ pub fn run(
         })
         .collect();
     let header = Header::new(&config.name, &config.study_id, entries);
-    let trace = TraceWriter::create(folder.reserve(TRACE_FILE)?, &header)?;
-    let capture = config
-        .capture
-        .then(|| folder.reserve(CAPTURE_FILE))
-        .transpose()?
-        .map(|path| Capture::create(&path))
-        .transpose()?;
+    let path = folder.reserve(TRACE_FILE)?;
+    let trace = match (from, &earlier) {
+        (Some(origin), Some((state, _))) if !renews => {
+            let written = origin.bytes(snapshot::TRACE)?;
+            TraceWriter::resume(path, &header, &written[..], state.trace.clone())?
+        }
+        _ => TraceWriter::create(path, &header)?,
+    };
+    let capture = match config.capture {
+        true => {
+            let path = folder.reserve(CAPTURE_FILE)?;
+            let captured = |origin: &&Origin| !renews && origin.has(snapshot::CAPTURE);
+            Some(match from.filter(captured) {
+                Some(origin) => Capture::resume(&path, &origin.bytes(snapshot::CAPTURE)?[..])?,
+                None => Capture::create(&path)?,
+            })
+        }
+        false => None,
+    };
     let count = nodes.len();
     // All nodes have the same.
     let images = nodes.first().map(Node::images).unwrap_or_default();
@@ -93,9 +125,22 @@ pub fn run(
         judged: false,
         saved_at: 0,
         saved_ps: 0,
+        booted_ps: None,
         span: PhaseSpan::default(),
         warnings: Vec::new(),
+        saving: options.save.map(Saving::new),
+        saved: None,
+        image: options.image,
     };
+    if let (Some(origin), Some((state, windows))) = (from, earlier) {
+        match renews {
+            true => run.renew(origin, &state)?,
+            false => {
+                let statuses = nodes.iter().map(Node::status).collect();
+                run.load(origin, state, windows, statuses, observer)?;
+            }
+        }
+    }
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
         executor.with_node(node, |n| {
@@ -121,27 +166,34 @@ pub fn run(
     }
 }
 
-struct Run<'a> {
-    config: &'a ClusterConfig,
-    results: Results<'a>,
+pub(crate) struct Run<'a> {
+    pub(crate) config: &'a ClusterConfig,
+    pub(crate) results: Results<'a>,
     images: Vec<Arc<Image>>,
-    trace: TraceWriter,
-    windows: Windows<'a>,
-    engines: Engines,
-    watches: Vec<Watch>,
-    job_status: Option<i32>,
-    off_since: Option<u64>,
-    now_ps: u64,
+    pub(crate) trace: TraceWriter,
+    pub(crate) windows: Windows<'a>,
+    pub(crate) engines: Engines,
+    pub(crate) watches: Vec<Watch>,
+    pub(crate) job_status: Option<i32>,
+    pub(crate) off_since: Option<u64>,
+    pub(crate) now_ps: u64,
     /// When a call of MPI last began or ended, polls that find nothing aside.
-    active_ps: u64,
+    pub(crate) active_ps: u64,
     /// Since then it has been found that this is no deadlock.
-    judged: bool,
+    pub(crate) judged: bool,
     /// Instructions of all nodes when the trace was last saved.
-    saved_at: u64,
+    pub(crate) saved_at: u64,
     /// Virtual time then.
-    saved_ps: u64,
+    pub(crate) saved_ps: u64,
+    /// When a node's console last said that the node has booted.
+    pub(crate) booted_ps: Option<u64>,
     span: PhaseSpan,
-    warnings: Vec<String>,
+    pub(crate) warnings: Vec<String>,
+    /// The snapshot that is to be taken, and the one that was.
+    pub(crate) saving: Option<Saving>,
+    pub(crate) saved: Option<Saved>,
+    /// See [`Options::image`].
+    pub(crate) image: &'a str,
 }
 
 type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>) + 'a;
@@ -172,12 +224,20 @@ impl Run<'_> {
         interrupted: &AtomicBool,
         observer: &mut dyn Observer,
     ) -> Result<Option<Ending>, RunError> {
+        // Before windows that the same moment opens.
+        if self.save_if_due(executor, observer)? {
+            return Ok(Some(Ending::Saved));
+        }
         let mut said = Vec::new();
         let (windows, watches) = (&mut self.windows, &self.watches);
         let engines = &mut self.engines;
         let stepped = windows.step(executor, watches, engines, self.now_ps, &mut said);
         self.note(said)?;
         stepped?;
+        // Behind one that has closed.
+        if self.save_if_due(executor, observer)? {
+            return Ok(Some(Ending::Saved));
+        }
         let open = self.windows.open();
         let phase = open.map_or(self.watches[0].phase, |(_, phase)| phase);
         self.span
@@ -311,58 +371,6 @@ impl Run<'_> {
         until.min(console).min(self.config.time_limit_ps)
     }
 
-    /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
-    /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
-    fn deadlock(&mut self, interrupted: &AtomicBool) -> Result<Option<Ending>, RunError> {
-        let Some(patience) = self.config.deadlock_ps else {
-            return Ok(None);
-        };
-        let quiet = self.now_ps - self.active_ps >= patience;
-        if self.judged || !quiet || !self.watches.iter().any(|w| w.assembler.has_unfinished()) {
-            return Ok(None);
-        }
-        self.judged = true;
-        let standing = self.standing(interrupted)?;
-        if interrupted.load(Ordering::Relaxed) {
-            return Ok(Some(Ending::Interrupted));
-        }
-        Ok(standing.deadlocks.into_iter().next().map(|deadlock| {
-            let ranks = deadlock.ranks;
-            Ending::Deadlock { ranks }
-        }))
-    }
-
-    fn standing(&mut self, interrupted: &AtomicBool) -> Result<Standing, RunError> {
-        self.trace.flush()?;
-        let mut builder = StandingBuilder::default();
-        // Without the messages before them, calls that stand may look as if nothing could end them.
-        let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
-            Ok(reader) => reader,
-            Err(error) => {
-                tracing::warn!(%error, "deadlocks cannot be looked for: the trace does not read back");
-                return Ok(Standing::default());
-            }
-        };
-        // The file ends where writing goes on later, which reads as a cut.
-        for event in reader.events().map_while(Result::ok) {
-            if interrupted.load(Ordering::Relaxed) {
-                return Ok(Standing::default());
-            }
-            builder.add(&event);
-        }
-        for (node, watch) in (0..).zip(&self.watches) {
-            for call in watch.assembler.unfinished() {
-                builder.add(&Event {
-                    node,
-                    sequence: 0,
-                    stamp: Stamp::default(),
-                    body: Body::Unfinished(Box::new(call)),
-                });
-            }
-        }
-        Ok(builder.finish())
-    }
-
     fn progress(&self, executor: &Executor) -> Progress {
         let open = self.windows.open();
         let instructions: Vec<u64> = (0..executor.len())
@@ -444,7 +452,11 @@ impl Run<'_> {
                 executor.with_node(index, |n| (n.clock(), n.take_console(), n.take_events()));
             let watch = &mut self.watches[index];
             if !console.is_empty() {
+                let before = watch.booted;
                 watch.read_console(&console);
+                if watch.booted && !before {
+                    self.booted_ps = Some(self.now_ps);
+                }
                 observer.console(index as u32, &console);
                 self.results.console(index, &console)?;
             }
@@ -499,6 +511,9 @@ impl Run<'_> {
             for event in merge(streams) {
                 self.windows.observe(&event);
                 self.engines.observe(&event);
+                if let Some(saving) = &mut self.saving {
+                    saving.observe(&event);
+                }
                 self.trace.write(&event)?;
             }
         }
@@ -590,6 +605,7 @@ impl Run<'_> {
             windows,
             profiles,
             engines,
+            saved: self.saved,
             warnings: self.warnings,
         })
     }

@@ -7,6 +7,7 @@ use nodescope_window::Owners;
 
 use crate::folder::FolderError;
 use crate::outcome::Phase;
+use crate::state::WatchState;
 
 /// Longest line of a console that is searched for a panic.
 const LONGEST_LINE: usize = 4096;
@@ -34,6 +35,8 @@ pub struct Watch {
     pub status: NodeStatus,
     /// What it is doing, by what its console says.
     pub phase: Phase,
+    /// It has booted, by its console: it asks who it is from now on.
+    pub booted: bool,
 }
 
 impl Watch {
@@ -49,6 +52,38 @@ impl Watch {
             panic: None,
             status: NodeStatus::Running,
             phase: Phase::Boot,
+            booted: false,
+        }
+    }
+
+    /// The state from which [`Watch::load`] goes on. The node itself knows its status.
+    pub fn state(&self) -> WatchState {
+        WatchState {
+            assembler: self.assembler.state(),
+            owners: self.owners.clone(),
+            line: self.line.clone(),
+            shown: self.shown,
+            not_shown: self.not_shown,
+            impossible_files: self.impossible_files.clone(),
+            panic: self.panic.clone(),
+            phase: self.phase,
+            booted: self.booted,
+        }
+    }
+
+    /// Of a node that goes on where another has stopped.
+    pub fn load(node: u32, status: NodeStatus, state: WatchState) -> Self {
+        Self {
+            assembler: Assembler::load(node, state.assembler),
+            owners: state.owners,
+            line: state.line,
+            shown: state.shown,
+            not_shown: state.not_shown,
+            impossible_files: state.impossible_files,
+            panic: state.panic,
+            status,
+            phase: state.phase,
+            booted: state.booted,
         }
     }
 
@@ -102,6 +137,8 @@ impl Watch {
             self.line.clear();
             if self.panic.is_none() && line.contains("Kernel panic - not syncing") {
                 self.panic = Some(printable(&line).into_owned());
+            } else if line == "nodescope: booted" {
+                self.booted = true;
             } else if line.starts_with("nodescope: job starts") {
                 self.phase = Phase::Job;
             } else if line.starts_with("nodescope: job ends") {

@@ -4,17 +4,18 @@ use nodescope_machine::samples::StackSample;
 use nodescope_plugin_api::{BlockProfile, VcpuPlace};
 use nodescope_trace::{Body, Event};
 use nodescope_window::{
-    HomeRange, NodeRecord, WindowAction, WindowDriver, WindowRecord, WindowSpec, WindowsFile,
-    build_model,
+    HomeRange, NodeRecord, StateFault, WindowAction, WindowDriver, WindowRecord, WindowSpec,
+    WindowsFile, build_model,
 };
 
 use nodescope_profile::{ProfilesFile, WindowProfile};
 
 use crate::attribution::{Attribution, ProfileBuilder};
 use crate::config::ClusterConfig;
-use crate::engines::Engines;
+use crate::engines::{Engines, EnginesState};
 use crate::executor::Executor;
 use crate::outcome::{Phase, RunError};
+use crate::state::WindowsState;
 use crate::watch::Watch;
 
 /// Call stacks that are kept of all nodes together.
@@ -91,6 +92,29 @@ impl<'a> Windows<'a> {
                 unnamed: None,
             },
         })
+    }
+
+    /// The state from which [`Windows::load`] goes on, while none is open.
+    pub fn state(&self, engines: EnginesState) -> Result<WindowsState, StateFault> {
+        Ok(WindowsState {
+            driver: self.driver.state()?,
+            records: self.records.clone(),
+            profiles: self.code.profiles.clone(),
+            engines,
+        })
+    }
+
+    /// Goes on where another run has stopped. Returns the windows that were not there ([`WindowDriver::load`]).
+    pub fn load(&mut self, state: WindowsState) -> Result<Vec<usize>, StateFault> {
+        let others = self.driver.load(state.driver)?;
+        self.records = state.records;
+        self.code.profiles = state.profiles;
+        Ok(others)
+    }
+
+    /// An event from before the snapshot, for windows that were not there.
+    pub fn catch_up(&mut self, windows: &[usize], event: &Event) {
+        self.driver.catch_up(windows, event);
     }
 
     /// What tells them when to open and to close.

@@ -29,6 +29,9 @@ const B_BINARY: u8 = 1 << 2;
 const B_SET: u8 = 1 << 7;
 const D_VALID: u8 = 1 << 7;
 
+/// Seconds from 1970 to a date that the registers hold, which go to the year 25755, and what a node's clock may have run meanwhile.
+const MOST_EPOCH: u64 = 1 << 40;
+
 /// Complete state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtcState {
@@ -72,12 +75,24 @@ impl Rtc {
         self.state.clone()
     }
 
-    /// Load a state; refused if it has not 128 registers.
+    /// Load a state; refused if it has not 128 registers, selects another, or shows a date that no guest can set.
     pub fn restore(&mut self, state: &RtcState) -> Result<(), RestoreError> {
         if state.registers.len() != 128 {
             return Err(RestoreError::new(
                 "real-time clock",
                 "it has not 128 registers",
+            ));
+        }
+        if usize::from(state.index) >= state.registers.len() {
+            return Err(RestoreError::new(
+                "real-time clock",
+                "it selects a register that does not exist",
+            ));
+        }
+        if state.epoch.unsigned_abs() > MOST_EPOCH {
+            return Err(RestoreError::new(
+                "real-time clock",
+                "it shows a year that has too many digits",
             ));
         }
         self.state = state.clone();
@@ -267,6 +282,47 @@ mod tests {
         assert_eq!(at(&mut rtc, 999)[4..7], [0x80 | 11, 59, 59]);
         assert_eq!(read(&mut rtc, A, 0) & 0x80, 0, "never in an update");
         assert_eq!(read(&mut rtc, D, 0), D_VALID);
+    }
+
+    #[test]
+    fn states_that_no_guest_can_make_are_refused() {
+        let mut rtc = Rtc::new(Hertz::new(1000).unwrap(), 0);
+        let state = rtc.save();
+        let refuse = |state: RtcState, why: &str| {
+            let error = rtc.clone().restore(&state).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        };
+        let index = RtcState {
+            index: 128,
+            ..state.clone()
+        };
+        refuse(index, "does not exist");
+        for epoch in [i64::MIN, -(1 << 41), 1 << 41, i64::MAX] {
+            refuse(
+                RtcState {
+                    epoch,
+                    ..state.clone()
+                },
+                "too many digits",
+            );
+        }
+        let registers = vec![0; 127];
+        refuse(
+            RtcState {
+                registers,
+                ..state.clone()
+            },
+            "128 registers",
+        );
+        // The latest that registers can be set to.
+        write(&mut rtc, B, B_SET | B_24_HOURS | B_BINARY);
+        for register in REGISTERS {
+            write(&mut rtc, register, 0xff);
+        }
+        write(&mut rtc, B, B_24_HOURS | B_BINARY);
+        let latest = rtc.save();
+        assert!(latest.epoch > 0);
+        rtc.restore(&latest).unwrap();
     }
 
     #[test]

@@ -126,8 +126,6 @@ pub struct Cpu {
     pub stall: u64,
     /// The part of `stall` that models asked for.
     pub model_stall: u64,
-    /// Instructions that had retired when an exception was last delivered.
-    pub delivered_at: Option<u64>,
     /// Instructions retired up to the current block, since the last synchronisation.
     pub retired: u64,
     /// Cycles an instruction takes, in 1/65536.

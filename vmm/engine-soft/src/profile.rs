@@ -15,6 +15,7 @@ use std::collections::btree_map::Entry;
 use std::mem::offset_of;
 
 use memmap2::{MmapMut, MmapOptions, UncheckedAdvice};
+use nodescope_engine::CodeNumbers;
 use nodescope_plugin_api::{
     BlockCounts, BlockProfile, Charges, Context, Counters, PartialCounts, Privilege, ProfiledBlock,
     SOURCES, STALL_TERMS, Source, StallTerm,
@@ -128,6 +129,17 @@ impl Records {
     }
 }
 
+fn place(block: &ProfiledBlock) -> PlaceOfBlock {
+    let ProfiledBlock {
+        physical,
+        second_page,
+        bits,
+        kernel,
+        ..
+    } = *block;
+    (physical, second_page, bits, kernel)
+}
+
 /// Counts of a node's code, from its windows.
 #[derive(Default)]
 pub struct Profile {
@@ -182,6 +194,36 @@ impl Profile {
         records.pointer()
     }
 
+    /// The numbers given so far.
+    pub fn numbers(&self) -> CodeNumbers {
+        let others = self
+            .records
+            .keys()
+            .filter(|whose| self.last != Some(**whose));
+        CodeNumbers {
+            blocks: self.blocks.clone(),
+            contexts: others.copied().chain(self.last).collect(),
+            lost_blocks: self.lost_blocks,
+            lost_contexts: self.lost_contexts,
+        }
+    }
+
+    /// Goes on with numbers that another node's code has been given. False for more than there can be.
+    pub fn restore_numbers(&mut self, numbers: CodeNumbers) -> bool {
+        if !self.has_room(numbers.contexts.len(), numbers.blocks.len()) {
+            return false;
+        }
+        let blocks = (0..).zip(&numbers.blocks).skip(1);
+        self.at = blocks.map(|(number, of)| (place(of), number)).collect();
+        self.blocks = numbers.blocks;
+        for whose in numbers.contexts {
+            self.records(whose);
+        }
+        self.lost_blocks = numbers.lost_blocks;
+        self.lost_contexts = numbers.lost_contexts;
+        true
+    }
+
     /// Makes block 0, which is there though no code ever runs.
     fn begin(&mut self) {
         if self.blocks.is_empty() {
@@ -192,7 +234,7 @@ impl Profile {
     /// Numbers a block.
     fn number(&mut self, block: ProfiledBlock) -> u32 {
         self.begin();
-        let place = (block.physical, block.second_page, block.bits, block.kernel);
+        let place = place(&block);
         let known = self.at.get(&place).copied();
         if let Some(known) = known
             && self.blocks[known as usize].bytes == block.bytes

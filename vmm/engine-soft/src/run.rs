@@ -206,11 +206,11 @@ impl Cpu {
 
     /// Deliver an exception that no other delivery raised; the clock is synchronised.
     fn deliver_anew(&mut self, exception: Exception) -> Result<(), EngineError> {
-        if self.delivered_at == Some(self.time.instructions) {
+        if self.time.delivered_at == Some(self.time.instructions) {
             // The first instruction of a handler raised it: where that has a stack of its own, there is no end.
             self.stall += DELIVERY_CYCLES;
         }
-        self.delivered_at = Some(self.time.instructions);
+        self.time.delivered_at = Some(self.time.instructions);
         self.deliver_exception(exception)
     }
 

@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use nodescope_engine::{EngineError, Exit, Limit, Platform, Vcpu};
+use nodescope_engine::{CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
 use nodescope_plugin_api::{BlockProfile, Context, Counters, FilterGeometry, FilterUpdate};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
@@ -112,7 +112,6 @@ impl SoftVcpu {
             counters: [Counters::default(); 2],
             updates: Vec::new(),
             stall: 0,
-            delivered_at: None,
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
@@ -249,7 +248,6 @@ impl Vcpu for SoftVcpu {
         cpu.time = state.time;
         cpu.retired = 0;
         cpu.stall = 0;
-        cpu.delivered_at = None;
         cpu.model_stall = 0;
         // CPL is SS.DPL (SDM vol. 3A §5.5); in real mode it is zero.
         cpu.cpl = if state.control.cr0 & 1 == 0 {
@@ -300,6 +298,14 @@ impl Vcpu for SoftVcpu {
         self.cpu
             .profiling()
             .then(|| self.code.lock().profile.take())
+    }
+
+    fn code_numbers(&self) -> CodeNumbers {
+        self.code.lock().profile.numbers()
+    }
+
+    fn restore_code_numbers(&mut self, numbers: CodeNumbers) -> bool {
+        self.code.lock().profile.restore_numbers(numbers)
     }
 
     fn update_filter(&mut self, updates: &[FilterUpdate]) {

@@ -11,8 +11,9 @@ pub use platform::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, MsrFau
 
 use std::sync::Arc;
 
-use nodescope_plugin_api::{BlockProfile, FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{BlockProfile, Context, FilterGeometry, FilterUpdate, ProfiledBlock};
 use nodescope_x86::VcpuState;
+use serde::{Deserialize, Serialize};
 
 /// Why a vCPU returned to the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +57,19 @@ impl Limit {
             extends: false,
         }
     }
+}
+
+/// Numbers that windows have given to code so far, which later windows of the node go on with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CodeNumbers {
+    /// Blocks by their numbers.
+    pub blocks: Vec<ProfiledBlock>,
+    /// Contexts of vCPUs that have records, the last one last.
+    pub contexts: Vec<(u16, Context)>,
+    /// Blocks beyond the number that is told apart.
+    pub lost_blocks: u64,
+    /// Contexts beyond theirs.
+    pub lost_contexts: u64,
 }
 
 /// Makes a vCPU that runs on another thread look at its interrupts and at [`Platform::attention`] soon.
@@ -113,6 +127,16 @@ pub trait Vcpu: Send {
     /// Take the counts by basic block of all vCPUs that share code with this one. None where nothing is attributed to code.
     fn take_block_profile(&mut self) -> Option<BlockProfile> {
         None
+    }
+
+    /// Numbers of code that windows have given to all vCPUs that share code with this one.
+    fn code_numbers(&self) -> CodeNumbers {
+        CodeNumbers::default()
+    }
+
+    /// Go on with these numbers, before anything is attributed to code. False for more than there can be.
+    fn restore_code_numbers(&mut self, numbers: CodeNumbers) -> bool {
+        numbers == CodeNumbers::default()
     }
 
     /// A model is attached (its filter's geometry) or detached; counting starts or stops with it.

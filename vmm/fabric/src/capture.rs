@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -20,10 +21,34 @@ pub struct CaptureError {
     cause: String,
 }
 
+/// Bytes of a pcap file before its first packet.
+const HEADER: u64 = 24;
+
+/// The file, of which its writer's library lets nobody else have hold.
+#[derive(Clone)]
+struct Output(Arc<Mutex<BufWriter<File>>>);
+
+impl Output {
+    fn get(&self) -> MutexGuard<'_, BufWriter<File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.get().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.get().flush()
+    }
+}
+
 /// A pcap file being written.
 pub struct Capture {
     path: PathBuf,
-    writer: PcapWriter<BufWriter<File>>,
+    output: Output,
+    writer: PcapWriter<Output>,
 }
 
 impl Capture {
@@ -40,12 +65,42 @@ impl Capture {
             endianness: Endianness::Little,
             ..Default::default()
         };
-        let writer = PcapWriter::with_header(BufWriter::new(file), header)
-            .map_err(|e| fail(e.to_string()))?;
+        let output = Output(Arc::new(Mutex::new(BufWriter::new(file))));
+        let writer =
+            PcapWriter::with_header(output.clone(), header).map_err(|e| fail(e.to_string()))?;
         Ok(Self {
             path: path.into(),
+            output,
             writer,
         })
+    }
+
+    /// Create the file with the packets of an earlier one, to be followed by further ones.
+    pub fn resume(path: &Path, mut earlier: impl Read) -> Result<Self, CaptureError> {
+        let capture = Self::create(path)?;
+        let mut header = earlier.by_ref().take(HEADER);
+        io::copy(&mut header, &mut io::sink())
+            .and_then(|_| io::copy(&mut earlier, &mut *capture.output.get()))
+            .map_err(|error| capture.failed(&error))?;
+        Ok(capture)
+    }
+
+    /// Write what has been collected into the file.
+    pub fn flush(&mut self) -> Result<(), CaptureError> {
+        let written = self.output.flush();
+        written.map_err(|error| self.failed(&error))
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn failed(&self, cause: &dyn ToString) -> CaptureError {
+        CaptureError {
+            path: self.path.clone(),
+            cause: cause.to_string(),
+        }
     }
 
     /// Append the frames of one quantum in the order of their times.
@@ -58,12 +113,8 @@ impl Capture {
                 orig_len: f.bytes.len() as u32,
                 data: Cow::Borrowed(&f.bytes),
             };
-            self.writer
-                .write_packet(&packet)
-                .map_err(|e| CaptureError {
-                    path: self.path.clone(),
-                    cause: e.to_string(),
-                })?;
+            let written = self.writer.write_packet(&packet);
+            written.map_err(|error| self.failed(&error))?;
         }
         Ok(())
     }
@@ -95,6 +146,32 @@ mod tests {
             got.push((p.timestamp.as_nanos(), p.data[0], p.orig_len));
         }
         assert_eq!(got, [(1000, 1, 60), (2500, 2, 60)]);
+    }
+
+    #[test]
+    fn a_capture_that_is_resumed_is_as_if_it_had_never_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let frame = |t| SentFrame {
+            time_ps: t,
+            port: 0,
+            bytes: vec![7; 60],
+            checksum_valid: false,
+        };
+        let [whole, half, rest] = ["whole", "half", "rest"].map(|name| dir.path().join(name));
+        let mut through = Capture::create(&whole).unwrap();
+        through.record(&[frame(1000)]).unwrap();
+        through.record(&[frame(2000)]).unwrap();
+        drop(through);
+        let mut first = Capture::create(&half).unwrap();
+        first.record(&[frame(1000)]).unwrap();
+        first.flush().unwrap();
+        let mut second = Capture::resume(&rest, File::open(first.path()).unwrap()).unwrap();
+        second.record(&[frame(2000)]).unwrap();
+        drop(second);
+        assert_eq!(
+            std::fs::read(&whole).unwrap(),
+            std::fs::read(&rest).unwrap()
+        );
     }
 
     #[test]

@@ -8,7 +8,9 @@ mod capture;
 mod switch;
 
 pub use capture::{Capture, CaptureError};
-pub use switch::{Delivery, LinkConfig, LinkError, PortCounts, SentFrame, Switch};
+pub use switch::{
+    Delivery, LinkConfig, LinkError, PortCounts, PortState, SentFrame, Switch, SwitchStateError,
+};
 
 /// Picoseconds in a second.
 pub const PS_PER_SECOND: u64 = 1_000_000_000_000;

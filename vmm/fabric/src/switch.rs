@@ -55,7 +55,7 @@ pub enum LinkError {
 }
 
 /// A frame as a node sent it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentFrame {
     /// Virtual time at which the node handed it to its link, in picoseconds.
     pub time_ps: u64,
@@ -115,6 +115,36 @@ pub struct Switch {
     ports: Vec<Port>,
 }
 
+/// State of a port: everything but where it leads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortState {
+    send_free_ps: u64,
+    waiting: VecDeque<SentFrame>,
+    receive_free_ps: u64,
+    counts: PortCounts,
+}
+
+/// A state that does not fit the switch.
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum SwitchStateError {
+    /// Another number of ports.
+    #[error("the state is of a switch with {found} ports, and this one has {expected}")]
+    Ports {
+        /// Ports of the state.
+        found: usize,
+        /// Ports of the switch.
+        expected: usize,
+    },
+    /// A frame that waits at one port and was sent from another.
+    #[error("a frame of port {sender} waits at port {port}")]
+    Frame {
+        /// Where the frame waits.
+        port: usize,
+        /// Its sender.
+        sender: usize,
+    },
+}
+
 impl Switch {
     /// A switch with one port for each node: its MAC address and its link.
     pub fn new(ports: &[([u8; 6], LinkConfig)]) -> Result<Self, LinkError> {
@@ -139,6 +169,44 @@ impl Switch {
                 })
                 .collect(),
         })
+    }
+
+    /// The state of each port, from which [`Switch::load`] goes on.
+    pub fn state(&self) -> Vec<PortState> {
+        let state = |port: &Port| PortState {
+            send_free_ps: port.send_free_ps,
+            waiting: port.waiting.clone(),
+            receive_free_ps: port.receive_free_ps,
+            counts: port.counts,
+        };
+        self.ports.iter().map(state).collect()
+    }
+
+    /// Goes on where another switch of as many ports has stopped.
+    ///
+    /// # Errors
+    ///
+    /// A state that does not fit; the switch is as before.
+    pub fn load(&mut self, state: Vec<PortState>) -> Result<(), SwitchStateError> {
+        if state.len() != self.ports.len() {
+            return Err(SwitchStateError::Ports {
+                found: state.len(),
+                expected: self.ports.len(),
+            });
+        }
+        for (port, of) in state.iter().enumerate() {
+            if let Some(frame) = of.waiting.iter().find(|frame| frame.port != port) {
+                let sender = frame.port;
+                return Err(SwitchStateError::Frame { port, sender });
+            }
+        }
+        for (port, state) in self.ports.iter_mut().zip(state) {
+            port.send_free_ps = state.send_free_ps;
+            port.waiting = state.waiting;
+            port.receive_free_ps = state.receive_free_ps;
+            port.counts = state.counts;
+        }
+        Ok(())
     }
 
     /// Time between the sending of a frame and its earliest delivery, in picoseconds: the longest quantum in which nodes
@@ -364,6 +432,33 @@ mod tests {
         );
         // As without quanta.
         assert_eq!(switch().forward(frames, u64::MAX), out);
+    }
+
+    #[test]
+    fn a_switch_goes_on_from_the_state_of_another() {
+        let f = |time_ps, to| SentFrame {
+            time_ps,
+            port: 0,
+            bytes: frame(to, 1514),
+            checksum_valid: true,
+        };
+        let mut first = switch();
+        first.forward(vec![f(0, B), f(0, B), f(0, C)], 1_300_000);
+        let mut second = switch();
+        second.load(first.state()).unwrap();
+        assert_eq!(second.next_ps(), first.next_ps());
+        let later = vec![f(2_000_000, C)];
+        assert_eq!(
+            second.forward(later.clone(), u64::MAX),
+            first.forward(later, u64::MAX)
+        );
+        assert_eq!(second.counts(), first.counts());
+        let mut state = switch().state();
+        state[1].waiting.push_back(f(0, B));
+        let wrong = SwitchStateError::Frame { port: 1, sender: 0 };
+        assert_eq!(second.load(state.clone()), Err(wrong));
+        state.pop();
+        assert!(second.load(state).is_err());
     }
 
     #[test]

@@ -320,7 +320,7 @@ pub struct Hello {
 pub const HELLO: usize = 152;
 
 /// An MPI call begins, or a poll of a run ends without success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MpiEnter {
     /// What is called.
     pub function: Function,
@@ -331,7 +331,7 @@ pub struct MpiEnter {
 }
 
 /// A piece of a file for the results.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileChunk {
     /// A relative path of plain components, safe to join to the results directory.
     pub name: String,
@@ -344,7 +344,7 @@ pub struct FileChunk {
 }
 
 /// A decoded call; it owns everything it needs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Answer with [`Answer::probe`].
     Probe,
@@ -370,6 +370,47 @@ pub enum Request {
     PutFile(FileChunk),
     /// The job has ended with this status.
     JobExit(i32),
+}
+
+impl Request {
+    /// Whether [`decode`] could have returned it. Requests are kept in saved states, which may come from anywhere.
+    pub fn is_possible(&self) -> bool {
+        let within = |text: &str, most: u64| text.len() as u64 <= most;
+        match self {
+            Request::Probe
+            | Request::MpiPollFailed(_)
+            | Request::NodeIdentity(_)
+            | Request::JobExit(_) => true,
+            Request::Hello(hello) => {
+                // A byte that is not UTF-8 becomes a character of three.
+                within(&hello.host, 3 * 64)
+                    && within(&hello.program, 3 * 64)
+                    && match hello.rank {
+                        Peer::None => true,
+                        Peer::Rank(rank) => i32::try_from(rank).is_ok(),
+                        _ => false,
+                    }
+            }
+            Request::MpiEnter(_, shown) => shown.is_possible(),
+            Request::MpiEvents(records) => {
+                let mut bytes = Vec::new();
+                for record in records {
+                    record.encode(&mut bytes);
+                }
+                bytes.len() as u64 <= limits::RECORDS
+                    && MpiRecord::decode_all(&bytes).is_ok_and(|again| again == *records)
+            }
+            Request::OpenWindow(text) | Request::CloseWindow(text) | Request::Mark(text) => {
+                within(text, limits::NAME)
+            }
+            Request::Message(text) => within(text, 3 * limits::MESSAGE),
+            Request::PutFile(chunk) => {
+                within(&chunk.name, limits::NAME)
+                    && is_file_name(&chunk.name)
+                    && chunk.data.len() as u64 <= limits::CHUNK
+            }
+        }
+    }
 }
 
 /// Decodes a call, reading what it points to. Reads before it returns and keeps no address but that of an identity buffer.
@@ -427,7 +468,7 @@ pub fn decode<G: GuestVirtual + ?Sized>(
         ),
         Operation::PutFile => {
             let name = name(fetch("name", a0, a1, 1, limits::NAME)?)?;
-            if !is_plain(&name) {
+            if !is_file_name(&name) {
                 return Err(HypercallError::BadFileName { name });
             }
             let last = a4 >> 63 == 1;
@@ -489,7 +530,7 @@ fn fetch<G: GuestVirtual + ?Sized>(
 }
 
 /// Whether a name can be joined to a directory without leaving it: relative, no `.` or `..`, no control characters.
-fn is_plain(name: &str) -> bool {
+pub fn is_file_name(name: &str) -> bool {
     name.split('/')
         .all(|part| !matches!(part, "" | "." | "..") && !part.contains('\\'))
         && !name.chars().any(char::is_control)

@@ -1,5 +1,7 @@
 //! What a node may know about itself.
 
+use serde::{Deserialize, Serialize};
+
 use crate::call::{Fault, GuestVirtual};
 
 /// Bytes of the fixed part of an identity.
@@ -32,7 +34,7 @@ pub struct NodeIdentity {
 }
 
 /// Where the guest wants its identity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IdentityBuffer {
     /// Guest-virtual address.
     pub address: u64,

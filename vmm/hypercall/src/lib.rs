@@ -94,7 +94,7 @@ pub mod record;
 
 pub use call::{
     Answer, Call, Fault, FileChunk, Flavour, GuestVirtual, Hello, HypercallError, MpiEnter,
-    Operation, ProcessKind, Request, Status, ThreadId, decode,
+    Operation, ProcessKind, Request, Status, ThreadId, decode, is_file_name,
 };
 pub use function::{Class, Function};
 pub use identity::{IdentityBuffer, NodeIdentity};

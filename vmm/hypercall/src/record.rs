@@ -586,7 +586,7 @@ impl MpiRecord {
 
 /// A record as the guest showed it when its call began, without results; empty if it showed none. It stays undecoded: most calls end,
 /// and then nobody asks for it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryRecord(Vec<u8>);
 
 impl EntryRecord {
@@ -623,6 +623,11 @@ impl EntryRecord {
     /// Bytes that it takes.
     pub fn size(&self) -> usize {
         self.0.len()
+    }
+
+    /// Whether a guest can have shown this.
+    pub(crate) fn is_possible(&self) -> bool {
+        self.0.is_empty() || (HEADER..=limits::RECORDS as usize).contains(&self.0.len())
     }
 
     /// The arguments of the call that began so; none if the guest showed none, or showed nonsense.

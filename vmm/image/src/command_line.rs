@@ -77,6 +77,21 @@ impl NodeCommandLine {
         format!("node{}", self.node)
     }
 
+    /// The words that the image's scripts read, all of them, one on a line: for a node that is renewed after its boot.
+    pub fn words(&self) -> String {
+        let slots: Vec<_> = self.slots.iter().map(u32::to_string).collect();
+        let words = [
+            format!("node={}", self.node),
+            format!("nodes={}", self.nodes),
+            format!("name={}", self.name()),
+            format!("ip={}/16", Self::address(self.node)),
+            format!("seed={}", self.seed),
+            format!("slots={}", slots.join(",")),
+            format!("trace={}", u8::from(self.trace)),
+        ];
+        words.map(|word| format!("nodescope.{word}\n")).concat()
+    }
+
     /// The address of the node on the cluster's network 10.0.0.0/16: 10.0.0.1 for node 0, and so on.
     pub fn address(node: u32) -> Ipv4Addr {
         Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 0, 0, 0)) + node + 1)
@@ -142,6 +157,19 @@ mod tests {
         assert_eq!(
             identity,
             " tsc_early_khz=2900000 lpj=11600000 nodescope.node=1 nodescope.nodes=2 nodescope.name=node1 nodescope.ip=10.0.0.2/16 nodescope.seed=42"
+        );
+    }
+
+    #[test]
+    fn a_renewed_node_is_told_each_word_even_where_it_is_the_default() {
+        let node = NodeCommandLine {
+            seed: 9,
+            ..NodeCommandLine::new(2, 4, 1)
+        };
+        assert_eq!(
+            node.words(),
+            "nodescope.node=2\nnodescope.nodes=4\nnodescope.name=node2\nnodescope.ip=10.0.0.3/16\nnodescope.seed=9\n\
+             nodescope.slots=\nnodescope.trace=0\n"
         );
     }
 

@@ -15,16 +15,18 @@ use nodescope_plugin_api::{
     Privilege,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::events::Events;
 use crate::files::{FileBook, FileLimits, FileRefusal};
 use crate::node::SLICE;
 use crate::notes::Notes;
 
 /// Most address spaces, each inside and outside MPI functions, that are told apart. Only a kernel that makes address spaces up has more.
-const MOST_ACTIVITIES: usize = 1 << 16;
+pub(crate) const MOST_ACTIVITIES: usize = 1 << 16;
 
 /// A decoded hypercall with the state in which it was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEvent {
     /// Clock of the vCPU in cycles.
     pub cycles: u64,
@@ -44,7 +46,7 @@ pub struct NodeEvent {
 ///
 /// The function is known per process, not per thread: with threads that call MPI at the same time the last entry counts.
 /// Kernel threads run in whatever address space was loaded before them and are counted there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Activity {
     /// CR3.
     pub cr3: u64,
@@ -78,16 +80,16 @@ pub struct Board {
     pub(crate) model: Option<Box<dyn MemoryModel>>,
     /// Filter changes of vCPUs that were not running.
     pub(crate) updates: Vec<Vec<FilterUpdate>>,
-    contexts: HashMap<Activity, Context>,
+    pub(crate) contexts: HashMap<Activity, Context>,
     /// Each vCPU's last address space and its context, unless a process has entered or left a function since.
-    recent: Vec<Option<(u64, Context)>>,
+    pub(crate) recent: Vec<Option<(u64, Context)>>,
     pub(crate) activities: Vec<Activity>,
     /// The MPI function that the process of an address space is in.
-    inside: HashMap<u64, Function>,
+    pub(crate) inside: HashMap<u64, Function>,
     pub(crate) accounts: Accounts,
     pub(crate) events: Events,
     /// A vCPU has said more than can wait, and is to stand still until the quantum ends and somebody listens.
-    standstill: bool,
+    pub(crate) standstill: bool,
     /// MPI functions whose calls somebody waits for.
     pub(crate) heeds: Vec<Function>,
     /// Among the events is one that somebody may wait for.

@@ -45,6 +45,16 @@ impl Events {
         std::mem::take(&mut self.list)
     }
 
+    /// Those that wait, and what [`Events::are_many`] counts.
+    pub(crate) fn waiting(&self) -> (&[NodeEvent], usize) {
+        (&self.list, self.bytes)
+    }
+
+    /// Events that wait since before a state was saved.
+    pub(crate) fn restored(list: Vec<NodeEvent>, bytes: usize) -> Self {
+        Self { list, bytes }
+    }
+
     /// Nothing need be taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes < SOME && self.list.is_empty()

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_hypercall::{FileChunk, Status, printable};
+use nodescope_hypercall::{FileChunk, Status, is_file_name, printable};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -36,7 +36,7 @@ impl Default for FileLimits {
 }
 
 /// Why a piece of a file was refused.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum FileRefusal {
     /// The file would be too long.
     #[error(
@@ -106,11 +106,18 @@ impl FileRefusal {
 }
 
 /// A file of the node.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Entry {
     length: u64,
     /// More is to come. A piece that comes after the last one begins the file anew.
     open: bool,
+}
+
+/// What a saved node has entered into its book, without the limits, which are the study's.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FileBookState {
+    study_left: u64,
+    files: BTreeMap<String, Entry>,
 }
 
 /// The book of a node's files.
@@ -131,6 +138,34 @@ impl FileBook {
             files: BTreeMap::new(),
             used: 0,
         }
+    }
+
+    pub(crate) fn save(&self) -> FileBookState {
+        FileBookState {
+            study_left: self.study_left,
+            files: self.files.clone(),
+        }
+    }
+
+    /// Load entries; refused where no guest can have made them.
+    pub(crate) fn restore(&mut self, state: FileBookState) -> Result<(), &'static str> {
+        if state.files.len() > MOST_FILES {
+            return Err("it has more files than a node may have");
+        }
+        if !state.files.keys().all(|name| is_file_name(name)) {
+            return Err("a file has a name that leads out of the results");
+        }
+        let counted = |(name, entry): (&String, &Entry)| {
+            let components = name.split('/').count() as u64;
+            entry.length.checked_add(components * OVERHEAD)
+        };
+        let used = (state.files.iter().map(counted))
+            .try_fold(0_u64, |sum, counts| sum.checked_add(counts?));
+        let used = used.filter(|used| used.checked_add(state.study_left).is_some());
+        self.used = used.ok_or("its files are longer than any file can be")?;
+        self.study_left = state.study_left;
+        self.files = state.files;
+        Ok(())
     }
 
     /// The bytes that the node's files count.

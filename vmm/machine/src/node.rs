@@ -17,6 +17,7 @@ use nodescope_hypercall::{Function, NodeIdentity};
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{BlockProfile, Context, Counters, MemoryModel, Privilege, Statistic};
 use nodescope_x86::{MpState, VcpuState};
+use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::acpi::{PlatformDescription, PlatformRegister};
@@ -34,7 +35,7 @@ pub const SLICE: u64 = 5_000;
 const RTC_PORT: u16 = 0x70;
 
 /// What a node is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeStatus {
     /// Running, or idle.
     Running,
@@ -135,7 +136,7 @@ pub struct Node {
     pub(crate) status: NodeStatus,
     window_start: Vec<u64>,
     /// Where the open window attributes to code.
-    sampler: Option<Sampler>,
+    pub(crate) sampler: Option<Sampler>,
     /// See [`Node::set_stop`].
     pub(crate) stop: Arc<AtomicBool>,
 }

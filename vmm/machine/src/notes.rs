@@ -1,26 +1,49 @@
 //! Notes for the user about a node's refused hypercalls: one for each kind, with a count.
 
-use std::mem::{Discriminant, discriminant};
-
 use nodescope_hypercall::HypercallError;
+use serde::{Deserialize, Serialize};
 
 use crate::files::FileRefusal;
 
 /// Most kinds that are told.
 const MOST: usize = 16;
 
-/// The kinds of notes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The kinds of notes. Numbers stand for the variants of errors, since a saved node knows what it has told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Kind {
     /// A call of this operation that made no sense.
-    Call(u32, Discriminant<HypercallError>),
+    Call(u32, u8),
     /// A piece of a file that was refused.
-    File(Discriminant<FileRefusal>),
+    File(u8),
+}
+
+fn call_kind(error: &HypercallError) -> u8 {
+    match error {
+        HypercallError::BadOperation { .. } => 0,
+        HypercallError::Reserved { .. } => 1,
+        HypercallError::Memory(_) => 2,
+        HypercallError::BadLength { .. } => 3,
+        HypercallError::BadText { .. } => 4,
+        HypercallError::BadFileName { .. } => 5,
+        HypercallError::UnknownValue { .. } => 6,
+        HypercallError::OtherVersion { .. } => 7,
+        HypercallError::Record(_) => 8,
+    }
+}
+
+fn file_kind(refusal: &FileRefusal) -> u8 {
+    match refusal {
+        FileRefusal::File { .. } => 0,
+        FileRefusal::Node { .. } => 1,
+        FileRefusal::Study { .. } => 2,
+        FileRefusal::Count { .. } => 3,
+        FileRefusal::Folder { .. } => 4,
+    }
 }
 
 /// The notes of a node. A guest can make any number of calls; they take no more memory.
-#[derive(Debug, Default)]
-pub(crate) struct Notes {
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Notes {
     /// The first text of each kind, and how many there were.
     told: Vec<(Kind, String, u64)>,
     /// Of kinds beyond these.
@@ -35,12 +58,12 @@ impl Notes {
             HypercallError::BadOperation { .. } => u32::MAX,
             _ => operation,
         };
-        self.note(Kind::Call(operation, discriminant(error)), error);
+        self.note(Kind::Call(operation, call_kind(error)), error);
     }
 
     /// A piece of a file that was refused.
     pub(crate) fn refused(&mut self, refusal: &FileRefusal) {
-        self.note(Kind::File(discriminant(refusal)), refusal);
+        self.note(Kind::File(file_kind(refusal)), refusal);
     }
 
     fn note(&mut self, kind: Kind, text: &dyn ToString) {
@@ -51,6 +74,14 @@ impl Notes {
         } else {
             self.left_out += 1;
         }
+    }
+
+    /// Whether calls of guests can have made these notes: counts stay far below what a counter holds.
+    pub(crate) fn are_possible(&self) -> bool {
+        let counted = |n: u64| n < 1 << 62;
+        self.told.len() <= MOST
+            && self.told.iter().all(|(.., count)| counted(*count))
+            && counted(self.left_out)
     }
 
     /// A sentence for each kind.

@@ -1,8 +1,10 @@
 //! Guest RAM: one set of regions that engines, devices and loaders share, with NUMA ranges and code tracking.
 
 mod code;
+mod map;
 pub mod paging;
 mod ram;
 
 pub use code::{CodeMap, CodeSlice, GRANULE_SHIFT};
+pub use map::MapError;
 pub use ram::{GuestRam, LayoutError, MMIO_GAP_END, MMIO_GAP_START, NumaRange, Ram, RamRegion};

@@ -8,6 +8,7 @@ mod files;
 mod host;
 mod job;
 mod load;
+mod moment;
 mod plan;
 
 pub use nodescope_config::quantity;
@@ -18,5 +19,6 @@ pub use collect::{Collect, Place};
 pub use host::Host;
 pub use job::JobError;
 pub use load::known_fields;
+pub use moment::SnapshotAt;
 pub use nodescope_config::problem::{Position, Problem, Problems, Severity};
 pub use plan::{Engine, FastForward, ImageSource, Job, Mpi, Network, Program, Study};

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nodescope_hypercall::record::Flags;
 use nodescope_hypercall::{EntryRecord, MpiEnter, MpiRecord, Peer, Request, ThreadId};
+use serde::{Deserialize, Serialize};
 
 use crate::event::{Body, Event, MpiCall, Stamp, Unfinished};
 
@@ -14,13 +15,14 @@ const MOST: usize = 1 << 16;
 const MOST_SHOWN: usize = 64 << 20;
 
 /// A moment at which the tracer reports, and when, before or after its own work there, the MPI function began or had returned.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Moment {
     stamp: Stamp,
     inner: u64,
 }
 
 /// A call that has begun.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Begun {
     enter: MpiEnter,
     moment: Moment,
@@ -28,6 +30,7 @@ struct Begun {
 }
 
 /// A poll run before its record comes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct OpenRun {
     run: Run,
     /// Its first poll.
@@ -37,6 +40,7 @@ struct OpenRun {
 }
 
 /// Stamps and sums of a call or a poll run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Run {
     entry: Stamp,
     exit: Stamp,
@@ -56,6 +60,15 @@ pub struct Assembler {
     shown: usize,
 }
 
+/// State of an [`Assembler`]: the calls under way on its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssemblerState {
+    sequence: u64,
+    begun: Vec<Begun>,
+    runs: Vec<OpenRun>,
+    ranks: BTreeMap<u32, Peer>,
+}
+
 impl Assembler {
     /// For the node of this number.
     pub fn new(node: u32) -> Assembler {
@@ -66,6 +79,42 @@ impl Assembler {
             runs: BTreeMap::new(),
             ranks: BTreeMap::new(),
             shown: 0,
+        }
+    }
+
+    /// The state from which [`Assembler::load`] goes on.
+    pub fn state(&self) -> AssemblerState {
+        AssemblerState {
+            sequence: self.sequence,
+            begun: self.begun.values().cloned().collect(),
+            runs: self.runs.values().cloned().collect(),
+            ranks: self.ranks.clone(),
+        }
+    }
+
+    /// An assembler for the node of this number that goes on where another one has stopped.
+    pub fn load(node: u32, state: AssemblerState) -> Assembler {
+        let AssemblerState {
+            sequence,
+            begun,
+            runs,
+            ranks,
+        } = state;
+        let begun: BTreeMap<_, _> = (begun.into_iter())
+            .map(|begun| (begun.enter.thread, begun))
+            .collect();
+        let runs: BTreeMap<_, _> = (runs.into_iter())
+            .map(|open| ((open.enter.thread, open.enter.sequence), open))
+            .collect();
+        let shown =
+            (begun.values().map(|begun| &begun.shown)).chain(runs.values().map(|open| &open.shown));
+        Assembler {
+            node,
+            sequence,
+            shown: shown.map(EntryRecord::size).sum(),
+            begun,
+            runs,
+            ranks,
         }
     }
 

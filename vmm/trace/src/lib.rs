@@ -19,10 +19,10 @@ pub mod writer;
 
 mod format;
 
-pub use assemble::Assembler;
+pub use assemble::{Assembler, AssemblerState};
 pub use event::{Body, Event, Header, MpiCall, NodeEntry, Stamp, Unfinished, merge};
 pub use profile::{FunctionProfile, Matrix, MatrixBuilder, Profile};
 pub use reader::{Events, TraceError, TraceReader};
 pub use standing::{Standing, StandingBuilder};
 pub use waiting::{Wait, WaitBuilder};
-pub use writer::{TraceWriter, WriteError};
+pub use writer::{TraceWriter, WriteError, WriterState};

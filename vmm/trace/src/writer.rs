@@ -1,11 +1,13 @@
 //! Writes a trace chunk by chunk, so that what is written stays readable whatever happens next.
 
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::event::{Event, Header};
-use crate::format::{CHUNK_LIMIT, Frame, HEADER_LIMIT, Kind, MAGIC, VERSION};
+use crate::format::{CHUNK_LIMIT, Frame, HEADER_LIMIT, Kind, MAGIC, PROLOGUE, VERSION};
 
 /// Uncompressed bytes after which a chunk is written.
 const CHUNK: usize = 256 << 10;
@@ -45,6 +47,14 @@ pub enum WriteError {
     },
 }
 
+/// State of a [`TraceWriter`]: what has been collected and is not in the file yet. Where a file is cut into chunks depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WriterState {
+    chunk: Vec<u8>,
+    in_chunk: u32,
+    written: u64,
+}
+
 /// A trace being written. Without [`TraceWriter::finish`] it reads back as cut.
 pub struct TraceWriter<W: Write = File> {
     file: PathBuf,
@@ -71,7 +81,68 @@ impl TraceWriter<File> {
     }
 }
 
+impl TraceWriter<File> {
+    /// Creates, or replaces, the file, and goes on where another writer has stopped: `earlier` is the whole file that this one had
+    /// written. The chunks are as they were; the header is a new one.
+    pub fn resume(
+        file: impl AsRef<Path>,
+        header: &Header,
+        mut earlier: impl Read,
+        state: WriterState,
+    ) -> Result<TraceWriter<File>, WriteError> {
+        let mut writer = TraceWriter::create(file, header)?;
+        let failed = |cause| WriteError::Io {
+            file: writer.file.clone(),
+            written: 0,
+            cause,
+        };
+        let mut prologue = [0; PROLOGUE];
+        earlier.read_exact(&mut prologue).map_err(failed)?;
+        let length = [prologue[12], prologue[13], prologue[14], prologue[15]];
+        let length = u32::from_le_bytes(length).min(HEADER_LIMIT);
+        let mut header = earlier.by_ref().take(length.into());
+        io::copy(&mut header, &mut io::sink()).map_err(failed)?;
+        io::copy(&mut earlier, &mut &writer.out).map_err(failed)?;
+        if state.chunk.len() > CHUNK_LIMIT as usize {
+            return Err(WriteError::TooLarge {
+                file: writer.file.clone(),
+                what: "what was collected",
+                limit: CHUNK_LIMIT,
+            });
+        }
+        writer.chunk = state.chunk;
+        writer.in_chunk = state.in_chunk;
+        writer.written = state.written;
+        Ok(writer)
+    }
+}
+
 impl<W: Write> TraceWriter<W> {
+    /// The state from which [`TraceWriter::resume`] goes on, with the file as it is now.
+    pub fn state(&self) -> WriterState {
+        WriterState {
+            chunk: self.chunk.clone(),
+            in_chunk: self.in_chunk,
+            written: self.written,
+        }
+    }
+
+    /// The events that have been collected and are not in the file yet.
+    pub fn collected(&self) -> Result<Vec<Event>, WriteError> {
+        let mut rest = &self.chunk[..];
+        let mut events = Vec::new();
+        while !rest.is_empty() {
+            let (event, after) =
+                postcard::take_from_bytes(rest).map_err(|cause| WriteError::Encode {
+                    file: self.file.clone(),
+                    cause,
+                })?;
+            events.push(event);
+            rest = after;
+        }
+        Ok(events)
+    }
+
     /// Writes to anything; `file` is the name for messages.
     pub fn new(
         out: W,

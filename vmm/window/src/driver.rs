@@ -40,8 +40,8 @@ pub struct WindowTimes {
     pub closed_at: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Phase {
     Waiting,
     Triggered,
     WarmingUp,
@@ -49,14 +49,14 @@ enum Phase {
     Closed { complete: bool },
 }
 
-#[derive(Clone, Debug)]
-struct Window {
-    spec: WindowSpec,
-    phase: Phase,
-    times: WindowTimes,
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Window {
+    pub(crate) spec: WindowSpec,
+    pub(crate) phase: Phase,
+    pub(crate) times: WindowTimes,
     /// Calls or markers that the trigger counts.
-    seen: u64,
-    close_requested: bool,
+    pub(crate) seen: u64,
+    pub(crate) close_requested: bool,
 }
 
 /// How a window ended.
@@ -102,10 +102,10 @@ impl fmt::Display for WindowOutcome {
 /// [`Ending::Cut`].
 #[derive(Clone, Debug)]
 pub struct WindowDriver {
-    windows: Vec<Window>,
-    open: Option<usize>,
+    pub(crate) windows: Vec<Window>,
+    pub(crate) open: Option<usize>,
     /// Names that the guest opened and no window has.
-    strangers: Vec<String>,
+    pub(crate) strangers: Vec<String>,
 }
 
 /// Unknown names remembered for the user; a guest that makes names up is cut off.
@@ -137,7 +137,6 @@ impl WindowDriver {
     /// Takes one event. Feed every event of a stretch of quanta of all nodes, in the order of [`nodescope_trace::merge`], before [`WindowDriver::step`].
     /// Events that the host itself adds when it opens and closes windows do no harm.
     pub fn observe(&mut self, event: &Event) {
-        let time = event.stamp.time;
         if let Body::WindowOpen(name) = &event.body {
             let known = self.windows.iter().any(|window| window.spec.name == *name);
             if !known && self.strangers.len() < STRANGERS && !self.strangers.contains(name) {
@@ -145,24 +144,7 @@ impl WindowDriver {
             }
         }
         for window in &mut self.windows {
-            let fired = match (&window.spec.open, &event.body) {
-                (Trigger::Guest, Body::WindowOpen(name)) => *name == window.spec.name,
-                (trigger, _) => counts(trigger, &mut window.seen, event),
-            };
-            if fired && window.phase == Phase::Waiting {
-                window.phase = Phase::Triggered;
-                window.times.triggered_ps = Some(time);
-            }
-            let closes =
-                matches!(&event.body, Body::WindowClose(name) if *name == window.spec.name);
-            if closes
-                && matches!(
-                    window.phase,
-                    Phase::Triggered | Phase::WarmingUp | Phase::Measuring
-                )
-            {
-                window.close_requested = true;
-            }
+            window.observe(event);
         }
     }
 
@@ -191,11 +173,7 @@ impl WindowDriver {
     pub fn step(&mut self, now: u64, instructions: u64) -> Vec<WindowAction> {
         let mut actions = Vec::new();
         for window in &mut self.windows {
-            let fires = match window.spec.open {
-                Trigger::Immediately => Some(0),
-                Trigger::Time { ps } if now >= ps => Some(ps),
-                _ => None,
-            };
+            let fires = window.spec.open.time_ps().filter(|&ps| now >= ps);
             if let (Phase::Waiting, Some(time)) = (window.phase, fires) {
                 window.phase = Phase::Triggered;
                 window.times.triggered_ps = Some(time);
@@ -324,6 +302,26 @@ impl WindowDriver {
 }
 
 impl Window {
+    pub(crate) fn observe(&mut self, event: &Event) {
+        let fired = match (&self.spec.open, &event.body) {
+            (Trigger::Guest, Body::WindowOpen(name)) => *name == self.spec.name,
+            (trigger, _) => counts(trigger, &mut self.seen, event),
+        };
+        if fired && self.phase == Phase::Waiting {
+            self.phase = Phase::Triggered;
+            self.times.triggered_ps = Some(event.stamp.time);
+        }
+        let closes = matches!(&event.body, Body::WindowClose(name) if *name == self.spec.name);
+        if closes
+            && matches!(
+                self.phase,
+                Phase::Triggered | Phase::WarmingUp | Phase::Measuring
+            )
+        {
+            self.close_requested = true;
+        }
+    }
+
     fn close(&mut self, complete: bool, now: u64, instructions: u64) {
         self.phase = Phase::Closed { complete };
         self.times.closed_ps = Some(now);

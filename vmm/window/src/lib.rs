@@ -4,6 +4,7 @@
 //! - [`driver`]: decides, at the end of each quantum, which window opens, starts measuring or closes.
 //! - [`model`]: builds the models that a window attaches to a node.
 //! - [`owner`]: which rank or process an address space belongs to.
+//! - [`trigger`]: moments that are no window's; [`watch`]: waits for one. [`state`]: the driver's state, and which windows may go on from it.
 //! - [`record`]: what a window measured, and its file `windows.json`.
 //!
 //! A window has three moments: it *opens* (models attached, caches empty), *starts measuring* after its warm-up (statistics forgotten, state
@@ -17,6 +18,8 @@ pub mod model;
 pub mod owner;
 pub mod record;
 pub mod spec;
+pub mod state;
+pub mod trigger;
 pub mod watch;
 
 pub use driver::{Ending, WindowAction, WindowDriver, WindowOutcome, WindowTimes};
@@ -24,6 +27,8 @@ pub use model::{CountingOnly, ModelError, build_model};
 pub use owner::{Owner, Owners};
 pub use record::{Measured, NodeRecord, RecordError, WindowRecord, WindowsFile};
 pub use spec::{Measure, MemorySpec, ModelSpec, SpecFault, Trigger, WindowSpec};
+pub use state::{DriverState, StateFault};
+pub use trigger::Moment;
 pub use watch::TriggerWatch;
 
 pub use nodescope_plugin_cache::CacheConfig;

@@ -33,7 +33,7 @@ pub enum Owner {
 const MOST: usize = 1 << 16;
 
 /// Which process each address space of one node belongs to. Where an address space is used again, the last process counts.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Owners {
     spaces: BTreeMap<u64, Owner>,
 }

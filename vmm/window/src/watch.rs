@@ -2,11 +2,12 @@
 
 use nodescope_hypercall::{Function, Peer};
 use nodescope_trace::{Body, Event};
+use serde::{Deserialize, Serialize};
 
 use crate::spec::Trigger;
 
 /// Waits for a trigger.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TriggerWatch {
     trigger: Trigger,
     /// Calls or markers that the trigger counts.

@@ -255,6 +255,9 @@ pub struct Time {
     pub cycle_fraction: u32,
     /// Values that RDRAND and RDSEED have given.
     pub random_draws: u64,
+    /// Instructions that had retired when an exception was last delivered that no other delivery raised. The portable engine takes extra
+    /// time for another one before the next instruction.
+    pub delivered_at: Option<u64>,
 }
 
 /// Everything.

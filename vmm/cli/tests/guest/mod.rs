@@ -20,6 +20,11 @@ const LINE_STATUS: u32 = SERIAL + 5;
 const SLEEP: u32 = 0x600;
 const OFF: u32 = 5 << 2 | 1 << 5;
 
+/// Where the host writes a node's identity, and where its name and its text are in it.
+const IDENTITY: u64 = 0x18_0000;
+const NAME: i32 = 40;
+const TEXT: i32 = 104;
+
 /// A kernel in the making.
 pub struct Kernel {
     code: CodeAssembler,
@@ -66,6 +71,35 @@ impl Kernel {
         code.mov(eax, LEAF).unwrap();
         code.mov(ecx, Operation::Mark as u32).unwrap();
         code.cpuid().unwrap();
+        self
+    }
+
+    /// Asks the host who it is, and writes the five letters of its name and whether it was renewed (the first byte of the identity's text, or
+    /// another one) to the console.
+    pub fn say_name(mut self) -> Kernel {
+        let code = &mut self.code;
+        let mut next = code.create_label();
+        code.mov(rsi, IDENTITY).unwrap();
+        // The text is what the longest identity leaves there.
+        code.mov(byte_ptr(rsi + TEXT), '-' as i32).unwrap();
+        code.mov(edi, 0x1000).unwrap();
+        code.mov(eax, LEAF).unwrap();
+        code.mov(ecx, Operation::NodeIdentity as u32).unwrap();
+        code.cpuid().unwrap();
+        code.mov(rsi, IDENTITY + NAME as u64).unwrap();
+        code.mov(ecx, 5).unwrap();
+        code.mov(edx, SERIAL).unwrap();
+        code.set_label(&mut next).unwrap();
+        code.mov(al, byte_ptr(rsi)).unwrap();
+        code.out(dx, al).unwrap();
+        code.inc(rsi).unwrap();
+        code.dec(ecx).unwrap();
+        code.jne(next).unwrap();
+        code.mov(rsi, IDENTITY).unwrap();
+        code.mov(al, byte_ptr(rsi + TEXT)).unwrap();
+        code.out(dx, al).unwrap();
+        code.mov(al, '\n' as i32).unwrap();
+        code.out(dx, al).unwrap();
         self
     }
 

@@ -136,3 +136,11 @@ pub enum CpuAction {
         vcpu: u16,
     },
 }
+
+impl CpuAction {
+    /// Receiver.
+    pub fn vcpu(self) -> u16 {
+        let (Self::Init { vcpu } | Self::Startup { vcpu, .. } | Self::Nmi { vcpu }) = self;
+        vcpu
+    }
+}

@@ -50,8 +50,12 @@ impl LocalApics {
     }
 
     /// Load states that [`LocalApics::save`] gave and the actions not carried out then; false, with nothing changed, if the
-    /// number of vCPUs or their IDs do not fit.
+    /// number of vCPUs or their IDs do not fit, or an action is for another vCPU.
     pub fn restore(&mut self, states: &[LocalApicState], actions: &[CpuAction]) -> bool {
+        let known = |action: &CpuAction| usize::from(action.vcpu()) < self.apics.len();
+        if !actions.iter().all(known) {
+            return false;
+        }
         let ids = |s: &[LocalApicState]| s.iter().map(|s| s.id).collect::<Vec<_>>();
         if ids(states) != ids(&self.save()) {
             return false;

@@ -424,6 +424,8 @@ fn restored_apics_equal_the_saved_and_go_on_alike() {
         }
     }
     assert_eq!(a.save(), b.save());
+    let action = [CpuAction::Nmi { vcpu: 2 }];
+    assert!(!b.restore(&saved, &action), "there is no third vCPU");
     assert!(!LocalApics::new(&[0, 2], clock()).restore(&saved, &[]));
     assert!(!LocalApics::new(&[0], clock()).restore(&saved, &[]));
 }

@@ -51,6 +51,24 @@ pub enum DeviceState {
     Rng(Box<RngState>),
 }
 
+impl DeviceState {
+    /// See [`crate::chipset::ChipsetState::renew`].
+    pub(crate) fn renew(&mut self, fresh: &Self) -> bool {
+        match (self, fresh) {
+            (Self::Block(own), Self::Block(fresh)) => {
+                own.disk.sectors = fresh.disk.sectors;
+                own.disk.written.is_empty()
+            }
+            (Self::Rng(own), Self::Rng(fresh)) => {
+                own.generator.clone_from(&fresh.generator);
+                true
+            }
+            (Self::Net(_), Self::Net(_)) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Device {
     pub(super) fn get(&self) -> &dyn VirtioDevice {
         match self {

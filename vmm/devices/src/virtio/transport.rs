@@ -351,6 +351,17 @@ impl VirtioMmio {
             .iter()
             .map(Queue::try_from)
             .collect::<Result<Vec<_>, _>>()?;
+        for queue in &queues {
+            // A valid queue lies in RAM as a whole.
+            if queue.ready() && !queue.is_valid(&self.ram) {
+                return Err(RestoreError::new("virtqueue", "it does not lie in RAM"));
+            }
+        }
+        let unknown = t.driver_features & !self.features();
+        if t.status & FEATURES_OK != 0 && unknown != 0 {
+            let reason = format!("features {unknown:#x} are not offered");
+            return Err(RestoreError::new("virtio transport", reason));
+        }
         self.device.restore(&state.device)?;
         self.queues = queues;
         self.device_features_select = t.device_features_select;

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use nodescope_window::ModelSpec;
 
 pub(crate) use self::job::guest_path;
+pub(crate) use self::window::named_function;
 use crate::plan::Study;
 use nodescope_config::reader::Section;
 

@@ -148,22 +148,30 @@ pub(super) fn trigger(item: &Item<'_>, job: &Job) -> Option<Trigger> {
 
 fn function(item: &Item<'_>, job: &Job) -> Option<Function> {
     let name = item.line("MPI_Barrier")?;
-    let known = Function::ALL
-        .iter()
-        .find(|function| function.name() == name);
-    let Some(function) = known else {
-        let hint = closest(&name, Function::ALL.iter().map(|function| function.name()))
-            .map(|close| format!("; did you mean {close:?}?"))
-            .unwrap_or_else(|| "; write e.g. \"MPI_Barrier\"".into());
-        item.complain(format!(
-            "{name:?} is not an MPI function that is traced{hint}"
-        ));
-        return None;
+    let function = match named_function(&name) {
+        Ok(function) => function,
+        Err(problem) => {
+            item.complain(problem);
+            return None;
+        }
     };
     if !job.trace || job.mpi == Mpi::None {
         item.complain("needs the MPI trace, which job.trace or job.mpi switches off; the window would never open");
     }
-    Some(*function)
+    Some(function)
+}
+
+/// The MPI function of this name.
+pub(crate) fn named_function(name: &str) -> Result<Function, String> {
+    let known = Function::ALL
+        .iter()
+        .find(|function| function.name() == name);
+    known.copied().ok_or_else(|| {
+        let hint = closest(name, Function::ALL.iter().map(|function| function.name()))
+            .map(|close| format!("; did you mean {close:?}?"))
+            .unwrap_or_else(|| "; write e.g. \"MPI_Barrier\"".into());
+        format!("{name:?} is not an MPI function that is traced{hint}")
+    })
 }
 
 fn measure(item: &Item<'_>) -> Option<Measure> {

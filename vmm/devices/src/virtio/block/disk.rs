@@ -299,6 +299,10 @@ impl Disk {
     }
 
     pub(super) fn restore(&mut self, state: &DiskState) -> Result<(), RestoreError> {
+        if self.read_only && !state.written.is_empty() {
+            let reason = "the guest has written to a disk that it can only read";
+            return Err(RestoreError::new("block device", reason));
+        }
         let fits = |(i, data): &(u64, Vec<u8>)| {
             data.len() as u64 == CLUSTER && *i < (self.sectors * SECTOR).div_ceil(CLUSTER)
         };

@@ -2,10 +2,12 @@
 
 use std::collections::VecDeque;
 
+use virtio_bindings::virtio_config::VIRTIO_TRANSPORT_F_START;
 use virtio_bindings::virtio_ids::VIRTIO_ID_NET;
 use virtio_bindings::virtio_net::*;
 
 use super::link::Link;
+use super::queue::{LONGEST, SHORTEST};
 use super::spares::Spares;
 use super::state::{Frame, NetCounters, NetState};
 use crate::state::RestoreError;
@@ -173,10 +175,26 @@ impl Net {
                 "its frames are out of order",
             ));
         }
+        let mut frames = state.outgoing.iter().chain(&state.incoming);
+        if !frames.all(|f| (SHORTEST..=LONGEST).contains(&f.bytes.len())) {
+            let reason = "a frame has a length that frames do not have";
+            return Err(RestoreError::new("network device", reason));
+        }
+        let incoming_bytes = state.incoming.iter().map(Frame::memory).sum();
+        if incoming_bytes > MOST_INCOMING || !state.counters.are_possible() {
+            let reason = "it has more frames than it can have";
+            return Err(RestoreError::new("network device", reason));
+        }
+        // Features that the transport adds concern nobody here.
+        let own = (1 << VIRTIO_TRANSPORT_F_START) - 1;
+        if state.features & own & !self.features() != 0 {
+            let reason = "features are in use that are not offered";
+            return Err(RestoreError::new("network device", reason));
+        }
         self.features = state.features;
         self.outgoing = state.outgoing.clone();
         self.incoming = state.incoming.iter().cloned().collect();
-        self.incoming_bytes = self.incoming.iter().map(Frame::memory).sum();
+        self.incoming_bytes = incoming_bytes;
         self.sending.until = state.sending_until;
         self.sending.waiting = state.waiting;
         self.receiving.until = state.receiving_until;

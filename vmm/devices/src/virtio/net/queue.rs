@@ -13,9 +13,9 @@ use crate::virtio::{Chain, QueueFault, Queues};
 /// Bytes of struct virtio_net_hdr with num_buffers, as VIRTIO_F_VERSION_1 has it.
 const HEADER: usize = 12;
 /// Shortest frame that has all of an Ethernet header.
-const SHORTEST: usize = 14;
+pub(super) const SHORTEST: usize = 14;
 /// Longest frame: a TCP segment of 64 KiB with its headers.
-const LONGEST: usize = 65_535 + 14;
+pub(super) const LONGEST: usize = 65_535 + 14;
 
 /// Offload fields of the header that precedes a frame.
 #[derive(Clone, Copy, Debug)]

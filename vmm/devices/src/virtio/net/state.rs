@@ -47,6 +47,29 @@ pub struct NetCounters {
     pub dropped_size: u64,
 }
 
+impl NetCounters {
+    /// Whether so many frames can have been counted; sums must not wrap.
+    pub(super) fn are_possible(&self) -> bool {
+        let Self {
+            sent,
+            received,
+            refused,
+            dropped_inactive,
+            dropped_backlog,
+            dropped_size,
+        } = *self;
+        let counts = [
+            sent,
+            received,
+            refused,
+            dropped_inactive,
+            dropped_backlog,
+            dropped_size,
+        ];
+        counts.iter().all(|count| *count < 1 << 62)
+    }
+}
+
 /// Complete state.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetState {

@@ -1,6 +1,7 @@
 //! What an entropy device saves.
 
 use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
 use serde::{Deserialize, Serialize};
 
 /// Complete state.
@@ -12,4 +13,11 @@ pub struct RngState {
     pub work_until: u64,
     /// Requests were left in the queue until that is near.
     pub waiting: bool,
+}
+
+impl RngState {
+    /// Begin another sequence of random bytes.
+    pub fn reseed(&mut self, seed: [u8; 32]) {
+        self.generator = ChaCha20Rng::from_seed(seed);
+    }
 }

@@ -1,6 +1,8 @@
 //! Hostile kernels: code in ring 0 that uses devices, registers and hypercalls at random, and a kernel that sends as fast as it
 //! can. The host neither panics nor runs out of memory, each quantum ends, and the outcome is the same on any number of threads.
 
+mod state;
+
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -362,9 +364,13 @@ fn flood() -> Vec<u8> {
 
 /// A node of two vCPUs whose first one runs this code; the second waits for somebody to start it.
 fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
-    let mut topology = NodeTopology::uniform(1, 2, 1, RAM);
-    topology.tsc_hz = HZ;
-    let ram = Ram::new(&topology.socket_memory).unwrap();
+    let ram = Ram::new(&[RAM]).unwrap();
+    load(&ram, code);
+    assembled(index, ram, bandwidth)
+}
+
+/// Puts tables and the code into memory.
+fn load(ram: &Ram, code: &[u8]) {
     let put = |at: u64, value: u64| assert!(ram.write(at, &value.to_le_bytes()));
     // Memory and devices at their own addresses, in pages of 2 MiB.
     put(PAGES, (PAGES + 0x1000) | 7);
@@ -382,6 +388,12 @@ fn node(index: u32, code: &[u8], bandwidth: u64) -> Node {
         put(IDT + 16 * vector, HANDLER | 8 << 16 | 0x8e00 << 32);
     }
     assert!(ram.write(CODE, code) && ram.write(HANDLER, &handler()));
+}
+
+/// A node with this memory.
+fn assembled(index: u32, ram: Ram, bandwidth: u64) -> Node {
+    let mut topology = NodeTopology::uniform(1, 2, 1, RAM);
+    topology.tsc_hz = HZ;
     let segment = |selector, attributes| Segment {
         selector,
         base: 0,

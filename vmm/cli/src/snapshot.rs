@@ -1,0 +1,247 @@
+//! Snapshots of running clusters: where they are kept, and `nodescope snapshot`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nodescope_cluster::{About, Origin, RunError, Save, SnapshotFault};
+use nodescope_config::reader::closest;
+use nodescope_study::Study;
+use nodescope_study::quantity::{Bytes, Time};
+
+use crate::args::{self, SnapshotCommand};
+use crate::exit::{Exit, Failure};
+use crate::run::exit_of;
+use crate::terminal::print;
+
+/// What names of snapshot files end in.
+const ENDING: &str = ".nss";
+
+/// Lists, shows or removes snapshots.
+pub fn snapshot(args: &args::Snapshot) -> Result<Exit, Failure> {
+    match &args.command {
+        SnapshotCommand::List => list(),
+        SnapshotCommand::Show { snapshot } => show(&find(snapshot)?),
+        SnapshotCommand::Remove { snapshot } => {
+            let path = find(snapshot)?;
+            fs::remove_file(&path).map_err(Failure::io("remove", &path))?;
+            Ok(Exit::Ok)
+        }
+    }
+}
+
+/// Opens the snapshot that a run begins from.
+pub fn open(text: &str) -> Result<Origin, Failure> {
+    Origin::open(&find(text)?).map_err(failure)
+}
+
+/// The snapshot that a run takes, if it is to take one, in a place where none is yet.
+pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure> {
+    let Some(at) = &args.snapshot_at else {
+        return Ok(None);
+    };
+    let wrong = |text: String| Failure::new(Exit::Study, text);
+    at.check(study)
+        .map_err(|why| wrong(format!("--snapshot-at: {why}")))?;
+    let name = args.snapshot_name.clone();
+    let name = name.unwrap_or_else(|| plain(&study.name));
+    let path = place(&name)?;
+    if path.exists() && !args.force {
+        return Err(wrong(format!(
+            "there is a snapshot {} already; replace it with --force, or give another --snapshot-name",
+            path.display()
+        )));
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
+    }
+    Ok(Some(Save {
+        at: at.0.clone(),
+        name: name_of(&path),
+        path,
+        stop: args.stop_after_snapshot,
+    }))
+}
+
+/// The failure if a snapshot cannot be used: the host's fault or the user's.
+pub fn failure(fault: SnapshotFault) -> Failure {
+    let error = RunError::Snapshot(fault);
+    Failure::of(exit_of(&error), &error)
+}
+
+/// Where snapshots are kept that are given by their names: beside the guest images.
+fn folder() -> Result<PathBuf, Failure> {
+    let images = nodescope_image::default_cache_dir();
+    let images = images.map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(images.with_file_name("snapshots"))
+}
+
+/// The file of a snapshot: a path with a slash or the ending of such files, or a name in the folder of snapshots.
+fn place(text: &str) -> Result<PathBuf, Failure> {
+    if text.contains('/') || text.ends_with(ENDING) {
+        return Ok(text.into());
+    }
+    if text != plain(text) {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{text:?} is no name of a snapshot: use letters, digits, \".\", \"_\" and \"-\", and a letter or digit first, or give a path that ends in {ENDING}"
+            ),
+        ));
+    }
+    Ok(folder()?.join(format!("{text}{ENDING}")))
+}
+
+/// A name without what is no part of names of snapshots.
+fn plain(name: &str) -> String {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let name: String = name
+        .chars()
+        .map(|c| if allowed(c) { c } else { '-' })
+        .collect();
+    match name.trim_start_matches(|c: char| !c.is_ascii_alphanumeric()) {
+        "" => "snapshot".into(),
+        name => name.into(),
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    let name = path.file_stem().unwrap_or_default();
+    name.to_string_lossy().into_owned()
+}
+
+/// The file of a snapshot that is there.
+fn find(text: &str) -> Result<PathBuf, Failure> {
+    let path = place(text)?;
+    if path.is_file() {
+        return Ok(path);
+    }
+    let mut message = format!("there is no snapshot {}", path.display());
+    if !text.contains('/') {
+        let names: Vec<_> = all()?.iter().map(|path| name_of(path)).collect();
+        let close = closest(text, names.iter().map(String::as_str));
+        message += &match (close, names.is_empty()) {
+            (Some(close), _) => format!("; did you mean {close:?}?"),
+            (None, true) => "; take one with nodescope run --snapshot-at".into(),
+            (None, false) => format!("; there are {}", names.join(", ")),
+        };
+    }
+    Err(Failure::new(Exit::Study, message))
+}
+
+/// All files of snapshots in the folder, by name.
+fn all() -> Result<Vec<PathBuf>, Failure> {
+    let folder = folder()?;
+    if !folder.exists() {
+        return Ok(Vec::new());
+    }
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(&folder).map_err(Failure::io("list", &folder))? {
+        let path = entry.map_err(Failure::io("list", &folder))?.path();
+        if path.is_file() && path.extension().is_some_and(|ending| ending == "nss") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn list() -> Result<Exit, Failure> {
+    for path in all()? {
+        match About::read(&path) {
+            Ok(about) => print(&format!("{}\n", line(&path, &about)))?,
+            Err(error) => tracing::warn!("{error}"),
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn line(path: &Path, about: &About) -> String {
+    let nodes = match about.instructions.len() {
+        1 => "1 node".to_owned(),
+        nodes => format!("{nodes} nodes"),
+    };
+    format!(
+        "{}  study {}, {}, {nodes}, {}, {}",
+        name_of(path),
+        about.study,
+        Time(about.virtual_ps),
+        size(path),
+        date(path)
+    )
+}
+
+/// Disk space that a file takes, rounded.
+fn size(path: &Path) -> String {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(found) = fs::metadata(path) else {
+        return "size unknown".into();
+    };
+    let bytes = found.blocks() * 512;
+    Bytes(match bytes >> 20 {
+        0 => bytes,
+        whole => whole << 20,
+    })
+    .to_string()
+}
+
+/// When a file was written, in UTC.
+fn date(path: &Path) -> String {
+    let written = fs::metadata(path).and_then(|found| found.modified());
+    let written = written.unwrap_or(SystemTime::UNIX_EPOCH);
+    // The library has no years after 9999.
+    let last = SystemTime::UNIX_EPOCH + Duration::from_secs(253_402_300_799);
+    let text = humantime::format_rfc3339_seconds(written.clamp(SystemTime::UNIX_EPOCH, last));
+    text.to_string().replace('T', " ").replace('Z', " UTC")
+}
+
+fn show(path: &Path) -> Result<Exit, Failure> {
+    let origin = Origin::open(path).map_err(failure)?;
+    let about = origin.about();
+    let mut text = format!("{}\n  {}\n", line(path, about), path.display());
+    let mut row = |label: &str, value: &str| text += &format!("  {label:<13} {value}\n");
+    row("taken at", &about.at);
+    row("written by", &format!("nodescope {}", origin.program()));
+    row("study id", &about.study_id);
+    for (node, instructions) in about.instructions.iter().enumerate() {
+        row(
+            &format!("node{node}"),
+            &format!("{instructions} instructions"),
+        );
+    }
+    if !about.windows.is_empty() {
+        row("windows", &about.windows.join(", "));
+    }
+    text += "booted from\n";
+    for (key, value) in about.agreement.rows() {
+        text += &format!("  {key:<24} {value}\n");
+    }
+    text += "sections\n";
+    for section in origin.sections() {
+        text += &format!("  {section}\n");
+    }
+    print(&text)?;
+    Ok(Exit::Ok)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_studies_become_names_of_snapshots() {
+        for (name, expected) in [
+            ("hpl", "hpl"),
+            ("my study: 2 nodes", "my-study--2-nodes"),
+            ("../x", "x"),
+            ("-v", "v"),
+            ("", "snapshot"),
+            ("ü", "snapshot"),
+        ] {
+            assert_eq!(plain(name), expected, "{name:?}");
+        }
+        assert_eq!(place("a/b").unwrap(), Path::new("a/b"));
+        assert_eq!(place("b.nss").unwrap(), Path::new("b.nss"));
+        assert!(place("a b").is_err());
+    }
+}

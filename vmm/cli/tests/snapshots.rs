@@ -1,0 +1,444 @@
+//! Snapshots from outside: taken, listed, continued, refused. Guests are kernels of a few instructions.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod guest;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use guest::{Kernel, Place, stderr};
+
+/// All files below a folder.
+fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_path_buf();
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// Expects the same files with the same bytes.
+fn same(one: &Path, other: &Path) {
+    let (one, other) = (files(one), files(other));
+    let names = |of: &BTreeMap<PathBuf, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&one), names(&other));
+    for (name, bytes) in &one {
+        assert!(*bytes == other[name], "{} differs", name.display());
+    }
+}
+
+/// Three nodes that say and mark something now and then, with a window in between.
+fn talking() -> Place {
+    let window = "node.frequency = \"100 MHz\"\n\
+        [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 4 }\nmeasure = \"2 M instructions\"\n";
+    Place::new(3, window, |path| {
+        let steps = (0..20).fold(Kernel::new(), |kernel, n| {
+            kernel
+                .mark("step")
+                .say(&format!("step {n}\n"))
+                .work(3_000_000)
+        });
+        steps.off(0, path);
+    })
+}
+
+fn ok(place: &Place, args: &[&str]) -> String {
+    let output = place.run(args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn refused(place: &Place, args: &[&str], code: i32, texts: &[&str]) {
+    let output = place.run(args);
+    for text in texts {
+        let told = stderr(&output);
+        assert!(
+            told.contains(text),
+            "{args:?}: expected {text:?} in:\n{told}"
+        );
+    }
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {output:?}");
+}
+
+#[test]
+fn a_run_that_goes_on_from_a_snapshot_leaves_the_results_of_one_that_never_stopped() {
+    let place = talking();
+    ok(&place, &["run", "s.toml", "--results", "whole"]);
+    let whole = place.path().join("whole");
+    for (number, at) in [
+        "mark:step#2",
+        "mark:step#40",
+        "0.5s",
+        "1us",
+        "33ms",
+        "mark:step#11",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let name = format!("at{number}");
+        let through = format!("through{number}");
+        let args = ["--snapshot-at", at, "--snapshot-name", &name];
+        let run = [
+            "run",
+            "s.toml",
+            "--results",
+            &through,
+            "--host-threads",
+            "2",
+        ];
+        let output = place.run(&[&run[..], &args].concat());
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(0), "{told}");
+        let waits = told.contains("waits for the end of window \"w\"");
+        assert_eq!(waits, *at == "33ms", "{at}: {told}");
+        assert!(
+            told.contains("snapshot at") && told.contains(": taken at "),
+            "{told}"
+        );
+        same(&whole, &place.path().join(&through));
+        for threads in ["1", "3"] {
+            let results = format!("from{number}-{threads}");
+            let run = ["run", "s.toml", "--results", &results, "--from", &name];
+            ok(&place, &[&run[..], &["--host-threads", threads]].concat());
+            same(&whole, &place.path().join(&results));
+        }
+    }
+    // A snapshot of a run that began with one.
+    let run = ["run", "s.toml", "--results", "cut", "--from", "at0"];
+    let args = ["--snapshot-at", "mark:step#50", "--snapshot-name", "later"];
+    let out = ok(
+        &place,
+        &[&run[..], &args, &["--stop-after-snapshot"]].concat(),
+    );
+    assert!(out.contains("G instructions"), "{out}");
+    ok(
+        &place,
+        &["run", "s.toml", "--results", "on", "--from", "later"],
+    );
+    same(&whole, &place.path().join("on"));
+}
+
+#[test]
+fn snapshots_are_listed_shown_and_removed() {
+    let place = talking();
+    assert_eq!(ok(&place, &["snapshot", "list"]), "");
+    refused(
+        &place,
+        &["snapshot", "show", "base"],
+        2,
+        &[
+            "there is no snapshot",
+            "take one with nodescope run --snapshot-at",
+        ],
+    );
+    let take = [
+        "run",
+        "s.toml",
+        "--snapshot-at",
+        "mark:step#5",
+        "--stop-after-snapshot",
+    ];
+    ok(&place, &take);
+    let list = ok(&place, &["snapshot", "list"]);
+    assert!(list.starts_with("s  study s, "), "{list}");
+    assert!(
+        list.contains(", 3 nodes, ") && list.ends_with(" UTC\n"),
+        "{list}"
+    );
+    let shown = ok(&place, &["snapshot", "show", "s"]);
+    for text in [
+        "occurrence 5 of marker \"step\"",
+        "node2",
+        "cluster.nodes",
+        "node1/ram",
+        "results/trace",
+    ] {
+        assert!(shown.contains(text), "{text}: {shown}");
+    }
+    refused(
+        &place,
+        &take,
+        2,
+        &["there is a snapshot", "--force", "--snapshot-name"],
+    );
+    ok(&place, &[&take[..], &["--force"]].concat());
+    refused(
+        &place,
+        &["snapshot", "remove", "t"],
+        2,
+        &["there is no snapshot"],
+    );
+    ok(&place, &["snapshot", "remove", "s"]);
+    assert_eq!(ok(&place, &["snapshot", "list"]), "");
+    // By its path.
+    ok(
+        &place,
+        &[&take[..], &["--snapshot-name", "./here.nss", "--force"]].concat(),
+    );
+    assert!(place.path().join("here.nss").is_file());
+    ok(&place, &["snapshot", "show", "here.nss"]);
+    refused(
+        &place,
+        &["run", "s.toml", "--from", "here", "--force"],
+        2,
+        &["there is no snapshot"],
+    );
+    ok(&place, &["run", "s.toml", "--from", "here.nss", "--force"]);
+}
+
+#[test]
+fn what_does_not_fit_a_snapshot_is_told_with_both_values() {
+    let place = talking();
+    ok(
+        &place,
+        &[
+            "run",
+            "s.toml",
+            "--snapshot-at",
+            "mark:step#20",
+            "--stop-after-snapshot",
+        ],
+    );
+    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    let other = |from: &str, to: &str| {
+        assert!(study.contains(from), "{from}");
+        fs::write(place.path().join("s.toml"), study.replace(from, to)).unwrap();
+    };
+    let run = ["run", "s.toml", "--from", "s", "--force"];
+    other("64 MiB", "66 MiB");
+    refused(
+        &place,
+        &run,
+        2,
+        &[
+            "does not agree with the snapshot",
+            "\n  node.memory: 64 MiB in the snapshot, 66 MiB in the study",
+        ],
+    );
+    other(
+        "cluster.nodes = 3",
+        "network.mtu = \"9000 B\"\nstudy.seed = 7\ncluster.nodes = 2",
+    );
+    refused(
+        &place,
+        &run,
+        2,
+        &[
+            "cluster.nodes: 3 in the snapshot, 2 in the study",
+            "network.mtu: 1.5 kB in the snapshot, 9 kB in the study",
+            "study.seed: ",
+        ],
+    );
+    other("job.command = \"true\"", "job.command = \"false\"");
+    refused(&place, &run, 2, &["job: files and command"]);
+    other("occurrence = 4", "occurrence = 5");
+    refused(
+        &place,
+        &run,
+        2,
+        &["window \"w\" has opened before the snapshot"],
+    );
+    let early = "\n[[window]]\nname = \"v\"\nopen = { marker = \"step\", occurrence = 7 }\nmeasure = \"1 M instructions\"\n";
+    fs::write(place.path().join("s.toml"), format!("{study}{early}")).unwrap();
+    refused(
+        &place,
+        &run,
+        2,
+        &["window \"v\" would have opened before the snapshot"],
+    );
+    fs::write(
+        place.path().join("s.toml"),
+        format!("{study}study.time_limit = \"1 ms\"\n")
+            .replace("study.time_limit", "[study]\ntime_limit"),
+    )
+    .unwrap();
+    refused(
+        &place,
+        &run,
+        2,
+        &["study.time_limit ends the study at 1 ms", "raise the limit"],
+    );
+    // A later window, and another limit.
+    let late = early.replace("= 7", "= 30");
+    fs::write(
+        place.path().join("s.toml"),
+        format!("{study}{late}\n[study]\ntime_limit = \"40 s\"\n"),
+    )
+    .unwrap();
+    ok(&place, &run);
+    let windows = fs::read_to_string(place.results().join("windows.json")).unwrap();
+    assert!(windows.contains("\"v\"") && windows.contains("\"w\""));
+    // The kernel's file.
+    fs::write(place.path().join("s.toml"), &study).unwrap();
+    Kernel::new().off(0, &place.path().join("vmlinux"));
+    refused(&place, &run, 2, &["\n  image: "]);
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused_before_anything_runs() {
+    let place = talking();
+    let run = |more: &[&'static str]| [&["run", "s.toml"][..], more].concat();
+    for (args, text) in [
+        (&["--snapshot-at", "later"][..], "is no moment; write boot"),
+        (&["--snapshot-at", "mpi:MPI_Barrier"], "needs the MPI trace"),
+        (&["--snapshot-at", "5000 s"], "lies behind study.time_limit"),
+        (&["--snapshot-name", "x"], "--snapshot-at"),
+        (&["--stop-after-snapshot"], "--snapshot-at"),
+        (
+            &["--snapshot-at", "1s", "--snapshot-name", "a b"],
+            "is no name of a snapshot",
+        ),
+        (&["--from", "nothing"], "there is no snapshot"),
+        (&["--from", "vmlinux.nss"], "there is no snapshot"),
+    ] {
+        refused(&place, &run(args), 2, &[text]);
+        assert!(!place.results().exists(), "{args:?}");
+    }
+    // A moment that does not come.
+    let args = run(&["--snapshot-at", "mark:stop"]);
+    refused(
+        &place,
+        &args,
+        6,
+        &["no snapshot s was taken: occurrence 1 of marker \"stop\""],
+    );
+    // One that has been.
+    ok(
+        &place,
+        &run(&[
+            "--force",
+            "--snapshot-at",
+            "mark:step#9",
+            "--stop-after-snapshot",
+        ]),
+    );
+    for at in ["mark:step#9", "1us", "mark:step"] {
+        let args = [
+            "run",
+            "s.toml",
+            "--force",
+            "--from",
+            "s",
+            "--snapshot-at",
+            at,
+        ];
+        let args = [&args[..], &["--snapshot-name", "t"]].concat();
+        refused(&place, &args, 2, &["no further snapshot can be taken at"]);
+    }
+}
+
+#[test]
+fn a_damaged_or_foreign_snapshot_is_refused_with_its_place() {
+    let place = talking();
+    let take = [
+        "run",
+        "s.toml",
+        "--snapshot-at",
+        "mark:step#5",
+        "--stop-after-snapshot",
+    ];
+    ok(&place, &[&take[..], &["--snapshot-name", "x.nss"]].concat());
+    let path = place.path().join("x.nss");
+    let whole = fs::read(&path).unwrap();
+    let run = ["run", "s.toml", "--from", "x.nss", "--force"];
+    for at in [70, whole.len() / 2, whole.len() - 40] {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x10;
+        fs::write(&path, bytes).unwrap();
+        refused(&place, &run, 2, &["x.nss: offset ", "damaged"]);
+    }
+    // Another format: the header's checksum is behind its 100 bytes.
+    let mut bytes = whole.clone();
+    bytes[8] = 200;
+    let sum = crc32fast::hash(&bytes[..100]);
+    bytes[100..104].copy_from_slice(&sum.to_le_bytes());
+    fs::write(&path, bytes).unwrap();
+    let told = ["x.nss: offset 8: written by nodescope", "in format 200"];
+    refused(&place, &run, 2, &told);
+    refused(&place, &["snapshot", "show", "x.nss"], 2, &told);
+    fs::write(&path, b"#!/bin/sh").unwrap();
+    refused(&place, &run, 2, &["not a snapshot of nodescope"]);
+    fs::write(&path, &whole).unwrap();
+    ok(&place, &run);
+}
+
+#[test]
+fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
+    let place = Place::new(1, "node.frequency = \"100 MHz\"", |path| {
+        let kernel = Kernel::new().say("nodescope: booted\n").work(1_000_000);
+        kernel.say_name().mark("step").work(30_000_000).off(0, path);
+    });
+    let take = ["run", "s.toml", "--snapshot-at", "boot", "--results", "one"];
+    ok(&place, &take);
+    ok(
+        &place,
+        &["run", "s.toml", "--from", "s", "--results", "same"],
+    );
+    same(&place.path().join("one"), &place.path().join("same"));
+    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    let study = study.replace("cluster.nodes = 1", "cluster.nodes = 4");
+    fs::write(
+        place.path().join("s.toml"),
+        study.replace("\"true\"", "\"echo another job\""),
+    )
+    .unwrap();
+    for results in ["four", "again"] {
+        ok(
+            &place,
+            &["run", "s.toml", "--from", "s", "--results", results],
+        );
+    }
+    let four = place.path().join("four");
+    same(&four, &place.path().join("again"));
+    for node in 0..4 {
+        let console = fs::read_to_string(four.join(format!("console-node{node}.log"))).unwrap();
+        assert_eq!(console, format!("nodescope: booted\nnode{node}n\n"));
+    }
+    let one = fs::read_to_string(place.path().join("one/console-node0.log")).unwrap();
+    assert_eq!(one, "nodescope: booted\nnode0-\n");
+    // Other values must still agree, and a later snapshot has its identity.
+    let other = study.replace("64 MiB", "32 MiB");
+    fs::write(place.path().join("s.toml"), other).unwrap();
+    let from = ["run", "s.toml", "--from", "s", "--force"];
+    refused(
+        &place,
+        &from,
+        2,
+        &["\n  node.memory: 64 MiB in the snapshot, 32 MiB in the study"],
+    );
+    let one = study.replace("cluster.nodes = 4", "cluster.nodes = 1");
+    fs::write(place.path().join("s.toml"), one).unwrap();
+    ok(
+        &place,
+        &[
+            "run",
+            "s.toml",
+            "--snapshot-at",
+            "mark:step",
+            "--results",
+            "one",
+            "--force",
+        ],
+    );
+    fs::write(place.path().join("s.toml"), study).unwrap();
+    refused(
+        &place,
+        &from,
+        2,
+        &[
+            "cluster.nodes: 1 in the snapshot, 4 in the study",
+            "--snapshot-at boot",
+        ],
+    );
+}

@@ -1,0 +1,170 @@
+//! What a study and a snapshot must agree on: everything that the booted cluster depends on.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use nodescope_machine::cpuid::FEATURES;
+use nodescope_x86::CpuidTable;
+use serde::{Deserialize, Serialize};
+
+use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
+
+use crate::build::{BuildError, cpuid_tables};
+use crate::config::ClusterConfig;
+
+/// What a cluster was booted from: values by the keys of a study.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Agreement(BTreeMap<String, String>);
+
+/// A key of which a snapshot and a study have different values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The key.
+    pub key: String,
+    /// The value in the snapshot.
+    pub snapshot: String,
+    /// The value in the study.
+    pub study: String,
+}
+
+/// Keys that may differ where a node has just booted, and asks who it is from then on.
+pub const RENEWED: [&str; 4] = ["cluster.nodes", "job", "job.slots", "job.trace"];
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            snapshot,
+            study,
+        } = self;
+        write!(f, "{key}: {snapshot} in the snapshot, {study} in the study")
+    }
+}
+
+impl Agreement {
+    /// Of a cluster; `image` identifies the contents of kernel, initramfs and root disk.
+    ///
+    /// # Errors
+    ///
+    /// Nodes that this host cannot have.
+    pub fn of(config: &ClusterConfig, image: &str) -> Result<Self, BuildError> {
+        let node = &config.topology;
+        let mut caches = node.caches.clone();
+        caches.sort_by_key(|cache| (cache.level, cache.kind as u8));
+        let caches: Vec<_> = caches
+            .iter()
+            .map(|cache| {
+                format!(
+                    "L{} {}: {}, {} ways, lines of {}, of each {}",
+                    cache.level,
+                    format!("{:?}", cache.kind).to_lowercase(),
+                    Bytes(cache.size),
+                    cache.ways,
+                    Bytes(cache.line.into()),
+                    format!("{:?}", cache.shared_by).to_lowercase()
+                )
+            })
+            .collect();
+        let performance = match &node.memory_performance {
+            Some(told) => format!(
+                "latencies {:?} ns, bandwidths {:?} MB/s",
+                told.latency_ns, told.bandwidth_mb_s
+            ),
+            None => "not told".into(),
+        };
+        let onoff = |on| if on { "true" } else { "false" }.to_owned();
+        let cpuid = cpuid_tables(config)?;
+        let features = FEATURES.iter().filter(|feature| {
+            let (leaf, subleaf) = feature.leaf;
+            let has = |of: &CpuidTable| of.has(leaf, subleaf, feature.register, feature.bit);
+            cpuid.first().is_some_and(has)
+        });
+        let features: Vec<_> = features.map(|feature| feature.name).collect();
+        let job = blake3::hash(&config.job_disk).to_hex();
+        // The guests' tools have learnt once how they call the host.
+        let calls = match config.doorbell() {
+            true => "guests call the host by its doorbell, as KVM needs it",
+            false => "guests call the host by CPUID, as the portable engine alone understands it",
+        };
+        let memory: Vec<_> = (node.socket_memory.iter())
+            .map(|&bytes| Bytes(bytes).to_string())
+            .collect();
+        let values = [
+            ("image", short(image)),
+            (
+                "image.kernel_parameters",
+                format!("{:?}", config.kernel_parameters),
+            ),
+            ("study.engine", calls.to_owned()),
+            ("study.seed", config.seed.to_string()),
+            (
+                "study.core_cpi",
+                (f64::from(config.nominal_cpi) / 65536.0).to_string(),
+            ),
+            ("cluster.nodes", config.nodes.to_string()),
+            ("node.sockets", node.sockets.to_string()),
+            ("node.cores", node.cores_per_socket.to_string()),
+            ("node.threads", node.threads_per_core.to_string()),
+            ("node.memory", memory.join(" and ")),
+            ("node.frequency", Frequency(node.tsc_hz).to_string()),
+            ("node.brand", format!("{:?}", node.brand)),
+            ("node.distances", format!("{:?}", node.distances)),
+            ("features of the nodes' CPUs", features.join(" ")),
+            ("node.hide", format!("{:?}", config.cpuid.hidden)),
+            ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
+            ("caches", caches.join("; ")),
+            ("memory", performance),
+            (
+                "network.bandwidth",
+                BitRate(config.link.bandwidth).to_string(),
+            ),
+            ("network.latency", Time(config.link.latency_ps).to_string()),
+            ("network.mtu", Bytes(config.mtu.into()).to_string()),
+            ("network.offload", onoff(config.offload)),
+            (
+                "disk.latency",
+                Time(config.disk_latency_ns * 1000).to_string(),
+            ),
+            (
+                "disk.bandwidth",
+                ByteRate(config.disk_bandwidth).to_string(),
+            ),
+            ("job", format!("files and command {}", short(&job))),
+            ("job.slots", format!("{:?}", config.slots)),
+            ("job.trace", onoff(config.trace)),
+            ("the nodes' clock at power-on", config.epoch.to_string()),
+            ("a console", onoff(config.console)),
+        ];
+        Ok(Self(
+            values.map(|(key, value)| (key.to_owned(), value)).into(),
+        ))
+    }
+
+    /// What a study has otherwise, but for the keys that `may_differ`.
+    pub fn differences(&self, study: &Self, may_differ: &[&str]) -> Vec<Difference> {
+        let value = |of: &Self, key: &str| of.0.get(key).cloned();
+        let mut keys: Vec<&String> = self.0.keys().chain(study.0.keys()).collect();
+        keys.sort();
+        keys.dedup();
+        let differ = |key: &&&String| value(self, key) != value(study, key);
+        let counts = |key: &&&String| !may_differ.contains(&key.as_str());
+        let none = || "nothing".to_owned();
+        (keys.iter().filter(differ).filter(counts))
+            .map(|key| Difference {
+                key: (*key).clone(),
+                snapshot: value(self, key).unwrap_or_else(none),
+                study: value(study, key).unwrap_or_else(none),
+            })
+            .collect()
+    }
+
+    /// Keys and values.
+    pub fn rows(&self) -> impl Iterator<Item = (&str, &str)> {
+        (self.0.iter()).map(|(key, value)| (key.as_str(), value.as_str()))
+    }
+}
+
+/// The beginning of a digest: enough to tell two apart.
+fn short(digest: &str) -> String {
+    digest.chars().take(16).collect()
+}

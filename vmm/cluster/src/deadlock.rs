@@ -1,0 +1,65 @@
+//! Looks for deadlocks of the MPI program.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use nodescope_trace::{Body, Event, Stamp, Standing, StandingBuilder, TraceReader};
+
+use crate::outcome::{Ending, RunError};
+use crate::run::{Run, TRACE_FILE};
+
+impl Run<'_> {
+    /// Whether the MPI program is deadlocked, looked at once each time it has been quiet for as long as the study says. The trace
+    /// tells, as far as it is written, and the calls that stand: following messages all along would cost every call something.
+    pub(crate) fn deadlock(
+        &mut self,
+        interrupted: &AtomicBool,
+    ) -> Result<Option<Ending>, RunError> {
+        let Some(patience) = self.config.deadlock_ps else {
+            return Ok(None);
+        };
+        let quiet = self.now_ps - self.active_ps >= patience;
+        if self.judged || !quiet || !self.watches.iter().any(|w| w.assembler.has_unfinished()) {
+            return Ok(None);
+        }
+        self.judged = true;
+        let standing = self.standing(interrupted)?;
+        if interrupted.load(Ordering::Relaxed) {
+            return Ok(Some(Ending::Interrupted));
+        }
+        Ok(standing.deadlocks.into_iter().next().map(|deadlock| {
+            let ranks = deadlock.ranks;
+            Ending::Deadlock { ranks }
+        }))
+    }
+
+    fn standing(&mut self, interrupted: &AtomicBool) -> Result<Standing, RunError> {
+        self.trace.flush()?;
+        let mut builder = StandingBuilder::default();
+        // Without the messages before them, calls that stand may look as if nothing could end them.
+        let reader = match TraceReader::open(self.results.folder().path().join(TRACE_FILE)) {
+            Ok(reader) => reader,
+            Err(error) => {
+                tracing::warn!(%error, "deadlocks cannot be looked for: the trace does not read back");
+                return Ok(Standing::default());
+            }
+        };
+        // The file ends where writing goes on later, which reads as a cut.
+        for event in reader.events().map_while(Result::ok) {
+            if interrupted.load(Ordering::Relaxed) {
+                return Ok(Standing::default());
+            }
+            builder.add(&event);
+        }
+        for (node, watch) in (0..).zip(&self.watches) {
+            for call in watch.assembler.unfinished() {
+                builder.add(&Event {
+                    node,
+                    sequence: 0,
+                    stamp: Stamp::default(),
+                    body: Body::Unfinished(Box::new(call)),
+                });
+            }
+        }
+        Ok(builder.finish())
+    }
+}

@@ -1,0 +1,247 @@
+//! Takes a snapshot of a run, and lets a run go on from one.
+
+use nodescope_config::quantity::{Bytes, Time};
+use nodescope_machine::node::NodeStatus;
+use nodescope_trace::TraceReader;
+use nodescope_window::Moment;
+
+use crate::agreement::Agreement;
+use crate::executor::Executor;
+use crate::outcome::{Observer, RunError};
+use crate::results::FILES;
+use crate::run::{Run, TRACE_FILE};
+use crate::saving::Saved;
+use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
+use crate::state::{RunState, WindowsState};
+use crate::watch::Watch;
+
+impl Run<'_> {
+    /// Takes the snapshot if its time has come and no window is open. Returns whether the run ends behind it.
+    pub(crate) fn save_if_due(
+        &mut self,
+        executor: &Executor,
+        observer: &mut dyn Observer,
+    ) -> Result<bool, RunError> {
+        let (now_ps, watches) = (self.now_ps, &self.watches);
+        let Some(saving) = &mut self.saving else {
+            return Ok(false);
+        };
+        if !saving.is_due(now_ps, watches) {
+            return Ok(false);
+        }
+        if let Some((spec, _)) = self.windows.open() {
+            if !std::mem::replace(&mut saving.told, true) {
+                observer.note(&format!(
+                    "snapshot {}: waits for the end of window \"{}\", since models of open windows cannot be saved",
+                    saving.save.name, spec.name
+                ));
+            }
+            return Ok(false);
+        }
+        let Some(saving) = self.saving.take() else {
+            return Ok(false);
+        };
+        let save = saving.save;
+        let at = save.at.to_string();
+        let bytes = self.write(executor, observer, &save.name, &at, &save.path)?;
+        let saved = Saved {
+            name: save.name,
+            path: save.path,
+            bytes,
+            virtual_ps: now_ps,
+        };
+        observer.note(&format!(
+            "snapshot {}: taken at {} of virtual time, {} in {}",
+            saved.name,
+            Time(now_ps),
+            Bytes(bytes >> 10 << 10),
+            saved.path.display()
+        ));
+        self.saved = Some(saved);
+        Ok(save.stop)
+    }
+
+    /// Writes a snapshot, and returns its size on disk.
+    fn write(
+        &mut self,
+        executor: &Executor,
+        observer: &dyn Observer,
+        name: &str,
+        at: &str,
+        path: &std::path::Path,
+    ) -> Result<u64, RunError> {
+        let mut writing = Writing::create(path)?;
+        for index in 0..executor.len() {
+            executor.with_node(index, |node| writing.node(index, node))?;
+        }
+        let folder = self.results.folder().path();
+        for index in 0..executor.len() {
+            let log = folder.join(crate::results::console_log(index as u32));
+            writing.file(&snapshot::console(index), &log)?;
+        }
+        writing.file(snapshot::TRACE, &folder.join(TRACE_FILE))?;
+        let ports = {
+            let mut network = executor.network();
+            if let Some(capture) = network.captured()? {
+                writing.file(snapshot::CAPTURE, capture)?;
+            }
+            network.state()
+        };
+        let (files, begun) = self.results.files();
+        for (index, file) in files.iter().enumerate() {
+            let path = folder.join(FILES).join(file);
+            if path.is_file() {
+                writing.file(&snapshot::file(index), &path)?;
+            }
+        }
+        let run = RunState {
+            now_ps: self.now_ps,
+            active_ps: self.active_ps,
+            judged: self.judged,
+            saved_at: self.saved_at,
+            saved_ps: self.saved_ps,
+            job_status: self.job_status,
+            off_since: self.off_since,
+            warnings: self.warnings.clone(),
+            watches: self.watches.iter().map(Watch::state).collect(),
+            files,
+            begun,
+            trace: self.trace.state(),
+            ports,
+            observer: observer.state(),
+        };
+        let engines = self.engines.state(self.now_ps);
+        let windows = (self.windows.state(engines)).map_err(SnapshotFault::from)?;
+        let about = About {
+            name: name.into(),
+            study: self.config.name.clone(),
+            study_id: self.config.study_id.clone(),
+            at: at.into(),
+            virtual_ps: self.now_ps,
+            instructions: (0..executor.len())
+                .map(|n| executor.instructions(n))
+                .collect(),
+            windows: (windows.records.iter())
+                .map(|window| window.name.clone())
+                .collect(),
+            agreement: Agreement::of(self.config, self.image)?,
+            renewable: executor.len() == 1 && self.booted_ps == Some(self.now_ps),
+        };
+        Ok(writing.finish(&about, &run, &windows)?)
+    }
+
+    /// Goes on from a snapshot, whose nodes are there and whose trace has been copied.
+    pub(crate) fn load(
+        &mut self,
+        origin: &Origin,
+        state: RunState,
+        windows: WindowsState,
+        statuses: Vec<NodeStatus>,
+        observer: &mut dyn Observer,
+    ) -> Result<(), RunError> {
+        for index in 0..self.watches.len() {
+            let log = origin.bytes(&snapshot::console(index))?;
+            self.results.console(index, &log)?;
+        }
+        for (index, file) in state.files.iter().enumerate() {
+            let path = (self.results.folder()).reserve(&format!("{FILES}/{file}"))?;
+            let section = snapshot::file(index);
+            if origin.has(&section) {
+                origin.extract(&section, &path)?;
+            }
+        }
+        self.results.go_on(state.begun);
+        self.watches = (0..)
+            .zip(state.watches)
+            .zip(statuses)
+            .map(|((node, watch), status)| Watch::load(node, status, watch))
+            .collect();
+        self.now_ps = state.now_ps;
+        self.active_ps = state.active_ps;
+        self.judged = state.judged;
+        self.saved_at = state.saved_at;
+        self.saved_ps = state.saved_ps;
+        self.job_status = state.job_status;
+        self.off_since = state.off_since;
+        self.warnings = state.warnings;
+        let loaded = observer.load(&state.observer);
+        loaded.map_err(|problem| SnapshotFault::State {
+            path: origin.path().into(),
+            problem,
+        })?;
+        let measured = !windows.records.is_empty();
+        let engines = (self.engines).load(windows.engines.clone(), measured, self.now_ps);
+        let others = self.windows.load(windows).map_err(SnapshotFault::from)?;
+        self.catch_up(origin, &others, engines)
+    }
+
+    /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
+    pub(crate) fn renew(&mut self, origin: &Origin, state: &RunState) -> Result<(), RunError> {
+        let log = origin.bytes(&snapshot::console(0))?;
+        for index in 0..self.watches.len() {
+            self.results.console(index, &log)?;
+            if let Some(watch) = state.watches.first() {
+                let watch = watch.clone();
+                self.watches[index] = Watch::load(index as u32, NodeStatus::Running, watch);
+            }
+        }
+        self.now_ps = state.now_ps;
+        self.active_ps = state.now_ps;
+        self.saved_at = state.saved_at;
+        self.saved_ps = state.now_ps;
+        self.engines.begin_at(state.now_ps);
+        let about = origin.about();
+        self.warnings.push(format!(
+            "the nodes did not boot: they go on as the one of snapshot {}, after {} of virtual time",
+            about.name,
+            Time(about.virtual_ps)
+        ));
+        let all: Vec<_> = (0..self.config.windows.len()).collect();
+        let driver = self.windows.driver();
+        (driver.check_later(&all, self.now_ps)).map_err(SnapshotFault::from)?;
+        self.check_saving()
+    }
+
+    /// Shows windows and snapshots that were not there, and other `engines`, what has happened before.
+    fn catch_up(
+        &mut self,
+        origin: &Origin,
+        windows: &[usize],
+        engines: bool,
+    ) -> Result<(), RunError> {
+        let counts = matches!(&self.saving, Some(saving) if matches!(&saving.save.at,
+            Moment::Trigger(trigger) if trigger.time_ps().is_none()));
+        if counts || engines || !windows.is_empty() {
+            let path = self.results.folder().path().join(TRACE_FILE);
+            let reader = TraceReader::open(&path).map_err(|error| SnapshotFault::State {
+                path: origin.path().into(),
+                problem: error.to_string(),
+            })?;
+            // The file ends where writing goes on later, which reads as a cut.
+            let written = reader.events().map_while(Result::ok);
+            for event in written.chain(self.trace.collected()?) {
+                self.windows.catch_up(windows, &event);
+                if engines {
+                    self.engines.observe(&event);
+                }
+                if let Some(saving) = &mut self.saving {
+                    saving.observe(&event);
+                }
+            }
+        }
+        let driver = self.windows.driver();
+        (driver.check_later(windows, self.now_ps)).map_err(SnapshotFault::from)?;
+        self.check_saving()
+    }
+
+    /// A snapshot whose moment has been is never taken.
+    fn check_saving(&mut self) -> Result<(), RunError> {
+        if let Some(saving) = &mut self.saving
+            && saving.is_due(self.now_ps, &self.watches)
+        {
+            let at = saving.save.at.to_string();
+            return Err(SnapshotFault::TooLate { at }.into());
+        }
+        Ok(())
+    }
+}

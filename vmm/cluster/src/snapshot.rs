@@ -1,0 +1,382 @@
+//! Snapshots of a whole run: what is in the file, and how a run goes on from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
+
+use std::path::{Path, PathBuf};
+
+use nodescope_config::quantity::{Bytes, Time};
+use nodescope_fabric::{Switch, SwitchStateError};
+use nodescope_machine::node::{Node, NodeStatus};
+use nodescope_machine::state::{NodeState, StateError};
+use nodescope_memory::Ram;
+use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter, Verify};
+use nodescope_window::StateFault;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::agreement::{Agreement, Difference, RENEWED};
+use crate::build::{BuildError, build_from};
+use crate::config::ClusterConfig;
+use crate::outcome::RunError;
+use crate::state::{RunState, WindowsState};
+
+/// The section that says what a snapshot is of, as JSON.
+const ABOUT: &str = "about";
+/// State of the run; state of its windows, as JSON.
+const RUN: &str = "run";
+const WINDOWS: &str = "windows";
+/// Packets captured so far; the trace as far as it is written.
+pub(crate) const CAPTURE: &str = "results/capture";
+pub(crate) const TRACE: &str = "results/trace";
+
+/// Sections of a node.
+fn node(index: usize) -> String {
+    format!("node{index}/state")
+}
+
+fn ram(index: usize) -> String {
+    format!("node{index}/ram")
+}
+
+pub(crate) fn console(index: usize) -> String {
+    format!("results/console{index}")
+}
+
+/// A file of a guest, by its number in the run's state: names of guests' files are theirs.
+pub(crate) fn file(index: usize) -> String {
+    format!("results/file{index}")
+}
+
+/// Why a snapshot cannot be taken, or a run cannot go on from it.
+#[derive(Debug, Error)]
+#[allow(missing_docs)]
+pub enum SnapshotFault {
+    #[error(transparent)]
+    File(#[from] SnapshotError),
+    #[error("node {node} cannot be saved: {source}")]
+    Save { node: usize, source: StateError },
+    #[error("the snapshot {} does not fit node {node}: {source}", .path.display())]
+    Node {
+        path: PathBuf,
+        node: usize,
+        source: StateError,
+    },
+    #[error(transparent)]
+    Windows(#[from] StateFault),
+    #[error("the snapshot {} does not fit the network: {source}", .path.display())]
+    Switch {
+        path: PathBuf,
+        source: SwitchStateError,
+    },
+    #[error("the state of the run in the snapshot {} cannot be used: {problem}", .path.display())]
+    State { path: PathBuf, problem: String },
+    #[error(
+        "the study does not agree with the snapshot {}, whose cluster was booted otherwise:{}{}",
+        .path.display(), list(differences), hint
+    )]
+    Differs {
+        path: PathBuf,
+        differences: Vec<Difference>,
+        hint: &'static str,
+    },
+    #[error(
+        "study.time_limit ends the study at {} of virtual time, and the snapshot {} was taken at {}; raise the limit",
+        Time(*.limit_ps), .path.display(), Time(*.taken_ps)
+    )]
+    TimeLimit {
+        path: PathBuf,
+        limit_ps: u64,
+        taken_ps: u64,
+    },
+    #[error(
+        "no further snapshot can be taken at {at}, which lies before the snapshot that the run begins from"
+    )]
+    TooLate { at: String },
+}
+
+impl SnapshotFault {
+    /// Whether the host is at fault, and not the snapshot or the study.
+    pub fn is_hosts(&self) -> bool {
+        match self {
+            SnapshotFault::File(error) => match error {
+                SnapshotError::Io { source, .. } => source.kind() != std::io::ErrorKind::NotFound,
+                SnapshotError::Map { .. } | SnapshotError::Memory(_) => true,
+                _ => false,
+            },
+            SnapshotFault::Save { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// Advice where other nodes or another job alone are in the way.
+const RENEWABLE: &str = "\nmore nodes, and other jobs, can begin from a snapshot of one node that was taken with --snapshot-at boot";
+
+fn list(differences: &[Difference]) -> String {
+    differences.iter().map(|d| format!("\n  {d}")).collect()
+}
+
+/// What a snapshot is of.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct About {
+    /// Its name.
+    pub name: String,
+    /// The study's name.
+    pub study: String,
+    /// The study's id.
+    pub study_id: String,
+    /// The moment, in words.
+    pub at: String,
+    /// Virtual time, picoseconds.
+    pub virtual_ps: u64,
+    /// Instructions that each node had retired.
+    pub instructions: Vec<u64>,
+    /// Windows that had closed.
+    pub windows: Vec<String>,
+    /// What the cluster was booted from.
+    pub agreement: Agreement,
+    /// It is of one node that has just booted, which may become several, with another job.
+    pub renewable: bool,
+}
+
+impl About {
+    /// Reads it from a snapshot whose other contents nobody needs.
+    ///
+    /// # Errors
+    ///
+    /// See [`Origin::open`].
+    pub fn read(path: &Path) -> Result<Self, SnapshotFault> {
+        let snapshot = Snapshot::open_with(path, Verify::Table)?;
+        Ok(snapshot.json(ABOUT)?)
+    }
+}
+
+/// A snapshot that is being written: sections one after the other.
+pub(crate) struct Writing(SnapshotWriter);
+
+impl Writing {
+    pub(crate) fn create(path: &Path) -> Result<Self, SnapshotFault> {
+        Ok(Self(SnapshotWriter::create(path)?))
+    }
+
+    pub(crate) fn node(&mut self, index: usize, of: &mut Node) -> Result<(), SnapshotFault> {
+        let state = of.save_state();
+        let state = state.map_err(|source| SnapshotFault::Save {
+            node: index,
+            source,
+        })?;
+        self.0.state(&node(index), &state)?;
+        self.0.ram(&ram(index), of.ram())?;
+        Ok(())
+    }
+
+    pub(crate) fn file(&mut self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
+        self.0.file(section, path)?;
+        Ok(())
+    }
+
+    /// Writes the rest.
+    pub(crate) fn finish(
+        mut self,
+        about: &About,
+        run: &RunState,
+        windows: &WindowsState,
+    ) -> Result<u64, SnapshotFault> {
+        self.0.json(ABOUT, about)?;
+        self.0.json(WINDOWS, windows)?;
+        self.0.state(RUN, run)?;
+        Ok(self.0.finish()?)
+    }
+}
+
+/// A snapshot that a run begins from.
+pub struct Origin {
+    path: PathBuf,
+    snapshot: Snapshot,
+    about: About,
+}
+
+impl Origin {
+    /// Opens a snapshot.
+    ///
+    /// # Errors
+    ///
+    /// A file that is no snapshot, of another version, or damaged.
+    pub fn open(path: &Path) -> Result<Self, SnapshotFault> {
+        let snapshot = Snapshot::open(path)?;
+        let about = snapshot.json(ABOUT)?;
+        Ok(Self {
+            path: path.into(),
+            snapshot,
+            about,
+        })
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The version of nodescope that wrote it.
+    pub fn program(&self) -> &str {
+        &self.snapshot.info().nodescope
+    }
+
+    /// A line for each section: its name, where it lies and how long it is.
+    pub fn sections(&self) -> impl Iterator<Item = String> {
+        self.snapshot.info().sections.iter().map(|section| {
+            format!(
+                "{:<20} at byte {:>12}: {}, {} stored",
+                section.name,
+                section.offset,
+                Bytes(section.length),
+                Bytes(section.stored)
+            )
+        })
+    }
+
+    /// What it is of.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// Checks that a study agrees with it; `image` identifies what the nodes boot. Returns whether the study has other nodes or another job, so that
+    /// the snapshot's node is renewed.
+    ///
+    /// # Errors
+    ///
+    /// Each key of the study that does not, or a limit of the study that has passed.
+    pub fn check(&self, config: &ClusterConfig, image: &str) -> Result<bool, RunError> {
+        let study = Agreement::of(config, image)?;
+        let of = |may_differ| self.about.agreement.differences(&study, may_differ);
+        let may_differ = match self.about.renewable {
+            true => &RENEWED[..],
+            false => &[],
+        };
+        let differences = of(may_differ);
+        if !differences.is_empty() {
+            let renews = !self.about.renewable && of(&RENEWED).is_empty();
+            return Err(SnapshotFault::Differs {
+                path: self.path.clone(),
+                differences,
+                hint: match renews {
+                    true => RENEWABLE,
+                    false => "",
+                },
+            }
+            .into());
+        }
+        if self.about.virtual_ps >= config.time_limit_ps {
+            return Err(SnapshotFault::TimeLimit {
+                path: self.path.clone(),
+                limit_ps: config.time_limit_ps,
+                taken_ps: self.about.virtual_ps,
+            }
+            .into());
+        }
+        Ok(!of(&[]).is_empty())
+    }
+
+    /// The switch and all nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
+    pub(crate) fn build(
+        &self,
+        config: &ClusterConfig,
+        job_disk: &Path,
+        run: &RunState,
+        renews: bool,
+    ) -> Result<(Switch, Vec<Node>), RunError> {
+        let layout = &config.topology.socket_memory;
+        let of = |index| if renews { 0 } else { index };
+        // Nodes that are made of one share its memory. Memory of its own may lie in large pages of the host.
+        let memory = |index| -> Result<Ram, RunError> {
+            let section = ram(of(index));
+            if renews {
+                let shared = self.snapshot.ram(&section, layout);
+                return Ok(shared.map_err(SnapshotFault::from)?);
+            }
+            let own = Ram::new(layout).map_err(BuildError::from)?;
+            let read = self.snapshot.read_ram(&section, &own);
+            read.map_err(SnapshotFault::from)?;
+            Ok(own)
+        };
+        let rams = (0..config.nodes as usize)
+            .map(memory)
+            .collect::<Result<Vec<_>, _>>()?;
+        let (mut switch, mut nodes) = build_from(config, job_disk, rams, renews)?;
+        for (index, built) in nodes.iter_mut().enumerate() {
+            let state = self.snapshot.state(&node(of(index)));
+            let mut state: NodeState = state.map_err(SnapshotFault::from)?;
+            self.check_time(&state, built, run.now_ps)?;
+            let failed = |source| SnapshotFault::Node {
+                path: self.path.clone(),
+                node: index,
+                source,
+            };
+            if renews {
+                let own = built.save_state().map_err(failed)?;
+                if !state.chipset.renew(&own.chipset) {
+                    return Err(SnapshotFault::State {
+                        path: self.path.clone(),
+                        problem: "its node has other devices, or has written to a disk".into(),
+                    }
+                    .into());
+                }
+            }
+            built.load_state(state).map_err(failed)?;
+        }
+        if !renews {
+            let loaded = switch.load(run.ports.clone());
+            loaded.map_err(|source| SnapshotFault::Switch {
+                path: self.path.clone(),
+                source,
+            })?;
+        }
+        Ok((switch, nodes))
+    }
+
+    /// Checks that a node that runs stands where the run does.
+    fn check_time(&self, state: &NodeState, node: &Node, now_ps: u64) -> Result<(), SnapshotFault> {
+        let reached = node.clock().cycles(now_ps);
+        let fits = match state.status {
+            NodeStatus::Running => state.now == reached,
+            _ => state.now <= reached,
+        };
+        match fits {
+            true => Ok(()),
+            false => Err(SnapshotFault::State {
+                path: self.path.clone(),
+                problem: format!(
+                    "node {} has reached cycle {}, and the run cycle {reached}",
+                    node.index(),
+                    state.now
+                ),
+            }),
+        }
+    }
+
+    /// State of the run and of its windows.
+    pub(crate) fn state(&self) -> Result<(RunState, WindowsState), SnapshotFault> {
+        let run: RunState = self.snapshot.state(RUN)?;
+        run.check(self.about.instructions.len())
+            .map_err(|problem| SnapshotFault::State {
+                path: self.path.clone(),
+                problem,
+            })?;
+        let windows = self.snapshot.json(WINDOWS)?;
+        Ok((run, windows))
+    }
+
+    /// Content of a section.
+    pub(crate) fn bytes(&self, section: &str) -> Result<Vec<u8>, SnapshotFault> {
+        Ok(self.snapshot.bytes(section)?)
+    }
+
+    /// Whether there is a section.
+    pub(crate) fn has(&self, section: &str) -> bool {
+        self.snapshot.has(section)
+    }
+
+    /// Writes a section into a file.
+    pub(crate) fn extract(&self, section: &str, path: &Path) -> Result<(), SnapshotFault> {
+        self.snapshot.extract(section, path)?;
+        Ok(())
+    }
+}

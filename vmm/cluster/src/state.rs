@@ -1,0 +1,69 @@
+//! The state of a run between two stretches of quanta, apart from its nodes and its files.
+
+use nodescope_fabric::PortState;
+use nodescope_profile::WindowProfile;
+use nodescope_trace::{AssemblerState, WriterState};
+use nodescope_window::{DriverState, Owners, WindowRecord};
+use serde::{Deserialize, Serialize};
+
+use crate::engines::EnginesState;
+use crate::outcome::Phase;
+
+/// State of what is followed of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchState {
+    pub(crate) assembler: AssemblerState,
+    pub(crate) owners: Owners,
+    pub(crate) line: Vec<u8>,
+    pub(crate) shown: u64,
+    pub(crate) not_shown: u64,
+    pub(crate) impossible_files: Option<(String, u64)>,
+    pub(crate) panic: Option<String>,
+    pub(crate) phase: Phase,
+    pub(crate) booted: bool,
+}
+
+/// State of a run.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunState {
+    pub(crate) now_ps: u64,
+    pub(crate) active_ps: u64,
+    pub(crate) judged: bool,
+    pub(crate) saved_at: u64,
+    pub(crate) saved_ps: u64,
+    pub(crate) job_status: Option<i32>,
+    pub(crate) off_since: Option<u64>,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) watches: Vec<WatchState>,
+    /// Files of guests among the results, and those of them of which the last piece has not come.
+    pub(crate) files: Vec<String>,
+    pub(crate) begun: Vec<String>,
+    pub(crate) trace: WriterState,
+    pub(crate) ports: Vec<PortState>,
+    /// The state of who watches the run.
+    pub(crate) observer: Vec<u8>,
+}
+
+/// State of the windows of a run, what those that have closed have measured, and of what goes by events as windows do.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WindowsState {
+    pub(crate) driver: DriverState,
+    pub(crate) records: Vec<WindowRecord>,
+    pub(crate) profiles: Vec<WindowProfile>,
+    pub(crate) engines: EnginesState,
+}
+
+impl RunState {
+    /// Checks what arithmetic relies on: the state comes from a file.
+    pub(crate) fn check(&self, nodes: usize) -> Result<(), String> {
+        if self.watches.len() != nodes {
+            let found = self.watches.len();
+            return Err(format!("it is of {found} nodes, and the study has {nodes}"));
+        }
+        let times = [Some(self.active_ps), Some(self.saved_ps), self.off_since];
+        if times.into_iter().flatten().any(|ps| ps > self.now_ps) {
+            return Err("it knows times that lie after the snapshot".into());
+        }
+        Ok(())
+    }
+}

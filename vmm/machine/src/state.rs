@@ -1,0 +1,361 @@
+//! The state of a node between two of its runs: everything but RAM that decides how the node goes on.
+//!
+//! RAM is not a part of it, since RAM is large and lies in a snapshot as it is (`vmm/snapshot`). Both go into a node that was put together from
+//! the same description. Decoded and translated code and cached translations of addresses are no state:
+//! results do not depend on them. The numbers that windows have given to code are, since a profile lists code by them. Models exist only in windows, in which no state can be taken.
+//!
+//! A state may come from a damaged or hostile file. [`Node::load_state`] refuses one that no node can have been in, as far as it would make
+//! the host panic or wait; a guest that goes wrong upon it harms itself alone.
+
+use std::collections::BTreeMap;
+
+use nodescope_devices::chipset::ChipsetState;
+use nodescope_devices::state::RestoreError;
+use nodescope_devices::virtio::DeviceState;
+use nodescope_devices::virtio::net::Frame;
+use nodescope_engine::{CodeNumbers, EngineError, Vcpu};
+use nodescope_hypercall::{Function, TRANSPORT_DIRECT, TRANSPORT_DOORBELL};
+use nodescope_plugin_api::Context;
+use nodescope_x86::VcpuState;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::board::{Activity, MOST_ACTIVITIES, NodeEvent};
+use crate::events::Events;
+use crate::files::FileBookState;
+use crate::node::{Node, NodeStatus};
+use crate::notes::Notes;
+use crate::vcpu_state;
+
+/// Counters and clocks of a state stay below: half a century at 2.9 GHz, and sums of a few do not wrap.
+pub(crate) const MOST: u64 = 1 << 62;
+/// Cycles by which the clock of a vCPU may be ahead of its node's. It is by the rest of a block and what that waited for, or by a
+/// quantum where the vCPU has stood still; this is some seconds.
+const MOST_AHEAD: u64 = 1 << 34;
+/// Cycles by which a vCPU that runs may be behind: it makes up for them instruction by instruction.
+const MOST_BEHIND: u64 = 1 << 28;
+/// Bytes of events that wait; [`Events`] stops the guest far below.
+const MOST_EVENT_BYTES: u64 = 1 << 32;
+
+/// State of a node without its RAM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeState {
+    /// Clock of the node in Hz, in which all its times count.
+    pub hz: u64,
+    /// Its virtual time in cycles.
+    pub now: u64,
+    /// What it is doing.
+    pub status: NodeStatus,
+    /// Its vCPUs, in order. Their clocks may be ahead of the node's.
+    pub vcpus: Vec<VcpuState>,
+    /// Whether each vCPU last stopped in HLT or waits for a start-up message.
+    pub halted: Vec<bool>,
+    /// Interrupt controllers and devices.
+    pub chipset: ChipsetState,
+    /// How programs make hypercalls: processes that run know it, so that it belongs to them.
+    pub transport: u32,
+    /// Events that nobody has taken.
+    pub events: Vec<NodeEvent>,
+    /// Bytes that they count.
+    pub event_bytes: u64,
+    /// A vCPU is to stand still until the quantum ends.
+    pub standstill: bool,
+    /// MPI functions whose calls somebody waits for.
+    pub heeds: Vec<Function>,
+    /// Among the events is one that somebody may wait for.
+    pub heeded: bool,
+    /// What each [`Context`] stands for, by its index.
+    pub activities: Vec<Activity>,
+    /// Each vCPU's last address space and its context.
+    pub recent: Vec<Option<(u64, Context)>>,
+    /// The MPI function that the process of an address space is in.
+    pub inside: BTreeMap<u64, Function>,
+    /// Notes for the user.
+    pub notes: Notes,
+    /// Files that the guest has put among the results.
+    pub files: FileBookState,
+    /// Numbers that windows have given to code.
+    pub numbers: CodeNumbers,
+}
+
+/// Why a node's state cannot be taken or loaded.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// A model is attached.
+    #[error(
+        "node {node}: a measurement window is open; its state can be taken and loaded only outside of windows"
+    )]
+    Window {
+        /// Node.
+        node: u32,
+    },
+    /// An engine did not give or take a vCPU's state.
+    #[error("node {node}: {source}")]
+    Engine {
+        /// Node.
+        node: u32,
+        /// Engine's report.
+        source: EngineError,
+    },
+    /// Another number of something.
+    #[error(
+        "node {node}: the saved state has {found} {what}, this node {own}; load it into a node of the same study"
+    )]
+    Count {
+        /// Node.
+        node: u32,
+        /// Of what.
+        what: &'static str,
+        /// The state's.
+        found: u64,
+        /// The node's.
+        own: u64,
+    },
+    /// A device refused its state.
+    #[error("node {node}: {source}")]
+    Device {
+        /// Node.
+        node: u32,
+        /// What the device says.
+        source: RestoreError,
+    },
+    /// No vCPU can be in this state.
+    #[error(
+        "node {node}: the saved state of vCPU {vcpu} is none that a processor can be in: {what}; the snapshot was not written by nodescope, or is damaged"
+    )]
+    Vcpu {
+        /// Node.
+        node: u32,
+        /// vCPU.
+        vcpu: usize,
+        /// Why.
+        what: &'static str,
+    },
+    /// No node can be in this state.
+    #[error(
+        "node {node}: the saved state is none that a node can be in: {what}; the snapshot was not written by nodescope, or is damaged"
+    )]
+    Impossible {
+        /// Node.
+        node: u32,
+        /// Why.
+        what: &'static str,
+    },
+}
+
+impl NodeState {
+    /// Give the entropy device another seed, as a clone of the node needs it. False if there is none.
+    pub fn reseed(&mut self, seed: [u8; 32]) -> bool {
+        let mut found = false;
+        for device in &mut self.chipset.virtio {
+            if let DeviceState::Rng(rng) = &mut device.device {
+                rng.reseed(seed);
+                found = true;
+            }
+        }
+        found
+    }
+
+    /// What is impossible in it, of all that does not depend on a node.
+    fn fault(&self) -> Option<&'static str> {
+        let clocks = self.vcpus.iter().map(|vcpu| vcpu.time.cycles);
+        let latest = clocks.max().unwrap_or(0).max(self.now);
+        let kept_up = |(vcpu, halted): (&VcpuState, &bool)| {
+            *halted || vcpu.time.cycles.saturating_add(MOST_BEHIND) >= self.now
+        };
+        let unsent = |frame: &Frame| frame.time <= latest;
+        let frames_sent = self.chipset.virtio.iter().all(|v| match &v.device {
+            DeviceState::Net(net) => net.outgoing.iter().all(unsent),
+            _ => true,
+        });
+        let known = |recent: &Option<(u64, Context)>| {
+            recent.is_none_or(|(_, context)| (context.0 as usize) < self.activities.len())
+        };
+        let event = |event: &NodeEvent| {
+            usize::from(event.vcpu) < self.vcpus.len()
+                && event.cycles <= latest
+                && event.instructions < MOST
+                && event.request.is_possible()
+        };
+        let checks = [
+            (self.now < MOST, "its clock has run for too long"),
+            (
+                latest - self.now < MOST_AHEAD,
+                "a vCPU is too far ahead of the node",
+            ),
+            (
+                self.status != NodeStatus::Running
+                    || self.vcpus.iter().zip(&self.halted).all(kept_up),
+                "a vCPU is too far behind the node",
+            ),
+            (frames_sent, "a frame was sent in the future"),
+            (
+                matches!(self.transport, TRANSPORT_DIRECT | TRANSPORT_DOORBELL),
+                "there is no such transport of hypercalls",
+            ),
+            (
+                self.event_bytes < MOST_EVENT_BYTES && self.events.iter().all(event),
+                "no guest can have made a hypercall that waits",
+            ),
+            (
+                self.activities.len() <= MOST_ACTIVITIES && self.inside.len() <= MOST_ACTIVITIES,
+                "it tells too many address spaces apart",
+            ),
+            (
+                self.recent.iter().all(known),
+                "a vCPU is in an address space that is not known",
+            ),
+            (self.notes.are_possible(), "its notes are too many"),
+        ];
+        let failed = checks.into_iter().find(|(holds, _)| !holds);
+        failed.map(|(_, what)| what)
+    }
+}
+
+impl Node {
+    /// Take the node's state out, which lies between two of its runs. The node goes on as if nothing had happened.
+    pub fn save_state(&mut self) -> Result<NodeState, StateError> {
+        self.refuse_in_window()?;
+        if self.runs_at_once() {
+            for vcpu in &mut self.vcpus {
+                let synchronized = vcpu.synchronize(&mut *self.board);
+                synchronized.map_err(|source| StateError::Engine {
+                    node: self.index,
+                    source,
+                })?;
+            }
+            // An interrupt that was being delivered may have woken a vCPU, and a message may have been sent.
+            self.carry_out_actions();
+        }
+        let board = &*self.board;
+        let (events, event_bytes) = board.events.waiting();
+        Ok(NodeState {
+            hz: self.clock().hz,
+            now: self.now,
+            status: self.status,
+            vcpus: self.vcpus.iter().map(|v| v.save()).collect(),
+            halted: self.halted.clone(),
+            chipset: board.chipset.save(),
+            transport: board.transport,
+            events: events.to_vec(),
+            event_bytes: event_bytes as u64,
+            standstill: board.standstill,
+            heeds: board.heeds.clone(),
+            heeded: board.heeded,
+            activities: board.activities.clone(),
+            recent: board.recent.clone(),
+            inside: board.inside.iter().map(|(k, v)| (*k, *v)).collect(),
+            notes: board.notes.clone(),
+            files: board.files.save(),
+            numbers: self
+                .portable()
+                .map(|v| v.code_numbers())
+                .unwrap_or_default(),
+        })
+    }
+
+    /// Load a state into a node of the same description, whose RAM holds what it held when the state was taken, or is about to
+    /// ([`nodescope_memory::Ram::map_file`]). After an error the node must not run.
+    pub fn load_state(&mut self, state: NodeState) -> Result<(), StateError> {
+        self.refuse_in_window()?;
+        let node = self.index;
+        let vcpus = self.vcpus.len();
+        for (what, found, own) in [
+            ("vCPUs", state.vcpus.len() as u64, vcpus as u64),
+            (
+                "sleeping vCPUs or others",
+                state.halted.len() as u64,
+                vcpus as u64,
+            ),
+            (
+                "vCPUs with address spaces",
+                state.recent.len() as u64,
+                vcpus as u64,
+            ),
+            ("Hz", state.hz, self.clock().hz),
+        ] {
+            if found != own {
+                return Err(StateError::Count {
+                    node,
+                    what,
+                    found,
+                    own,
+                });
+            }
+        }
+        let impossible = |what| StateError::Impossible { node, what };
+        if let Some(what) = state.fault() {
+            return Err(impossible(what));
+        }
+        for (vcpu, s) in state.vcpus.iter().enumerate() {
+            if let Some(what) = vcpu_state::fault(s) {
+                return Err(StateError::Vcpu { node, vcpu, what });
+            }
+        }
+        let indexed = (0..).map(Context);
+        let contexts: std::collections::HashMap<_, _> =
+            state.activities.iter().copied().zip(indexed).collect();
+        if contexts.len() != state.activities.len() {
+            return Err(impossible("it knows an address space twice"));
+        }
+        let board = &mut *self.board;
+        let devices = board.chipset.restore(&state.chipset);
+        devices.map_err(|source| StateError::Device { node, source })?;
+        board.files.restore(state.files).map_err(impossible)?;
+        board.transport = state.transport;
+        board.events = Events::restored(state.events, state.event_bytes as usize);
+        board.standstill = state.standstill;
+        board.heeds = state.heeds;
+        board.heeded = state.heeded;
+        board.contexts = contexts;
+        board.activities = state.activities;
+        board.recent = state.recent;
+        board.inside = state.inside.into_iter().collect();
+        board.notes = state.notes;
+        let restored = match self.portable_mut() {
+            Some(vcpu) => vcpu.restore_code_numbers(state.numbers),
+            None => true,
+        };
+        if !restored {
+            return Err(impossible("its windows have counted too much code"));
+        }
+        self.now = state.now;
+        self.status = state.status;
+        self.halted = state.halted;
+        for ((vcpu, state), halted) in self.vcpus.iter_mut().zip(&state.vcpus).zip(&self.halted) {
+            vcpu.restore(state);
+            if *halted {
+                // One that has slept on an engine with threads may be behind: it has slept until now.
+                vcpu.advance_to(self.now);
+            }
+            // The host's processor may refuse what it has not made itself.
+            let taken = vcpu.check_restored();
+            taken.map_err(|source| StateError::Engine { node, source })?;
+        }
+        Ok(())
+    }
+
+    /// A vCPU of the portable engine, on which alone windows count code.
+    fn portable(&self) -> Option<&dyn Vcpu> {
+        let vcpus = match self.runs_at_once() {
+            true => &self.other,
+            false => &self.vcpus,
+        };
+        vcpus.first().map(|vcpu| &**vcpu)
+    }
+
+    fn portable_mut(&mut self) -> Option<&mut Box<dyn Vcpu>> {
+        let vcpus = match self.runs_at_once() {
+            true => &mut self.other,
+            false => &mut self.vcpus,
+        };
+        vcpus.first_mut()
+    }
+
+    fn refuse_in_window(&self) -> Result<(), StateError> {
+        match self.attached() {
+            true => Err(StateError::Window { node: self.index }),
+            false => Ok(()),
+        }
+    }
+}

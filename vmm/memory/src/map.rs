@@ -1,0 +1,148 @@
+//! Contents of RAM that come from a file, mapped copy-on-write.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+
+use thiserror::Error;
+
+use crate::{Ram, RamRegion};
+
+/// Bytes of a page of the host.
+const PAGE: u64 = 4096;
+
+/// Why RAM cannot be given other contents.
+#[derive(Debug, Error)]
+pub enum MapError {
+    /// Another number of places than the RAM has regions.
+    #[error("the RAM has {regions} regions, and {offsets} places in a file are given for them")]
+    Count {
+        /// Regions.
+        regions: usize,
+        /// Places.
+        offsets: usize,
+    },
+    /// A place that is not in the file or not at a page.
+    #[error(
+        "offset {offset}: {len} bytes of RAM cannot lie there: the file has {file} bytes, and RAM begins at a page"
+    )]
+    Place {
+        /// The place.
+        offset: u64,
+        /// Bytes of the region.
+        len: u64,
+        /// Bytes of the file.
+        file: u64,
+    },
+    /// The host refused.
+    #[error("the host cannot map {len} bytes of guest memory: {source}")]
+    Host {
+        /// Bytes of the region.
+        len: u64,
+        /// Host error.
+        source: io::Error,
+    },
+}
+
+impl Ram {
+    /// RAM for these NUMA nodes ([`Ram::new`]) with the contents of a file ([`Ram::map_file`]).
+    pub fn from_file(
+        numa_bytes: &[u64],
+        file: &File,
+        offsets: &[u64],
+    ) -> Result<Self, crate::LayoutError> {
+        let ram = Self::new(numa_bytes)?;
+        let mapped = ram.map_file(file, offsets);
+        mapped.map_err(|cause| crate::LayoutError::Map {
+            bytes: ram.size(),
+            cause: cause.to_string(),
+        })?;
+        Ok(ram)
+    }
+
+    /// Replace the contents by those of a file, region by region from these offsets on, which are multiples of 4096. The file is mapped
+    /// copy-on-write: RAM that is mapped from the same place shares the pages that were not written to. Nobody may write to the
+    /// file or cut it as long as the RAM is in use, and no vCPU or device of the node may run meanwhile. Decoded code is
+    /// forgotten. After an error the contents are not determined.
+    pub fn map_file(&self, file: &File, offsets: &[u64]) -> Result<(), MapError> {
+        let regions = self.regions();
+        if regions.len() != offsets.len() {
+            return Err(MapError::Count {
+                regions: regions.len(),
+                offsets: offsets.len(),
+            });
+        }
+        let host = |len, source| MapError::Host { len, source };
+        let length = file.metadata().map_err(|e| host(self.size(), e))?.len();
+        for (region, &offset) in regions.iter().zip(offsets) {
+            let end = offset.checked_add(region.len);
+            if !offset.is_multiple_of(PAGE) || end.is_none_or(|end| end > length) {
+                return Err(MapError::Place {
+                    offset,
+                    len: region.len,
+                    file: length,
+                });
+            }
+        }
+        for (region, &offset) in regions.iter().zip(offsets) {
+            if let Err(source) = replace(region, Some((file.as_raw_fd(), offset))) {
+                // The host may have taken the old mapping away before it failed.
+                let _ = replace(region, None);
+                self.forget_code();
+                return Err(host(region.len, source));
+            }
+        }
+        self.forget_code();
+        Ok(())
+    }
+
+    /// Replace the contents by zeroes, and give the memory back to the host. No vCPU or device of the node may run meanwhile.
+    pub fn clear(&self) -> Result<(), MapError> {
+        for region in self.regions() {
+            replace(region, None).map_err(|source| MapError::Host {
+                len: region.len,
+                source,
+            })?;
+        }
+        self.forget_code();
+        Ok(())
+    }
+
+    /// Let everybody forget the code that was decoded from this RAM.
+    pub fn forget_code(&self) {
+        for region in self.regions() {
+            region.code.written(0, region.len as usize);
+        }
+    }
+}
+
+/// Map a file in the place of a region, or new memory.
+fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
+    let len = region.len as usize;
+    let flags = libc::MAP_PRIVATE | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let (fd, offset, flags) = match file {
+        Some((fd, offset)) => (fd, offset, flags),
+        None => (-1, 0, flags | libc::MAP_ANONYMOUS),
+    };
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    // SAFETY: the region's mapping begins at `host` and has `len` bytes, and the new one lies in exactly its place, readable and writable as
+    // before, so that all pointers into it stay valid. Its contents change as they do when a guest writes to them.
+    let at = unsafe {
+        libc::mmap(
+            region.host.cast(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            flags,
+            fd,
+            offset,
+        )
+    };
+    if at == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    if file.is_none() {
+        // SAFETY: the mapping was just made with this length; the advice changes no contents.
+        unsafe { libc::madvise(at, len, libc::MADV_HUGEPAGE) };
+    }
+    Ok(())
+}

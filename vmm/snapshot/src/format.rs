@@ -1,0 +1,166 @@
+//! Layout of a snapshot file: a header of one page, sections, and at the end the table that names them.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the format and of the states that nodescope keeps in it. States are not self-describing: whoever changes one advances this.
+pub const FORMAT: u32 = 1;
+
+/// The version of nodescope that writes and reads. States of another version may differ in any way.
+pub(crate) const NODESCOPE: &str = env!("CARGO_PKG_VERSION");
+
+/// First bytes of a file. Like those of PNG, they show what text tools and 7-bit channels have done to the file.
+pub(crate) const MAGIC: [u8; 8] = *b"\x89NSS\r\n\x1a\n";
+/// Bytes of a page: RAM lies at multiples of it.
+pub(crate) const PAGE: u64 = 4096;
+/// Bytes of the header, of which only [`Header::BYTES`] are used; the others are zero.
+pub(crate) const HEADER: u64 = PAGE;
+/// Bytes of RAM that share a checksum.
+pub(crate) const CHUNK: u64 = 256 << 10;
+/// Most bytes of a section that is read at once, and of the table.
+pub(crate) const MOST_STATE: u64 = 4 << 30;
+/// Most bytes of a section's name.
+pub(crate) const MOST_NAME: usize = 255;
+
+/// BLAKE3 of some bytes.
+pub(crate) type Hash = [u8; 32];
+
+/// What a section holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// A value in postcard's encoding.
+    State,
+    /// A value as JSON.
+    Json,
+    /// Bytes, such as a file's contents.
+    Bytes,
+    /// RAM of a node.
+    Ram,
+}
+
+impl Kind {
+    /// As in "section X holds ...".
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Kind::State => "a state",
+            Kind::Json => "JSON",
+            Kind::Bytes => "bytes",
+            Kind::Ram => "RAM",
+        }
+    }
+}
+
+/// One region of RAM in a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Region {
+    /// First guest-physical address.
+    pub start: u64,
+    /// Bytes of the region.
+    pub len: u64,
+    /// Where it lies in the file.
+    pub offset: u64,
+    /// BLAKE3 of each chunk, none where all of it is zero.
+    pub chunks: Vec<Option<Hash>>,
+}
+
+/// One section of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Section {
+    /// Its name.
+    pub name: String,
+    /// What it holds.
+    pub kind: Kind,
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Bytes that it takes there; of RAM, holes included.
+    pub stored: u64,
+    /// Bytes of its contents.
+    pub length: u64,
+    /// BLAKE3 of the bytes stored; of RAM, zero, since its chunks have their own.
+    pub(crate) hash: Hash,
+    /// Of RAM, its regions.
+    pub(crate) regions: Vec<Region>,
+}
+
+/// What the header says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub format: u32,
+    /// Version of nodescope, as much as fits.
+    pub nodescope: String,
+    /// Where the table begins, and its bytes as stored. The file ends with it.
+    pub table: (u64, u64),
+    /// Its bytes when it is unpacked.
+    pub unpacked: u64,
+    /// BLAKE3 of its bytes as stored.
+    pub hash: Hash,
+}
+
+/// Why bytes are no header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoHeader {
+    /// It is no snapshot at all.
+    Magic,
+    /// Something in it has changed.
+    Checksum,
+}
+
+impl Header {
+    /// Offset of the format in the header, for messages.
+    pub const FORMAT_AT: u64 = 8;
+    const NAME: usize = 32;
+    /// Magic, format, version, table: place, length, unpacked length, hash; checksum of all these (CRC-32).
+    pub const BYTES: usize = 8 + 4 + Self::NAME + 8 + 8 + 8 + 32 + 4;
+
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = MAGIC.to_vec();
+        out.extend(self.format.to_le_bytes());
+        let mut name = self.nodescope.as_bytes().to_vec();
+        name.resize(Self::NAME, 0);
+        out.extend(name);
+        for number in [self.table.0, self.table.1, self.unpacked] {
+            out.extend(number.to_le_bytes());
+        }
+        out.extend(self.hash);
+        out.extend(crc32fast::hash(&out).to_le_bytes());
+        out.resize(HEADER as usize, 0);
+        out
+    }
+
+    /// The header in the first page of a file.
+    pub fn decode(page: &[u8]) -> Result<Self, NoHeader> {
+        if !page.starts_with(&MAGIC) {
+            return Err(NoHeader::Magic);
+        }
+        let (used, rest) = page
+            .split_at_checked(Self::BYTES)
+            .ok_or(NoHeader::Checksum)?;
+        let (used, crc) = used.split_at(Self::BYTES - 4);
+        let whole = page.len() as u64 == HEADER && rest.iter().all(|&byte| byte == 0);
+        if !whole || crc != crc32fast::hash(used).to_le_bytes() {
+            return Err(NoHeader::Checksum);
+        }
+        let mut at = &used[MAGIC.len()..];
+        let mut take = |n: usize| {
+            let (head, tail) = at.split_at(n);
+            at = tail;
+            head
+        };
+        let format = take(4).try_into().map(u32::from_le_bytes);
+        let name = take(Self::NAME);
+        let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+        let nodescope = String::from_utf8_lossy(&name[..end]).into_owned();
+        let mut number = || {
+            let bytes = take(8).try_into();
+            bytes.map(u64::from_le_bytes).expect("eight bytes")
+        };
+        let table = (number(), number());
+        let unpacked = number();
+        Ok(Self {
+            format: format.expect("four bytes"),
+            nodescope,
+            table,
+            unpacked,
+            hash: take(32).try_into().expect("32 bytes"),
+        })
+    }
+}

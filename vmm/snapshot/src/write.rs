@@ -1,0 +1,254 @@
+//! Writing a snapshot: sections one after the other into a temporary file, which takes its name when it is complete.
+
+use std::fs::{File, Permissions};
+use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nodescope_memory::Ram;
+use serde::Serialize;
+use tempfile::NamedTempFile;
+
+use crate::error::{SnapshotError, io};
+use crate::format::{
+    FORMAT, HEADER, Hash, Header, Kind, MOST_NAME, MOST_STATE, NODESCOPE, PAGE, Section,
+};
+use crate::ram;
+
+/// Higher levels save a few per cent and cost several times as much.
+const ZSTD_LEVEL: i32 = 3;
+
+/// A snapshot that is being written. Dropped before [`SnapshotWriter::finish`], it leaves nothing behind.
+#[derive(Debug)]
+pub struct SnapshotWriter {
+    path: PathBuf,
+    file: NamedTempFile,
+    /// Where the next section begins.
+    at: u64,
+    sections: Vec<Section>,
+}
+
+impl SnapshotWriter {
+    /// Begin a snapshot beside the place where it will be.
+    pub fn create(path: &Path) -> Result<Self, SnapshotError> {
+        let folder = folder(path);
+        let file = tempfile::Builder::new()
+            .prefix(".unfinished-")
+            .suffix(".nss")
+            // As for any new file, the user's mask takes away from this.
+            .permissions(Permissions::from_mode(0o666))
+            .tempfile_in(folder)
+            .map_err(io(path, "create a file for"))?;
+        Ok(Self {
+            path: path.into(),
+            file,
+            at: HEADER,
+            sections: Vec::new(),
+        })
+    }
+
+    /// Write a value. The type that it is read back as must be the same: postcard's encoding does not describe itself.
+    pub fn state<T: Serialize + ?Sized>(
+        &mut self,
+        name: &str,
+        value: &T,
+    ) -> Result<(), SnapshotError> {
+        let bytes = postcard::to_stdvec(value).map_err(|cause| self.encode(name, cause))?;
+        self.whole(name, Kind::State, &bytes)
+    }
+
+    /// Write a value as JSON, for types that need an encoding that describes itself.
+    pub fn json<T: Serialize + ?Sized>(
+        &mut self,
+        name: &str,
+        value: &T,
+    ) -> Result<(), SnapshotError> {
+        let bytes = serde_json::to_vec(value).map_err(|cause| self.encode(name, cause))?;
+        self.whole(name, Kind::Json, &bytes)
+    }
+
+    /// Write bytes.
+    pub fn bytes(&mut self, name: &str, bytes: &[u8]) -> Result<(), SnapshotError> {
+        self.whole(name, Kind::Bytes, bytes)
+    }
+
+    /// Write what a file contains now, and return its length.
+    pub fn file(&mut self, name: &str, path: &Path) -> Result<u64, SnapshotError> {
+        let mut file = File::open(path).map_err(io(path, "open"))?;
+        self.stream(name, Kind::Bytes, &mut file, path)
+    }
+
+    /// Write the RAM of a node that does not run.
+    pub fn ram(&mut self, name: &str, ram: &Ram) -> Result<(), SnapshotError> {
+        self.check_name(name)?;
+        let offset = self.at.next_multiple_of(PAGE);
+        let (regions, end) =
+            ram::write(self.file.as_file(), offset, ram).map_err(io(&self.path, "write"))?;
+        self.sections.push(Section {
+            name: name.into(),
+            kind: Kind::Ram,
+            offset,
+            stored: end - offset,
+            length: ram.size(),
+            hash: Hash::default(),
+            regions,
+        });
+        self.at = end;
+        Ok(())
+    }
+
+    /// Write the table and the header, and give the file its name, in the place of another if there is one. Returns how many bytes the file
+    /// takes on the disk.
+    pub fn finish(mut self) -> Result<u64, SnapshotError> {
+        let sections = std::mem::take(&mut self.sections);
+        let encoded = postcard::to_stdvec(&sections);
+        let encoded = encoded.map_err(|cause| self.encode("table", cause))?;
+        let write = io(&self.path, "write");
+        let (at, hash, stored) = self.pack(&mut &encoded[..], &self.path)?.0;
+        let header = Header {
+            format: FORMAT,
+            nodescope: NODESCOPE.into(),
+            table: (at, stored),
+            unpacked: encoded.len() as u64,
+            hash,
+        };
+        let file = self.file.as_file();
+        file.write_all_at(&header.encode(), 0)
+            .and_then(|()| file.sync_all())
+            .map_err(write)?;
+        let named = self.file.persist(&self.path);
+        let named = named.map_err(|e| io(&self.path, "give its name to")(e.error))?;
+        // The name lasts only when the folder does.
+        File::open(folder(&self.path))
+            .and_then(|folder| folder.sync_all())
+            .map_err(io(&self.path, "write the folder of"))?;
+        let metadata = named.metadata().map_err(io(&self.path, "look at"))?;
+        Ok(metadata.blocks() * 512)
+    }
+
+    fn whole(&mut self, name: &str, kind: Kind, bytes: &[u8]) -> Result<(), SnapshotError> {
+        if bytes.len() as u64 > MOST_STATE {
+            return Err(SnapshotError::TooLarge {
+                path: self.path.clone(),
+                name: name.into(),
+                bytes: bytes.len() as u64,
+                most: MOST_STATE,
+            });
+        }
+        let path = self.path.clone();
+        self.stream(name, kind, &mut &bytes[..], &path)?;
+        Ok(())
+    }
+
+    /// Write a section from what `from` gives, which is the file `source`. Its length.
+    fn stream(
+        &mut self,
+        name: &str,
+        kind: Kind,
+        from: &mut dyn Read,
+        source: &Path,
+    ) -> Result<u64, SnapshotError> {
+        self.check_name(name)?;
+        let ((offset, hash, stored), length) = self.pack(from, source)?;
+        self.sections.push(Section {
+            name: name.into(),
+            kind,
+            offset,
+            stored,
+            length,
+            hash,
+            regions: Vec::new(),
+        });
+        self.at = offset + stored;
+        Ok(length)
+    }
+
+    /// Compress what `from` gives to the end of the file. Where it lies, its hash and its length there; and its length.
+    fn pack(
+        &self,
+        from: &mut dyn Read,
+        source: &Path,
+    ) -> Result<((u64, Hash, u64), u64), SnapshotError> {
+        let cannot_write = |error| io(&self.path, "write")(error);
+        let mut placed = Placed {
+            file: self.file.as_file(),
+            at: self.at,
+            hasher: blake3::Hasher::new(),
+        };
+        let mut out =
+            zstd::Encoder::new(BufWriter::new(&mut placed), ZSTD_LEVEL).map_err(cannot_write)?;
+        let mut length = 0;
+        let mut buffer = vec![0; 256 << 10];
+        loop {
+            let n = match from.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(io(source, "read")(e)),
+            };
+            out.write_all(&buffer[..n]).map_err(cannot_write)?;
+            length += n as u64;
+        }
+        let buffered = out.finish().map_err(cannot_write)?;
+        let flushed = buffered.into_inner();
+        flushed.map_err(|e| cannot_write(e.into_error()))?;
+        let stored = placed.at - self.at;
+        let hash = *placed.hasher.finalize().as_bytes();
+        Ok(((self.at, hash, stored), length))
+    }
+
+    fn check_name(&self, name: &str) -> Result<(), SnapshotError> {
+        let why = if name.is_empty() {
+            "it is empty"
+        } else if name.len() > MOST_NAME {
+            "it is longer than 255 bytes"
+        } else if name.chars().any(char::is_control) {
+            "it has control characters"
+        } else if self.sections.iter().any(|s| s.name == name) {
+            "there is one of this name already"
+        } else {
+            return Ok(());
+        };
+        Err(SnapshotError::Name {
+            path: self.path.clone(),
+            name: name.into(),
+            why,
+        })
+    }
+
+    fn encode(&self, name: &str, cause: impl ToString) -> SnapshotError {
+        SnapshotError::Encode {
+            path: self.path.clone(),
+            name: name.into(),
+            cause: cause.to_string(),
+        }
+    }
+}
+
+/// The folder that a file lies in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Writes to a place in a file, and hashes what it writes.
+struct Placed<'a> {
+    file: &'a File,
+    at: u64,
+    hasher: blake3::Hasher,
+}
+
+impl Write for Placed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let n = self.file.write_at(bytes, self.at)?;
+        self.hasher.update(&bytes[..n]);
+        self.at += n as u64;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

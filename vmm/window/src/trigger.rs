@@ -1,0 +1,40 @@
+//! Moments of a run that are no window's.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::spec::Trigger;
+
+/// A moment of a run that is not a window's, such as that of a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Moment {
+    /// The first node has booted, and is about to learn who it is.
+    Boot,
+    /// The job starts on the first node.
+    Job,
+    /// A window with this trigger would open.
+    Trigger(Trigger),
+}
+
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Moment::Boot => f.write_str("the end of the first node's boot"),
+            Moment::Job => f.write_str("the start of the job"),
+            Moment::Trigger(trigger) => trigger.fmt(f),
+        }
+    }
+}
+
+impl Trigger {
+    /// The virtual time at which it fires, picoseconds, if nothing but the time decides.
+    pub fn time_ps(&self) -> Option<u64> {
+        match self {
+            Trigger::Immediately => Some(0),
+            Trigger::Time { ps } => Some(*ps),
+            _ => None,
+        }
+    }
+}
