@@ -67,6 +67,7 @@ pub fn run_with(
     options: Options<'_>,
 ) -> Result<Outcome, RunError> {
     let from = options.from;
+    let restoring = from.map(|_| tracing::info_span!("restore").entered());
     let renews = match from {
         Some(origin) => origin.check(config, options.image)?,
         None => false,
@@ -141,6 +142,7 @@ pub fn run_with(
             }
         }
     }
+    drop(restoring);
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
         executor.with_node(node, |n| {

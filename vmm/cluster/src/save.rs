@@ -1,6 +1,6 @@
 //! Takes a snapshot of a run, and lets a run go on from one.
 
-use nodescope_config::quantity::{Bytes, Time};
+use nodescope_config::quantity::Bytes;
 use nodescope_machine::node::NodeStatus;
 use nodescope_trace::TraceReader;
 use nodescope_window::Moment;
@@ -10,7 +10,7 @@ use crate::executor::Executor;
 use crate::outcome::{Observer, RunError};
 use crate::results::FILES;
 use crate::run::{Run, TRACE_FILE};
-use crate::saving::Saved;
+use crate::saving::{Saved, rounded};
 use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
 use crate::watch::Watch;
@@ -53,8 +53,11 @@ impl Run<'_> {
         observer.note(&format!(
             "snapshot {}: taken at {} of virtual time, {} in {}",
             saved.name,
-            Time(now_ps),
-            Bytes(bytes >> 10 << 10),
+            rounded(now_ps),
+            Bytes(match bytes >> 20 {
+                0 => bytes,
+                whole => whole << 20,
+            }),
             saved.path.display()
         ));
         self.saved = Some(saved);
@@ -70,6 +73,7 @@ impl Run<'_> {
         at: &str,
         path: &std::path::Path,
     ) -> Result<u64, RunError> {
+        let _span = tracing::info_span!("snapshot").entered();
         let mut writing = Writing::create(path)?;
         for index in 0..executor.len() {
             executor.with_node(index, |node| writing.node(index, node))?;
@@ -194,7 +198,7 @@ impl Run<'_> {
         self.warnings.push(format!(
             "the nodes did not boot: they go on as the one of snapshot {}, after {} of virtual time",
             about.name,
-            Time(about.virtual_ps)
+            rounded(about.virtual_ps)
         ));
         let all: Vec<_> = (0..self.config.windows.len()).collect();
         let driver = self.windows.driver();

@@ -7,7 +7,7 @@ use nodescope_fabric::{Switch, SwitchStateError};
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::state::{NodeState, StateError};
 use nodescope_memory::Ram;
-use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter, Verify};
+use nodescope_snapshot::{Kind, Snapshot, SnapshotError, SnapshotWriter, Verify};
 use nodescope_window::StateFault;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -223,12 +223,15 @@ impl Origin {
     /// A line for each section: its name, where it lies and how long it is.
     pub fn sections(&self) -> impl Iterator<Item = String> {
         self.snapshot.info().sections.iter().map(|section| {
+            let stored = match section.kind {
+                Kind::Ram => "with holes where it is zero".to_owned(),
+                _ => format!("{} stored", Bytes(section.stored)),
+            };
             format!(
-                "{:<20} at byte {:>12}: {}, {} stored",
+                "{:<20} at byte {:>12}: {}, {stored}",
                 section.name,
                 section.offset,
                 Bytes(section.length),
-                Bytes(section.stored)
             )
         })
     }
