@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use nodescope_image::ImageSpec;
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::kvm;
+use nodescope_image::ImageSpec;
 use nodescope_machine::cpuid::FEATURES;
 use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
 

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use nodescope_cluster::build::BuildError;
 use nodescope_cluster::results::FILES;
 use nodescope_cluster::{
-    ClusterConfig, Ending, FolderError, Options, Outcome, ResultsFolder, RunError, Save,
+    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Outcome, ResultsFolder,
+    RunError, Save,
 };
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
@@ -130,6 +131,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             file.network = network(outcome);
             if config.engine.uses_kvm() {
                 file.engines.clone_from(&outcome.engines);
+                let engines = ("engines".into(), engines(&outcome.engines));
+                file.study.description.push(engines);
             }
             file.notes.clone_from(&outcome.warnings);
             Failure::new(exit, text)
@@ -152,6 +155,27 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         Exit::Ok => Ok(Exit::Ok),
         _ => Err(failure),
     }
+}
+
+/// Which engine executed the guests when, in a line.
+fn engines(spans: &[EngineSpan]) -> String {
+    const TOLD: usize = 8;
+    let span = |span: &EngineSpan| {
+        let engine = match span.engine {
+            EngineName::Portable => "portable",
+            EngineName::Kvm => "KVM",
+        };
+        let until = Time(span.to_ps / 1_000_000_000 * 1_000_000_000);
+        format!("{engine} until {until}")
+    };
+    let mut told: Vec<_> = spans.iter().take(TOLD).map(span).collect();
+    if spans.len() > TOLD {
+        told.push(format!("{} more intervals", spans.len() - TOLD));
+    }
+    format!(
+        "{}; on KVM times depend on the host and instructions are not counted",
+        told.join(", ")
+    )
 }
 
 /// Where CPI_core comes from. Counters replace what the clocks ran with, long instructions included, since they have counted these.

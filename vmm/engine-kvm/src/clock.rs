@@ -97,9 +97,7 @@ impl KvmVcpu {
 
     /// The guest has been left: the clock stands again.
     pub(crate) fn stop_clock(&mut self) -> Result<(), EngineError> {
-        let now = self
-            .shown_tsc()?
-            .wrapping_sub(self.state.time.tsc_offset);
+        let now = self.shown_tsc()?.wrapping_sub(self.state.time.tsc_offset);
         let passed = now.wrapping_sub(self.entry.cycles);
         // A TSC that could not be set back may even lie before the clock.
         if passed >= 1 << 63 {
@@ -109,7 +107,11 @@ impl KvmVcpu {
         let ran = u128::from(ran_ns) * u128::from(self.tsc.hz) / 1_000_000_000;
         let ran = u64::try_from(ran).unwrap_or(u64::MAX);
         // Where the TSC cannot be set, it goes on by the host's time whatever the thread did.
-        let passed = if self.tsc.settable { passed.min(ran) } else { passed };
+        let passed = if self.tsc.settable {
+            passed.min(ran)
+        } else {
+            passed
+        };
         self.state.time.cycles = self.entry.cycles.wrapping_add(passed);
         Ok(())
     }

@@ -65,11 +65,7 @@ pub(crate) fn load(fd: &VcpuFd, msrs: &Msrs, kept: &mut BTreeSet<u32>) -> Result
 }
 
 /// Read all back except those in `kept`.
-pub(crate) fn store(
-    fd: &VcpuFd,
-    msrs: &mut Msrs,
-    kept: &BTreeSet<u32>,
-) -> Result<(), EngineError> {
+pub(crate) fn store(fd: &VcpuFd, msrs: &mut Msrs, kept: &BTreeSet<u32>) -> Result<(), EngineError> {
     let mut places: Vec<_> = fields(msrs)
         .into_iter()
         .filter(|(index, _)| !kept.contains(index))

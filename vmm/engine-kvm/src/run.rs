@@ -232,10 +232,8 @@ impl KvmVcpu {
                 .fd
                 .get_vcpu_events()
                 .map_err(|e| refused("reading pending events", e))?;
-            let in_flight = e.exception.injected
-                | e.exception.pending
-                | e.interrupt.injected
-                | e.nmi.injected;
+            let in_flight =
+                e.exception.injected | e.exception.pending | e.interrupt.injected | e.nmi.injected;
             if in_flight == 0 {
                 return Ok(());
             }

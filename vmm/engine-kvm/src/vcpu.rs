@@ -18,6 +18,10 @@ use crate::clock::{Entry, Tsc};
 use crate::vm::{KvmVm, kvm_cpuid};
 use crate::{msrs, raw, refused, state};
 
+/// Types of a 64-bit TSS (SDM vol. 3A §3.5, table 3-2).
+const AVAILABLE_TSS: u8 = 9;
+const BUSY_TSS: u8 = 11;
+
 /// What a vCPU is made from.
 #[derive(Clone, Debug)]
 pub struct KvmConfig {
@@ -123,7 +127,10 @@ impl KvmVcpu {
         let fd = &self.fd;
         let id = self.id;
         let on = |what: &str| format!("{what} of KVM vCPU {id}");
-        let sregs = state::sregs(&s.segments, &s.control);
+        let mut sregs = state::sregs(&s.segments, &s.control);
+        if self.vm.inner.tcg && sregs.tr.type_ == BUSY_TSS {
+            sregs.tr.type_ = AVAILABLE_TSS;
+        }
         if self.has_run {
             // The guest's page tables may have changed while another engine ran it. KVM drops its translations when paging changes.
             let mut other = sregs;
@@ -134,10 +141,10 @@ impl KvmVcpu {
         fd.set_sregs(&sregs)
             .map_err(|e| refused(on("setting segment and control registers"), e))?;
         if self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
-            let wanted = match self.vm.inner.xsetbv_exits {
-                true => s.control.xcr0 | xcr0::X87,
+            let wanted = match self.vm.inner.tcg {
                 // Linux enables all components that there are.
-                false => self.components,
+                true => self.components,
+                false => s.control.xcr0 | xcr0::X87,
             };
             fd.set_xcrs(&state::xcrs(wanted))
                 .map_err(|e| refused(on("setting XCR0"), e))?;
@@ -189,7 +196,7 @@ impl KvmVcpu {
             .get_sregs()
             .map_err(|e| refused(on("reading segment and control registers"), e))?;
         // A guest that has not enabled XSETBV has not executed it, whatever KVM was told.
-        let known = self.vm.inner.xsetbv_exits || sregs.cr4 & cr4::OSXSAVE != 0;
+        let known = !self.vm.inner.tcg || sregs.cr4 & cr4::OSXSAVE != 0;
         let xcr0_value = if known && self.components & !(xcr0::X87 | xcr0::SSE) != 0 {
             let xcrs = fd.get_xcrs().map_err(|e| refused(on("reading XCR0"), e))?;
             state::xcr0_of(&xcrs)

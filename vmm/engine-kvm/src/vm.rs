@@ -29,8 +29,8 @@ pub(crate) struct Inner {
     pub msr_exits: bool,
     /// Ring 0 runs on the processor.
     pub ring0_native: bool,
-    /// KVM sees a guest's XSETBV.
-    pub xsetbv_exits: bool,
+    /// The host's processor is QEMU's TCG: see [`probe::is_tcg`].
+    pub tcg: bool,
 }
 
 impl KvmVm {
@@ -76,7 +76,7 @@ impl KvmVm {
                 ram: ram.clone(),
                 msr_exits,
                 ring0_native: probe::ring0_native(),
-                xsetbv_exits: probe::xsetbv_exits(),
+                tcg: probe::is_tcg(),
             }),
         })
     }

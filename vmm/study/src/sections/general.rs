@@ -125,7 +125,11 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
 }
 
 /// `study.fast_forward` and `study.fast_forward_until`. The job tells which calls there can be.
-pub(super) fn fast_forward(section: &Section<'_>, engine: Engine, job: &Job) -> Option<FastForward> {
+pub(super) fn fast_forward(
+    section: &Section<'_>,
+    engine: Engine,
+    job: &Job,
+) -> Option<FastForward> {
     let chosen = section.item("fast_forward");
     let until = section.item("fast_forward_until");
     let engines = [("kvm", true), ("none", false)];

@@ -85,10 +85,15 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
             let hint = closest(&name, names)
                 .map(|close| format!("; did you mean {close:?}?"))
                 .unwrap_or_default();
-            item.complain(format!("{name:?} is no CPU feature that guests can have{hint}"));
+            item.complain(format!(
+                "{name:?} is no CPU feature that guests can have{hint}"
+            ));
             return None;
         }
-        if template.as_ref().is_some_and(|template| !template.has(&name)) {
+        if template
+            .as_ref()
+            .is_some_and(|template| !template.has(&name))
+        {
             item.complain(format!("{name:?} is hidden by node.hide"));
         }
         Some(name)

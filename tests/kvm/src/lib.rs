@@ -1,0 +1,14 @@
+//! Booted clusters on KVM. The tests are in `tests/`; `scripts/test` runs them on a host with full KVM (`scripts/kvm-host`).
+
+use nodescope_test_needs::{Need, skip};
+
+/// Whether studies can run on this host's KVM. Where they cannot, the test is skipped, or fails if KVM is required.
+pub fn kvm() -> bool {
+    match nodescope_cluster::kvm::usable() {
+        Ok(_) => true,
+        Err(error) => {
+            skip(Need::Kvm, error.to_string());
+            false
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Clusters whose guests run on KVM between windows: MPI under Open MPI and MPICH, a window in the middle, four vCPUs in a node.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_cluster::{Engine, EngineName};
+use nodescope_guest_tests::{
+    Finished, cluster, compile, image, program, run_well, script, small_node,
+};
+use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
+use nodescope_image::{Image, JobFile};
+use nodescope_kvm_tests::kvm;
+use nodescope_machine::topology::NodeTopology;
+use nodescope_trace::{Body, TraceReader};
+use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
+
+/// Instructions of all nodes that the window measures.
+const MEASURED: u64 = 200_000;
+/// Quantum on KVM: emulated hosts need a long one.
+const QUANTUM_PS: u64 = 1_000_000_000;
+
+/// The records of each process, by its program and rank.
+type Calls = BTreeMap<(String, u32), Vec<MpiRecord>>;
+
+fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finished, Calls) {
+    let mut config = cluster(image, 2, small_node(256), files);
+    config.trace = true;
+    config.kvm_quantum_ps = QUANTUM_PS;
+    config.host_threads = 2;
+    config.time_limit_ps *= 4;
+    config.engine = engine;
+    config.windows = vec![WindowSpec {
+        name: "middle".into(),
+        open: Trigger::MpiCall {
+            function: Function::Allreduce,
+            call: 1,
+            rank: 0,
+        },
+        warm_up: 0,
+        measure: Measure::Instructions(MEASURED),
+        attribution: false,
+        models: ModelSpec::default(),
+    }];
+    let finished = run_well(&config, dir);
+    let mut names = BTreeMap::new();
+    let mut calls = BTreeMap::<_, Vec<_>>::new();
+    for event in TraceReader::open(dir.join(TRACE_FILE)).unwrap().events() {
+        let event = event.unwrap();
+        match event.body {
+            Body::Process(hello) => {
+                let Peer::Rank(rank) = hello.rank else {
+                    panic!("{hello:?}")
+                };
+                names.insert((event.node, hello.pid), (hello.program, rank));
+            }
+            Body::Mpi(call) => {
+                assert!(call.entry_seen, "{call:?}");
+                let process = (event.node, call.record.thread.pid);
+                calls.entry(process).or_default().push(MpiRecord {
+                    thread: ThreadId::default(),
+                    ..call.record
+                });
+            }
+            Body::Unfinished(call) => panic!("{call:?}"),
+            _ => {}
+        }
+    }
+    let calls = calls.into_iter().map(|(process, calls)| {
+        let name = names.get(&process).expect("every process says hello");
+        (name.clone(), calls)
+    });
+    (finished, calls.collect())
+}
+
+/// Functions, arguments and order of all calls are those of the portable engine, under both MPIs, and a window opens at its call.
+#[test]
+fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
+    let Some(image) = kvm().then(image).flatten() else {
+        return;
+    };
+    let (Some(openmpi), Some(mpich)) = (
+        compile("mpicc.openmpi", "exchange.c", &["-O2"]),
+        compile("mpicc.mpich", "exchange.c", &["-O2"]),
+    ) else {
+        return;
+    };
+    let job =
+        "#!/bin/sh\nset -e\nmpirun.openmpi -n 2 ./openmpi\nmpiexec.hydra -n 2 -ppn 1 ./mpich\n";
+    let files = [
+        program("run", job),
+        program("openmpi", openmpi),
+        program("mpich", mpich),
+    ];
+    let dir = tempfile::tempdir().unwrap();
+    let (on_kvm, calls) = run(image, &files, Engine::Kvm, &dir.path().join("kvm"));
+    let (_, expected) = run(
+        image,
+        &files,
+        Engine::Portable,
+        &dir.path().join("portable"),
+    );
+    assert_eq!(calls.len(), 4, "{:?}", calls.keys());
+    assert_eq!(calls, expected);
+
+    // KVM, the window on the portable engine, and KVM again.
+    let outcome = &on_kvm.outcome;
+    let engines: Vec<_> = outcome.engines.iter().map(|span| span.engine).collect();
+    assert_eq!(
+        engines,
+        [EngineName::Kvm, EngineName::Portable, EngineName::Kvm],
+        "{:?}",
+        outcome.engines
+    );
+    let window = &outcome.windows.windows[0];
+    assert!(window.complete);
+    let counted = |node: &nodescope_window::NodeRecord| -> u64 {
+        let counters = node.counters.iter();
+        counters
+            .map(|(_, _, _, counters)| counters.instructions)
+            .sum()
+    };
+    let counted: u64 = window.nodes.iter().map(counted).sum();
+    assert!(counted >= MEASURED, "{counted}");
+}
+
+/// INIT, start-up, interrupts between processors, and a program on all four.
+#[test]
+fn four_vcpus_of_a_node_run_at_once() {
+    let Some(image) = kvm().then(image).flatten() else {
+        return;
+    };
+    let Some(torture) = compile("gcc", "torture.c", &["-O2", "-mavx2", "-mfma", "-pthread"]) else {
+        return;
+    };
+    let mut files =
+        script("#!/bin/sh\nset -e\nnproc >out\n./torture 20 >>out\nnodescope-guest put out\n");
+    files.push(program("torture", torture));
+    let mut config = cluster(image, 1, NodeTopology::uniform(2, 2, 1, 256 << 20), &files);
+    config.engine = Engine::Kvm;
+    config.kvm_quantum_ps = QUANTUM_PS;
+    config.time_limit_ps *= 4;
+    let dir = tempfile::tempdir().unwrap();
+    let finished = run_well(&config, dir.path());
+    let out = finished.file("out");
+    assert!(out.starts_with("4\nthread 0: "), "{out}");
+    let engines = &finished.outcome.engines;
+    assert!(engines.iter().all(|span| span.engine == EngineName::Kvm));
+}
