@@ -26,34 +26,29 @@ struct End {
     frames: u64,
 }
 
-/// Shortest times of saving and loading, and sizes.
+/// Times of saving and loading, all together, and what the last file took.
 #[derive(Default)]
 struct Figures {
     moves: u32,
-    written: Option<(Duration, u64)>,
-    opened: Option<Duration>,
-    mapped: Option<Duration>,
-    read: Option<Duration>,
-}
-
-fn keep<T: PartialOrd>(best: &mut Option<T>, found: T) {
-    if best.as_ref().is_none_or(|best| found < *best) {
-        *best = Some(found);
-    }
+    written: Duration,
+    bytes: u64,
+    opened: Duration,
+    mapped: (Duration, u32),
+    copied: (Duration, u32),
 }
 
 impl Figures {
     fn tell(&self, what: &str) {
-        let ms = |d: Option<Duration>| d.unwrap_or_default().as_secs_f64() * 1e3;
-        let (written, bytes) = self.written.unwrap_or_default();
+        let mean =
+            |(sum, times): (Duration, u32)| sum.as_secs_f64() * 1e3 / f64::from(times.max(1));
         println!(
-            "{what}: moved {} times; writing {:.0} ms, {:.1} MB; opening and verifying {:.0} ms; loading a node: mapped {:.1} ms, copied {:.0} ms",
+            "{what}: moved {} times; the last file has {:.1} MB; mean times: written in {:.0} ms, opened and verified in {:.1} ms, a node mapped in {:.1} ms or copied in {:.0} ms",
             self.moves,
-            ms(Some(written)),
-            bytes as f64 / 1e6,
-            ms(self.opened),
-            ms(self.mapped),
-            ms(self.read)
+            self.bytes as f64 / 1e6,
+            mean((self.written, self.moves)),
+            mean((self.opened, self.moves)),
+            mean(self.mapped),
+            mean(self.copied),
         );
     }
 }
@@ -88,14 +83,14 @@ impl<'a> Nodes<'a> {
                 .unwrap();
             w.ram(&format!("node-{n}/ram"), node.ram()).unwrap();
         }
-        let bytes = w.finish().unwrap();
-        keep(&mut figures.written, (began.elapsed(), bytes));
+        figures.bytes = w.finish().unwrap();
+        figures.written += began.elapsed();
         let (_, fresh) = build(self.config, self.disk).unwrap();
         let old = std::mem::replace(&mut self.nodes, fresh);
         drop(old);
         let began = Instant::now();
         Snapshot::open(&path).unwrap();
-        keep(&mut figures.opened, began.elapsed());
+        figures.opened += began.elapsed();
         let s = Snapshot::open_with(&path, Verify::State).unwrap();
         for (n, node) in self.nodes.iter_mut().enumerate() {
             let ram = format!("node-{n}/ram");
@@ -107,11 +102,12 @@ impl<'a> Nodes<'a> {
             }
             let state = s.state(&format!("node-{n}/state")).unwrap();
             node.load_state(state).unwrap();
-            let best = match mapped {
+            let (sum, times) = match mapped {
                 true => &mut figures.mapped,
-                false => &mut figures.read,
+                false => &mut figures.copied,
             };
-            keep(best, began.elapsed());
+            *sum += began.elapsed();
+            *times += 1;
         }
         figures.moves += 1;
     }
@@ -220,7 +216,7 @@ fn a_kernel_boots_through_fresh_nodes() {
     let config = cluster(image, 1, NodeTopology::uniform(2, 1, 1, 64 << 20), &job);
     let plain = drive(&config, None, &mut Figures::default());
     let mut figures = Figures::default();
-    let moved = drive(&config, Some(97), &mut figures);
+    let moved = drive(&config, Some(397), &mut figures);
     figures.tell("boot of a node of 128 MiB");
     compare(&moved, &plain);
     assert!(figures.moves > 20, "{}", figures.moves);
@@ -238,7 +234,7 @@ fn an_mpi_job_runs_through_fresh_nodes() {
     config.trace = true;
     let plain = drive(&config, None, &mut Figures::default());
     let mut figures = Figures::default();
-    let moved = drive(&config, Some(1013), &mut figures);
+    let moved = drive(&config, Some(4001), &mut figures);
     figures.tell("MPI job on two nodes of 128 MiB");
     compare(&moved, &plain);
     let calls = plain.events.iter().map(Vec::len).sum::<usize>();
