@@ -1,8 +1,9 @@
 //! The state of a node between two of its runs: everything but RAM that decides how the node goes on.
 //!
 //! RAM is not a part of it, since RAM is large and lies in a snapshot as it is (`vmm/snapshot`). Both go into a node that was put together from
-//! the same description. Decoded and translated code, cached translations of addresses and what blocks have been counted are no state:
-//! results do not depend on them. Models exist only in windows, in which no state can be taken.
+//! the same description. Decoded and translated code and what blocks have been counted are no state: results do not depend on them.
+//! Cached translations of addresses are none either, though a guest can tell whether there are any: it clears the accessed bit of a page without
+//! INVLPG, and finds it set again sooner. Models exist only in windows, in which no state can be taken.
 //!
 //! A state may come from a damaged or hostile file. [`Node::load_state`] refuses one that no node can have been in, as far as it would make
 //! the host panic or wait; a guest that goes wrong upon it harms itself alone.
