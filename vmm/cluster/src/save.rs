@@ -1,5 +1,7 @@
 //! Takes a snapshot of a run, and lets a run go on from one.
 
+use std::io::Read;
+
 use nodescope_config::quantity::Bytes;
 use nodescope_machine::node::NodeStatus;
 use nodescope_trace::TraceReader;
@@ -144,8 +146,7 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
         for index in 0..self.watches.len() {
-            let log = origin.bytes(&snapshot::console(index))?;
-            self.results.console(index, &log)?;
+            self.console(origin, index, index)?;
         }
         for (index, file) in state.files.iter().enumerate() {
             let path = (self.results.folder()).reserve(&format!("{FILES}/{file}"))?;
@@ -179,11 +180,27 @@ impl Run<'_> {
         self.catch_up(origin, &others, engines)
     }
 
+    /// A node's console begins with that of one in the snapshot.
+    fn console(&mut self, origin: &Origin, of: usize, index: usize) -> Result<(), RunError> {
+        let folder = self.results.folder().path();
+        let mut log = origin.content(&snapshot::console(of), folder)?;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = log.read(&mut buffer);
+            match read.map_err(|source| SnapshotFault::Restore {
+                folder: folder.into(),
+                source,
+            })? {
+                0 => return Ok(()),
+                count => self.results.console(index, &buffer[..count])?,
+            }
+        }
+    }
+
     /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
     pub(crate) fn renew(&mut self, origin: &Origin, state: &RunState) -> Result<(), RunError> {
-        let log = origin.bytes(&snapshot::console(0))?;
         for index in 0..self.watches.len() {
-            self.results.console(index, &log)?;
+            self.console(origin, 0, index)?;
             if let Some(watch) = state.watches.first() {
                 let watch = watch.clone();
                 self.watches[index] = Watch::load(index as u32, NodeStatus::Running, watch);
