@@ -4,6 +4,7 @@ mod files;
 mod profile;
 mod results;
 mod scaled;
+mod snapshot;
 mod trace;
 
 use std::path::Path;
@@ -48,6 +49,7 @@ pub const ALL: &[Target] = &[
     results::WINDOWS,
     results::RUN,
     profile::PROFILE,
+    snapshot::SNAPSHOT,
 ];
 
 /// The target of a name.

@@ -49,6 +49,7 @@ fn damaged_inputs_are_refused_or_read() {
         ("windows", 200),
         ("run", 100),
         ("profile", 200),
+        ("snapshot", 300),
     ] {
         cases(name, count);
     }

@@ -4,10 +4,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use nodescope_cluster::saving::rounded;
 use nodescope_cluster::{About, Origin, RunError, Save, SnapshotFault};
 use nodescope_config::reader::closest;
 use nodescope_study::Study;
-use nodescope_study::quantity::{Bytes, Time};
+use nodescope_study::quantity::Bytes;
 
 use crate::args::{self, SnapshotCommand};
 use crate::exit::{Exit, Failure};
@@ -165,7 +166,7 @@ fn line(path: &Path, about: &About) -> String {
         "{}  study {}, {}, {nodes}, {}, {}",
         name_of(path),
         about.study,
-        Time(about.virtual_ps),
+        rounded(about.virtual_ps),
         size(path),
         date(path)
     )

@@ -67,6 +67,7 @@ pub fn run_with(
     options: Options<'_>,
 ) -> Result<Outcome, RunError> {
     let from = options.from;
+    let restoring = from.map(|_| tracing::info_span!("restore").entered());
     let renews = match from {
         Some(origin) => origin.check(config, options.image)?,
         None => false,
@@ -91,8 +92,8 @@ pub fn run_with(
     let path = folder.reserve(TRACE_FILE)?;
     let trace = match (from, &earlier) {
         (Some(origin), Some((state, _))) if !renews => {
-            let written = origin.bytes(snapshot::TRACE)?;
-            TraceWriter::resume(path, &header, &written[..], state.trace.clone())?
+            let written = origin.content(snapshot::TRACE, folder.path())?;
+            TraceWriter::resume(path, &header, written, state.trace.clone())?
         }
         _ => TraceWriter::create(path, &header)?,
     };
@@ -101,7 +102,9 @@ pub fn run_with(
             let path = folder.reserve(CAPTURE_FILE)?;
             let captured = |origin: &&Origin| !renews && origin.has(snapshot::CAPTURE);
             Some(match from.filter(captured) {
-                Some(origin) => Capture::resume(&path, &origin.bytes(snapshot::CAPTURE)?[..])?,
+                Some(origin) => {
+                    Capture::resume(&path, origin.content(snapshot::CAPTURE, folder.path())?)?
+                }
                 None => Capture::create(&path)?,
             })
         }
@@ -141,6 +144,7 @@ pub fn run_with(
             }
         }
     }
+    drop(restoring);
     let executor = Executor::new(nodes, Network::new(switch, capture));
     for node in 0..count {
         executor.with_node(node, |n| {

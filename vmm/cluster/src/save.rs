@@ -1,6 +1,8 @@
 //! Takes a snapshot of a run, and lets a run go on from one.
 
-use nodescope_config::quantity::{Bytes, Time};
+use std::io::Read;
+
+use nodescope_config::quantity::Bytes;
 use nodescope_machine::node::NodeStatus;
 use nodescope_trace::TraceReader;
 use nodescope_window::Moment;
@@ -10,7 +12,7 @@ use crate::executor::Executor;
 use crate::outcome::{Observer, RunError};
 use crate::results::FILES;
 use crate::run::{Run, TRACE_FILE};
-use crate::saving::Saved;
+use crate::saving::{Saved, rounded};
 use crate::snapshot::{self, About, Origin, SnapshotFault, Writing};
 use crate::state::{RunState, WindowsState};
 use crate::watch::Watch;
@@ -53,8 +55,11 @@ impl Run<'_> {
         observer.note(&format!(
             "snapshot {}: taken at {} of virtual time, {} in {}",
             saved.name,
-            Time(now_ps),
-            Bytes(bytes >> 10 << 10),
+            rounded(now_ps),
+            Bytes(match bytes >> 20 {
+                0 => bytes,
+                whole => whole << 20,
+            }),
             saved.path.display()
         ));
         self.saved = Some(saved);
@@ -70,6 +75,7 @@ impl Run<'_> {
         at: &str,
         path: &std::path::Path,
     ) -> Result<u64, RunError> {
+        let _span = tracing::info_span!("snapshot").entered();
         let mut writing = Writing::create(path)?;
         for index in 0..executor.len() {
             executor.with_node(index, |node| writing.node(index, node))?;
@@ -140,8 +146,7 @@ impl Run<'_> {
         observer: &mut dyn Observer,
     ) -> Result<(), RunError> {
         for index in 0..self.watches.len() {
-            let log = origin.bytes(&snapshot::console(index))?;
-            self.results.console(index, &log)?;
+            self.console(origin, index, index)?;
         }
         for (index, file) in state.files.iter().enumerate() {
             let path = (self.results.folder()).reserve(&format!("{FILES}/{file}"))?;
@@ -175,11 +180,27 @@ impl Run<'_> {
         self.catch_up(origin, &others, engines)
     }
 
+    /// A node's console begins with that of one in the snapshot.
+    fn console(&mut self, origin: &Origin, of: usize, index: usize) -> Result<(), RunError> {
+        let folder = self.results.folder().path();
+        let mut log = origin.content(&snapshot::console(of), folder)?;
+        let mut buffer = vec![0; 1 << 16];
+        loop {
+            let read = log.read(&mut buffer);
+            match read.map_err(|source| SnapshotFault::Restore {
+                folder: folder.into(),
+                source,
+            })? {
+                0 => return Ok(()),
+                count => self.results.console(index, &buffer[..count])?,
+            }
+        }
+    }
+
     /// New nodes go on from a snapshot of one that had just booted: with its time and its console, and without anything of its results.
     pub(crate) fn renew(&mut self, origin: &Origin, state: &RunState) -> Result<(), RunError> {
-        let log = origin.bytes(&snapshot::console(0))?;
         for index in 0..self.watches.len() {
-            self.results.console(index, &log)?;
+            self.console(origin, 0, index)?;
             if let Some(watch) = state.watches.first() {
                 let watch = watch.clone();
                 self.watches[index] = Watch::load(index as u32, NodeStatus::Running, watch);
@@ -194,7 +215,7 @@ impl Run<'_> {
         self.warnings.push(format!(
             "the nodes did not boot: they go on as the one of snapshot {}, after {} of virtual time",
             about.name,
-            Time(about.virtual_ps)
+            rounded(about.virtual_ps)
         ));
         let all: Vec<_> = (0..self.config.windows.len()).collect();
         let driver = self.windows.driver();

@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 
+use nodescope_config::quantity::Time;
 use nodescope_trace::Event;
 use nodescope_window::{Moment, TriggerWatch};
 
@@ -48,6 +49,15 @@ pub struct Saved {
     pub bytes: u64,
     /// Virtual time at which it was taken, picoseconds.
     pub virtual_ps: u64,
+}
+
+/// A virtual time for people: from a millisecond on, in whole ones.
+pub fn rounded(ps: u64) -> Time {
+    const MS: u64 = 1_000_000_000;
+    Time(match ps / MS {
+        0 => ps,
+        whole => whole * MS,
+    })
 }
 
 /// A snapshot on its way.

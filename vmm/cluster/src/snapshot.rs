@@ -1,5 +1,7 @@
 //! Snapshots of a whole run: what is in the file, and how a run goes on from it. `vmm/cluster/SNAPSHOT.md` describes the sections.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use nodescope_config::quantity::{Bytes, Time};
@@ -7,9 +9,10 @@ use nodescope_fabric::{Switch, SwitchStateError};
 use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_machine::state::{NodeState, StateError};
 use nodescope_memory::Ram;
-use nodescope_snapshot::{Snapshot, SnapshotError, SnapshotWriter, Verify};
+use nodescope_snapshot::{Kind, Snapshot, SnapshotError, SnapshotWriter, Verify};
 use nodescope_window::StateFault;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 use thiserror::Error;
 
 use crate::agreement::{Agreement, Difference, RENEWED};
@@ -51,6 +54,8 @@ pub(crate) fn file(index: usize) -> String {
 pub enum SnapshotFault {
     #[error(transparent)]
     File(#[from] SnapshotError),
+    #[error("cannot restore results in {}: {source}", .folder.display())]
+    Restore { folder: PathBuf, source: io::Error },
     #[error("node {node} cannot be saved: {source}")]
     Save { node: usize, source: StateError },
     #[error("the snapshot {} does not fit node {node}: {source}", .path.display())]
@@ -101,7 +106,7 @@ impl SnapshotFault {
                 SnapshotError::Map { .. } | SnapshotError::Memory(_) => true,
                 _ => false,
             },
-            SnapshotFault::Save { .. } => true,
+            SnapshotFault::Save { .. } | SnapshotFault::Restore { .. } => true,
             _ => false,
         }
     }
@@ -187,6 +192,18 @@ impl Writing {
     }
 }
 
+/// Content of a section that is being read.
+pub(crate) struct Content {
+    file: File,
+    _dir: TempDir,
+}
+
+impl Read for Content {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.file.read(buffer)
+    }
+}
+
 /// A snapshot that a run begins from.
 pub struct Origin {
     path: PathBuf,
@@ -223,12 +240,15 @@ impl Origin {
     /// A line for each section: its name, where it lies and how long it is.
     pub fn sections(&self) -> impl Iterator<Item = String> {
         self.snapshot.info().sections.iter().map(|section| {
+            let stored = match section.kind {
+                Kind::Ram => "with holes where it is zero".to_owned(),
+                _ => format!("{} stored", Bytes(section.stored)),
+            };
             format!(
-                "{:<20} at byte {:>12}: {}, {} stored",
+                "{:<20} at byte {:>12}: {}, {stored}",
                 section.name,
                 section.offset,
                 Bytes(section.length),
-                Bytes(section.stored)
             )
         })
     }
@@ -364,9 +384,20 @@ impl Origin {
         Ok((run, windows))
     }
 
-    /// Content of a section.
-    pub(crate) fn bytes(&self, section: &str) -> Result<Vec<u8>, SnapshotFault> {
-        Ok(self.snapshot.bytes(section)?)
+    /// Content of a section, of any length, by way of a file in this folder that is gone afterwards.
+    pub(crate) fn content(&self, section: &str, folder: &Path) -> Result<Content, SnapshotFault> {
+        let failed = |source| SnapshotFault::Restore {
+            folder: folder.into(),
+            source,
+        };
+        let dir = tempfile::Builder::new()
+            .prefix(".nodescope-")
+            .tempdir_in(folder)
+            .map_err(failed)?;
+        let path = dir.path().join("content");
+        self.snapshot.extract(section, &path)?;
+        let file = File::open(path).map_err(failed)?;
+        Ok(Content { file, _dir: dir })
     }
 
     /// Whether there is a section.

@@ -1,8 +1,10 @@
 //! The state of a node between two of its runs: everything but RAM that decides how the node goes on.
 //!
 //! RAM is not a part of it, since RAM is large and lies in a snapshot as it is (`vmm/snapshot`). Both go into a node that was put together from
-//! the same description. Decoded and translated code and cached translations of addresses are no state:
-//! results do not depend on them. The numbers that windows have given to code are, since a profile lists code by them. Models exist only in windows, in which no state can be taken.
+//! the same description. Decoded and translated code is no state: results do not depend on it. The numbers that windows have given to code are,
+//! since a profile lists code by them.
+//! Cached translations of addresses are no state either, though a guest can tell whether there are any: it clears the accessed bit of a page without
+//! INVLPG, and finds it set again sooner. Models exist only in windows, in which no state can be taken.
 //!
 //! A state may come from a damaged or hostile file. [`Node::load_state`] refuses one that no node can have been in, as far as it would make
 //! the host panic or wait; a guest that goes wrong upon it harms itself alone.

@@ -146,3 +146,67 @@ fn replace(region: &RamRegion, file: Option<(RawFd, u64)>) -> io::Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn contents_are_those_of_the_file_until_they_are_written_to() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[[1; 4096], [2; 4096], [3; 4096]].concat())
+            .unwrap();
+        file.set_len(4 * MIB).unwrap();
+        let first = Ram::from_file(&[2 * MIB], &file, &[4096]).unwrap();
+        let second = Ram::from_file(&[2 * MIB], &file, &[0]).unwrap();
+        let byte = |ram: &Ram, at| {
+            let mut byte = [0];
+            assert!(ram.read(at, &mut byte));
+            byte[0]
+        };
+        let bytes = |ram| [0, 4096, 8192, 2 * MIB - 1].map(|at| byte(ram, at));
+        assert_eq!(
+            (bytes(&first), bytes(&second)),
+            ([2, 3, 0, 0], [1, 2, 3, 0])
+        );
+        assert!(first.write(0, &[9]) && first.write(2 * MIB - 1, &[8]));
+        assert_eq!(
+            (bytes(&first), bytes(&second)),
+            ([9, 3, 0, 8], [1, 2, 3, 0])
+        );
+        // What shares the memory sees it.
+        let shares = first.clone();
+        let region = &shares.regions()[0];
+        region.code.mark(0x1000, 8);
+        first.map_file(&file, &[0]).unwrap();
+        assert_eq!(bytes(&shares), [1, 2, 3, 0]);
+        assert_eq!(
+            (region.code.generation(0x1000), region.code.generation(0)),
+            (1, 0)
+        );
+        first.clear().unwrap();
+        assert_eq!(bytes(&shares), [0; 4]);
+    }
+
+    #[test]
+    fn places_outside_the_file_are_refused() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(3 * MIB).unwrap();
+        let ram = Ram::new(&[2 * MIB]).unwrap();
+        for (offsets, expected) in [
+            (vec![], "0 places"),
+            (vec![0, 0], "2 places"),
+            (vec![1], "offset 1"),
+            (vec![MIB + 4096], "the file has 3145728 bytes"),
+            (vec![u64::MAX - 4095], "cannot lie there"),
+        ] {
+            let error = ram.map_file(&file, &offsets).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+        assert!(ram.write(0, &[1]));
+    }
+}

@@ -17,7 +17,7 @@ pub(crate) const HEADER: u64 = PAGE;
 /// Bytes of RAM that share a checksum.
 pub(crate) const CHUNK: u64 = 256 << 10;
 /// Most bytes of a section that is read at once, and of the table.
-pub(crate) const MOST_STATE: u64 = 4 << 30;
+pub(crate) const MOST_STATE: u64 = 1 << 30;
 /// Most bytes of a section's name.
 pub(crate) const MOST_NAME: usize = 255;
 

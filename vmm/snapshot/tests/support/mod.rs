@@ -65,8 +65,11 @@ fn ring(device: u64, queue: u64) -> u64 {
     RINGS + (2 * device + queue) * 0x3000
 }
 
-/// Parts of the chain of each queue in use: device, queue, and address, length and whether the device writes it of each part.
-fn chains() -> [(u64, u64, Vec<(u64, u32, bool)>); 4] {
+/// A part of a chain: address, length, whether the device writes it.
+type Part = (u64, u32, bool);
+
+/// The chain of each queue in use: device, queue, parts.
+fn chains() -> [(u64, u64, Vec<Part>); 4] {
     let buffer = |n: u64| BUFFERS + n * 0x1000;
     [
         (0, 0, vec![(buffer(0), 64, true)]),
@@ -336,7 +339,7 @@ pub fn load(ram: &Ram) {
         let at = ring(device, queue);
         for (i, (address, len, writes)) in parts.iter().enumerate() {
             let next = i + 1 < parts.len();
-            let flags = u16::from(next) | 2 * u16::from(*writes);
+            let flags = u16::from(next) | (u16::from(*writes) << 1);
             let mut d = address.to_le_bytes().to_vec();
             d.extend(len.to_le_bytes());
             d.extend(flags.to_le_bytes());
