@@ -1,5 +1,7 @@
 //! Virtio devices as a driver sees them.
 
+mod impossible;
+
 use std::io::Write as _;
 use std::num::NonZeroU64;
 
