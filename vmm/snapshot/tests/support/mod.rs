@@ -27,7 +27,8 @@ use nodescope_x86::{DescriptorTable, VcpuState};
 pub const RAM: u64 = 16 << 20;
 /// Cycles between looks at the node; no divisor of anything else.
 pub const QUANTUM: u64 = 29_003;
-const HZ: u64 = 2_900_000_000;
+/// Clock of a node.
+pub const HZ: u64 = 2_900_000_000;
 
 const GDT: u64 = 0x1000;
 const IDT: u64 = 0x2000;

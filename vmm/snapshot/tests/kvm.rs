@@ -1,0 +1,117 @@
+//! A node that was saved on KVM goes on on the portable engine and on KVM, and one that was saved on the portable engine goes on on KVM.
+
+mod support;
+
+use nodescope_engine::Vcpu;
+use nodescope_engine_kvm::vm::with_hypercall_leaf;
+use nodescope_engine_kvm::{KvmConfig, KvmVcpu, KvmVm, probe};
+use nodescope_engine_soft::Translate;
+use nodescope_machine::node::{Node, NodeStatus};
+use nodescope_machine::state::NodeState;
+use nodescope_oracle::bare;
+use nodescope_snapshot::{Snapshot, SnapshotWriter};
+use nodescope_test_needs::{Need, skip};
+use support::*;
+
+/// Whether nodes can run on this host's KVM; if not, the test is skipped.
+fn host() -> bool {
+    let why = match probe() {
+        Ok(found) if found.ring0_native && found.msr_exits => return true,
+        Ok(_) => "it emulates ring 0 in software, or hands no MSRs out".into(),
+        Err(error) => error.to_string(),
+    };
+    skip(Need::Kvm, why);
+    false
+}
+
+/// A node at power-on that can change to KVM.
+fn either() -> Node {
+    let mut node = booted(Translate::default());
+    let vm = KvmVm::new(node.ram()).unwrap();
+    let vcpu = |id| {
+        let config = KvmConfig {
+            id,
+            cpuid: with_hypercall_leaf(&bare::cpuid()),
+            tsc_hz: HZ,
+        };
+        Box::new(KvmVcpu::new(&vm, config).unwrap()) as Box<dyn Vcpu>
+    };
+    node.set_other_engine(vec![vcpu(0), vcpu(1)]);
+    node
+}
+
+/// Rounds of the guest's program and interrupts that it has handled. Where exits take long, its timers leave no time for rounds.
+fn progress(node: &Node) -> u64 {
+    let counts = counts(&contents(node.ram()));
+    node.vcpu_state(0).general.gpr[15] + counts.iter().sum::<u64>()
+}
+
+/// Run for so many quanta and on until the guest has come on. A vCPU's first entry into KVM may take far longer than a quantum, which it has to
+/// wait for then.
+fn goes_on(node: &mut Node, quanta: u64) {
+    let before = progress(node);
+    for quantum in 0.. {
+        let status = node.run_until(node.now() + 10 * QUANTUM).unwrap();
+        assert_eq!(status, NodeStatus::Running);
+        node.take_events();
+        node.take_frames();
+        if quantum >= quanta && progress(node) > before {
+            return;
+        }
+        assert!(quantum < 10_000, "the guest stands still at {before}");
+    }
+}
+
+/// What a fresh node loads, on KVM or on the portable engine.
+fn loaded(snapshot: &Snapshot, on_kvm: bool) -> Node {
+    let mut node = either();
+    if on_kvm {
+        node.change_engine().unwrap();
+    }
+    snapshot.map_ram("ram", node.ram()).unwrap();
+    let mut state: NodeState = snapshot.state("node").unwrap();
+    node.load_state(state.clone()).unwrap();
+    let found = node.save_state().unwrap();
+    // One that sleeps is as old as its node.
+    for (vcpu, halted) in state.vcpus.iter_mut().zip(&state.halted) {
+        if *halted {
+            vcpu.time.cycles = vcpu.time.cycles.max(state.now);
+        }
+    }
+    assert_eq!(found, state, "on KVM: {on_kvm}");
+    node
+}
+
+#[test]
+fn saved_nodes_change_engines() {
+    if !host() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for saved_on_kvm in [true, false] {
+        let mut node = either();
+        goes_on(&mut node, 10);
+        if saved_on_kvm {
+            node.change_engine().unwrap();
+            goes_on(&mut node, 40);
+        }
+        let path = folder.path().join("node.nss");
+        let mut w = SnapshotWriter::create(&path).unwrap();
+        w.state("node", &node.save_state().unwrap()).unwrap();
+        w.ram("ram", node.ram()).unwrap();
+        w.finish().unwrap();
+        // It goes on, too.
+        goes_on(&mut node, 20);
+        drop(node);
+        let snapshot = Snapshot::open(&path).unwrap();
+        for on_kvm in [false, true] {
+            let mut node = loaded(&snapshot, on_kvm);
+            goes_on(&mut node, 20);
+            node.change_engine().unwrap();
+            goes_on(&mut node, 20);
+            let counts = counts(&contents(node.ram()));
+            println!("saved on KVM: {saved_on_kvm}, on KVM: {on_kvm}: {counts:?}");
+            assert!(counts.iter().all(|count| *count > 0), "{counts:?}");
+        }
+    }
+}
