@@ -25,7 +25,11 @@ fn median(mut times: Vec<Duration>) -> f64 {
 /// A node of so many vCPUs that runs a job on KVM.
 fn node(vcpus: u32, job: &str, programs: &[(&str, Vec<u8>)]) -> Option<Node> {
     let mut files = script(job);
-    files.extend(programs.iter().map(|(name, data)| program(name, data.clone())));
+    files.extend(
+        programs
+            .iter()
+            .map(|(name, data)| program(name, data.clone())),
+    );
     let topology = NodeTopology::uniform(1, vcpus, 1, 256 << 20);
     let mut config = cluster(image()?, 1, topology, &files);
     config.engine = Engine::Kvm;

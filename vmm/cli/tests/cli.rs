@@ -148,11 +148,16 @@ fn more_memory_than_the_host_has() {
 }
 
 #[test]
-fn kvm_is_refused_for_whole_studies() {
-    own_image(&format!("{JOB}study.engine = \"kvm\"\n")).refuses(
-        2,
-        &["s.toml:4: study.engine: this release runs whole studies on the portable engine alone; write \"soft\" or \"auto\"\n"],
-    );
+fn kvm_is_refused_where_the_host_cannot_run_linux_on_it() {
+    let place = own_image(&format!("{JOB}study.engine = \"kvm\"\n"));
+    match nodescope_cluster::kvm::usable() {
+        Ok(_) => {
+            let output = place.run(&["check", "s.toml"]);
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("would run between windows"), "{said}");
+        }
+        Err(error) => place.refuses(5, &[&format!("study.engine asks for KVM: {error}")]),
+    }
 }
 
 #[test]

@@ -454,7 +454,7 @@ fn the_reference_lists_every_field() {
         .lines()
         .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
         .map(|(field, _)| field.to_owned())
-        .filter(|field| field.contains('.'))
+        .filter(|field| field.contains('.') && field.starts_with(char::is_alphabetic))
         .collect();
     let mut known = known_fields(&beside("every-field.toml"), EVERY_FIELD);
     known.extend(known_fields(&beside("own-image.toml"), OWN_IMAGE));
@@ -527,7 +527,7 @@ measure = "50"
 plugins = ["cash", "numa"]
 open = { mpi = "MPI_Barier", time = "1 s" }
 "#;
-    let expected = r#"study.toml:2: study.engine: "fast" is not an engine (there are "soft", "auto", "kvm"); write e.g. "soft"
+    let expected = r#"study.toml:2: study.engine: "fast" is not an engine (there are "soft", "auto", "kvm")
 study.toml:3: study.sed: is not a known key; did you mean "seed"?
 study.toml:6: cluster.nodes: is 0; write a whole number from 1 to 1022
 study.toml:9: node.sockets: is 5; write a whole number from 1 to 4
@@ -677,7 +677,7 @@ fn impossible_values_are_named() {
         ),
         (
             "[node]\nrequire = [\"avx3\"]",
-            "node.require[0]: \"avx3\" is no CPU feature that guests can have; did you mean \"avx2\"?",
+            "node.require[0]: \"avx3\" is no CPU feature that guests can have; did you mean \"avx\"?",
         ),
         (
             "[node]\nrequire = [\"avx2\"]\nhide = [\"avx\"]",
