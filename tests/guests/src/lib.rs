@@ -198,7 +198,7 @@ pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
 ///
 /// # Errors
 ///
-/// What [`nodescope_cluster::run_with`] says.
+/// Fails as [`nodescope_cluster::run_with`] does.
 pub fn run_with(
     config: &ClusterConfig,
     dir: &Path,

@@ -11,7 +11,7 @@ use nodescope_image::{Image, JobFile};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_trace::{Body, TraceReader};
 
-/// What the job says through the tool comes from root and from a user without privileges. 65534 is Debian's `nobody`.
+/// The job's messages through the tool come from root and from a user without privileges. 65534 is Debian's `nobody`.
 const JOB: &str = r#"#!/bin/sh
 set -e
 nobody='setpriv --reuid 65534 --regid 65534 --clear-groups'

@@ -1,4 +1,4 @@
-//! What a hand-off between engines and a hypercall by the doorbell cost on this host's KVM. `scripts/bench kvm` runs this.
+//! Costs of a hand-off between engines and of a hypercall by the doorbell on this host's KVM. `scripts/bench kvm` runs this.
 
 use std::time::{Duration, Instant};
 

@@ -86,7 +86,7 @@ pub struct Run {
     /// Host threads on which nodes run, in place of the study's; never affects the result.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     pub host_threads: Option<u64>,
-    /// What executes the guests between windows, in place of the study's engine and fast-forward.
+    /// Engine that executes the guests between windows, in place of the study's engine and fast-forward.
     #[arg(long, value_enum)]
     pub engine: Option<EngineChoice>,
     /// Interpret guest code in place of translating it: slower, with the same results.

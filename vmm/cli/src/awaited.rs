@@ -28,7 +28,7 @@ impl Awaited {
         }
     }
 
-    /// What a snapshot keeps of it: the nodes that have not answered each entry, and what was refused.
+    /// State in a snapshot: the nodes that have not answered each entry, and what was refused.
     pub fn state(&self) -> Vec<u8> {
         let entries: Vec<_> = self
             .entries

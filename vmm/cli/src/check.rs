@@ -34,7 +34,7 @@ pub fn check(args: &args::Check) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-/// What KVM would bring on this host, in a line.
+/// Says in a line how KVM would serve on this host.
 fn of_kvm() -> String {
     match kvm::usable() {
         Ok(found) => {

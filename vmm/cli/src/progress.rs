@@ -56,7 +56,7 @@ pub struct Watcher {
     before: Vec<u64>,
     before_ps: u64,
     phases: Vec<Phase>,
-    /// What was executed before a snapshot has taken none of this run's time.
+    /// Instructions that were executed before a snapshot have taken none of this run's time.
     resumed: bool,
     /// Files that the study collects and that have not come.
     pub awaited: Awaited,
