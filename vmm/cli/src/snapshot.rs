@@ -15,7 +15,7 @@ use crate::exit::{Exit, Failure};
 use crate::run::exit_of;
 use crate::terminal::print;
 
-/// What names of snapshot files end in.
+/// Ending of the names of snapshot files.
 const ENDING: &str = ".nss";
 
 /// Lists, shows or removes snapshots.

@@ -1,4 +1,4 @@
-//! What a study and a snapshot must agree on: everything that the booted cluster depends on.
+//! Agreement of a study and a snapshot on everything that the booted cluster depends on.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,7 +12,7 @@ use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Frequency, Time};
 use crate::build::{BuildError, cpuid_tables};
 use crate::config::ClusterConfig;
 
-/// What a cluster was booted from: values by the keys of a study.
+/// Values from which a cluster was booted, by the keys of a study.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Agreement(BTreeMap<String, String>);
 
@@ -140,7 +140,7 @@ impl Agreement {
         ))
     }
 
-    /// What a study has otherwise, but for the keys that `may_differ`.
+    /// Lists the keys whose values differ in a study, apart from those that `may_differ`.
     pub fn differences(&self, study: &Self, may_differ: &[&str]) -> Vec<Difference> {
         let value = |of: &Self, key: &str| of.0.get(key).cloned();
         let mut keys: Vec<&String> = self.0.keys().chain(study.0.keys()).collect();

@@ -10,7 +10,7 @@ use nodescope_machine::topology::NodeTopology;
 use nodescope_window::{Trigger, WindowSpec};
 use serde::{Deserialize, Serialize};
 
-/// What executes the guests' instructions. Windows are always the portable engine's.
+/// Engine that executes the guests' instructions between windows. Windows always run on the portable engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Engine {
@@ -51,7 +51,7 @@ pub struct ClusterConfig {
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
-    /// What executes the guests' instructions.
+    /// Engine that executes the guests' instructions between windows.
     pub engine: Engine,
     /// Length of a quantum on KVM, picoseconds.
     pub kvm_quantum_ps: u64,
