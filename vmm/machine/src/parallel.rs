@@ -313,7 +313,10 @@ impl Shared {
         if state.slots[v].phase == Phase::Running {
             state.running -= 1;
         }
-        state.slots[v].phase = phase;
+        let slot = &mut state.slots[v];
+        slot.phase = phase;
+        // Asleep, it has seen no interrupt: also one with the vector of the last must wake it.
+        slot.told = None;
         if state.running == 0 {
             for (other, slot) in state.slots.iter().enumerate() {
                 if slot.phase == Phase::Asleep && other != v {
