@@ -67,6 +67,8 @@ struct Slot {
     deaf: bool,
     /// The vector that it has been told of.
     told: Option<u8>,
+    /// The vector that it has found pending itself when it looked last.
+    found: Option<u8>,
     /// Clock of the access that woke it.
     woken_at: u64,
     /// Messages for it.
@@ -139,6 +141,7 @@ impl Parallel {
             halted: false,
             deaf: false,
             told: None,
+            found: None,
             woken_at: 0,
             actions: VecDeque::new(),
             stands: false,
@@ -360,8 +363,9 @@ impl Shared {
                         .pending(v as u16, vcpu.cycles());
                     let slot = &mut state.slots[v];
                     slot.halted = true;
-                    // HLT with interrupts disabled: only NMI and INIT wake it.
-                    slot.deaf = pending.is_some();
+                    // An interrupt that the vCPU found and did not take: HLT with interrupts disabled, from which only NMI and
+                    // INIT wake. An interrupt that has come since wakes the vCPU.
+                    slot.deaf = pending.is_some() && pending == slot.found;
                 }
                 Exit::Attention => {
                     if state.slots[v].stands {
@@ -419,6 +423,7 @@ impl Shared {
             }
             let slot = &mut state.slots[v];
             slot.told = None;
+            slot.found = None;
             if slot.phase != Phase::Running {
                 slot.phase = Phase::Running;
                 state.running += 1;
@@ -585,7 +590,9 @@ impl Platform for Access<'_> {
             self.shared.look_around(&mut state, self.v, now);
         }
         let pending = state.board().chipset.interrupts.pending(vcpu, now);
-        state.slots[self.v].told = pending;
+        let slot = &mut state.slots[self.v];
+        slot.told = pending;
+        slot.found = pending;
         pending.is_some()
     }
 
