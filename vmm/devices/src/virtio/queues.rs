@@ -19,9 +19,9 @@ pub enum QueueFault {
         /// What was wrong.
         cause: virtio_queue::Error,
     },
-    /// Buffers come while no vCPU runs.
+    /// Buffers come without end.
     #[error(
-        "virtqueue {queue}: the rings change while the device works on them: they overlap each other, or buffers lie over them"
+        "virtqueue {queue}: the rings never become empty while the device works on them: they overlap each other, or buffers lie over them"
     )]
     Changing {
         /// Queue number.
@@ -57,9 +57,11 @@ pub struct Queues<'a> {
     queues: &'a mut [Queue],
     interrupt: &'a mut u32,
     /// Of each queue: chains that were taken and not put back, and times that buffers came while the device worked.
-    taken: [u16; MOST_QUEUES],
+    taken: [u32; MOST_QUEUES],
 }
 
+/// How often drivers may fill a queue again while the device works on it.
+pub(super) const REFILLS: u32 = 16;
 /// Most queues that a device has.
 const MOST_QUEUES: usize = 2;
 
@@ -84,10 +86,10 @@ impl<'a> Queues<'a> {
         self.queues[queue].size()
     }
 
-    /// Counts an event that can happen only as often as a queue has places: no vCPU of the node runs while a device works on its
-    /// queues.
+    /// Counts an event that can happen only as often as a queue has places where no vCPU of the node runs while a device works on its
+    /// queues. On KVM the other vCPUs run, and may add chains meanwhile.
     fn count(&mut self, queue: usize) -> Result<(), QueueFault> {
-        if self.taken[queue] >= self.queues[queue].size() {
+        if self.taken[queue] >= u32::from(self.queues[queue].size()) * REFILLS {
             return Err(QueueFault::Changing { queue });
         }
         self.taken[queue] += 1;
@@ -128,7 +130,7 @@ impl<'a> Queues<'a> {
     pub fn unpop(&mut self, queue: usize, count: u16) {
         let q = &mut self.queues[queue];
         q.set_next_avail(q.next_avail().wrapping_sub(count));
-        self.taken[queue] = self.taken[queue].saturating_sub(count);
+        self.taken[queue] = self.taken[queue].saturating_sub(count.into());
     }
 
     /// Give a chain back with `written` bytes filled. [`Queues::signal`] must follow.
