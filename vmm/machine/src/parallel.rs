@@ -67,8 +67,8 @@ struct Slot {
     deaf: bool,
     /// The vector that it has been told of.
     told: Option<u8>,
-    /// The vector that it has found pending itself when it looked last.
-    found: Option<u8>,
+    /// The vector that it has found pending itself, if it has looked since it was to run.
+    found: Option<Option<u8>>,
     /// Clock of the access that woke it.
     woken_at: u64,
     /// Messages for it.
@@ -364,8 +364,9 @@ impl Shared {
                     let slot = &mut state.slots[v];
                     slot.halted = true;
                     // An interrupt that the vCPU found and did not take: HLT with interrupts disabled, from which only NMI and
-                    // INIT wake. An interrupt that has come since wakes the vCPU.
-                    slot.deaf = pending.is_some() && pending == slot.found;
+                    // INIT wake. An interrupt that has come since wakes the vCPU. One that waits for a start-up message has not looked.
+                    slot.deaf =
+                        pending.is_some() && slot.found.is_none_or(|found| found == pending);
                 }
                 Exit::Attention => {
                     if state.slots[v].stands {
@@ -592,7 +593,7 @@ impl Platform for Access<'_> {
         let pending = state.board().chipset.interrupts.pending(vcpu, now);
         let slot = &mut state.slots[self.v];
         slot.told = pending;
-        slot.found = pending;
+        slot.found = Some(pending);
         pending.is_some()
     }
 
