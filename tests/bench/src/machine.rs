@@ -282,7 +282,8 @@ fn caches(folder: &Path) -> Result<Vec<Described>, Failure> {
 }
 
 /// The processor's name, as `lscpu` gives it.
-fn processor() -> Result<String, Failure> {
+/// The host's processor, by name, family and model.
+pub fn processor() -> Result<String, Failure> {
     let text = std::fs::read_to_string("/proc/cpuinfo").map_err(Failure::Files)?;
     let field = |name: &str| {
         text.lines()

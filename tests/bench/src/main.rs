@@ -16,6 +16,7 @@ mod profile;
 mod programs;
 mod ring;
 mod session;
+mod snapshot;
 mod stack;
 mod stepped;
 mod tcg;
@@ -76,6 +77,8 @@ enum What {
     Hpcc(Options),
     /// Booting, beside QEMU's TCG.
     Boot(Options),
+    /// Saving and restoring a node, and 64 nodes made of one snapshot.
+    Snapshot(Options),
     /// Two nodes on two host threads, beside one.
     Threads(Options),
     /// Where the kernels' time goes in either way, by perf.
@@ -172,6 +175,7 @@ fn main() -> ExitCode {
         What::Attribution(options) => programs::attribution(&options),
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
+        What::Snapshot(options) => snapshot::snapshot(&options),
         What::Threads(options) => threads::threads(&options),
         What::Profile(options) => profile::profile(&options),
         What::Core(options) => cycles::cycles(&options),

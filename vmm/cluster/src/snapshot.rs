@@ -295,6 +295,22 @@ impl Origin {
         Ok(!of(&[]).is_empty())
     }
 
+    /// The nodes of the snapshot, or made of it, ready to go on. A run does this by itself ([`crate::run_with`]).
+    ///
+    /// # Errors
+    ///
+    /// A snapshot that cannot be read, or does not fit the configuration.
+    pub fn nodes(
+        &self,
+        config: &ClusterConfig,
+        image: &str,
+        job_disk: &Path,
+    ) -> Result<Vec<Node>, RunError> {
+        let renews = self.check(config, image)?;
+        let (run, _) = self.state()?;
+        Ok(self.build(config, job_disk, &run, renews)?.1)
+    }
+
     /// The switch and all nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
     pub(crate) fn build(
         &self,
