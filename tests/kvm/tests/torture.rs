@@ -96,7 +96,7 @@ fn a_program_survives_hand_offs_at_random_points() {
     let (mut done, mut status) = (0, NodeStatus::Running);
     let start = std::time::Instant::now();
     let mut changing = std::time::Duration::ZERO;
-    while status == NodeStatus::Running && !has(&console, "job ends") {
+    while status == NodeStatus::Running && !has(&console, "job ends with status 0") {
         assert!(node.now() < limit, "{}", String::from_utf8_lossy(&console));
         let longest = match node.runs_at_once() {
             true => LONGEST_ON_KVM,
