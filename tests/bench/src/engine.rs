@@ -157,6 +157,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         required_features: Vec::new(),
         engine: Default::default(),
         kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
+        counting: None,
         doorbell: false,
         nominal_cpi: 1 << 16,
         translate: engine == Engine::Translator,

@@ -57,6 +57,7 @@ fn config(files: &Path) -> ClusterConfig {
         required_features: Vec::new(),
         engine: Default::default(),
         kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
+        counting: None,
         doorbell: false,
         nominal_cpi: 65536,
         translate: true,

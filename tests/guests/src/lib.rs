@@ -122,6 +122,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         required_features: Vec::new(),
         engine: Default::default(),
         kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
+        counting: None,
         doorbell: false,
         nominal_cpi: 65536,
         translate: true,

@@ -2,9 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{Engine, EngineName};
+use nodescope_counters::Quantity;
+use nodescope_counters::guest::{GuestCounting, RecordedCounts};
+use nodescope_counters::open::Sum;
+use nodescope_counters::tables::{Code, Event};
 use nodescope_guest_tests::{
     Finished, cluster, compile, image, program, run_well, script, small_node,
 };
@@ -30,6 +35,9 @@ fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finishe
     config.host_threads = 2;
     config.time_limit_ps *= 4;
     config.engine = engine;
+    if config.engine.uses_kvm() {
+        config.counting = Some(Arc::new(GuestCounting::new(Arc::new(recorded()))));
+    }
     config.windows = vec![WindowSpec {
         name: "middle".into(),
         open: Trigger::MpiCall {
@@ -122,6 +130,69 @@ fn mpi_programs_run_and_are_traced_as_on_the_portable_engine() {
     };
     let counted: u64 = window.nodes.iter().map(counted).sum();
     assert!(counted >= MEASURED, "{counted}");
+
+    // Each time that a vCPU left its thread one row was counted.
+    let measured = outcome.counted.as_ref().expect("the job has started");
+    let derived = measured.derive().unwrap();
+    assert_eq!(derived.core.unwrap().cpi, 1.25);
+    assert!(derived.instructions >= 4000.0 && derived.instructions % 2000.0 == 0.0);
+}
+
+/// Counts that stand in for a PMU: 3000 cycles, 500 of them stalls for memory, and 2000 instructions.
+fn recorded() -> RecordedCounts {
+    const fn event(name: &'static str, quantity: Quantity) -> Event {
+        Event {
+            name,
+            code: Code::Cycles,
+            quantity: Some(quantity),
+            scale: 1,
+        }
+    }
+    const GROUPS: &[&[Event]] = &[&[
+        event("cycles", Quantity::Cycles),
+        event("instructions", Quantity::Instructions),
+        event("stalls", Quantity::StallsL1dMiss),
+    ]];
+    let row = [3000, 2000, 500].map(|count| Sum {
+        count,
+        enabled: 1000,
+        running: 1000,
+        refused: 0,
+    });
+    RecordedCounts::new(GROUPS, vec![row.to_vec()])
+}
+
+/// Four nodes, of which each rank hears from all others.
+#[test]
+fn four_nodes_run_an_mpi_program() {
+    let Some(image) = kvm().then(image).flatten() else {
+        return;
+    };
+    let Some(ring) = compile("mpicc.openmpi", "ring.c", &["-O2"]) else {
+        return;
+    };
+    let files = [
+        program("ring", ring),
+        program(
+            "run",
+            "#!/bin/sh\nset -e\nmpirun -np 4 ./ring >out\nnodescope-guest put out out\n",
+        ),
+    ];
+    let mut config = cluster(image, 4, NodeTopology::uniform(1, 1, 1, 256 << 20), &files);
+    config.engine = Engine::Kvm;
+    config.kvm_quantum_ps = QUANTUM_PS;
+    config.host_threads = 2;
+    config.time_limit_ps *= 4;
+    let dir = tempfile::tempdir().unwrap();
+    let finished = run_well(&config, dir.path());
+    assert_eq!(finished.file("out"), "4 ranks: 10\n");
+    let network = &finished.outcome.network;
+    assert!(
+        network.iter().all(|port| port.sent_frames > 0),
+        "{network:?}"
+    );
+    let engines = &finished.outcome.engines;
+    assert!(engines.iter().all(|span| span.engine == EngineName::Kvm));
 }
 
 /// INIT, start-up, interrupts between processors, and a program on all four.

@@ -9,6 +9,7 @@ use nodescope_machine::cpuid::FEATURES;
 use nodescope_study::{Engine, Host, ImageSource, Problems, Study};
 
 use crate::args::{self, EngineChoice};
+use crate::config;
 use crate::exit::{Exit, Failure};
 use crate::terminal::note;
 
@@ -99,6 +100,7 @@ pub fn load(file: &Path, engine: Option<EngineChoice>) -> Result<Study, Failure>
     if study.uses_kvm() {
         kvm::usable().map_err(|error| Failure::of(Exit::Host, &BuildError::Kvm(error)))?;
     }
+    config::counting(&study)?;
     if !problems.is_empty() {
         note(&problems.to_string());
     }

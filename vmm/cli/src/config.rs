@@ -3,9 +3,11 @@
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use nodescope_cluster::{ClusterConfig, Engine};
+use nodescope_counters::guest::{GuestCounting, HostProcessor};
 use nodescope_image::BlockHashes;
 use nodescope_study::{Host, ImageSource, Study};
 use sha2::{Digest, Sha256};
@@ -41,6 +43,21 @@ fn engine(study: &Study) -> Engine {
         (None, nodescope_study::Engine::Kvm) => Engine::Kvm,
         (None, _) => Engine::Portable,
     }
+}
+
+/// Opens the host's counters where the study is to count guests with them.
+pub fn counting(study: &Study) -> Result<Option<Arc<GuestCounting>>, Failure> {
+    if !study.counts_guests {
+        return Ok(None);
+    }
+    if !study.uses_kvm() {
+        return Err(Failure::new(
+            Exit::Study,
+            "study.core.count counts guests while KVM runs them, but no part of this run is KVM's; use --engine kvm, or leave study.core.count out",
+        ));
+    }
+    let processor = HostProcessor::new().map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok(Some(Arc::new(GuestCounting::new(Arc::new(processor)))))
 }
 
 /// The configuration of a study. Builds the image if need be and tells `progress` what it does; once `interrupted` is set, a build
@@ -79,6 +96,7 @@ pub fn cluster(
         required_features: study.required_features.clone(),
         engine: engine(study),
         kvm_quantum_ps: study.kvm_quantum.0,
+        counting: counting(study)?,
         doorbell: false,
         nominal_cpi: study.core_cpi.per_65536(),
         translate: true,

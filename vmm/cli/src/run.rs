@@ -10,6 +10,7 @@ use nodescope_cluster::{
     ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Outcome, ResultsFolder,
     RunError, Save,
 };
+use nodescope_counters::Measurement;
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
 use nodescope_study::quantity::Time;
@@ -26,6 +27,8 @@ use crate::{check, config, snapshot};
 
 /// Copy of the study among the results.
 const STUDY_COPY: &str = "study.toml";
+/// Counts of the host's hardware counters among the results.
+const COUNTERS: &str = "counters.json";
 
 /// Runs a study, from the checks to the report.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
@@ -135,6 +138,11 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                 file.study.description.push(engines);
             }
             file.notes.clone_from(&outcome.warnings);
+            match counted(&study, outcome, &results)? {
+                Counted::Core(core) => file.core = core,
+                Counted::Note(note) => file.notes.push(note),
+                Counted::Nothing => {}
+            }
             Failure::new(exit, text)
         }
         Err(error) => Failure::of(exit_of(error), error),
@@ -193,9 +201,60 @@ fn core(study: &Study) -> CoreCpi {
     }
 }
 
+/// What hardware counters say of the core.
+#[derive(Debug, PartialEq)]
+enum Counted {
+    /// CPI_core of the report.
+    Core(CoreCpi),
+    /// Why there is none.
+    Note(String),
+    /// They were not to count.
+    Nothing,
+}
+
+/// Writes what the host's counters counted of the job, and takes CPI_core from the counts.
+fn counted(study: &Study, outcome: &Outcome, results: &ResultsFolder) -> Result<Counted, Failure> {
+    if !study.counts_guests {
+        return Ok(Counted::Nothing);
+    }
+    let Some(measurement) = &outcome.counted else {
+        return Ok(Counted::Note(
+            "the job did not start, so that the host's counters counted nothing; CPI_core is the study's".into(),
+        ));
+    };
+    let core = core_of(measurement);
+    // Counts without cycles and instructions make no file.
+    if let Ok(text) = measurement.json() {
+        put(results, COUNTERS, &text)?;
+    }
+    Ok(core)
+}
+
+fn core_of(measurement: &Measurement) -> Counted {
+    let without = |why: &str| {
+        Counted::Note(format!(
+            "the host's counters give no CPI_core ({why}); CPI_core is the study's"
+        ))
+    };
+    match measurement.derive() {
+        Ok(derived) => match &derived.core {
+            Ok(core) => Counted::Core(CoreCpi::Replaced {
+                cpi: core.cpi,
+                source: measurement.source(&derived),
+            }),
+            Err(why) => without(why),
+        },
+        Err(error) => without(&error.to_string()),
+    }
+}
+
 /// The files that a run is known to make, by their names among the results. Files that patterns find are not known before.
 fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
-    let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML].map(String::from);
+    let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML];
+    let own = own
+        .into_iter()
+        .chain(study.counts_guests.then_some(COUNTERS));
+    let own = own.map(String::from);
     let places = study.job.collect.iter().map(|e| e.places(study.nodes));
     let collected = places.flatten().map(|place| format!("{FILES}/{place}"));
     let mut names = nodescope_cluster::run::file_names(config);
@@ -380,6 +439,7 @@ pub fn exit_of(error: &RunError) -> Exit {
             false => Exit::Study,
         },
         RunError::Disk { .. }
+        | RunError::Counters(_)
         | RunError::Trace(_)
         | RunError::Capture(_)
         | RunError::Records(_)
@@ -404,4 +464,44 @@ fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<()
         folder.display(),
         folder.join(REPORT_HTML).display()
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_of_guests_give_cpi_core_or_the_reason() {
+        use nodescope_counters::{Quantity, Reading};
+        let reading = |name: &str, quantity, value| Reading {
+            quantity: Some(quantity),
+            ..Reading::new(name, value, None)
+        };
+        let mut measurement = Measurement {
+            tool: "nodescope run".into(),
+            ..Measurement::default()
+        };
+        let Counted::Note(note) = core_of(&measurement) else {
+            panic!("there are no counts");
+        };
+        assert!(note.ends_with("CPI_core is the study's"), "{note}");
+        measurement.whole.readings = vec![
+            reading("cycles", Quantity::Cycles, 3000.0),
+            reading("instructions", Quantity::Instructions, 2000.0),
+        ];
+        let Counted::Note(note) = core_of(&measurement) else {
+            panic!("there are no stalls");
+        };
+        assert!(
+            note.starts_with("the host's counters give no CPI_core ("),
+            "{note}"
+        );
+        let stalls = reading("stalls", Quantity::StallsL1dMiss, 500.0);
+        measurement.whole.readings.push(stalls);
+        let Counted::Core(CoreCpi::Replaced { cpi, source }) = core_of(&measurement) else {
+            panic!("there is all that it takes");
+        };
+        assert_eq!(cpi, 1.25);
+        assert!(source.starts_with("nodescope run; CPI_core = "), "{source}");
+    }
 }

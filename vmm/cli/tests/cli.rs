@@ -161,6 +161,18 @@ fn kvm_is_refused_where_the_host_cannot_run_linux_on_it() {
 }
 
 #[test]
+fn guests_are_counted_on_kvm_alone() {
+    let place = own_image(&format!("{JOB}study.core.count = true\n"));
+    place.refuses(
+        2,
+        &[
+            "study.core.count counts guests while KVM runs them",
+            "use --engine kvm",
+        ],
+    );
+}
+
+#[test]
 fn results_are_not_overwritten_unasked() {
     let place = own_image(JOB);
     let results = place.path().join("results/s");

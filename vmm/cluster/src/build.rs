@@ -280,7 +280,7 @@ fn build_node(
     let cpuid = cpuid_tables(config)?;
     let vcpus = portable(config, index, &ram, &cpuid);
     let on_kvm = match config.engine.uses_kvm() {
-        true => kvm::vcpus(&ram, &cpuid, topology.tsc_hz)?,
+        true => kvm::vcpus(config, index, &ram, &cpuid)?,
         false => Vec::new(),
     };
     let identity = NodeIdentity {

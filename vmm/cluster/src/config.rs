@@ -1,7 +1,9 @@
 //! What to run: a study in which every path is resolved and every quantity is a number.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use nodescope_counters::guest::GuestCounting;
 use nodescope_fabric::LinkConfig;
 use nodescope_image::BlockHashes;
 use nodescope_machine::cpuid::CpuidOptions;
@@ -55,6 +57,8 @@ pub struct ClusterConfig {
     pub engine: Engine,
     /// Length of a quantum on KVM, picoseconds.
     pub kvm_quantum_ps: u64,
+    /// Counters of the host's processor that count the guests while KVM runs them; of one run.
+    pub counting: Option<Arc<GuestCounting>>,
     /// Hypercalls go through the doorbell even where the portable engine executes everything.
     pub doorbell: bool,
     /// Cycles of the virtual clock that an instruction takes, in 1/65536.

@@ -7,6 +7,8 @@ use nodescope_memory::Ram;
 use nodescope_x86::CpuidTable;
 use thiserror::Error;
 
+use crate::config::ClusterConfig;
+
 /// Why studies cannot run on KVM here.
 #[derive(Debug, Error)]
 pub enum KvmError {
@@ -42,18 +44,23 @@ pub fn usable() -> Result<Probe, KvmError> {
 
 /// vCPUs of a node, in their reset state.
 pub(crate) fn vcpus(
+    config: &ClusterConfig,
+    node: u32,
     ram: &Ram,
     tables: &[CpuidTable],
-    tsc_hz: u64,
 ) -> Result<Vec<Box<dyn Vcpu>>, KvmError> {
     let vm = KvmVm::new(ram)?;
     let vcpu = |(id, table): (usize, &CpuidTable)| {
-        let config = KvmConfig {
-            id: id as u16,
+        let id = id as u16;
+        let parts = KvmConfig {
+            id,
             cpuid: with_hypercall_leaf(table),
-            tsc_hz,
+            tsc_hz: config.topology.tsc_hz,
         };
-        let vcpu = KvmVcpu::new(&vm, config)?;
+        let mut vcpu = KvmVcpu::new(&vm, parts)?;
+        if let Some(counting) = &config.counting {
+            vcpu.count(counting.vcpu(node, id));
+        }
         Ok(Box::new(vcpu) as Box<dyn Vcpu>)
     };
     tables.iter().enumerate().map(vcpu).collect()

@@ -1,5 +1,6 @@
 //! What users hear of a run, while it goes on and at its end.
 
+use nodescope_counters::{CountersError, Measurement};
 use nodescope_devices::virtio::block::ImageFault;
 use nodescope_fabric::{CaptureError, PortCounts};
 use nodescope_machine::node::NodeError;
@@ -155,6 +156,8 @@ pub struct Outcome {
     pub profiles: Option<ProfilesFile>,
     /// Which engine executed the guests when.
     pub engines: Vec<EngineSpan>,
+    /// What the host's hardware counters counted of the job, where they were to count and it has started.
+    pub counted: Option<Measurement>,
     /// The snapshot that was taken.
     pub saved: Option<Saved>,
     /// Things the user should know: hypercalls that made no sense, windows of unknown names.
@@ -188,6 +191,8 @@ pub enum RunError {
     Profile(#[from] ProfileError),
     #[error(transparent)]
     Snapshot(#[from] SnapshotFault),
+    #[error(transparent)]
+    Counters(#[from] CountersError),
 }
 
 /// Advice to the user about the error.

@@ -13,6 +13,7 @@ use nodescope_window::WindowsFile;
 
 use crate::build::build;
 use crate::config::ClusterConfig;
+use crate::counting::Counting;
 use crate::engines::{EngineName, Engines};
 use crate::executor::{Executor, Stretch};
 use crate::folder::ResultsFolder;
@@ -120,6 +121,7 @@ pub fn run_with(
         trace,
         windows: Windows::new(config)?,
         engines: Engines::new(config),
+        counting: Counting::new(config.counting.clone()),
         watches: (0..count).map(|n| Watch::new(n as u32)).collect(),
         job_status: None,
         off_since: None,
@@ -177,6 +179,7 @@ pub(crate) struct Run<'a> {
     pub(crate) trace: TraceWriter,
     pub(crate) windows: Windows<'a>,
     pub(crate) engines: Engines,
+    counting: Counting,
     pub(crate) watches: Vec<Watch>,
     pub(crate) job_status: Option<i32>,
     pub(crate) off_since: Option<u64>,
@@ -246,6 +249,7 @@ impl Run<'_> {
         let phase = open.map_or(self.watches[0].phase, |(_, phase)| phase);
         self.span
             .follow(phase, open.map(|(spec, _)| spec.name.as_str()));
+        self.counting.follow(phase)?;
         for node in 0..executor.len() {
             let typed = observer.typed(node as u32);
             if !typed.is_empty() {
@@ -590,6 +594,7 @@ impl Run<'_> {
             format!("the guest opened a window \"{name}\" that the study does not have")
         }));
         let engines = self.engines.spans(self.now_ps);
+        let counted = self.counting.finish()?;
         let (windows, code) = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
@@ -609,6 +614,7 @@ impl Run<'_> {
             windows,
             profiles,
             engines,
+            counted,
             saved: self.saved,
             warnings: self.warnings,
         })

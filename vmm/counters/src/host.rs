@@ -69,7 +69,7 @@ pub fn count(command: &[OsString], how: How) -> Result<(Measurement, i32), Count
 }
 
 /// Finds the events of a processor. A host that has no counters at all is told so, whatever its processor is.
-fn table(cpu: &Cpu) -> Result<&'static Table, CountersError> {
+pub(crate) fn table(cpu: &Cpu) -> Result<&'static Table, CountersError> {
     const CYCLES: &[&[Event]] = &[&[Event {
         name: "cycles",
         code: Code::Cycles,

@@ -8,6 +8,7 @@ pub mod each;
 mod error;
 pub mod follow;
 mod formulas;
+pub mod guest;
 mod host;
 pub mod import;
 mod json;

@@ -21,6 +21,8 @@ pub enum Whom {
     Tree(libc::pid_t),
     /// Everything that this process starts, from its `exec` on.
     Children,
+    /// The guests that the calling thread executes, once the counters are enabled.
+    Guests,
 }
 
 /// Counters of one task or tree.
@@ -28,6 +30,8 @@ pub enum Whom {
 pub struct Counters {
     /// One for each event of all groups, in order; none where the processor refused the event.
     counters: Vec<Option<Counter>>,
+    /// Which of the counters lead a group: members count as long as their leader does.
+    leaders: Vec<usize>,
 }
 
 /// The sum of an event's counts over tasks.
@@ -76,6 +80,7 @@ impl Sum {
 /// No PMU, no permission, or the task has gone.
 pub fn open(groups: &[&[Event]], whom: Whom) -> Result<Counters, CountersError> {
     let mut counters = Vec::new();
+    let mut leaders = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         let mut leader: Option<usize> = None;
         for event in *group {
@@ -86,7 +91,10 @@ pub fn open(groups: &[&[Event]], whom: Whom) -> Result<Counters, CountersError> 
             };
             match opened {
                 Ok(counter) => {
-                    leader = leader.or(Some(counters.len()));
+                    if leader.is_none() {
+                        leader = Some(counters.len());
+                        leaders.push(counters.len());
+                    }
                     counters.push(Some(counter));
                 }
                 Err(cause) => match failure(event, cause) {
@@ -100,7 +108,7 @@ pub fn open(groups: &[&[Event]], whom: Whom) -> Result<Counters, CountersError> 
             }
         }
     }
-    Ok(Counters { counters })
+    Ok(Counters { counters, leaders })
 }
 
 fn builder(event: &Event, whom: Whom, leader: bool) -> Builder<'static> {
@@ -120,6 +128,8 @@ fn builder(event: &Event, whom: Whom, leader: bool) -> Builder<'static> {
             .inherit(true)
             .enabled(!leader)
             .enable_on_exec(leader),
+        // The processor turns these counters on when it enters a guest. `exclude_kernel` leaves out the guest's kernel.
+        Whom::Guests => builder.observe_self().exclude_host(true).enabled(!leader),
     };
     builder
 }
@@ -148,6 +158,29 @@ fn failure(event: &Event, cause: io::Error) -> Refusal {
 }
 
 impl Counters {
+    /// Starts or stops all groups.
+    ///
+    /// # Errors
+    ///
+    /// Counters that cannot be started or stopped.
+    pub fn enable(&mut self, on: bool) -> Result<(), CountersError> {
+        for &leader in &self.leaders {
+            let Some(counter) = &mut self.counters[leader] else {
+                continue;
+            };
+            let done = if on {
+                counter.enable()
+            } else {
+                counter.disable()
+            };
+            done.map_err(|cause| CountersError::Counter {
+                event: "an event of the guests".into(),
+                cause,
+            })?;
+        }
+        Ok(())
+    }
+
     /// Adds what was counted until now to one sum for each event. After the end of a task its counters keep their counts.
     ///
     /// # Errors

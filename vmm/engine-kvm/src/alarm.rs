@@ -119,6 +119,12 @@ pub(crate) fn thread_time() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Number of the calling thread.
+pub(crate) fn thread() -> libc::pid_t {
+    // SAFETY: no arguments; always succeeds.
+    unsafe { libc::gettid() }
+}
+
 /// The thread on which a vCPU runs, if it does.
 #[derive(Debug, Default)]
 pub(crate) struct RunningThread(AtomicI32);
@@ -137,12 +143,11 @@ impl Kicker for RunningThread {
 pub(crate) struct OnThread<'a>(&'a RunningThread);
 
 impl<'a> OnThread<'a> {
-    pub fn new(thread: &'a RunningThread, page: *mut kvm_run) -> Self {
+    pub fn new(this: &'a RunningThread, page: *mut kvm_run) -> Self {
         install();
         PAGE.with(|cell| cell.set(page));
-        // SAFETY: no arguments; always succeeds.
-        thread.0.store(unsafe { libc::gettid() }, Ordering::Release);
-        Self(thread)
+        this.0.store(thread(), Ordering::Release);
+        Self(this)
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use kvm_bindings::kvm_run;
 use kvm_ioctls::VcpuExit;
+use nodescope_counters::{CountersError, guest};
 use nodescope_engine::{EngineError, Exit, Limit, Platform, StopReport};
 use nodescope_x86::bits::{msr, rflags};
 use nodescope_x86::state::seg;
@@ -60,6 +61,13 @@ fn os(what: &str) -> impl FnOnce(std::io::Error) -> EngineError {
     move |source| EngineError::Host { what, source }
 }
 
+fn uncounted(error: CountersError) -> EngineError {
+    EngineError::Host {
+        what: "counting the guest with the host's hardware counters".into(),
+        source: std::io::Error::other(error),
+    }
+}
+
 impl KvmVcpu {
     pub(crate) fn run_until(
         &mut self,
@@ -92,10 +100,18 @@ impl KvmVcpu {
         let thread = Arc::clone(&self.thread);
         let page: *mut kvm_run = self.fd.get_kvm_run();
         let on_thread = OnThread::new(&thread, page);
+        let counters = self.counters.clone();
+        if let Some(counters) = &counters {
+            let started = guest::lock(counters).start(alarm::thread());
+            started.map_err(uncounted)?;
+        }
         let ended = match self.run_loop(platform, limit) {
             Ok(Ok(exit)) => self.finish_instruction(platform).map(|()| Ok(exit)),
             ended => ended,
         };
+        if let Some(counters) = &counters {
+            guest::lock(counters).stop().map_err(uncounted)?;
+        }
         if !matches!(ended, Ok(Ok(Exit::Limit))) {
             alarm::arm(None).map_err(os("resetting the vCPU's timer"))?;
         }

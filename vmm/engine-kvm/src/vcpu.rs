@@ -4,9 +4,10 @@
 //! read when somebody asks for it.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use kvm_ioctls::{Cap, VcpuFd};
+use nodescope_counters::guest::VcpuCounters;
 use nodescope_engine::{EngineError, Exit, Kicker, Limit, Platform, Vcpu};
 use nodescope_plugin_api::{FilterGeometry, FilterUpdate};
 use nodescope_x86::bits::{cr4, rflags, xcr0};
@@ -59,6 +60,7 @@ pub struct KvmVcpu {
     /// Whether interrupts were enabled, and whether one could be injected, when KVM was left last.
     pub(crate) interruptible: (bool, bool),
     pub(crate) thread: Arc<RunningThread>,
+    pub(crate) counters: Option<Arc<Mutex<VcpuCounters>>>,
 }
 
 impl KvmVcpu {
@@ -104,7 +106,13 @@ impl KvmVcpu {
             unfinished: false,
             interruptible: (false, false),
             thread: Arc::default(),
+            counters: None,
         })
+    }
+
+    /// Count the vCPU with these of the host's counters wherever it runs from now on.
+    pub fn count(&mut self, counters: Arc<Mutex<VcpuCounters>>) {
+        self.counters = Some(counters);
     }
 
     /// Rate at which this vCPU's TSC really runs, Hz: the one configured if the host could set it.

@@ -53,6 +53,9 @@ pub struct Study {
     /// CPI_core by rank where `core_cpi` comes from counters; empty if these are of the program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
+    /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
+    #[serde(skip_serializing_if = "is_false")]
+    pub counts_guests: bool,
     /// What the guests boot.
     #[serde(skip)]
     pub image: ImageSource,
@@ -102,6 +105,10 @@ fn is_default(limits: &FileLimits) -> bool {
 
 /// Quantum on KVM where a study says nothing.
 pub(crate) const KVM_QUANTUM: Time = Time(100_000_000);
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
 
 fn is_default_quantum(quantum: &Time) -> bool {
     *quantum == KVM_QUANTUM

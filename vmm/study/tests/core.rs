@@ -131,3 +131,21 @@ fn what_is_wrong_is_told_with_the_place_in_both_files() {
         assert!(told.contains(expected), "{told}");
     }
 }
+
+#[test]
+fn guests_are_counted_where_the_study_says_so() {
+    let counted =
+        study("[study]\nengine = 'kvm'\ncore_cpi = 0.8\n[study.core]\ncount = true").unwrap();
+    assert!(counted.counts_guests && counted.rank_cpi.is_none());
+    assert_eq!(counted.core_cpi.as_f64(), 0.8);
+    let not = study("[study.core]\ncount = false").unwrap();
+    assert!(!not.counts_guests);
+    // Studies without the key keep their identity.
+    let text = serde_json::to_string(&not).unwrap();
+    assert!(!text.contains("counts_guests"), "{text}");
+    let both = told("[study]\nengine = 'kvm'\n[study.core]\ncounters = 'perf.json'\ncount = true");
+    assert!(
+        both.contains("study.core.count: gives CPI_core, which study.core.counters gives, too"),
+        "{both}"
+    );
+}

@@ -26,7 +26,7 @@ const RANGE: std::ops::RangeInclusive<u64> = 10_000..=1_000_000_000;
 /// Reads `study.core.counters` and the files that it names.
 pub(super) fn read(folder: &Path, section: &Section<'_>) -> Option<Measured> {
     const EXAMPLE: &str = "perf.json";
-    let item = match section.present() {
+    let item = match section.present() && !section.sets("count") {
         true => section.require("counters", "\"perf.json\""),
         false => section.item("counters"),
     }?;

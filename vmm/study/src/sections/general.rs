@@ -25,6 +25,7 @@ pub(super) struct General {
     pub core_cpi: Cpi,
     pub cpi_source: String,
     pub counters: Option<Measured>,
+    pub counts_guests: bool,
 }
 
 pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
@@ -81,8 +82,15 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         .item("cpi_source")
         .and_then(|item| item.line("perf stat of hpcc on a Xeon E5-2690"));
     let core = section.section("core");
+    let counts_guests = core.item("count").and_then(|item| item.boolean());
     let counters = counters::read(file.parent().unwrap_or(Path::new("")), &core);
     if core.sets("counters") {
+        if counts_guests == Some(true) {
+            core.complain(
+                "count",
+                "gives CPI_core, which study.core.counters gives, too; leave out one of them",
+            );
+        }
         for key in ["core_cpi", "cpi_source"] {
             if section.sets(key) {
                 section.complain(
@@ -121,6 +129,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
         core_cpi,
         cpi_source,
         counters,
+        counts_guests: counts_guests.unwrap_or(false),
     }
 }
 

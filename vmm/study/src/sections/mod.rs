@@ -80,6 +80,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         deadlock: general.deadlock,
         core_cpi: general.core_cpi,
         cpi_source: general.cpi_source,
+        counts_guests: general.counts_guests,
         rank_cpi: general.counters.map(|measured| measured.ranks),
         image,
         kernel_parameters,
