@@ -16,6 +16,9 @@ fn signal() -> libc::c_int {
     libc::SIGRTMIN() + 4
 }
 
+/// Time between signals of an alarm that nobody has heard, ns.
+const AGAIN_NS: i64 = 10_000_000;
+
 thread_local! {
     /// The page of the vCPU that runs on this thread, or null.
     static PAGE: Cell<*mut kvm_run> = const { Cell::new(std::ptr::null_mut()) };
@@ -74,8 +77,9 @@ impl Alarm {
             tv_sec: ns / 1_000_000_000,
             tv_nsec: ns % 1_000_000_000,
         };
+        // Once it has fired it fires again and again: a guest that stays in after a signal would never end its quantum.
         let setting = libc::itimerspec {
-            it_interval: time(0),
+            it_interval: time(AGAIN_NS),
             it_value: time(first),
         };
         // SAFETY: the timer is ours and alive; the setting outlives the call.
@@ -94,7 +98,7 @@ impl Drop for Alarm {
     }
 }
 
-/// Fire the thread's alarm in `after` ns; `None` disarms it.
+/// Fire the thread's alarm in `after` ns, and then until it is armed anew; `None` disarms it.
 pub(crate) fn arm(after: Option<u64>) -> io::Result<()> {
     ALARM.with(|cell| {
         let alarm = match cell.get() {
@@ -139,7 +143,7 @@ impl Kicker for RunningThread {
     }
 }
 
-/// As long as it lives, signals to this thread bring the vCPU of this page out of the guest.
+/// As long as it lives, signals to this thread bring the vCPU of this page out of the guest. Its end disarms the thread's alarm.
 pub(crate) struct OnThread<'a>(&'a RunningThread);
 
 impl<'a> OnThread<'a> {
@@ -153,6 +157,8 @@ impl<'a> OnThread<'a> {
 
 impl Drop for OnThread<'_> {
     fn drop(&mut self) {
+        // Setting a timer that exists to a valid time does not fail.
+        let _ = arm(None);
         self.0.0.store(0, Ordering::Release);
         PAGE.with(|cell| cell.set(std::ptr::null_mut()));
     }

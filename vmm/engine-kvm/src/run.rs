@@ -112,9 +112,6 @@ impl KvmVcpu {
         if let Some(counters) = &counters {
             guest::lock(counters).stop().map_err(uncounted)?;
         }
-        if !matches!(ended, Ok(Ok(Exit::Limit))) {
-            alarm::arm(None).map_err(os("resetting the vCPU's timer"))?;
-        }
         drop(on_thread);
         match ended? {
             Ok(exit) => Ok(exit),
