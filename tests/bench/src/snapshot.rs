@@ -91,8 +91,8 @@ pub fn snapshot(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let folder = folder.path();
     let mut rounds = Vec::new();
-    for _ in 0..options.rounds.max(1) {
-        rounds.push(round(&config, folder)?);
+    for number in 0..options.rounds.max(1) {
+        rounds.push(round(&config, folder, number)?);
     }
     let median = |of: fn(&Round) -> Duration| {
         let mut times: Vec<_> = rounds.iter().map(of).collect();
@@ -212,14 +212,14 @@ fn run(
 }
 
 /// Boots a node, saves it, and restores it.
-fn round(config: &ClusterConfig, folder: &Path) -> Result<Round, Failure> {
+fn round(config: &ClusterConfig, folder: &Path, number: u32) -> Result<Round, Failure> {
     let save = Save {
         at: Moment::Boot,
         name: "booted".into(),
         path: folder.join("booted.nss"),
         stop: true,
     };
-    let results = folder.join("booted");
+    let results = folder.join(format!("booted{number}"));
     let mut console = Console::default();
     let outcome = run(config, &results, None, Some(save), &mut console)?;
     let saving = console

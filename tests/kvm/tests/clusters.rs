@@ -25,6 +25,22 @@ const MEASURED: u64 = 200_000;
 /// Quantum on KVM: emulated hosts need a long one.
 const QUANTUM_PS: u64 = 1_000_000_000;
 
+/// A window in the middle of a program, which a call of rank 0 opens.
+fn window(function: Function, call: u64) -> WindowSpec {
+    WindowSpec {
+        name: "middle".into(),
+        open: Trigger::MpiCall {
+            function,
+            call,
+            rank: 0,
+        },
+        warm_up: 0,
+        measure: Measure::Instructions(MEASURED),
+        attribution: false,
+        models: ModelSpec::default(),
+    }
+}
+
 /// The records of each process, by its program and rank.
 type Calls = BTreeMap<(String, u32), Vec<MpiRecord>>;
 
@@ -38,18 +54,7 @@ fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finishe
     if config.engine.uses_kvm() {
         config.counting = Some(Arc::new(GuestCounting::new(Arc::new(recorded()))));
     }
-    config.windows = vec![WindowSpec {
-        name: "middle".into(),
-        open: Trigger::MpiCall {
-            function: Function::Allreduce,
-            call: 1,
-            rank: 0,
-        },
-        warm_up: 0,
-        measure: Measure::Instructions(MEASURED),
-        attribution: false,
-        models: ModelSpec::default(),
-    }];
+    config.windows = vec![window(Function::Allreduce, 1)];
     let finished = run_well(&config, dir);
     let mut names = BTreeMap::new();
     let mut calls = BTreeMap::<_, Vec<_>>::new();
@@ -162,37 +167,53 @@ fn recorded() -> RecordedCounts {
     RecordedCounts::new(GROUPS, vec![row.to_vec()])
 }
 
-/// Four nodes, of which each rank hears from all others.
+/// Four nodes: a ring in which each rank hears of all others, and a linear system that is solved right though the nodes go to the portable
+/// engine and back in its middle.
 #[test]
-fn four_nodes_run_an_mpi_program() {
+fn four_nodes_solve_a_linear_system_around_a_window() {
     let Some(image) = kvm().then(image).flatten() else {
         return;
     };
-    let Some(ring) = compile("mpicc.openmpi", "ring.c", &["-O2"]) else {
+    let (Some(ring), Some(residual)) = (
+        compile("mpicc.openmpi", "ring.c", &["-O2"]),
+        compile("mpicc.openmpi", "residual.c", &["-O2", "-lm"]),
+    ) else {
         return;
     };
     let files = [
         program("ring", ring),
+        program("residual", residual),
         program(
             "run",
-            "#!/bin/sh\nset -e\nmpirun -np 4 ./ring >out\nnodescope-guest put out out\n",
+            "#!/bin/sh\nset -e\nmpirun -np 4 ./ring >out\nmpirun -np 4 ./residual 48 >>out\nnodescope-guest put out out\n",
         ),
     ];
     let mut config = cluster(image, 4, NodeTopology::uniform(1, 1, 1, 256 << 20), &files);
     config.engine = Engine::Kvm;
     config.kvm_quantum_ps = QUANTUM_PS;
+    config.trace = true;
     config.host_threads = 2;
     config.time_limit_ps *= 4;
+    config.windows = vec![window(Function::Bcast, 40)];
     let dir = tempfile::tempdir().unwrap();
     let finished = run_well(&config, dir.path());
-    assert_eq!(finished.file("out"), "4 ranks: 10\n");
-    let network = &finished.outcome.network;
+    let out = finished.file("out");
+    println!("{out}");
+    assert!(
+        out.starts_with("4 ranks: 10\nresidual of 4 ranks: "),
+        "{out}"
+    );
+    assert!(out.ends_with(" PASSED\n"), "{out}");
+    let outcome = &finished.outcome;
+    let network = &outcome.network;
     assert!(
         network.iter().all(|port| port.sent_frames > 0),
         "{network:?}"
     );
-    let engines = &finished.outcome.engines;
-    assert!(engines.iter().all(|span| span.engine == EngineName::Kvm));
+    let engines: Vec<_> = outcome.engines.iter().map(|span| span.engine).collect();
+    let expected = [EngineName::Kvm, EngineName::Portable, EngineName::Kvm];
+    assert_eq!(engines, expected, "{:?}", outcome.engines);
+    assert!(outcome.windows.windows[0].complete);
 }
 
 /// INIT, start-up, interrupts between processors, and a program on all four.
