@@ -61,7 +61,7 @@ impl Observer for Console {
         if self.seen != self.text.len() {
             self.seen = self.text.len();
             // It only grows; read when something was said, since reading takes a while.
-            self.memory = self.memory.max(memory().unwrap_or(0));
+            self.memory = self.memory.max(memory().expect("it was read before"));
         }
     }
 
@@ -260,5 +260,6 @@ fn memory() -> Result<u64, Failure> {
         let kib = line.strip_prefix("Pss:")?.trim().strip_suffix("kB")?;
         kib.trim().parse::<u64>().ok()
     });
-    Ok(kib.unwrap_or(0) << 10)
+    let missing = || Failure::Host("/proc/self/smaps_rollup has no line Pss".into());
+    Ok(kib.ok_or_else(missing)? << 10)
 }

@@ -138,10 +138,11 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                 file.study.description.push(engines);
             }
             file.notes.clone_from(&outcome.warnings);
-            match counted(&study, outcome, &results)? {
-                Counted::Core(core) => file.core = core,
-                Counted::Note(note) => file.notes.push(note),
-                Counted::Nothing => {}
+            match counted(&study, outcome, &results) {
+                Ok(Counted::Core(core)) => file.core = core,
+                Ok(Counted::Note(note)) => file.notes.push(note),
+                Ok(Counted::Nothing) => {}
+                Err(failure) => file.notes.push(failure.chain.join(": ")),
             }
             Failure::new(exit, text)
         }
@@ -201,7 +202,7 @@ fn core(study: &Study) -> CoreCpi {
     }
 }
 
-/// What hardware counters say of the core.
+/// CPI_core by the host's hardware counters.
 #[derive(Debug, PartialEq)]
 enum Counted {
     /// CPI_core of the report.

@@ -2,7 +2,8 @@
 //!
 //! [`config`] says what to run, [`build`] puts the nodes together, [`executor`] runs them on host threads in quanta, between which
 //! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
-//! files, nodes change engines ([`engines`], [`kvm`]), hardware counters count the job (`counting`), windows open and close (`windows`), and the code that ran in them gets names (`attribution`);
+//! files, nodes change engines ([`engines`], [`kvm`]), windows open and close (`windows`), and the code that ran in them gets names (`attribution`);
+//! `counting` reads the host's hardware counters.
 //! [`saving`] and [`snapshot`] keep a run half-way for others to go on from; [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
 //! host's clock.
 

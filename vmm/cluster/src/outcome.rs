@@ -156,7 +156,7 @@ pub struct Outcome {
     pub profiles: Option<ProfilesFile>,
     /// Which engine executed the guests when.
     pub engines: Vec<EngineSpan>,
-    /// What the host's hardware counters counted of the job, where they were to count and it has started.
+    /// Counts of the job by the host's hardware counters, where the counters were to count and the job has started.
     pub counted: Option<Measurement>,
     /// The snapshot that was taken.
     pub saved: Option<Saved>,
