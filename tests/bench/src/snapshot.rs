@@ -60,7 +60,7 @@ impl Observer for Console {
     fn progress(&mut self, _progress: &dyn Fn() -> Progress) {
         if self.seen != self.text.len() {
             self.seen = self.text.len();
-            // It only grows; read when something was said, since reading takes a while.
+            // Memory only grows. Reading the figure takes a while, so only new output is a reason to.
             self.memory = self.memory.max(memory().expect("it was read before"));
         }
     }

@@ -594,7 +594,7 @@ impl Run<'_> {
             format!("the guest opened a window \"{name}\" that the study does not have")
         }));
         let engines = self.engines.spans(self.now_ps);
-        let counted = self.counting.finish()?;
+        let counted = self.counting.finish();
         let (windows, code) = self.windows.finish();
         let folder = self.results.folder();
         folder.reserve(&WindowsFile::partial_name())?;
@@ -614,7 +614,8 @@ impl Run<'_> {
             windows,
             profiles,
             engines,
-            counted,
+            // Behind all that is written: counters that cannot be read must not cost a window.
+            counted: counted?,
             saved: self.saved,
             warnings: self.warnings,
         })

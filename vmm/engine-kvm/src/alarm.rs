@@ -77,7 +77,7 @@ impl Alarm {
             tv_sec: ns / 1_000_000_000,
             tv_nsec: ns % 1_000_000_000,
         };
-        // Once it has fired it fires again and again: a guest that stays in after a signal would never end its quantum.
+        // The timer fires again and again: a vCPU that stayed in the guest after one signal would never end its quantum.
         let setting = libc::itimerspec {
             it_interval: time(AGAIN_NS),
             it_value: time(first),
