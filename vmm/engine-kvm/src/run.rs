@@ -128,8 +128,6 @@ impl KvmVcpu {
         platform: &mut dyn Platform,
         limit: Limit,
     ) -> Result<Result<Exit, String>, EngineError> {
-        // KVM says whether it takes an interrupt only after it has run; before, the state does.
-        let (mut enabled, mut ready) = self.interruptible();
         loop {
             // A signal from here on, whose reason has perhaps been overlooked, brings the vCPU out at once.
             self.fd.set_kvm_immediate_exit(0);
@@ -142,12 +140,20 @@ impl KvmVcpu {
                 return Ok(Ok(Exit::Attention));
             }
             let mut pending = platform.interrupt_pending(self.id, now);
+            if pending && self.unfinished {
+                // The instruction may end in an exception, as an access to a missing MSR does. KVM drops an interrupt that it is given
+                // before the exception.
+                self.finish_instruction(platform)?;
+                continue;
+            }
             if self.state.events.mp == MpState::Halted {
+                let (enabled, _) = self.interruptible();
                 if !(pending && enabled || self.state.events.nmi_pending) {
                     return Ok(Ok(Exit::Halted));
                 }
                 self.state.events.mp = MpState::Running;
             }
+            let (_, ready) = self.interruptible();
             if pending && ready {
                 if let Some(vector) = platform.acknowledge(self.id, now) {
                     raw::interrupt(&self.fd, vector)
@@ -166,11 +172,7 @@ impl KvmVcpu {
             }
             alarm::arm(self.nanoseconds(until, now)).map_err(os("setting the vCPU's timer"))?;
             let event = self.enter()?;
-            let page = self.fd.get_kvm_run();
-            ready = page.ready_for_interrupt_injection != 0 && page.if_flag != 0;
-            enabled = page.if_flag != 0;
-            self.interruptible = (enabled, ready);
-            let shown = (page.cr8 & 0xf) as u8;
+            let shown = (self.fd.get_kvm_run().cr8 & 0xf) as u8;
             if shown != priority {
                 platform.set_task_priority(self.id, self.state.time.cycles, shown);
             }
@@ -186,7 +188,7 @@ impl KvmVcpu {
         }
     }
 
-    /// Whether interrupts are enabled, and whether one can be injected now.
+    /// Whether interrupts are enabled, and whether one can be injected now. KVM says so only after it has run; before, the state does.
     fn interruptible(&self) -> (bool, bool) {
         if self.is_held() {
             return self.interruptible;
@@ -254,10 +256,6 @@ impl KvmVcpu {
             self.load_tsc()?;
             alarm::arm(Some(SETTLING_NS)).map_err(os("setting the vCPU's timer"))?;
             let event = self.enter()?;
-            let page = self.fd.get_kvm_run();
-            let enabled = page.if_flag != 0;
-            let ready = page.ready_for_interrupt_injection != 0 && enabled;
-            self.interruptible = (enabled, ready);
             match self.serve(platform, event)? {
                 Served::Continue => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
@@ -280,6 +278,10 @@ impl KvmVcpu {
         self.stop_clock()?;
         let (event, unfinished) = result?;
         self.unfinished = unfinished;
+        let page = self.fd.get_kvm_run();
+        let enabled = page.if_flag != 0;
+        let ready = enabled && page.ready_for_interrupt_injection != 0;
+        self.interruptible = (enabled, ready);
         Ok(event)
     }
 

@@ -484,6 +484,54 @@ fn registers_of_the_platform_come_to_it() {
     assert_eq!(s.general.gpr[6], 0x9f, "the refused register raised #GP");
 }
 
+/// KVM raises the exception when it is entered next, and then drops an interrupt that it has been given before.
+#[test]
+fn an_interrupt_survives_a_register_that_is_refused() {
+    let Some(host) = host() else { return };
+    if !host.msr_exits {
+        skip(
+            Need::Kvm,
+            "this KVM cannot bring MSR accesses to user space",
+        );
+        return;
+    }
+    const MISSING: u32 = 0xc90;
+    const ON_INTERRUPT: u64 = HANDLER + 0x1000;
+    let ram = memory();
+    gate(&ram, 13, HANDLER);
+    gate(&ram, 0x41, ON_INTERRUPT);
+    place(&ram, CODE, |a| {
+        a.mov(ecx, MISSING).unwrap();
+        a.sti().unwrap();
+        a.nop().unwrap();
+        a.wrmsr().unwrap();
+        a.nop().unwrap();
+        a.cli().unwrap();
+        a.hlt().unwrap();
+    });
+    place(&ram, HANDLER, |a| {
+        a.inc(rsi).unwrap();
+        // Behind the error code and the two bytes of WRMSR.
+        a.add(rsp, 8).unwrap();
+        a.add(qword_ptr(rsp), 2).unwrap();
+        a.iretq().unwrap();
+    });
+    place(&ram, ON_INTERRUPT, |a| {
+        a.inc(rdi).unwrap();
+        a.iretq().unwrap();
+    });
+    let mut v = vcpu(&ram, &host);
+    let mut p = Recorder::default();
+    p.msr_interrupts.insert(MISSING, 0x41);
+    v.restore(&state(0));
+    let before = v.save().general;
+    assert_eq!(v.run(&mut p, FOREVER).unwrap(), Exit::Halted);
+    let after = v.save().general;
+    assert!(p.interrupts.is_empty());
+    assert_eq!(after.gpr[6] - before.gpr[6], 1, "the exception");
+    assert_eq!(after.gpr[7] - before.gpr[7], 1, "the interrupt");
+}
+
 #[test]
 fn a_write_to_code_reaches_the_code_map() {
     let Some(host) = host() else { return };

@@ -90,6 +90,8 @@ pub struct Recorder {
     pub mmio_values: BTreeMap<u64, u64>,
     pub msrs: BTreeMap<u32, u64>,
     pub msr_writes: Vec<(u32, u64)>,
+    /// Interrupts that writes of these MSRs raise.
+    pub msr_interrupts: BTreeMap<u32, u8>,
     pub interrupts: VecDeque<u8>,
     pub stop_at_port: Option<u16>,
     pub attention: bool,
@@ -124,6 +126,7 @@ impl Platform for Recorder {
     }
     fn msr_write(&mut self, _: u16, _: u64, msr: u32, value: u64) -> Result<(), MsrFault> {
         self.msr_writes.push((msr, value));
+        self.interrupts.extend(self.msr_interrupts.get(&msr));
         match self.msrs.get_mut(&msr) {
             Some(v) => {
                 *v = value;
