@@ -159,6 +159,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
         counting: None,
         doorbell: false,
+        offered_features: None,
         nominal_cpi: 1 << 16,
         translate: engine == Engine::Translator,
         kernel: guest.kernel.clone(),

@@ -59,6 +59,7 @@ fn config(files: &Path) -> ClusterConfig {
         kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
         counting: None,
         doorbell: false,
+        offered_features: None,
         nominal_cpi: 65536,
         translate: true,
         kernel: file("kernel", &kernel()),

@@ -124,6 +124,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         kvm_quantum_ps: nodescope_cluster::config::KVM_QUANTUM_PS,
         counting: None,
         doorbell: false,
+        offered_features: None,
         nominal_cpi: 65536,
         translate: true,
         kernel: image.vmlinux.clone(),

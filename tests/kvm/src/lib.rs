@@ -2,11 +2,6 @@
 
 use nodescope_test_needs::{Need, skip};
 
-/// Whether the host itself is emulated, where a boot may hang (`vmm/engine-kvm/README.md`, "Limits of the emulated host").
-pub fn emulated() -> bool {
-    nodescope_cluster::kvm::usable().is_ok_and(|probe| probe.emulated)
-}
-
 /// Whether studies can run on this host's KVM. Where they cannot, the test is skipped, or fails if KVM is required.
 pub fn kvm() -> bool {
     match nodescope_cluster::kvm::usable() {

@@ -1,21 +1,21 @@
 //! Clusters whose guests run on KVM between windows: MPI under Open MPI and MPICH, a window in the middle, four vCPUs in a node.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_cluster::{ClusterConfig, Ending, Engine, EngineName};
+use nodescope_cluster::{Engine, EngineName};
 use nodescope_counters::Quantity;
 use nodescope_counters::guest::{GuestCounting, RecordedCounts};
 use nodescope_counters::open::Sum;
 use nodescope_counters::tables::{Code, Event};
 use nodescope_guest_tests::{
-    Finished, cluster, compile, image, program, run as run_cluster, run_well, script, small_node,
+    Finished, cluster, compile, image, program, run_well, script, small_node,
 };
 use nodescope_hypercall::{Function, MpiRecord, Peer, ThreadId};
 use nodescope_image::{Image, JobFile};
-use nodescope_kvm_tests::{emulated, kvm};
+use nodescope_kvm_tests::kvm;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_trace::{Body, TraceReader};
 use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
@@ -24,34 +24,6 @@ use nodescope_window::{Measure, ModelSpec, Trigger, WindowSpec};
 const MEASURED: u64 = 200_000;
 /// Quantum on KVM: emulated hosts need a long one.
 const QUANTUM_PS: u64 = 1_000_000_000;
-
-/// Boots until one that hangs counts as a failure on an emulated host.
-const BOOTS: u32 = 3;
-
-/// Runs a cluster whose job must succeed. On an emulated host a boot that hangs is told, and begun again.
-fn run_job(config: &ClusterConfig, dir: &Path) -> (Finished, PathBuf) {
-    for boot in 1.. {
-        let dir = dir.join(format!("boot{boot}"));
-        if boot == BOOTS || !emulated() {
-            return (run_well(config, &dir), dir);
-        }
-        let finished = run_cluster(config, &dir).unwrap();
-        let hung = finished.outcome.ending == Ending::TimeLimit
-            && !finished.consoles[0].contains("job starts");
-        if !hung {
-            let outcome = &finished.outcome;
-            let ended = (&outcome.ending, outcome.job_status);
-            let well = (&Ending::PoweredOff, Some(0));
-            assert_eq!(ended, well, "{}", finished.consoles[0]);
-            return (finished, dir);
-        }
-        println!(
-            "boot {boot} hung on the emulated host: {}",
-            finished.consoles[0]
-        );
-    }
-    unreachable!("the last boot has returned")
-}
 
 /// A window in the middle of a program, which a call of rank 0 opens.
 fn window(function: Function, call: u64) -> WindowSpec {
@@ -83,7 +55,7 @@ fn run(image: &Image, files: &[JobFile], engine: Engine, dir: &Path) -> (Finishe
         config.counting = Some(Arc::new(GuestCounting::new(Arc::new(recorded()))));
     }
     config.windows = vec![window(Function::Allreduce, 1)];
-    let (finished, dir) = run_job(&config, dir);
+    let finished = run_well(&config, dir);
     let mut names = BTreeMap::new();
     let mut calls = BTreeMap::<_, Vec<_>>::new();
     for event in TraceReader::open(dir.join(TRACE_FILE)).unwrap().events() {
@@ -224,7 +196,7 @@ fn four_nodes_solve_a_linear_system_around_a_window() {
     config.time_limit_ps *= 4;
     config.windows = vec![window(Function::Bcast, 40)];
     let dir = tempfile::tempdir().unwrap();
-    let (finished, _) = run_job(&config, dir.path());
+    let finished = run_well(&config, dir.path());
     let out = finished.file("out");
     println!("{out}");
     assert!(
@@ -261,7 +233,7 @@ fn four_vcpus_of_a_node_run_at_once() {
     config.kvm_quantum_ps = QUANTUM_PS;
     config.time_limit_ps *= 4;
     let dir = tempfile::tempdir().unwrap();
-    let (finished, _) = run_job(&config, dir.path());
+    let finished = run_well(&config, dir.path());
     let out = finished.file("out");
     assert!(out.starts_with("4\nthread 0: "), "{out}");
     let engines = &finished.outcome.engines;

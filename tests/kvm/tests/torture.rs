@@ -48,7 +48,6 @@ fn run(node: &mut Node, cycles: u64, console: &mut Vec<u8>) -> NodeStatus {
 }
 
 #[test]
-#[ignore = "a campaign: on the emulated host some boots hang"]
 fn a_program_survives_hand_offs_at_random_points() {
     let Some(image) = kvm().then(image).flatten() else {
         return;

@@ -98,6 +98,7 @@ pub fn cluster(
         kvm_quantum_ps: study.kvm_quantum.0,
         counting: counting(study)?,
         doorbell: false,
+        offered_features: None,
         nominal_cpi: study.core_cpi.per_65536(),
         translate: true,
         kernel: files.kernel,

@@ -64,6 +64,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     let mut config = prepared.cluster;
     config.translate = !args.interpret;
     if let Some(origin) = &origin {
+        origin.adopt(&mut config);
         let checked = origin.check(&config, &prepared.identity);
         checked.map_err(|error| Failure::of(exit_of(&error), &error))?;
     }

@@ -30,6 +30,13 @@ pub struct Difference {
 /// Keys that may differ where a node has just booted, and asks who it is from then on.
 pub const RENEWED: [&str; 4] = ["cluster.nodes", "job", "job.slots", "job.trace"];
 
+/// Key of how guests call the host, and its values: the guests' tools have learnt it once.
+const CALLS: &str = "study.engine";
+const BY_DOORBELL: &str = "guests call the host by its doorbell, as KVM needs it";
+const BY_CPUID: &str = "guests call the host by CPUID, as the portable engine alone understands it";
+/// Key of what the nodes' CPUs have.
+const CPU_FEATURES: &str = "features of the nodes' CPUs";
+
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -81,10 +88,9 @@ impl Agreement {
         });
         let features: Vec<_> = features.map(|feature| feature.name).collect();
         let job = blake3::hash(&config.job_disk).to_hex();
-        // The guests' tools have learnt once how they call the host.
         let calls = match config.doorbell() {
-            true => "guests call the host by its doorbell, as KVM needs it",
-            false => "guests call the host by CPUID, as the portable engine alone understands it",
+            true => BY_DOORBELL,
+            false => BY_CPUID,
         };
         let memory: Vec<_> = (node.socket_memory.iter())
             .map(|&bytes| Bytes(bytes).to_string())
@@ -95,7 +101,7 @@ impl Agreement {
                 "image.kernel_parameters",
                 format!("{:?}", config.kernel_parameters),
             ),
-            ("study.engine", calls.to_owned()),
+            (CALLS, calls.to_owned()),
             ("study.seed", config.seed.to_string()),
             (
                 "study.core_cpi",
@@ -109,7 +115,7 @@ impl Agreement {
             ("node.frequency", Frequency(node.tsc_hz).to_string()),
             ("node.brand", format!("{:?}", node.brand)),
             ("node.distances", format!("{:?}", node.distances)),
-            ("features of the nodes' CPUs", features.join(" ")),
+            (CPU_FEATURES, features.join(" ")),
             ("node.hide", format!("{:?}", config.cpuid.hidden)),
             ("node.hypervisor", format!("{:?}", config.cpuid.hypervisor)),
             ("caches", caches.join("; ")),
@@ -138,6 +144,15 @@ impl Agreement {
         Ok(Self(
             values.map(|(key, value)| (key.to_owned(), value)).into(),
         ))
+    }
+
+    /// Lets a study take over how guests call the host, and the features of their CPUs. Whatever the study cannot have of these remains a
+    /// difference.
+    pub fn adopt(&self, config: &mut ClusterConfig) {
+        config.doorbell |= self.0.get(CALLS).is_some_and(|calls| calls == BY_DOORBELL);
+        let features = self.0.get(CPU_FEATURES);
+        config.offered_features =
+            features.map(|names| names.split_whitespace().map(String::from).collect());
     }
 
     /// Lists the keys whose values differ in a study, apart from those that `may_differ`.

@@ -154,7 +154,9 @@ pub(crate) fn cpuid_tables(config: &ClusterConfig) -> Result<Vec<CpuidTable>, Bu
             let (leaf, subleaf) = feature.leaf;
             table.has(leaf, subleaf, feature.register, feature.bit)
         };
-        feature.is_the_platforms() || kvm.as_ref().is_none_or(|kvm| has(&kvm.cpuid))
+        let offered = config.offered_features.as_ref();
+        let is_offered = offered.is_none_or(|names| names.iter().any(|name| name == feature.name));
+        is_offered && (feature.is_the_platforms() || kvm.as_ref().is_none_or(|kvm| has(&kvm.cpuid)))
     };
     let required = &config.required_features;
     let topology = &config.topology;

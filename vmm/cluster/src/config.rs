@@ -53,6 +53,9 @@ pub struct ClusterConfig {
     pub cpuid: CpuidOptions,
     /// Features without which the study is refused, by the names of `/proc/cpuinfo`.
     pub required_features: Vec<String>,
+    /// Features that nodes have at most, by the names of `/proc/cpuinfo`: those of a snapshot that they go on from. None: all that the study,
+    /// the engines and the host allow.
+    pub offered_features: Option<Vec<String>>,
     /// Engine that executes the guests' instructions between windows.
     pub engine: Engine,
     /// Length of a quantum on KVM, picoseconds.

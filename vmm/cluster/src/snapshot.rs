@@ -258,6 +258,12 @@ impl Origin {
         &self.about
     }
 
+    /// Lets a study take over what guests have learnt about their platform when they booted: how they call the host, and the features of their
+    /// CPUs, of which the study's nodes may have more. So a study on the portable engine goes on from a cluster that KVM has booted.
+    pub fn adopt(&self, config: &mut ClusterConfig) {
+        self.about.agreement.adopt(config);
+    }
+
     /// Checks that a study agrees with it; `image` identifies what the nodes boot. Returns whether the study has other nodes or another job, so that
     /// the snapshot's node is renewed.
     ///

@@ -11,8 +11,6 @@ pub struct Probe {
     /// The processor's own virtualization is there, so ring 0 runs natively; without it KVM emulates ring 0 in
     /// software, slowly and incompletely.
     pub ring0_native: bool,
-    /// QEMU's TCG emulates the host itself, which loses what README.md says under "Limits of the emulated host".
-    pub emulated: bool,
     /// Accesses to the platform's MSRs can be brought to user space.
     pub msr_exits: bool,
     /// Features a guest can use; intersect the CPUID template with them. They are what KVM lists and, where ring 3
@@ -95,7 +93,6 @@ fn examine(kvm: &Kvm) -> Result<Probe, Unavailable> {
     }
     Ok(Probe {
         ring0_native,
-        emulated: is_tcg(),
         msr_exits: kvm.check_extension_raw(kvm_bindings::KVM_CAP_X86_USER_SPACE_MSR.into()) > 0
             && kvm.check_extension_raw(kvm_bindings::KVM_CAP_X86_MSR_FILTER.into()) > 0,
         cpuid,
