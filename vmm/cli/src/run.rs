@@ -1,19 +1,22 @@
 //! `nodescope run`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{env, fs};
 
 use nodescope_cluster::build::BuildError;
-use nodescope_cluster::results::FILES;
+use nodescope_cluster::once::{self, Boot};
+use nodescope_cluster::results::{FILES, console_log};
 use nodescope_cluster::{
-    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Outcome, ResultsFolder,
-    RunError, Save,
+    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome,
+    ResultsFolder, RunError, Save,
 };
 use nodescope_counters::Measurement;
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
 use nodescope_study::Study;
 use nodescope_study::quantity::Time;
+use tempfile::TempDir;
 
 use crate::args::{self, Args, LogFormat};
 use crate::awaited::Awaited;
@@ -107,16 +110,37 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         config.host_threads,
         path.display()
     );
+    let boot = match origin.is_none() && study.boots_once {
+        true => Some(BootPlace::new(&config, &prepared.identity)?),
+        false => None,
+    };
     let record = Last::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
     let start = Instant::now();
-    let options = Options {
-        image: &prepared.identity,
-        save: save.clone(),
-        from: origin.as_ref(),
+    let image = prepared.identity.as_str();
+    let run = |origin: Option<&Origin>, watcher: &mut Watcher| {
+        let options = Options {
+            image,
+            save: save.clone(),
+            from: origin,
+        };
+        nodescope_cluster::run_with(&config, &results, signals.flag(), watcher, options)
     };
-    let result =
-        nodescope_cluster::run_with(&config, &results, signals.flag(), &mut watcher, options);
+    let mut unbooted = false;
+    let result = match &boot {
+        None => run(origin.as_ref(), &mut watcher),
+        Some(place) => {
+            let (path, folder, stop) = (&place.snapshot, &place.folder, signals.flag());
+            match once::boot(&config, image, path, folder, stop, &mut watcher) {
+                Ok(Boot::Done(origin)) => run(Some(&origin), &mut watcher),
+                Ok(Boot::Failed(outcome)) => {
+                    unbooted = true;
+                    place.keep_console(&results).map(|()| *outcome)
+                }
+                Err(error) => Err(error),
+            }
+        }
+    };
     let elapsed = start.elapsed();
     watcher.end();
     if record.take().is_none() {
@@ -127,7 +151,16 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
     let mut failure = match &result {
         Ok(outcome) => {
-            let verdict = verdict(&study, outcome, path, &watcher.awaited);
+            let mut verdict = verdict(&study, outcome, path, &watcher.awaited);
+            if unbooted && verdict.0 == Exit::Ok {
+                let folder = path.display();
+                verdict = (
+                    Exit::Guest,
+                    format!(
+                        "the node that was to boot for all never did; see its console log in {folder}"
+                    ),
+                );
+            }
             let (exit, text) = with_snapshot(verdict, outcome, save.as_ref());
             file.job_status = outcome.job_status;
             file.virtual_ps = outcome.virtual_ps;
@@ -164,6 +197,33 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     match failure.exit {
         Exit::Ok => Ok(Exit::Ok),
         _ => Err(failure),
+    }
+}
+
+/// Where a node boots of which all are made.
+struct BootPlace {
+    snapshot: PathBuf,
+    /// For the boot's own results, so that those of the run are the results of one that has found its boot.
+    folder: ResultsFolder,
+    _scratch: TempDir,
+}
+
+impl BootPlace {
+    fn new(config: &ClusterConfig, image: &str) -> Result<Self, Failure> {
+        let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
+        Ok(Self {
+            snapshot: snapshot::booted(config, image)?,
+            folder: ResultsFolder::create(scratch.path()).map_err(folder_failure)?,
+            _scratch: scratch,
+        })
+    }
+
+    /// Copies the console log of a node that has not booted.
+    fn keep_console(&self, results: &ResultsFolder) -> Result<(), RunError> {
+        let name = console_log(0);
+        let console = fs::read(self.folder.path().join(&name)).unwrap_or_default();
+        results.write(&name, &console)?;
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use nodescope_cluster::saving::rounded;
-use nodescope_cluster::{About, Origin, RunError, Save, SnapshotFault};
+use nodescope_cluster::{About, ClusterConfig, Origin, RunError, Save, SnapshotFault, once};
 use nodescope_config::reader::closest;
 use nodescope_study::Study;
 use nodescope_study::quantity::Bytes;
@@ -62,6 +62,14 @@ pub fn planned(args: &args::Run, study: &Study) -> Result<Option<Save>, Failure>
         path,
         stop: args.stop_after_snapshot,
     }))
+}
+
+/// Where the node is kept of which the nodes of a study are made.
+pub fn booted(config: &ClusterConfig, image: &str) -> Result<PathBuf, Failure> {
+    let name = once::name(config, image).map_err(|error| Failure::of(exit_of(&error), &error))?;
+    let folder = folder()?;
+    fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
+    Ok(folder.join(format!("{name}{ENDING}")))
 }
 
 /// The failure if a snapshot cannot be used: the host's fault or the user's.

@@ -442,3 +442,64 @@ fn a_node_that_has_booted_becomes_several_that_know_who_they_are() {
         ],
     );
 }
+
+#[test]
+fn one_boot_serves_all_nodes_and_all_runs() {
+    let once = "node.frequency = \"100 MHz\"\ncluster.boot = \"once\"";
+    let place = Place::new(4, once, |path| {
+        let kernel = Kernel::new().say("nodescope: booted\n").work(1_000_000);
+        kernel.say_name().work(30_000_000).off(0, path);
+    });
+    let run = |results| ok(&place, &["run", "s.toml", "--results", results]);
+    let booted = || {
+        let list = ok(&place, &["snapshot", "list"]);
+        let lines: Vec<_> = list.lines().collect();
+        let [line] = lines[..] else { panic!("{list}") };
+        assert!(
+            line.starts_with("boot-") && line.contains("1 node,"),
+            "{line}"
+        );
+        let name = line.split(' ').next().unwrap();
+        place
+            .path()
+            .join(format!("cache/nodescope/snapshots/{name}.nss"))
+    };
+    run("boots");
+    let snapshot = booted();
+    run("finds");
+    let [boots, finds] = ["boots", "finds"].map(|name| place.path().join(name));
+    same(&boots, &finds);
+    for node in 0..4 {
+        let log = boots.join(format!("console-node{node}.log"));
+        let console = fs::read_to_string(log).unwrap();
+        assert_eq!(console, format!("nodescope: booted\nnode{node}n\n"));
+    }
+    // A file that is no snapshot is replaced by a boot.
+    fs::write(&snapshot, b"#!/bin/sh").unwrap();
+    run("again");
+    same(&boots, &place.path().join("again"));
+    assert_eq!(booted(), snapshot);
+    // More nodes are made of the same boot, and other nodes have a boot of their own.
+    let study = fs::read_to_string(place.path().join("s.toml")).unwrap();
+    let more = study.replace("cluster.nodes = 4", "cluster.nodes = 6");
+    fs::write(place.path().join("s.toml"), more).unwrap();
+    run("six");
+    assert_eq!(booted(), snapshot);
+    let larger = study.replace("64 MiB", "96 MiB");
+    fs::write(place.path().join("s.toml"), larger).unwrap();
+    run("larger");
+    assert_eq!(ok(&place, &["snapshot", "list"]).lines().count(), 2);
+}
+
+#[test]
+fn a_node_that_never_boots_leaves_its_console() {
+    let place = Place::new(4, "cluster.boot = \"once\"", |path| {
+        Kernel::new().say("no root\n").off(0, path);
+    });
+    let output = place.run(&["run", "s.toml"]);
+    assert_ne!(output.status.code(), Some(0), "{output:?}");
+    let console = fs::read_to_string(place.results().join("console-node0.log")).unwrap();
+    assert_eq!(console, "no root\n");
+    let told = stderr(&output);
+    assert!(told.contains("never"), "{told}");
+}

@@ -21,6 +21,7 @@ mod gate;
 pub mod kvm;
 mod meetings;
 pub mod network;
+pub mod once;
 pub mod outcome;
 mod pace;
 pub mod results;

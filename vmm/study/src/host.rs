@@ -151,10 +151,15 @@ impl Host {
     }
 
     fn memory_problems(&self, study: &Study) -> Vec<Problem> {
-        let guests = study.cluster_memory();
+        // Nodes that are made of one share what none of them has written.
+        let guests = match study.boots_once {
+            true => study.node_memory(),
+            false => study.cluster_memory(),
+        };
         let needed = Bytes(guests.0.saturating_add(OVERHEAD));
+        let least = if study.boots_once { "at least " } else { "" };
         let what = format!(
-            "{} nodes of {} need {guests} and {} for nodescope itself",
+            "{} nodes of {} need {least}{guests} and {} for nodescope itself",
             study.nodes,
             study.node_memory(),
             Bytes(OVERHEAD)

@@ -63,6 +63,9 @@ pub struct Study {
     pub kernel_parameters: Vec<String>,
     /// Nodes, all alike.
     pub nodes: u32,
+    /// One node boots, and all nodes are made of it.
+    #[serde(skip_serializing_if = "is_false")]
+    pub boots_once: bool,
     /// Sockets, cores, memory, caches and clock of a node.
     pub topology: NodeTopology,
     /// Cores whose cycles are modelled, by the names of LLVM's `-mcpu`; the report shows the stack of the first, the others beside it.
@@ -260,14 +263,19 @@ impl Study {
             (
                 "nodes",
                 format!(
-                    "{} x {} vCPUs (sockets x cores x threads: {} x {} x {}) at {}, {}",
+                    "{} x {} vCPUs (sockets x cores x threads: {} x {} x {}) at {}, {}{}",
                     self.nodes,
                     node.vcpus(),
                     node.sockets,
                     node.cores_per_socket,
                     node.threads_per_core,
                     self.frequency(),
-                    self.node_memory()
+                    self.node_memory(),
+                    if self.boots_once {
+                        ", made of one that has booted"
+                    } else {
+                        ""
+                    }
                 ),
             ),
             ("caches", caches.join(", ")),

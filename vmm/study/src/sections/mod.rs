@@ -42,7 +42,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
     ] = &sections;
     let general = general::read(file, study);
     let (image, kernel_parameters) = general::image(folder, image);
-    let nodes = node::cluster(cluster);
+    let (nodes, boots_once) = node::cluster(cluster);
     let (mut topology, cpuid) = node::node(node);
     let required_features = node::required(node, &cpuid);
     let (cores, memory_parallelism) = node::core(node);
@@ -85,6 +85,7 @@ pub(crate) fn study(file: &Path, root: &Section<'_>) -> Study {
         image,
         kernel_parameters,
         nodes,
+        boots_once,
         topology,
         cores,
         memory_parallelism,

@@ -13,11 +13,17 @@ use nodescope_config::reader::{Item, Section, closest};
 /// Distances stand in for those that follow from the memory's latencies until these are read.
 pub(super) const UNSET: u8 = 0;
 
-pub(super) fn cluster(section: &Section<'_>) -> u32 {
+/// `[cluster]`: how many nodes there are, and whether one boots for all.
+pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
     let nodes = section.require("nodes", "2");
-    nodes
+    let nodes = nodes
         .and_then(|item| item.count(1..=MAX_NODES))
-        .unwrap_or(1)
+        .unwrap_or(1);
+    let boot = section.item("boot").and_then(|item| {
+        let ways = [("each", false), ("once", true)];
+        item.choice("a way to boot", &ways)
+    });
+    (nodes, boot.unwrap_or(false))
 }
 
 /// `[node]`; caches are filled in later, and distances are [`UNSET`] if the file has none.

@@ -1,0 +1,96 @@
+//! One boot for all nodes: a node boots alone and is saved, and the nodes of a cluster are made of it.
+//!
+//! The snapshot is kept under a name that everything in it determines, so that studies with the same nodes share it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use nodescope_image::job_disk;
+use nodescope_window::Moment;
+
+use crate::agreement::{Agreement, RENEWED};
+use crate::config::ClusterConfig;
+use crate::folder::ResultsFolder;
+use crate::outcome::{Ending, Observer, Outcome, RunError};
+use crate::run::run_with;
+use crate::saving::{Options, Save};
+use crate::snapshot::Origin;
+
+/// How the boot of a lone node ended.
+pub enum Boot {
+    /// It has booted, in this run or in an earlier one.
+    Done(Box<Origin>),
+    /// It has not: the outcome says why.
+    Failed(Box<Outcome>),
+}
+
+/// Returns the name of the snapshot that the nodes of a cluster are made of; `image` identifies what they boot.
+///
+/// # Errors
+///
+/// Nodes that this host cannot have.
+pub fn name(config: &ClusterConfig, image: &str) -> Result<String, RunError> {
+    let agreement = Agreement::of(&alone(config), image)?;
+    let mut hash = blake3::Hasher::new();
+    hash.update(env!("CARGO_PKG_VERSION").as_bytes());
+    for (key, value) in agreement.rows().filter(|(key, _)| !RENEWED.contains(key)) {
+        for part in [key, value] {
+            hash.update(&(part.len() as u64).to_le_bytes());
+            hash.update(part.as_bytes());
+        }
+    }
+    Ok(format!("boot-{}", &hash.finalize().to_hex()[..16]))
+}
+
+/// Opens the snapshot at `path`, or boots a node alone and writes it there. `folder` gets the boot's results.
+///
+/// # Errors
+///
+/// See [`run_with`].
+pub fn boot(
+    config: &ClusterConfig,
+    image: &str,
+    path: &Path,
+    folder: &ResultsFolder,
+    interrupted: &Arc<AtomicBool>,
+    observer: &mut dyn Observer,
+) -> Result<Boot, RunError> {
+    if path.exists() {
+        match Origin::open(path) {
+            Ok(origin) => return Ok(Boot::Done(Box::new(origin))),
+            Err(error) => tracing::warn!("{error}; a node boots anew"),
+        }
+    }
+    let name = path.file_stem().unwrap_or_default();
+    let save = Save {
+        at: Moment::Boot,
+        name: name.to_string_lossy().into_owned(),
+        path: path.into(),
+        stop: true,
+    };
+    let options = Options {
+        image,
+        save: Some(save),
+        from: None,
+    };
+    let outcome = run_with(&alone(config), folder, interrupted, observer, options)?;
+    if outcome.ending != Ending::Saved {
+        return Ok(Boot::Failed(Box::new(outcome)));
+    }
+    Ok(Boot::Done(Box::new(Origin::open(path)?)))
+}
+
+/// A cluster of one node without a job, whose boot serves any number of nodes and any job.
+fn alone(config: &ClusterConfig) -> ClusterConfig {
+    ClusterConfig {
+        nodes: 1,
+        job_disk: job_disk(&[]).expect("a disk without files is a disk"),
+        slots: Vec::new(),
+        trace: false,
+        capture: false,
+        windows: Vec::new(),
+        counting: None,
+        ..config.clone()
+    }
+}
