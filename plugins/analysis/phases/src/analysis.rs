@@ -6,6 +6,7 @@ use linfa_clustering::KMeansError;
 use serde::Serialize;
 
 use crate::classes::{ClassChoice, Classes, Vectors, runs};
+use crate::mapping::Mapping;
 use crate::message::{Include, Kinds, Messages, Traffic};
 use crate::step::{Matrix, Steps};
 
@@ -196,6 +197,8 @@ pub struct Analysis {
     pub whole: Figures,
     /// Messages of the whole run: `[from, to, messages, bytes]`.
     pub matrix: Matrix,
+    /// Placements on a cluster, if one was given.
+    pub mapping: Option<Mapping>,
     /// What the user should know.
     pub notes: Vec<String>,
 }
@@ -221,7 +224,14 @@ pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, Phase
     let vectors = Vectors::new(&steps.vectors(messages));
     let mut classes = vectors.classify(request.classes, request.seed)?;
     vectors.compare(&mut classes)?;
-    Ok(tell(messages, request, &steps, step_reason, candidates, classes))
+    Ok(tell(
+        messages,
+        request,
+        &steps,
+        step_reason,
+        candidates,
+        classes,
+    ))
 }
 
 /// Chooses the step: of the candidates in a row that have the same sequence of classes, the most in a row, and the middle of these.
@@ -343,6 +353,7 @@ fn tell(
         phases,
         whole: Figures::new(&whole, messages.ranks),
         matrix: whole,
+        mapping: None,
         notes,
     }
 }

@@ -211,7 +211,9 @@ impl Vectors {
         for (row, &class) in self.rows.rows().into_iter().zip(of) {
             let (count, sum) = sums.entry(class).or_insert((0.0, vec![0.0; CELLS]));
             *count += 1.0;
-            sum.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+            sum.iter_mut()
+                .zip(row)
+                .for_each(|(sum, value)| *sum += value);
         }
         // The squares around a mean are all squares less those of the mean.
         let explained: f64 = (sums.values())
@@ -280,7 +282,14 @@ mod tests {
         let of = [1, 1, 0, 3, 4, 4, 4, 4, 4, 0, 1];
         let found = runs(&of);
         assert_eq!(found.len(), 6);
-        let expected = [(1, 0..2), (0, 2..3), (3, 3..4), (4, 4..9), (0, 9..10), (1, 10..11)];
+        let expected = [
+            (1, 0..2),
+            (0, 2..3),
+            (3, 3..4),
+            (4, 4..9),
+            (0, 9..10),
+            (1, 10..11),
+        ];
         assert_eq!(found, expected);
         assert_eq!(runs(&[]), []);
     }
@@ -311,7 +320,10 @@ mod tests {
         vectors.compare(&mut classes).unwrap();
         assert_eq!(classes.of, [0, 1, 0, 0, 2, 2, 1]);
         let choice = classes.choice;
-        assert_eq!((choice.count, choice.different, choice.given), (3, 3, false));
+        assert_eq!(
+            (choice.count, choice.different, choice.given),
+            (3, 3, false)
+        );
         assert_eq!(choice.residuals.len(), 3);
         assert!(choice.residuals[1] > RESIDUAL && choice.residuals[2] < 1e-12);
         assert_eq!((choice.stability, choice.least_stability), (1.0, 1.0));

@@ -91,9 +91,18 @@ mod tests {
     #[test]
     fn weights_fall_with_the_scale() {
         assert_eq!(weight(0, 0), 4.04);
-        assert_eq!((weight(0, 1), weight(2, 0), weight(2, 2)), (0.78, 0.78, 0.78));
-        assert_eq!((weight(3, 0), weight(1, 6), weight(7, 6)), (0.46, 0.46, 0.42));
-        assert_eq!((weight(14, 0), weight(0, 15), weight(15, 15)), (0.42, 0.41, 0.41));
+        assert_eq!(
+            (weight(0, 1), weight(2, 0), weight(2, 2)),
+            (0.78, 0.78, 0.78)
+        );
+        assert_eq!(
+            (weight(3, 0), weight(1, 6), weight(7, 6)),
+            (0.46, 0.46, 0.42)
+        );
+        assert_eq!(
+            (weight(14, 0), weight(0, 15), weight(15, 15)),
+            (0.42, 0.41, 0.41)
+        );
         assert_eq!((weight(31, 0), weight(1000, 1000)), (0.32, 0.32));
     }
 }

@@ -15,10 +15,17 @@
 pub mod analysis;
 pub mod classes;
 pub mod haar;
+pub mod mapping;
 pub mod message;
+pub mod placement;
 pub mod step;
 
+mod chart;
+mod html;
+mod mapping_text;
 mod text;
 
 pub use analysis::{Analysis, Phase, PhasesError, Request, analyse};
+pub use html::TITLE;
+pub use mapping::{ChangeCost, Mapping, MappingError, MappingRequest, place};
 pub use message::{Include, Message, Messages};

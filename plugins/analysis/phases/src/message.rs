@@ -176,7 +176,11 @@ impl Messages {
     /// Notes the kinds of messages that are not counted.
     fn left_out(&mut self) {
         let kinds = [
-            ("collectives", self.kinds.collectives, self.include.collectives),
+            (
+                "collectives",
+                self.kinds.collectives,
+                self.include.collectives,
+            ),
             ("one-sided", self.kinds.one_sided, self.include.one_sided),
         ];
         for (name, traffic, counted) in kinds {
@@ -192,7 +196,9 @@ impl Messages {
     /// Returns the sum of all counted messages.
     pub fn total(&self) -> Traffic {
         let mut total = Traffic::default();
-        self.list.iter().for_each(|message| total.add(message.bytes));
+        self.list
+            .iter()
+            .for_each(|message| total.add(message.bytes));
         total
     }
 }
@@ -306,10 +312,9 @@ impl<'a> Teams<'a> {
         let Some(instance) = self.enter(rank, op) else {
             return;
         };
-        let (Some(me), Some(&selected)) = (
-            self.place(rank, instance.0),
-            self.selected.get(&instance),
-        ) else {
+        let (Some(me), Some(&selected)) =
+            (self.place(rank, instance.0), self.selected.get(&instance))
+        else {
             return;
         };
         let size = self.size(instance.0);

@@ -34,6 +34,14 @@ impl Matrix {
         self.0.iter().map(|(&(from, to), &of)| (from, to, of))
     }
 
+    /// Returns the cells among some ranks, which must ascend; each has its place in that list.
+    pub fn among(&self, ranks: &[u32]) -> Matrix {
+        let place = |rank: u32| ranks.binary_search(&rank).ok().map(|at| at as u32);
+        let cells = self.0.iter();
+        let own = cells.filter_map(|(&(from, to), &of)| Some(((place(from)?, place(to)?), of)));
+        Matrix(own.collect())
+    }
+
     /// Returns the sum of all cells.
     pub fn total(&self) -> Traffic {
         let mut total = Traffic::default();
@@ -74,7 +82,9 @@ impl Steps {
         Steps {
             from: messages.from,
             length,
-            count: usize::try_from(span.div_ceil(length)).unwrap_or(usize::MAX).max(1),
+            count: usize::try_from(span.div_ceil(length))
+                .unwrap_or(usize::MAX)
+                .max(1),
         }
     }
 
@@ -87,12 +97,15 @@ impl Steps {
     /// Returns the step of a time. What happens at the very end belongs to the last step.
     pub fn of(&self, time: u64) -> usize {
         let step = time.saturating_sub(self.from) / self.length;
-        usize::try_from(step).unwrap_or(usize::MAX).min(self.count - 1)
+        usize::try_from(step)
+            .unwrap_or(usize::MAX)
+            .min(self.count - 1)
     }
 
     /// Returns when a step begins.
     pub fn begin(&self, step: usize) -> u64 {
-        self.from.saturating_add(self.length.saturating_mul(step as u64))
+        self.from
+            .saturating_add(self.length.saturating_mul(step as u64))
     }
 
     /// Returns the messages of each step; those of the program must be in the order of their times.
@@ -112,7 +125,10 @@ impl Steps {
     pub fn vectors(&self, messages: &Messages) -> Vec<[f64; CELLS]> {
         let scale = Scale::new(messages.ranks);
         let steps = self.split(&messages.list);
-        steps.into_iter().map(|step| vector(scale.matrix(step))).collect()
+        steps
+            .into_iter()
+            .map(|step| vector(scale.matrix(step)))
+            .collect()
     }
 }
 
@@ -227,7 +243,11 @@ mod tests {
         };
         let steps = Steps::of_length(&messages, 30);
         assert_eq!(steps.count, 4);
-        let sizes: Vec<usize> = steps.split(&messages.list).iter().map(|of| of.len()).collect();
+        let sizes: Vec<usize> = steps
+            .split(&messages.list)
+            .iter()
+            .map(|of| of.len())
+            .collect();
         assert_eq!(sizes, [2, 1, 0, 1]);
         assert_eq!(Steps::of_count(&messages, 10).length, 10);
         assert_eq!(Steps::of_count(&Messages::default(), 10).count, 1);

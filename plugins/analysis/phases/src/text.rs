@@ -34,7 +34,9 @@ impl Analysis {
     pub fn step_text(&self) -> String {
         let why = match self.step_reason {
             StepReason::Given => "given".to_owned(),
-            StepReason::Tenth => "a tenth of the run, since no two steps that were tried agree".to_owned(),
+            StepReason::Tenth => {
+                "a tenth of the run, since no two steps that were tried agree".to_owned()
+            }
             StepReason::Stable => format!(
                 "chosen: {} of {} steps that were tried give this sequence of phases one after the other",
                 self.agreeing(),
@@ -93,7 +95,11 @@ impl Analysis {
         writeln!(out, "  agreement   {stability}")?;
         if self.step_classes.len() <= WIDTH {
             let drawn: String = (self.step_classes.iter())
-                .map(|&class| DIGITS.get(class as usize).map_or('+', |&digit| digit as char))
+                .map(|&class| {
+                    DIGITS
+                        .get(class as usize)
+                        .map_or('+', |&digit| digit as char)
+                })
                 .collect();
             writeln!(out, "  by step     {drawn}")?;
         }
@@ -117,8 +123,15 @@ impl Analysis {
             time(self.to)
         )?;
         figures(out, &self.whole)?;
-        writeln!(out, "  degree and sent: least / mean / greatest over all ranks")?;
-        for note in &self.notes {
+        writeln!(
+            out,
+            "  degree and sent: least / mean / greatest over all ranks"
+        )?;
+        if let Some(mapping) = &self.mapping {
+            mapping.write(out)?;
+        }
+        let of_mapping = self.mapping.iter().flat_map(|mapping| &mapping.notes);
+        for note in self.notes.iter().chain(of_mapping) {
             writeln!(out, "Note: {note}")?;
         }
         Ok(())
@@ -148,4 +161,13 @@ fn figures(out: &mut String, of: &Figures) -> Result {
 /// Returns a time in a unit that suits it.
 pub(crate) fn time(picoseconds: u64) -> String {
     Time(picoseconds).rounded(3)
+}
+
+/// Returns a number of bytes in a unit that suits it.
+pub(crate) fn size(bytes: f64) -> String {
+    let units = [(1u64 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
+    match units.iter().find(|unit| bytes >= unit.0 as f64) {
+        Some((unit, name)) => format!("{:.1} {name}", bytes / *unit as f64),
+        None => format!("{bytes:.0} B"),
+    }
 }

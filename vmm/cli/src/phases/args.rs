@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use nodescope_config::document::Setting;
-use nodescope_config::quantity::Time;
-use nodescope_phases::Include;
+use nodescope_config::quantity::{Bytes, Time};
+use nodescope_phases::{ChangeCost, Include};
 
 use crate::predict::args::setting;
+
+/// Most classes that may be asked for.
+const MOST_CLASSES: usize = 256;
 
 /// `nodescope phases`.
 #[derive(Debug, clap::Args)]
@@ -17,6 +20,9 @@ pub struct Phases {
     /// Print JSON in place of text (plugins/analysis/phases/SCHEMA.md).
     #[arg(long)]
     pub json: bool,
+    /// Print an HTML page in place of text: bars and matrix portraits of the phases, coloured by class.
+    #[arg(long, conflicts_with = "json")]
+    pub html: bool,
     /// Length of a step, such as "10 ms"; by default the one around which the phases are most stable.
     #[arg(long, value_name = "TIME", value_parser = step)]
     pub step: Option<Time>,
@@ -24,7 +30,7 @@ pub struct Phases {
     #[arg(long, value_name = "K", value_parser = classes)]
     pub classes: Option<usize>,
     /// Seed of k-means.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = SEED)]
     pub seed: u64,
     /// Messages to count beside those of point-to-point calls.
     #[arg(long, value_name = "KIND", value_enum, value_delimiter = ',')]
@@ -39,7 +45,17 @@ pub struct Phases {
     /// Another value of a field of the cluster file, such as `nodes.placement=cyclic`; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE", value_parser = setting, requires = "cluster")]
     pub set: Vec<Setting>,
+    /// Place the ranks of each node on so many sockets, too.
+    #[arg(long, value_name = "N", requires = "cluster", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub sockets: Option<u32>,
+    /// What changing the placement between two phases costs, as a time ("2 s", by predicted times) or as bytes ("1 GiB", by bytes
+    /// between nodes): tells when a change pays.
+    #[arg(long, value_name = "TIME|BYTES", requires = "cluster", value_parser = change_cost)]
+    pub change_cost: Option<ChangeCost>,
 }
+
+/// The seed of k-means where none is given.
+pub const SEED: u64 = 1;
 
 /// Messages beside those of point-to-point calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,5 +93,58 @@ fn classes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Most classes that may be asked for.
-const MOST_CLASSES: usize = 256;
+/// A time or a number of bytes.
+fn change_cost(text: &str) -> Result<ChangeCost, String> {
+    match (text.parse::<Time>(), text.parse::<Bytes>()) {
+        (Ok(time), _) => Ok(ChangeCost::Time(time.0)),
+        (_, Ok(bytes)) => Ok(ChangeCost::Bytes(bytes.0)),
+        _ => Err("is neither a time nor a number of bytes; write e.g. 2s or 1GiB".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        phases: Phases,
+    }
+
+    fn parse(options: &[&str]) -> Result<Phases, String> {
+        let line = ["phases", "r"].iter().chain(options);
+        let parsed = Line::try_parse_from(line).map(|line| line.phases);
+        parsed.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn changes_cost_time_or_bytes() {
+        let cost = |text| {
+            let options = ["--cluster", "c.toml", "--change-cost", text];
+            parse(&options).map(|phases| phases.change_cost)
+        };
+        assert_eq!(cost("2s"), Ok(Some(ChangeCost::Time(2_000_000_000_000))));
+        assert_eq!(cost("1 GiB"), Ok(Some(ChangeCost::Bytes(1 << 30))));
+        assert!(
+            cost("much")
+                .unwrap_err()
+                .contains("neither a time nor a number of bytes")
+        );
+    }
+
+    #[test]
+    fn mistakes_are_told() {
+        let told = |options: &[&str]| parse(options).err().unwrap_or_default();
+        assert!(told(&["--step", "0s"]).contains("a step of no time"));
+        assert!(told(&["--classes", "0"]).contains("is no number from 1 to 256"));
+        assert!(told(&["--sockets", "2"]).contains("--cluster"));
+        assert!(told(&["--json", "--html"]).contains("cannot be used with"));
+        let include = parse(&["--include", "collectives,one-sided"])
+            .unwrap()
+            .include();
+        assert!(include.collectives && include.one_sided);
+    }
+}
