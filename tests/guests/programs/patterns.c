@@ -49,11 +49,14 @@ static int hadamard(int qubits) {
         return 1;
     if (rank == 0)
         own[0] = 1;
+    MPI_Barrier(MPI_COMM_WORLD);
     for (int distance = size / 2; distance > 0; distance /= 2) {
         int partner = rank ^ distance, upper = (rank & distance) != 0;
         exchange(own, other, part * sizeof *own, partner, partner);
         for (long at = 0; at < part; at++)
             own[at] = (upper ? other[at] - own[at] : own[at] + other[at]) * M_SQRT1_2;
+        /* Gates follow one another. */
+        MPI_Barrier(MPI_COMM_WORLD);
     }
     for (long distance = part / 2; distance > 0; distance /= 2)
         for (long at = 0; at < part; at++)

@@ -5,9 +5,11 @@ use std::path::Path;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_guest_tests::{cluster, compile, image, program, run_well};
 use nodescope_machine::topology::NodeTopology;
-use nodescope_model::sequence::{SequenceBuilder, Sequences};
 use nodescope_model::Take;
-use nodescope_phases::{Analysis, Include, MappingRequest, Messages, Phase, Request, analyse, place};
+use nodescope_model::sequence::{SequenceBuilder, Sequences};
+use nodescope_phases::{
+    Analysis, Include, MappingRequest, Messages, Phase, Request, analyse, place,
+};
 use nodescope_predict::{Channel, Cluster, Model};
 use nodescope_trace::TraceReader;
 
@@ -37,10 +39,15 @@ fn sequences(dir: &Path, job: usize) -> Sequences {
     builder.finish().unwrap()
 }
 
-fn find(sequences: &Sequences) -> Analysis {
+/// Finds phases with so many steps, or with as many as the data suggest.
+fn find(sequences: &Sequences, steps: Option<u64>) -> Analysis {
     let choice = Cluster::simple("any", Channel::ideal()).collectives;
     let messages = Messages::new(sequences, Include::default(), &choice);
-    let analysis = analyse(&messages, &Request::default()).unwrap();
+    let request = Request {
+        step: steps.map(|steps| (messages.to - messages.from) / steps),
+        ..Request::default()
+    };
+    let analysis = analyse(&messages, &request).unwrap();
     println!("{}", analysis.text());
     analysis
 }
@@ -56,8 +63,11 @@ fn a_torus_has_its_four_exchanges_in_order() {
     if emulate(dir.path(), 1, 4, run).is_none() {
         return;
     }
-    let analysis = find(&sequences(dir.path(), 0));
-    let talking = analysis.phases.iter().filter(|phase| !phase.matrix.is_empty());
+    let analysis = find(&sequences(dir.path(), 0), None);
+    let talking = analysis
+        .phases
+        .iter()
+        .filter(|phase| !phase.matrix.is_empty());
     let talking: Vec<&Phase> = talking.collect();
     let shifts = [(2, 0), (0, 1), (0, 2), (1, 0)];
     assert_eq!(talking.len(), shifts.len());
@@ -65,7 +75,10 @@ fn a_torus_has_its_four_exchanges_in_order() {
         let to = |rank: u32| (rank / 3 + down) % 3 * 3 + (rank % 3 + right) % 3;
         let expected: Vec<(u32, u32)> = (0..9).map(|rank| (rank, to(rank))).collect();
         assert_eq!(pairs(phase), expected);
-        assert_eq!((phase.figures.sent.min, phase.figures.sent.max), (1 << 14, 1 << 14));
+        assert_eq!(
+            (phase.figures.sent.min, phase.figures.sent.max),
+            (1 << 14, 1 << 14)
+        );
         assert_eq!(phase.figures.degree.mean, 2.0);
     }
 }
@@ -73,17 +86,22 @@ fn a_torus_has_its_four_exchanges_in_order() {
 #[test]
 fn a_hadamard_transform_exchanges_with_ever_closer_ranks_and_then_is_silent() {
     let dir = tempfile::tempdir().unwrap();
-    let run = "mpirun --oversubscribe -np 8 ./patterns hadamard 20\n";
-    let Some(console) = emulate(dir.path(), 1, 4, run) else {
+    let run = "mpirun -np 8 ./patterns hadamard 20\n";
+    let Some(console) = emulate(dir.path(), 1, 8, run) else {
         return;
     };
     assert!(console.contains("hadamard: right"), "{console}");
-    let analysis = find(&sequences(dir.path(), 0));
+    // A gate takes less than a twentieth of the run, and a step should take less than a gate.
+    let analysis = find(&sequences(dir.path(), 0), Some(60));
     let mut distances = Vec::new();
-    for phase in analysis.phases.iter().filter(|phase| !phase.matrix.is_empty()) {
-        distances.extend(pairs(phase).into_iter().map(|(from, to)| from ^ to));
-        let last = distances.len() - 1;
-        assert!(distances[..last].iter().all(|&of| of >= distances[last]));
+    for phase in analysis
+        .phases
+        .iter()
+        .filter(|phase| !phase.matrix.is_empty())
+    {
+        let all = pairs(phase);
+        assert_eq!(all.len(), 8, "every rank sends to one other");
+        distances.extend(all.into_iter().map(|(from, to)| from ^ to));
     }
     distances.dedup();
     assert_eq!(distances, [4, 2, 1]);
@@ -106,7 +124,9 @@ fn two_nodes() -> Cluster {
 fn a_placement_gains_in_the_emulated_cluster_too() {
     let dir = tempfile::tempdir().unwrap();
     let run = |order: &str| {
-        format!("mpirun -np 4 --host node0:2,node1:2 --map-by {order} ./patterns pairs 2 200 65536\n")
+        format!(
+            "mpirun -np 4 --host node0:2,node1:2 --map-by {order} ./patterns pairs 2 200 65536\n"
+        )
     };
     // By slot, ranks 0 and 1 are on node 0; by node, ranks 0 and 2.
     let runs = format!("{}{}", run("slot"), run("node"));
@@ -114,14 +134,24 @@ fn a_placement_gains_in_the_emulated_cluster_too() {
         return;
     };
     let measured: Vec<f64> = (console.lines())
-        .filter_map(|line| line.split_once("pairs: ")?.1.split(' ').next()?.parse().ok())
+        .filter_map(|line| {
+            line.split_once("pairs: ")?
+                .1
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        })
         .collect();
     let [given, placed] = measured[..] else {
         panic!("{console}");
     };
     let [bad, good] = [0, 1].map(|job| sequences(dir.path(), job));
-    assert_eq!((&bad.nodes[..], &good.nodes[..]), (&[0, 0, 1, 1][..], &[0, 1, 0, 1][..]));
-    let mut analysis = find(&bad);
+    assert_eq!(
+        (&bad.nodes[..], &good.nodes[..]),
+        (&[0, 0, 1, 1][..], &[0, 1, 0, 1][..])
+    );
+    let mut analysis = find(&bad, None);
     let request = MappingRequest::default();
     let mapping = place(&analysis, &bad, &two_nodes(), &request).unwrap();
     analysis.mapping = Some(mapping.clone());

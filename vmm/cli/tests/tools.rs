@@ -180,7 +180,10 @@ fn placements_are_told_with_what_does_not_fit() {
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
     let error = with(&[]);
-    assert!(error.contains("need 2 nodes, but cluster \"pair\" has 1"), "{error}");
+    assert!(
+        error.contains("need 2 nodes, but cluster \"pair\" has 1"),
+        "{error}"
+    );
     let text = with(&["--set", "nodes.count=2", "--change-cost", "1ms"]);
     assert!(text.contains("Placements on \"pair\""), "{text}");
     assert!(text.contains("no change pays"), "{text}");

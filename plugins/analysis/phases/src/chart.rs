@@ -46,10 +46,8 @@ pub(crate) fn bars(
 ) -> Result<String, ChartError> {
     let most = analysis.phases.iter().map(|phase| value(phase).max).max();
     let top = most.unwrap_or(0).max(1) as f64 * 1.05;
-    let (from, to) = (
-        analysis.from as f64,
-        (analysis.to.max(analysis.from + 1)) as f64,
-    );
+    let since = |at: u64| at.saturating_sub(analysis.from) as f64;
+    let end = since(analysis.to).max(1.0);
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
@@ -59,7 +57,7 @@ pub(crate) fn bars(
             .caption(title, font(14))
             .x_label_area_size(28)
             .y_label_area_size(96)
-            .build_cartesian_2d(from..to, 0.0..top)
+            .build_cartesian_2d(0.0..end, 0.0..top)
             .map_err(failed)?;
         chart
             .configure_mesh()
@@ -73,7 +71,7 @@ pub(crate) fn bars(
             .map_err(failed)?;
         for phase in &analysis.phases {
             let spread = value(phase);
-            let (left, right) = (phase.from as f64, phase.to as f64);
+            let (left, right) = (since(phase.from), since(phase.to));
             // A phase without communication is a strip at the bottom.
             let (height, fill) = match phase.matrix.is_empty() {
                 true => (top * 0.02, SILENT),

@@ -105,7 +105,7 @@ impl Analysis {
         }
         self.phases(&mut page);
         if let Some(found) = &self.mapping {
-            mapping(&mut page, found);
+            mapping(&mut page, found, self.from);
         }
         let of_mapping = self.mapping.iter().flat_map(|mapping| &mapping.notes);
         for note in self.notes.iter().chain(of_mapping) {
@@ -134,8 +134,8 @@ impl Analysis {
             [
                 number.to_string(),
                 phase.class.to_string(),
-                time(phase.from),
-                time(phase.to),
+                time(phase.from - self.from),
+                time(phase.to - self.from),
                 figures.total.messages.to_string(),
                 figures.total.bytes.to_string(),
                 figures.degree.min.to_string(),
@@ -151,7 +151,7 @@ impl Analysis {
 }
 
 /// Adds the placements on a cluster.
-fn mapping(page: &mut Page, mapping: &Mapping) {
+fn mapping(page: &mut Page, mapping: &Mapping, begin: u64) {
     let title = format!("Placements on {}", mapping.cluster);
     page.element("h3", "", &title);
     table(page, &Mapping::HEAD, mapping.rows().into_iter());
@@ -160,7 +160,7 @@ fn mapping(page: &mut Page, mapping: &Mapping) {
     for line in mapping
         .schedule
         .iter()
-        .flat_map(|schedule| schedule.lines())
+        .flat_map(|schedule| schedule.lines(begin))
     {
         page.element("p", "", line.trim());
     }

@@ -11,7 +11,7 @@ const LINES: usize = 40;
 const RANKS: usize = 256;
 
 impl Mapping {
-    pub(crate) fn write(&self, out: &mut String) -> Result {
+    pub(crate) fn write(&self, out: &mut String, begin: u64) -> Result {
         writeln!(out, "\nPlacements on {:?}", self.cluster)?;
         let row = |out: &mut String, cells: [String; 6]| {
             let [number, moved, bytes, time, gain, used] = cells;
@@ -51,7 +51,7 @@ impl Mapping {
         }
         if let Some(schedule) = &self.schedule {
             writeln!(out)?;
-            for line in schedule.lines() {
+            for line in schedule.lines(begin) {
                 writeln!(out, "{line}")?;
             }
         }
@@ -128,8 +128,8 @@ impl Mapping {
 }
 
 impl Schedule {
-    /// Returns sentences that tell when changing the placement pays.
-    pub(crate) fn lines(&self) -> Vec<String> {
+    /// Returns sentences that tell when changing the placement pays, in times since a begin.
+    pub(crate) fn lines(&self, begin: u64) -> Vec<String> {
         let (unit, price): (fn(u64) -> String, u64) = match self.change {
             ChangeCost::Time(price) => (time, price),
             ChangeCost::Bytes(price) => (|bytes| size(bytes as f64), price),
@@ -157,7 +157,7 @@ impl Schedule {
         for Change { phase, at, to, .. } in &self.changes {
             lines.push(format!(
                 "  before phase {phase}, at {}: placement {to}",
-                time(*at)
+                time(at.saturating_sub(begin))
             ));
         }
         lines

@@ -84,7 +84,7 @@ impl Analysis {
         let span = self.to - self.from;
         writeln!(
             out,
-            "Communication phases: {} ranks, {} of the trace from {} on",
+            "Communication phases: {} ranks, {} from {} of the trace on, from which times count",
             self.ranks,
             time(span),
             time(self.from)
@@ -109,7 +109,7 @@ impl Analysis {
             "phase", "class", "from", "to", "messages", "bytes", "degree"
         )?;
         for (number, phase) in self.phases.iter().enumerate().take(LINES) {
-            row(out, &number.to_string(), phase)?;
+            row(out, &number.to_string(), self.from, phase)?;
         }
         if self.phases.len() > LINES {
             writeln!(out, "... {} more", self.phases.len() - LINES)?;
@@ -119,8 +119,8 @@ impl Analysis {
             "{:<6}{:>6} {:>12} {:>12}",
             "whole",
             "",
-            time(self.from),
-            time(self.to)
+            time(0),
+            time(span)
         )?;
         figures(out, &self.whole)?;
         writeln!(
@@ -128,7 +128,7 @@ impl Analysis {
             "  degree and sent: least / mean / greatest over all ranks"
         )?;
         if let Some(mapping) = &self.mapping {
-            mapping.write(out)?;
+            mapping.write(out, self.from)?;
         }
         let of_mapping = self.mapping.iter().flat_map(|mapping| &mapping.notes);
         for note in self.notes.iter().chain(of_mapping) {
@@ -138,8 +138,8 @@ impl Analysis {
     }
 }
 
-fn row(out: &mut String, name: &str, phase: &Phase) -> Result {
-    let (from, to) = (time(phase.from), time(phase.to));
+fn row(out: &mut String, name: &str, begin: u64, phase: &Phase) -> Result {
+    let (from, to) = (time(phase.from - begin), time(phase.to - begin));
     write!(out, "{name:<6}{:>6} {from:>12} {to:>12}", phase.class)?;
     figures(out, &phase.figures)
 }
