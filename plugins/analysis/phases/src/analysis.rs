@@ -15,8 +15,8 @@ pub const FORMAT: u32 = 1;
 /// Numbers of steps that are tried where the step is not given: from the published tenth of the run to sixteen times as many, each
 /// about the square root of two times the one before.
 pub const CANDIDATES: [usize; 9] = [10, 14, 20, 28, 40, 56, 80, 112, 160];
-/// Most steps of a run: the comparison of clusterings takes memory for each pair of steps.
-pub const MOST_STEPS: usize = 4096;
+/// Most steps of a run: k-means over more takes minutes.
+pub const MOST_STEPS: usize = 1024;
 
 /// What to look for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub const SEEDS: u64 = 10;
 /// Beginnings of k-means for each seed, of which the best result counts.
 const RUNS: usize = 10;
 /// Rounds of each at most.
-const ROUNDS: u64 = 300;
+const ROUNDS: u64 = 100;
 
 /// The classes of all steps.
 #[derive(Clone, Debug, PartialEq)]
