@@ -72,6 +72,8 @@ pub struct Candidate {
     pub classes: usize,
     /// Phases.
     pub phases: usize,
+    /// Whether it is one of those in a row around the chosen step that have the same sequence of classes.
+    pub agrees: bool,
 }
 
 /// Least, mean and greatest value over all ranks.
@@ -256,6 +258,7 @@ fn choose(
             step: steps.length,
             classes: classes.choice.count,
             phases: shape.len(),
+            agrees: false,
         });
         tried.push(steps);
         shapes.push(shape);
@@ -269,10 +272,14 @@ fn choose(
             from = at;
         }
     }
-    Ok(match best.len() {
-        1 => (tried[0], StepReason::Tenth),
-        length => (tried[best.start + (length - 1) / 2], StepReason::Stable),
-    })
+    if best.len() == 1 {
+        return Ok((tried[0], StepReason::Tenth));
+    }
+    let middle = best.start + (best.len() - 1) / 2;
+    for candidate in &mut candidates[best] {
+        candidate.agrees = true;
+    }
+    Ok((tried[middle], StepReason::Stable))
 }
 
 fn tell(

@@ -9,6 +9,8 @@
 //! - [`step`]: matrices and vectors of steps.
 //! - [`classes`]: k-means, its comparison with Ward's method, and the number of classes.
 //! - [`analysis`]: the step, the phases and their figures.
+//! - [`placement`]: ranks placed on nodes and sockets by a graph partitioner.
+//! - [`mapping`]: what placements gain as predicted, and when changing them pays.
 //!
 //! Times are picoseconds. The same trace, options and seed give the same result, to the byte.
 

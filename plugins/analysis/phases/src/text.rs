@@ -39,24 +39,12 @@ impl Analysis {
             }
             StepReason::Stable => format!(
                 "chosen: {} of {} steps that were tried give this sequence of phases one after the other",
-                self.agreeing(),
+                self.candidates.iter().filter(|of| of.agrees).count(),
                 self.candidates.len()
             ),
         };
         let count = self.step_classes.len();
         format!("{} ({count} steps; {why})", time(self.step))
-    }
-
-    /// Counts the candidates around the chosen one that have as many classes and phases.
-    fn agreeing(&self) -> usize {
-        let alike = |at: &usize| {
-            let candidate = &self.candidates[*at];
-            (candidate.classes, candidate.phases) == (self.classes.len(), self.phases.len())
-        };
-        let chosen = self.candidates.iter().position(|of| of.step == self.step);
-        let Some(chosen) = chosen else { return 0 };
-        let before = (0..chosen).rev().take_while(alike).count();
-        before + (chosen..self.candidates.len()).take_while(alike).count()
     }
 
     /// Says how the number of classes was chosen, and how stable the classes are.
