@@ -8,6 +8,7 @@ use nodescope_study::SnapshotAt;
 use nodescope_study::quantity::Bytes;
 
 use crate::exit::EXIT_CODES;
+pub use crate::phases::args::Phases;
 pub use crate::predict::args::Predict;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
@@ -51,6 +52,9 @@ pub enum Command {
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
     Predict(Box<Predict>),
+    /// Find the communication phases of a traced program, and placements of its ranks that suit them (plugins/analysis/phases/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Phases(Box<Phases>),
     /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
     #[command(after_help = EXIT_CODES)]
     Calibrate(Calibrate),

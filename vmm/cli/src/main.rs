@@ -15,6 +15,7 @@ mod image;
 mod interrupt;
 mod logging;
 mod memory;
+mod phases;
 mod predict;
 mod profile;
 mod progress;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         Command::Report(report) => report::report(report),
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),
+        Command::Phases(args) => phases::phases(args),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),

@@ -7,7 +7,7 @@ mod timeline;
 use std::path::{Path, PathBuf};
 
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
-use nodescope_model::{Program, Take};
+use nodescope_model::{ModelError, Program, Take};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
 use nodescope_trace::{StandingBuilder, TraceError, TraceReader};
@@ -155,8 +155,15 @@ pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure>
     } else {
         results.to_path_buf()
     };
-    let fail = |error: &dyn std::error::Error| Failure::of(Exit::Host, error);
-    let reader = TraceReader::open(&path).map_err(|error| fail(&error))?;
+    let sequences = sequences(&path, take)
+        .map_err(|error| Failure::of(Exit::Host, &error))?
+        .map_err(|error| Failure::new(Exit::Study, format!("{}: {error}", path.display())))?;
+    Ok((path, sequences))
+}
+
+/// The sequences of a trace's file, or why it has none.
+pub fn sequences(path: &Path, take: Take) -> Result<Result<Sequences, ModelError>, TraceError> {
+    let reader = TraceReader::open(path)?;
     let mut builder = SequenceBuilder::new(take);
     let mut cut = None;
     for event in reader.events() {
@@ -167,18 +174,17 @@ pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure>
                 cut = Some(error.to_string());
                 break;
             }
-            Err(error) => return Err(fail(&error)),
+            Err(error) => return Err(error),
         }
     }
     if builder.has_unfinished() {
-        let events = TraceReader::open(&path).map_err(|error| fail(&error))?;
+        let events = TraceReader::open(path)?;
         let mut standing = StandingBuilder::default();
         (events.events().map_while(Result::ok)).for_each(|event| standing.add(&event));
         builder.stand(&standing.finish());
     }
-    let mut sequences = builder
-        .finish()
-        .map_err(|error| Failure::new(Exit::Study, format!("{}: {error}", path.display())))?;
-    sequences.notes.extend(cut);
-    Ok((path, sequences))
+    Ok(builder.finish().map(|mut sequences| {
+        sequences.notes.extend(cut);
+        sequences
+    }))
 }

@@ -4,6 +4,7 @@ use nodescope_report::CoreCpi;
 
 use crate::args;
 use crate::exit::{Exit, Failure};
+use crate::phases;
 use crate::results::report as read;
 use crate::terminal::print;
 
@@ -16,7 +17,10 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
         }),
         _ => None,
     };
-    let report = read(&args.results, core, &args.core)?;
+    let mut report = read(&args.results, core, &args.core)?;
+    if args.html {
+        report.sections.extend(phases::section(&args.results));
+    }
     let text = if args.json {
         report.json()
     } else if args.html {

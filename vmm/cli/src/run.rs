@@ -23,6 +23,7 @@ use crate::awaited::Awaited;
 use crate::cores::CoreNames;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::{Last, Signals, on_interrupt};
+use crate::phases;
 use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::terminal::print;
@@ -513,7 +514,8 @@ pub fn exit_of(error: &RunError) -> Exit {
 fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<(), Failure> {
     let _span = tracing::info_span!("report").entered();
     let folder = results.path();
-    let report = report(folder, None, &[])?;
+    let mut report = report(folder, None, &[])?;
+    report.sections.extend(phases::section(folder));
     put(results, REPORT_JSON, &report.json())?;
     put(results, REPORT_HTML, &report.html())?;
     print(&report.text())?;

@@ -133,3 +133,58 @@ fn more_ranks_than_the_cluster_has_room_for_are_refused_by_number() {
     );
     assert!(output.stdout.is_empty(), "{output:?}");
 }
+
+#[test]
+fn phases_of_a_trace_without_messages_and_of_a_cut_one_are_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = dir.path().join("t.nst");
+    trace(&whole);
+    let told = |args: &[&str]| {
+        let output = run(dir.path(), &[&["phases"], args].concat());
+        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), stdout, stderr)
+    };
+    let (code, text, _) = told(&["t.nst"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("the whole run is one silent phase"), "{text}");
+    assert!(text.contains("--include collectives counts them"), "{text}");
+    let (_, text, _) = told(&["t.nst", "--include", "collectives", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["ranks"], 2);
+    assert_eq!(json["whole"]["messages"], 4, "{text}");
+    assert_eq!(json["kinds"]["collectives"]["messages"], 4);
+    let (_, page, _) = told(&["t.nst", "--html"]);
+    assert!(page.contains("Communication phases of 2 ranks"), "{page}");
+
+    let bytes = fs::read(&whole).unwrap();
+    fs::write(dir.path().join("cut.nst"), &bytes[..bytes.len() - 4]).unwrap();
+    let (code, text, _) = told(&["cut.nst"]);
+    assert_eq!(code, Some(0));
+    assert!(text.contains("is cut at byte"), "{text}");
+    fs::write(dir.path().join("empty.nst"), "").unwrap();
+    let (code, _, error) = told(&["empty.nst"]);
+    assert_ne!(code, Some(0));
+    assert!(error.contains("empty.nst"), "{error}");
+}
+
+#[test]
+fn placements_are_told_with_what_does_not_fit() {
+    let dir = tempfile::tempdir().unwrap();
+    trace(&dir.path().join("t.nst"));
+    let cluster = "name = \"pair\"\n[nodes]\ncount = 1\ncores = 1\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
+    fs::write(dir.path().join("c.toml"), cluster).unwrap();
+    let with = |args: &[&str]| {
+        let all = [&["phases", "t.nst", "--cluster", "c.toml"], args].concat();
+        let output = run(dir.path(), &all);
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let error = with(&[]);
+    assert!(
+        error.contains("need 2 nodes, but cluster \"pair\" has 1"),
+        "{error}"
+    );
+    let text = with(&["--set", "nodes.count=2", "--change-cost", "1ms"]);
+    assert!(text.contains("Placements on \"pair\""), "{text}");
+    assert!(text.contains("no change pays"), "{text}");
+}

@@ -20,6 +20,11 @@ impl Page {
         page
     }
 
+    /// Returns what was added to a page that was not begun: the markup of a part of another page.
+    pub fn markup(self) -> String {
+        self.0
+    }
+
     /// Adds markup.
     pub fn raw(&mut self, markup: &str) {
         self.0.push_str(markup);

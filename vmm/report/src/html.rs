@@ -115,6 +115,12 @@ pub(crate) fn write(report: &Report) -> String {
         table(&mut page, matrix_table(mpi));
         page.raw("</section>\n");
     }
+    for section in &report.sections {
+        page.raw("<section>");
+        page.element("h2", "", &section.title);
+        page.raw(&section.markup);
+        page.raw("</section>\n");
+    }
     if !report.network.is_empty() {
         page.raw("<section>");
         page.element("h2", "", "Network");

@@ -33,6 +33,15 @@ pub struct ReportInput {
     pub notes: Vec<String>,
 }
 
+/// A section of the HTML page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PageSection {
+    /// Its title.
+    pub title: String,
+    /// Its content: well-formed XML that loads nothing.
+    pub markup: String,
+}
+
 impl ReportInput {
     /// Returns the profile of a window, if there is one.
     pub fn profile_of(&self, record: &WindowRecord) -> Option<&WindowProfile> {

@@ -24,7 +24,7 @@ pub use breakdown::{
 pub use code::CodeReport;
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
 pub use flops::{ClassCount, Flops};
-pub use input::{CoreCpi, NetworkCounts, ReportError, ReportInput, StudyInfo};
+pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
 pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
 
 use nodescope_window::WindowOutcome;
@@ -71,6 +71,9 @@ pub struct Report {
     pub network: Vec<NetworkCounts>,
     #[serde(skip)]
     charts: charts::Charts,
+    /// Sections of the HTML page that others add; empty as built.
+    #[serde(skip)]
+    pub sections: Vec<PageSection>,
 }
 
 /// Makes a report.
@@ -127,6 +130,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         mpi,
         network: input.network.clone(),
         charts,
+        sections: Vec::new(),
     })
 }
 

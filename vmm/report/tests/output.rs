@@ -5,7 +5,7 @@ mod support;
 use std::path::Path;
 
 use nodescope_hypercall::{Function, MpiRecord, Peer, Tag, ThreadId};
-use nodescope_report::{Report, ReportError, ReportInput, build};
+use nodescope_report::{PageSection, Report, ReportError, ReportInput, build};
 use nodescope_trace::{Body, Event, Stamp, TraceError, Unfinished};
 use nodescope_window::Ending;
 use serde_json::Value;
@@ -145,6 +145,18 @@ fn html_shows_charts_and_escapes_names() {
     assert!(!html.contains("<script") && !html.contains("<b>"));
     let text = built(|input| input.windows.windows[0].name = "a\u{1b}[31m".into()).text();
     assert!(!text.contains('\u{1b}'));
+}
+
+#[test]
+fn the_page_has_the_sections_of_others() {
+    let mut report = built(|_| {});
+    report.sections.push(PageSection {
+        title: "Phases & more".into(),
+        markup: "<p>of the run</p>".into(),
+    });
+    let html = report.html();
+    assert!(html.contains("<h2>Phases &amp; more</h2><p>of the run</p></section>"));
+    assert!(!report.json().contains("of the run"));
 }
 
 #[test]

@@ -60,6 +60,10 @@ pub struct Sequences {
     pub nodes: Vec<u32>,
     /// Time of each rank from the end of its initialisation to the start of its finalisation, or as far as the trace reaches.
     pub spans: Vec<u64>,
+    /// When each span begins and ends, picoseconds of the trace.
+    pub extents: Vec<(u64, u64)>,
+    /// When the call of each entry began, by rank, picoseconds of the trace. Empty where no trace is behind the sequences.
+    pub begins: Vec<Vec<u64>>,
     /// When ranks passed the marks that were asked for: the first and the last of them, picoseconds of the trace. None where a rank
     /// never did.
     pub marks: Vec<Option<(u64, u64)>>,
@@ -435,7 +439,9 @@ impl Job {
         }
         for (rank, state) in self.ranks {
             sequences.nodes.push(state.node);
-            sequences.spans.push(state.span());
+            let (first, last) = state.extent();
+            sequences.spans.push(last - first);
+            sequences.extents.push((first, last));
             for (all, own) in sequences.marks.iter_mut().zip(state.marks()) {
                 *all = match (*all, own) {
                     (Some((first, last)), Some(own)) => Some((first.min(own), last.max(own))),
@@ -444,6 +450,7 @@ impl Job {
             }
             let mut finished = state.finish(&self.members, &mut self.notes);
             let communicators = std::mem::take(&mut finished.communicators);
+            sequences.begins.push(std::mem::take(&mut finished.begins));
             sequences.ranks.push(Sequence {
                 entries: finished.entries,
                 communicators: communicators

@@ -24,13 +24,14 @@ pub(crate) const PARTS: [RGBColor; 5] = [
 /// A chart that could not be drawn.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the chart cannot be drawn: {0}")]
-pub struct ChartError(pub(crate) String);
+pub struct ChartError(pub String);
 
 fn failed(error: impl std::fmt::Display) -> ChartError {
     ChartError(error.to_string())
 }
 
-pub(crate) fn font(size: i32) -> TextStyle<'static> {
+/// Returns the font of charts.
+pub fn font(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }
 

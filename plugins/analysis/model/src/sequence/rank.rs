@@ -32,6 +32,10 @@ pub(super) struct RankState {
     pub node: u32,
     pub flavour: Flavour,
     pub entries: Vec<Entry>,
+    /// When the call of each entry began.
+    begins: Vec<u64>,
+    /// When the call that is being added began.
+    begin: u64,
     communicator_ids: Vec<u64>,
     numbers: HashMap<u64, u32>,
     first: Option<Stamp>,
@@ -69,6 +73,7 @@ struct Mark {
 /// A rank's sequence, with the trace's ids of communicators.
 pub(super) struct Finished {
     pub entries: Vec<Entry>,
+    pub begins: Vec<u64>,
     pub communicators: Vec<u64>,
 }
 
@@ -79,6 +84,8 @@ impl RankState {
             node,
             flavour,
             entries: Vec::new(),
+            begins: Vec::new(),
+            begin: 0,
             communicator_ids: vec![communicator::WORLD, communicator::SELF],
             numbers: HashMap::from([(communicator::WORLD, 0), (communicator::SELF, 1)]),
             first: None,
@@ -105,11 +112,11 @@ impl RankState {
         }
     }
 
-    /// From the end of initialisation to the last thing known before the end.
-    pub fn span(&self) -> u64 {
+    /// Returns the times of the end of initialisation and of the last thing known before the end.
+    pub fn extent(&self) -> (u64, u64) {
         match (self.first, self.last) {
-            (Some(first), Some(last)) => last.time.saturating_sub(first.time),
-            _ => 0,
+            (Some(first), Some(last)) => (first.time, last.time.max(first.time)),
+            _ => (0, 0),
         }
     }
 
@@ -119,10 +126,12 @@ impl RankState {
             return;
         }
         let record = &call.record;
+        self.begin = call.entry.time;
         self.threads.insert(record.thread);
         if matches!(record.function, Function::Init | Function::InitThread) {
             // What was before is no part of the program as MPI sees it.
             self.entries.clear();
+            self.begins.clear();
             self.burst = Burst::default();
             self.first = Some(call.exit);
             self.last = Some(call.exit);
@@ -173,6 +182,7 @@ impl RankState {
     fn cut(&mut self, number: usize, call: &MpiCall) {
         if number == 0 {
             self.entries.clear();
+            self.begins.clear();
             self.burst = Burst::default();
             self.live.clear();
             self.first = Some(call.exit);
@@ -194,6 +204,7 @@ impl RankState {
             return;
         }
         let entry = unfinished.entry;
+        self.begin = entry.time;
         self.work(before, entry);
         self.last = Some(entry);
         let Unfinished { function, .. } = unfinished;
@@ -307,6 +318,7 @@ impl RankState {
     /// Appends an operation after the current burst.
     pub fn push(&mut self, record: &MpiRecord, action: Action, opaque: Option<u64>) {
         let communicator = self.communicator(record.communicator);
+        self.begins.push(self.begin);
         self.entries.push(Entry {
             burst: std::mem::take(&mut self.burst),
             op: Op {
@@ -395,11 +407,13 @@ impl RankState {
                 0,
             );
             end.communicator = communicator::WORLD;
+            self.begin = self.extent().1;
             self.push(&end, Action::Nothing, None);
         }
         notes.append(&mut self.notes);
         Finished {
             entries: self.entries,
+            begins: self.begins,
             communicators: self.communicator_ids,
         }
     }

@@ -1,0 +1,366 @@
+//! Phases of a program: the step, the classes, and the figures of each phase.
+
+use std::collections::BTreeSet;
+
+use linfa_clustering::KMeansError;
+use serde::Serialize;
+
+use crate::classes::{ClassChoice, Classes, Vectors, runs};
+use crate::mapping::Mapping;
+use crate::message::{Include, Kinds, Messages, Traffic};
+use crate::step::{Matrix, Steps};
+
+/// Version of the JSON that this program writes.
+pub const FORMAT: u32 = 1;
+/// Numbers of steps that are tried where the step is not given: from the published tenth of the run to sixteen times as many, each
+/// about the square root of two times the one before.
+pub const CANDIDATES: [usize; 9] = [10, 14, 20, 28, 40, 56, 80, 112, 160];
+/// Most steps of a run: k-means over more takes minutes.
+pub const MOST_STEPS: usize = 1024;
+
+/// What to look for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// Length of a step, picoseconds; chosen from the data if none.
+    pub step: Option<u64>,
+    /// Classes; chosen from the data if none.
+    pub classes: Option<usize>,
+    /// Seed of k-means.
+    pub seed: u64,
+}
+
+/// Why there are no phases.
+#[derive(Debug, thiserror::Error)]
+pub enum PhasesError {
+    /// More steps than can be compared.
+    #[error(
+        "a step of {step} ps cuts the run of {span} ps into {steps} steps, more than {MOST_STEPS}; give a longer step"
+    )]
+    TooManySteps {
+        /// The step.
+        step: u64,
+        /// The run.
+        span: u64,
+        /// Steps.
+        steps: usize,
+    },
+    /// The clustering library failed.
+    #[error("the steps cannot be clustered: {0}")]
+    Clustering(#[from] KMeansError),
+}
+
+/// How the step was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StepReason {
+    /// The user gave its length.
+    Given,
+    /// It is the middle of the most candidates in a row with the same sequence of classes.
+    Stable,
+    /// No two candidates in a row have the same sequence of classes: the published tenth of the run.
+    Tenth,
+}
+
+/// A step that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Candidate {
+    /// Steps of the run.
+    pub steps: usize,
+    /// Their length, picoseconds.
+    pub step: u64,
+    /// Classes.
+    pub classes: usize,
+    /// Phases.
+    pub phases: usize,
+    /// Whether it is one of those in a row around the chosen step that have the same sequence of classes.
+    pub agrees: bool,
+}
+
+/// Least, mean and greatest value over all ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// Least.
+    pub min: u64,
+    /// Mean.
+    pub mean: f64,
+    /// Greatest.
+    pub max: u64,
+}
+
+impl Spread {
+    /// Returns the spread of some values; zeros of none.
+    pub fn of(values: &[u64]) -> Spread {
+        let sum: u128 = values.iter().map(|&value| u128::from(value)).sum();
+        Spread {
+            min: values.iter().copied().min().unwrap_or(0),
+            mean: sum as f64 / values.len().max(1) as f64,
+            max: values.iter().copied().max().unwrap_or(0),
+        }
+    }
+}
+
+/// Figures of an interval's communication.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figures {
+    /// Messages and bytes.
+    #[serde(flatten)]
+    pub total: Traffic,
+    /// Different ranks that a rank sends to or receives from, itself left out.
+    pub degree: Spread,
+    /// Bytes that a rank sends.
+    pub sent: Spread,
+}
+
+impl Figures {
+    /// Returns the figures of a matrix over so many ranks.
+    pub fn new(matrix: &Matrix, ranks: u32) -> Figures {
+        let mut partners: Vec<BTreeSet<u32>> = vec![BTreeSet::new(); ranks as usize];
+        let mut sent = vec![0u64; ranks as usize];
+        for (from, to, traffic) in matrix.cells() {
+            sent[from as usize] = sent[from as usize].saturating_add(traffic.bytes);
+            if from != to {
+                partners[from as usize].insert(to);
+                partners[to as usize].insert(from);
+            }
+        }
+        let degrees: Vec<u64> = partners.iter().map(|of| of.len() as u64).collect();
+        Figures {
+            total: matrix.total(),
+            degree: Spread::of(&degrees),
+            sent: Spread::of(&sent),
+        }
+    }
+}
+
+/// A longest run of steps of one class.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Phase {
+    /// Its class.
+    pub class: u32,
+    /// Its first step, from 0.
+    pub first_step: usize,
+    /// Its steps.
+    pub steps: usize,
+    /// When it begins, picoseconds of the trace.
+    pub from: u64,
+    /// When it ends.
+    pub to: u64,
+    /// Its figures.
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Messages from rank to rank: `[from, to, messages, bytes]`.
+    pub matrix: Matrix,
+}
+
+/// A class of steps.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Class {
+    /// Its number.
+    pub class: u32,
+    /// Its steps.
+    pub steps: usize,
+    /// Its phases.
+    pub phases: usize,
+    /// Messages and bytes of all its steps.
+    #[serde(flatten)]
+    pub total: Traffic,
+}
+
+/// The phases of a program.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// Ranks.
+    pub ranks: u32,
+    /// When the first step begins, picoseconds of the trace.
+    pub from: u64,
+    /// When the program ends.
+    pub to: u64,
+    /// Length of a step, picoseconds.
+    pub step: u64,
+    /// Why it is this.
+    pub step_reason: StepReason,
+    /// Steps that were tried.
+    pub candidates: Vec<Candidate>,
+    /// Kinds of messages that are counted beside those of point-to-point calls.
+    pub include: Include,
+    /// Messages of the trace by kind, counted or not.
+    pub kinds: Kinds,
+    /// The number of classes, and their stability.
+    pub class_choice: ClassChoice,
+    /// Class of each step.
+    pub step_classes: Vec<u32>,
+    /// The classes.
+    pub classes: Vec<Class>,
+    /// The phases in order.
+    pub phases: Vec<Phase>,
+    /// Figures of the whole run.
+    pub whole: Figures,
+    /// Messages of the whole run: `[from, to, messages, bytes]`.
+    pub matrix: Matrix,
+    /// Placements on a cluster, if one was given.
+    pub mapping: Option<Mapping>,
+    /// What the user should know.
+    pub notes: Vec<String>,
+}
+
+/// Finds the phases of a program.
+///
+/// # Errors
+///
+/// A step that is too short.
+pub fn analyse(messages: &Messages, request: &Request) -> Result<Analysis, PhasesError> {
+    let mut candidates = Vec::new();
+    let (steps, step_reason) = match request.step {
+        Some(step) => (Steps::of_length(messages, step), StepReason::Given),
+        None => choose(messages, request, &mut candidates)?,
+    };
+    if steps.count > MOST_STEPS {
+        return Err(PhasesError::TooManySteps {
+            step: steps.length,
+            span: messages.to.saturating_sub(messages.from),
+            steps: steps.count,
+        });
+    }
+    let vectors = Vectors::new(&steps.vectors(messages));
+    let mut classes = vectors.classify(request.classes, request.seed)?;
+    vectors.compare(&mut classes)?;
+    Ok(tell(
+        messages,
+        request,
+        &steps,
+        step_reason,
+        candidates,
+        classes,
+    ))
+}
+
+/// Chooses the step: of the candidates in a row that have the same sequence of classes, the most in a row, and the middle of these.
+fn choose(
+    messages: &Messages,
+    request: &Request,
+    candidates: &mut Vec<Candidate>,
+) -> Result<(Steps, StepReason), PhasesError> {
+    let mut tried: Vec<Steps> = Vec::new();
+    let mut shapes: Vec<Vec<u32>> = Vec::new();
+    for count in CANDIDATES {
+        let steps = Steps::of_count(messages, count);
+        // A run of few picoseconds has the same steps for several counts.
+        if tried.contains(&steps) {
+            continue;
+        }
+        let vectors = Vectors::new(&steps.vectors(messages));
+        let classes = vectors.classify(request.classes, request.seed)?;
+        let shape: Vec<u32> = runs(&classes.of).into_iter().map(|run| run.0).collect();
+        candidates.push(Candidate {
+            steps: steps.count,
+            step: steps.length,
+            classes: classes.choice.count,
+            phases: shape.len(),
+            agrees: false,
+        });
+        tried.push(steps);
+        shapes.push(shape);
+    }
+    let (mut best, mut from) = (0..1, 0);
+    for at in 1..=shapes.len() {
+        if at == shapes.len() || shapes[at] != shapes[from] {
+            if at - from > best.len() {
+                best = from..at;
+            }
+            from = at;
+        }
+    }
+    if best.len() == 1 {
+        return Ok((tried[0], StepReason::Tenth));
+    }
+    let middle = best.start + (best.len() - 1) / 2;
+    for candidate in &mut candidates[best] {
+        candidate.agrees = true;
+    }
+    Ok((tried[middle], StepReason::Stable))
+}
+
+fn tell(
+    messages: &Messages,
+    request: &Request,
+    steps: &Steps,
+    step_reason: StepReason,
+    candidates: Vec<Candidate>,
+    classes: Classes,
+) -> Analysis {
+    let split = steps.split(&messages.list);
+    let Classes { of, choice } = classes;
+    let phases: Vec<Phase> = runs(&of)
+        .into_iter()
+        .map(|(class, range)| {
+            let mut matrix = Matrix::default();
+            for step in &split[range.clone()] {
+                matrix.add(&Matrix::new(step));
+            }
+            Phase {
+                class,
+                first_step: range.start,
+                steps: range.len(),
+                from: steps.begin(range.start),
+                to: steps.begin(range.end).min(messages.to.max(messages.from)),
+                figures: Figures::new(&matrix, messages.ranks),
+                matrix,
+            }
+        })
+        .collect();
+    let mut all: Vec<Class> = Vec::new();
+    let mut whole = Matrix::default();
+    for phase in &phases {
+        whole.add(&phase.matrix);
+        // Classes are numbered as they first occur.
+        if phase.class as usize == all.len() {
+            all.push(Class {
+                class: phase.class,
+                steps: 0,
+                phases: 0,
+                total: Traffic::default(),
+            });
+        }
+        let class = &mut all[phase.class as usize];
+        class.steps += phase.steps;
+        class.phases += 1;
+        class.total.add_all(phase.figures.total);
+    }
+    let mut notes = messages.notes.clone();
+    if messages.ranks == 1 {
+        notes.push("the program has one rank, which can send to itself alone".into());
+    }
+    if messages.list.is_empty() {
+        notes.push("no message is counted: the whole run is one silent phase".into());
+    }
+    if let Some(asked) = request.classes.filter(|&asked| asked > choice.count) {
+        notes.push(format!(
+            "{asked} classes are asked for, but {} of the steps differ: there are {} classes",
+            choice.different, choice.count
+        ));
+    }
+    if step_reason == StepReason::Tenth {
+        notes.push("no two steps that were tried give the same sequence of classes: the step is a tenth of the run".into());
+    }
+    Analysis {
+        format: FORMAT,
+        ranks: messages.ranks,
+        from: steps.from,
+        to: messages.to.max(messages.from),
+        step: steps.length,
+        step_reason,
+        candidates,
+        include: messages.include,
+        kinds: messages.kinds,
+        class_choice: choice,
+        step_classes: of,
+        classes: all,
+        phases,
+        whole: Figures::new(&whole, messages.ranks),
+        matrix: whole,
+        mapping: None,
+        notes,
+    }
+}

@@ -1,0 +1,455 @@
+//! Placements for each phase and for the whole run, what they gain as predicted, and when changing the placement pays.
+
+use std::collections::BTreeMap;
+
+use nodescope_hypercall::Function;
+use nodescope_model::sequence::{Burst, Entry, Sequences};
+use nodescope_model::{Action, Op, Program, Site};
+use nodescope_predict::{Cluster, Code, FitError, Options, interpret};
+use serde::Serialize;
+
+use crate::analysis::Analysis;
+use crate::placement::{PlacementError, crossing, improve, sockets};
+use crate::step::Matrix;
+
+/// Most placements that are predicted.
+pub const MOST_PLACEMENTS: usize = 64;
+
+/// What one change of the placement costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ChangeCost {
+    /// Predicted picoseconds.
+    Time(u64),
+    /// Bytes between nodes.
+    Bytes(u64),
+}
+
+/// What to place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MappingRequest {
+    /// Sockets of a node; none leaves sockets out.
+    pub sockets: Option<u32>,
+    /// What a change costs; none asks for no schedule.
+    pub change: Option<ChangeCost>,
+}
+
+/// Why there is no mapping.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// The program does not fit on the cluster.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// The partitioner failed.
+    #[error(transparent)]
+    Placement(#[from] PlacementError),
+    /// More sockets than cores.
+    #[error(
+        "a node of {cores} cores cannot have {sockets} sockets; give at most {cores} to --sockets"
+    )]
+    Sockets {
+        /// Cores of a node.
+        cores: u32,
+        /// Sockets asked for.
+        sockets: u32,
+    },
+}
+
+/// A placement of all ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Placed {
+    /// The node of each rank.
+    pub nodes: Vec<u32>,
+    /// Ranks on another node than in the given placement.
+    pub moved: u32,
+    /// Bytes between nodes in the whole run.
+    pub bytes: u64,
+    /// Predicted time of the whole run, picoseconds; none if the program does not come to its end.
+    pub time: Option<u64>,
+    /// Bytes between nodes in each phase.
+    pub phase_bytes: Vec<u64>,
+    /// Predicted time of each phase, picoseconds: between the moments at which the last rank has passed its begin and its end. Empty
+    /// if the program does not come to its end.
+    pub phase_times: Vec<u64>,
+    /// Placement on sockets, where it was asked for.
+    pub sockets: Option<OnSockets>,
+}
+
+/// A placement on sockets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct OnSockets {
+    /// The socket of each rank, numbered through all nodes.
+    pub socket: Vec<u32>,
+    /// Bytes between sockets of the same node with this placement.
+    pub bytes: u64,
+    /// The same bytes with the ranks of each node on its sockets in order.
+    pub bytes_in_order: u64,
+}
+
+/// A change of the placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// The phase before which it happens.
+    pub phase: usize,
+    /// When that phase begins, picoseconds of the trace.
+    pub at: u64,
+    /// The placement before, by its number.
+    pub from: usize,
+    /// The placement after.
+    pub to: usize,
+}
+
+/// Placements over time that cost least in all, changes included. The first placement is free.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Schedule {
+    /// What a change costs; sums are of its unit.
+    pub change: ChangeCost,
+    /// Placement of each phase, by its number.
+    pub placements: Vec<usize>,
+    /// The times at which changing the placement pays.
+    pub changes: Vec<Change>,
+    /// Sum over all phases and changes.
+    pub cost: u64,
+    /// The best placement that never changes, by its number.
+    pub constant: usize,
+    /// Its sum.
+    pub constant_cost: u64,
+    /// The sum with the given placement.
+    pub given_cost: u64,
+}
+
+/// Placements of a program's ranks on a cluster.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mapping {
+    /// The cluster's name.
+    pub cluster: String,
+    /// The placements, the given one first.
+    pub placements: Vec<Placed>,
+    /// The placement for the whole run, by its number.
+    pub whole: usize,
+    /// The placement for each phase, by its number.
+    pub phases: Vec<usize>,
+    /// When changing the placement pays, if that was asked for.
+    pub schedule: Option<Schedule>,
+    /// What is less exact than it could be.
+    pub notes: Vec<String>,
+}
+
+/// Places the ranks of a program on a cluster, and predicts what that gains.
+///
+/// # Errors
+///
+/// A program that does not fit on the cluster.
+pub fn place(
+    analysis: &Analysis,
+    sequences: &Sequences,
+    cluster: &Cluster,
+    request: &MappingRequest,
+) -> Result<Mapping, MappingError> {
+    if let Some(sockets) = request.sockets.filter(|&sockets| sockets > cluster.cores) {
+        let cores = cluster.cores;
+        return Err(MappingError::Sockets { cores, sockets });
+    }
+    let given = cluster.place(analysis.ranks)?;
+    let mut notes = Vec::new();
+    let mut distinct = vec![given.clone()];
+    let mut number = |nodes: Vec<u32>| -> Option<usize> {
+        if let Some(known) = distinct.iter().position(|other| *other == nodes) {
+            return Some(known);
+        }
+        (distinct.len() < MOST_PLACEMENTS).then(|| {
+            distinct.push(nodes);
+            distinct.len() - 1
+        })
+    };
+    let whole_nodes = improve(&analysis.matrix, &given)?;
+    let whole = number(whole_nodes.clone()).unwrap_or(0);
+    // Phases with most bytes between nodes come first where there are too many.
+    let mut order: Vec<usize> = (0..analysis.phases.len()).collect();
+    let bytes = |phase: usize| crossing(&analysis.phases[phase].matrix, &given);
+    order.sort_by_key(|&phase| (std::cmp::Reverse(bytes(phase)), phase));
+    let mut phases = vec![0; analysis.phases.len()];
+    let mut left_out = 0;
+    for phase in order {
+        let matrix = &analysis.phases[phase].matrix;
+        let own = improve(matrix, &given)?;
+        let least = crossing(matrix, &own);
+        // A phase has a placement of its own only where the given one and the whole run's are not as good.
+        phases[phase] = if crossing(matrix, &given) <= least {
+            0
+        } else if crossing(matrix, &whole_nodes) <= least {
+            whole
+        } else {
+            number(own).unwrap_or_else(|| {
+                left_out += 1;
+                whole
+            })
+        };
+    }
+    if left_out > 0 {
+        notes.push(format!(
+            "{left_out} phases with few bytes between nodes have the whole run's placement, since no more than {MOST_PLACEMENTS} placements are predicted"
+        ));
+    }
+    let program = Program::new(&marked(sequences, analysis));
+    let code = Code::new(&program);
+    let mut placements = Vec::with_capacity(distinct.len());
+    for nodes in distinct {
+        let placed = predicted(analysis, &code, cluster, &given, nodes, request)?;
+        placements.push(placed);
+    }
+    if placements.iter().any(|placed| placed.time.is_none()) {
+        notes.push(
+            "the program does not come to its end on this cluster, so that no times are predicted: nodescope predict tells why".into(),
+        );
+    }
+    if cluster.topology != nodescope_predict::Topology::Crossbar {
+        notes.push(format!(
+            "placements lower the bytes between nodes, whatever the number of links between the nodes of the {}",
+            cluster.topology
+        ));
+    }
+    if request.sockets.is_some() {
+        notes.push(
+            "the prediction knows nodes, not sockets: what sockets gain is told in bytes".into(),
+        );
+    }
+    let schedule = match request.change {
+        Some(change) => schedule(analysis, &placements, change, &mut notes),
+        None => None,
+    };
+    Ok(Mapping {
+        cluster: cluster.name.clone(),
+        placements,
+        whole,
+        phases,
+        schedule,
+        notes,
+    })
+}
+
+/// Predicts the program with a placement.
+fn predicted(
+    analysis: &Analysis,
+    code: &Code<'_>,
+    cluster: &Cluster,
+    given: &[u32],
+    nodes: Vec<u32>,
+    request: &MappingRequest,
+) -> Result<Placed, MappingError> {
+    let there = Cluster {
+        placement: nodescope_predict::Placement::Nodes(nodes.clone()),
+        ..cluster.clone()
+    };
+    let options = Options {
+        critical_path: false,
+        links: 0,
+        ..Options::default()
+    };
+    let outcome = interpret(code, &there, &options)?;
+    let time = outcome.complete().then_some(outcome.time);
+    let mut phase_times = Vec::new();
+    if time.is_some() {
+        let mut before = 0;
+        for phase in 0..analysis.phases.len() {
+            // Behind the last phase there is the end alone.
+            let after = outcome.marks.get(phase).map_or(outcome.time, |mark| mark.1);
+            phase_times.push(after.saturating_sub(before));
+            before = after.max(before);
+        }
+    }
+    let on_sockets = match request.sockets {
+        Some(count) => Some(on_sockets(&analysis.matrix, &nodes, count)?),
+        None => None,
+    };
+    let bytes = |matrix: &Matrix| crossing(matrix, &nodes);
+    Ok(Placed {
+        moved: given
+            .iter()
+            .zip(&nodes)
+            .filter(|(one, other)| one != other)
+            .count() as u32,
+        bytes: bytes(&analysis.matrix),
+        time,
+        phase_bytes: analysis
+            .phases
+            .iter()
+            .map(|phase| bytes(&phase.matrix))
+            .collect(),
+        phase_times,
+        sockets: on_sockets,
+        nodes,
+    })
+}
+
+fn on_sockets(matrix: &Matrix, nodes: &[u32], count: u32) -> Result<OnSockets, PlacementError> {
+    let [in_order, socket] = sockets(matrix, nodes, count)?;
+    let between_nodes = crossing(matrix, nodes);
+    let within = |sockets: &[u32]| crossing(matrix, sockets) - between_nodes;
+    Ok(OnSockets {
+        bytes: within(&socket),
+        bytes_in_order: within(&in_order),
+        socket,
+    })
+}
+
+/// Returns the program with a mark on every rank where each phase but the first begins.
+fn marked(sequences: &Sequences, analysis: &Analysis) -> Sequences {
+    let mut marked = sequences.clone();
+    let borders: Vec<u64> = analysis
+        .phases
+        .iter()
+        .skip(1)
+        .map(|phase| phase.from)
+        .collect();
+    for (rank, sequence) in marked.ranks.iter_mut().enumerate() {
+        let begins = sequences.begins.get(rank).map_or(&[][..], Vec::as_slice);
+        let entries = std::mem::take(&mut sequence.entries);
+        let mut rest = (0..).zip(&borders).peekable();
+        for (at, mut entry) in entries.into_iter().enumerate() {
+            let begin = begins.get(at).copied().unwrap_or(analysis.from);
+            // Marks may stand in a call of several operations before its first one only.
+            while let Some((number, border)) = rest.next_if(|&(_, &border)| border <= begin) {
+                // The border divides the computation before the call.
+                let after = (begin - border).min(entry.burst.time);
+                let [before, left] = divide(entry.burst, entry.burst.time - after);
+                entry.burst = left;
+                sequence.entries.push(mark(number, before));
+            }
+            sequence.entries.push(entry);
+        }
+        for (number, _) in rest {
+            sequence.entries.push(mark(number, Burst::default()));
+        }
+    }
+    marked
+}
+
+/// Divides a burst after so many picoseconds of it.
+fn divide(burst: Burst, time: u64) -> [Burst; 2] {
+    let share = u128::from(burst.instructions) * u128::from(time) / u128::from(burst.time.max(1));
+    let instructions = share as u64;
+    [
+        Burst { time, instructions },
+        Burst {
+            time: burst.time - time,
+            instructions: burst.instructions - instructions,
+        },
+    ]
+}
+
+fn mark(number: u32, burst: Burst) -> Entry {
+    Entry {
+        burst,
+        op: Op {
+            // A mark is no call; nothing shows its function.
+            function: Function::Barrier,
+            site: Site::default(),
+            communicator: 0,
+            derived: false,
+            more: false,
+            action: Action::Mark(number),
+        },
+        opaque: None,
+    }
+}
+
+/// Finds the placements over time that cost least: a shortest path through phases and placements.
+fn schedule(
+    analysis: &Analysis,
+    placements: &[Placed],
+    change: ChangeCost,
+    notes: &mut Vec<String>,
+) -> Option<Schedule> {
+    let costs: Vec<&[u64]> = (placements.iter())
+        .map(|placed| match change {
+            ChangeCost::Time(_) => placed.phase_times.as_slice(),
+            ChangeCost::Bytes(_) => placed.phase_bytes.as_slice(),
+        })
+        .collect();
+    let phases = analysis.phases.len();
+    if costs.iter().any(|costs| costs.len() != phases) || phases == 0 {
+        notes.push("there are no predicted times to choose changes of the placement by".into());
+        return None;
+    }
+    let (ChangeCost::Time(price) | ChangeCost::Bytes(price)) = change;
+    let price = u128::from(price);
+    // Least cost up to a phase with each placement, and the placement of the phase before.
+    let mut least: Vec<u128> = costs.iter().map(|of| u128::from(of[0])).collect();
+    let mut before: Vec<Vec<usize>> = Vec::with_capacity(phases);
+    for phase in 1..phases {
+        let (cheapest, &cost) = (least.iter().enumerate()).min_by_key(|&(at, &cost)| (cost, at))?;
+        let mut came = Vec::with_capacity(costs.len());
+        let next = (0..costs.len())
+            .map(|at| {
+                let stay = least[at] <= cost + price;
+                came.push(if stay { at } else { cheapest });
+                let up_to_here = if stay { least[at] } else { cost + price };
+                up_to_here + u128::from(costs[at][phase])
+            })
+            .collect();
+        least = next;
+        before.push(came);
+    }
+    let (last, &cost) = (least.iter().enumerate()).min_by_key(|&(at, &cost)| (cost, at))?;
+    let mut path = vec![last];
+    for came in before.iter().rev() {
+        path.push(came[path[path.len() - 1]]);
+    }
+    path.reverse();
+    let changes = (1..phases)
+        .filter(|&phase| path[phase] != path[phase - 1])
+        .map(|phase| Change {
+            phase,
+            at: analysis.phases[phase].from,
+            from: path[phase - 1],
+            to: path[phase],
+        })
+        .collect();
+    let small = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
+    let sums: Vec<u64> = (costs.iter())
+        .map(|of| small(of.iter().map(|&cost| u128::from(cost)).sum()))
+        .collect();
+    let constant = (0..sums.len()).min_by_key(|&at| (sums[at], at))?;
+    Some(Schedule {
+        change,
+        placements: path,
+        changes,
+        cost: small(cost),
+        constant,
+        constant_cost: sums[constant],
+        given_cost: sums[0],
+    })
+}
+
+impl Mapping {
+    /// Returns what each placement is for: the given one, the whole run's, those of phases. None for one that nothing uses.
+    pub fn uses(&self) -> BTreeMap<usize, String> {
+        let mut phases: BTreeMap<usize, Vec<String>> = BTreeMap::new();
+        for (phase, &placement) in self.phases.iter().enumerate().filter(|of| *of.1 != 0) {
+            phases.entry(placement).or_default().push(phase.to_string());
+        }
+        let mut uses = BTreeMap::new();
+        for at in 0..self.placements.len() {
+            let mut names = Vec::new();
+            if at == 0 {
+                names.push("given".to_owned());
+            }
+            if at == self.whole {
+                names.push("whole run".to_owned());
+            }
+            match phases.get(&at).map(Vec::as_slice) {
+                None => {}
+                Some([one]) => names.push(format!("phase {one}")),
+                Some([first, second]) => names.push(format!("phases {first} and {second}")),
+                Some([first, .., last]) => {
+                    let count = phases[&at].len();
+                    names.push(format!("{count} phases, {first} to {last}"));
+                }
+                Some([]) => {}
+            }
+            uses.insert(at, names.join("; "));
+        }
+        uses
+    }
+}

@@ -1,0 +1,173 @@
+//! Phases of real MPI programs in emulated clusters, and a placement whose gain is measured there.
+
+use std::path::Path;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_guest_tests::{cluster, compile, image, program, run_well};
+use nodescope_machine::topology::NodeTopology;
+use nodescope_model::Take;
+use nodescope_model::sequence::{SequenceBuilder, Sequences};
+use nodescope_phases::{
+    Analysis, Include, MappingRequest, Messages, Phase, Request, analyse, place,
+};
+use nodescope_predict::{Channel, Cluster, Model};
+use nodescope_trace::TraceReader;
+
+/// Runs commands one after the other on nodes of this many vCPUs; the console of node 0. None, and the test is skipped, where the
+/// image or the compiler is missing.
+fn emulate(dir: &Path, nodes: u32, vcpus: u32, commands: &str) -> Option<String> {
+    let image = image()?;
+    let patterns = compile("mpicc.openmpi", "patterns.c", &["-O2", "-lm"])?;
+    let script = format!("#!/bin/sh\nset -e\n{commands}");
+    let files = [program("patterns", patterns), program("run", script)];
+    let topology = NodeTopology::uniform(1, vcpus, 1, 512 << 20);
+    let mut config = cluster(image, nodes, topology, &files);
+    config.trace = true;
+    config.host_threads = 2;
+    let finished = run_well(&config, dir);
+    Some(finished.consoles[0].clone())
+}
+
+fn sequences(dir: &Path, job: usize) -> Sequences {
+    let mut builder = SequenceBuilder::new(Take {
+        job: Some(job),
+        ..Take::default()
+    });
+    for event in TraceReader::open(dir.join(TRACE_FILE)).unwrap().events() {
+        builder.add(&event.unwrap());
+    }
+    builder.finish().unwrap()
+}
+
+/// Finds phases with so many steps, or with as many as the data suggest.
+fn find(sequences: &Sequences, steps: Option<u64>) -> Analysis {
+    let choice = Cluster::simple("any", Channel::ideal()).collectives;
+    let messages = Messages::new(sequences, Include::default(), &choice);
+    let request = Request {
+        step: steps.map(|steps| (messages.to - messages.from) / steps),
+        ..Request::default()
+    };
+    let analysis = analyse(&messages, &request).unwrap();
+    println!("{}", analysis.text());
+    analysis
+}
+
+fn pairs(phase: &Phase) -> Vec<(u32, u32)> {
+    phase.matrix.cells().map(|cell| (cell.0, cell.1)).collect()
+}
+
+#[test]
+fn a_torus_has_its_four_exchanges_in_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = "mpirun --oversubscribe -np 9 ./patterns torus 3 3 20\n";
+    if emulate(dir.path(), 1, 4, run).is_none() {
+        return;
+    }
+    let analysis = find(&sequences(dir.path(), 0), None);
+    let talking = analysis
+        .phases
+        .iter()
+        .filter(|phase| !phase.matrix.is_empty());
+    let talking: Vec<&Phase> = talking.collect();
+    let shifts = [(2, 0), (0, 1), (0, 2), (1, 0)];
+    assert_eq!(talking.len(), shifts.len());
+    for (phase, (down, right)) in talking.into_iter().zip(shifts) {
+        let to = |rank: u32| (rank / 3 + down) % 3 * 3 + (rank % 3 + right) % 3;
+        let expected: Vec<(u32, u32)> = (0..9).map(|rank| (rank, to(rank))).collect();
+        assert_eq!(pairs(phase), expected);
+        assert_eq!(
+            (phase.figures.sent.min, phase.figures.sent.max),
+            (1 << 14, 1 << 14)
+        );
+        assert_eq!(phase.figures.degree.mean, 2.0);
+    }
+}
+
+#[test]
+fn a_hadamard_transform_exchanges_with_ever_closer_ranks_and_then_is_silent() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = "mpirun -np 8 ./patterns hadamard 20\n";
+    let Some(console) = emulate(dir.path(), 1, 8, run) else {
+        return;
+    };
+    assert!(console.contains("hadamard: right"), "{console}");
+    // A gate takes less than a twentieth of the run, and a step should take less than a gate.
+    let analysis = find(&sequences(dir.path(), 0), Some(60));
+    let mut distances = Vec::new();
+    for phase in analysis
+        .phases
+        .iter()
+        .filter(|phase| !phase.matrix.is_empty())
+    {
+        let all = pairs(phase);
+        assert_eq!(all.len(), 8, "every rank sends to one other");
+        distances.extend(all.into_iter().map(|(from, to)| from ^ to));
+    }
+    distances.dedup();
+    assert_eq!(distances, [4, 2, 1]);
+    let last = analysis.phases.last().unwrap();
+    assert!(last.matrix.is_empty());
+    assert!(2 * (last.to - last.from) > analysis.to - analysis.from);
+}
+
+/// Two nodes of two vCPUs, as emulated: a link of 10 Gbit/s and 20 us, and shared memory.
+fn two_nodes() -> Cluster {
+    let network = Channel::new(Model::LogGp, 20_000_000, 10_000_000_000 / 8);
+    let mut cluster = Cluster::simple("two nodes", network);
+    cluster.memory = Channel::new(Model::LogGp, 1_000_000, 5_000_000_000);
+    (cluster.cores, cluster.ranks_per_node) = (2, 2);
+    cluster.contention = true;
+    cluster
+}
+
+#[test]
+fn a_placement_gains_in_the_emulated_cluster_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |order: &str| {
+        format!(
+            "mpirun -np 4 --host node0:2,node1:2 --map-by {order} ./patterns pairs 2 200 65536\n"
+        )
+    };
+    // By slot, ranks 0 and 1 are on node 0; by node, ranks 0 and 2.
+    let runs = format!("{}{}", run("slot"), run("node"));
+    let Some(console) = emulate(dir.path(), 2, 2, &runs) else {
+        return;
+    };
+    let measured: Vec<f64> = (console.lines())
+        .filter_map(|line| {
+            line.split_once("pairs: ")?
+                .1
+                .split(' ')
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect();
+    let [given, placed] = measured[..] else {
+        panic!("{console}");
+    };
+    let [bad, good] = [0, 1].map(|job| sequences(dir.path(), job));
+    assert_eq!(
+        (&bad.nodes[..], &good.nodes[..]),
+        (&[0, 0, 1, 1][..], &[0, 1, 0, 1][..])
+    );
+    let mut analysis = find(&bad, None);
+    let request = MappingRequest::default();
+    let mapping = place(&analysis, &bad, &two_nodes(), &request).unwrap();
+    analysis.mapping = Some(mapping.clone());
+    println!("{}", analysis.text());
+    let best = &mapping.placements[mapping.whole];
+    // The placement that is advised is the one of the second run, whatever the nodes' numbers.
+    for one in 0..4 {
+        for other in 0..4 {
+            let together = good.nodes[one] == good.nodes[other];
+            assert_eq!(best.nodes[one] == best.nodes[other], together);
+        }
+    }
+    let predicted = mapping.placements[0].time.unwrap() as f64 / best.time.unwrap() as f64;
+    println!(
+        "measured: given {given} us, placed {placed} us, {:.2} times faster; predicted for the whole run: {predicted:.2} times",
+        given / placed
+    );
+    assert!(placed < given && predicted > 1.0);
+}

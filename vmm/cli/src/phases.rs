@@ -1,0 +1,120 @@
+//! `nodescope phases`, and the section of phases in the report's page.
+
+pub mod args;
+
+use std::path::Path;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_model::{ModelError, Take};
+use nodescope_page::Page;
+use nodescope_phases::{
+    Analysis, Include, MappingRequest, Messages, Request, TITLE, analyse, place,
+};
+use nodescope_predict::{Choice, Cluster, ClusterFile, Library};
+use nodescope_report::PageSection;
+
+use crate::exit::{Exit, Failure};
+use crate::predict::{read, sequences};
+use crate::terminal::print;
+
+/// Largest trace whose phases a report's page shows, bytes: finding them takes memory for each call.
+const LARGEST: u64 = 64 << 20;
+
+/// Finds the communication phases of a trace, and placements on a cluster if one is given.
+pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
+    let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
+    let cluster = cluster(args)?;
+    let take = Take {
+        job: args.job,
+        ..Take::default()
+    };
+    let (_, sequences) = read(&args.results, take)?;
+    let of_cluster = cluster.as_ref().map(|cluster| cluster.collectives.clone());
+    let choice = of_cluster.unwrap_or_else(default_choice);
+    let messages = Messages::new(&sequences, args.include(), &choice);
+    let request = Request {
+        step: args.step.map(|time| time.0),
+        classes: args.classes,
+        seed: args.seed,
+    };
+    let mut analysis = analyse(&messages, &request).map_err(|error| wrong(&error))?;
+    if let Some(cluster) = &cluster {
+        let request = MappingRequest {
+            sockets: args.sockets,
+            change: args.change_cost,
+        };
+        let mapping = place(&analysis, &sequences, cluster, &request);
+        analysis.mapping = Some(mapping.map_err(|error| wrong(&error))?);
+    }
+    tell(&analysis, args)?;
+    Ok(Exit::Ok)
+}
+
+/// Returns the algorithms of collectives where no cluster file names them.
+fn default_choice() -> Choice {
+    Choice {
+        library: Library::OpenMpi,
+        fixed: Default::default(),
+    }
+}
+
+fn cluster(args: &args::Phases) -> Result<Option<Cluster>, Failure> {
+    let Some(file) = &args.cluster else {
+        return Ok(None);
+    };
+    let file = ClusterFile::load(file);
+    let cluster = file.and_then(|file| file.with(&args.set));
+    let cluster = cluster.map_err(|problems| Failure::of(Exit::Study, &problems))?;
+    Ok(Some(cluster))
+}
+
+fn tell(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
+    if args.json {
+        print(&analysis.json())
+    } else if args.html {
+        let page = analysis.html();
+        print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)
+    } else {
+        print(&analysis.text())
+    }
+}
+
+/// Returns the section of phases in the page of a report; none without MPI calls. Where there are calls but no phases, the section
+/// tells why.
+pub fn section(results: &Path) -> Option<PageSection> {
+    let trace = results.join(TRACE_FILE);
+    let size = trace.metadata().ok()?.len();
+    let markup = if size > LARGEST {
+        Err(format!(
+            "the trace has {size} bytes, more than the {LARGEST} of which a report shows phases; `nodescope phases {} --html` shows them",
+            results.display()
+        ))
+    } else {
+        match sequences(&trace, Take::default()) {
+            Ok(Err(ModelError::NoCalls)) => return None,
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(error) => Err(error.to_string()),
+            Ok(Ok(sequences)) => {
+                let messages = Messages::new(&sequences, Include::default(), &default_choice());
+                let analysis = analyse(
+                    &messages,
+                    &Request {
+                        seed: args::SEED,
+                        ..Request::default()
+                    },
+                );
+                let analysis = analysis.map_err(|error| error.to_string());
+                analysis.and_then(|found| found.section().map_err(|error| error.to_string()))
+            }
+        }
+    };
+    let markup = markup.unwrap_or_else(|why| {
+        let mut page = Page::default();
+        page.element("p", "", &format!("Not shown: {why}"));
+        page.markup()
+    });
+    Some(PageSection {
+        title: TITLE.to_owned(),
+        markup,
+    })
+}
