@@ -329,7 +329,8 @@ void region_begin(struct team *team, uintptr_t site, struct slot *slots, uint32_
     frame->outer_waited = t->waited;
     count(event, now);
     t->cell = find_cell(t, t->interval, site);
-    t->state = START;
+    /* Making the team is the primary thread's work. */
+    t->state = PRIMARY;
 }
 
 static uintptr_t region_of(struct team *team) {

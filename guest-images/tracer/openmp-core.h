@@ -16,7 +16,7 @@
 /* States of a thread. Numbers are columns of the record: append, never renumber. */
 enum state {
     SERIAL,        /* outside all parallel regions, in a thread that starts regions */
-    START,         /* from the beginning of a region until the thread runs its code */
+    START,         /* from the beginning of a region until the thread runs its code; not in the primary thread */
     PRIMARY,       /* in a region outside work-sharing, in the team's primary thread */
     REPLICATED,    /* likewise in any other thread of the team */
     SHARED,        /* in a work-sharing construct */
