@@ -216,6 +216,8 @@ void record_refresh(uint64_t now);
 
 /* The runtime's function of this name; null where there is none. */
 void *runtime_function(const char *name);
+/* Likewise; ends the program where there is none. */
+void *needed_function(const char *name);
 
 #define CALLER ((uintptr_t)__builtin_return_address(0))
 

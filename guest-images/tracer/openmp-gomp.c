@@ -25,21 +25,28 @@ void *runtime_function(const char *name) {
     void *function = dlsym(RTLD_NEXT, name);
     if (!function) {
         /* A module of Python, for instance, opens its runtime outside the global scope. */
-        void *library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
-        function = library ? dlsym(library, name) : NULL;
+        static const char *const libraries[] = {"libgomp.so.1", "libomp.so.5", "libomp.so", "libiomp5.so"};
+        for (size_t i = 0; !function && i < sizeof libraries / sizeof *libraries; i++) {
+            void *library = dlopen(libraries[i], RTLD_LAZY | RTLD_NOLOAD);
+            function = library ? dlsym(library, name) : NULL;
+        }
     }
     return function;
 }
 
-static void *needed(const char *name) {
+void *needed_function(const char *name) {
     void *function = runtime_function(name);
     if (!function) {
         fprintf(stderr, "nodescope: the OpenMP tracer stops this program: no loaded OpenMP runtime provides %s\n", name);
         _exit(127);
     }
+    return function;
+}
+
+static void *needed(const char *name) {
     if (!by_ompt)
         runtime_name = "libgomp";
-    return function;
+    return needed_function(name);
 }
 
 /* The runtime's own function of the name, looked up once: two threads may look it up both, with one answer. */
@@ -536,7 +543,8 @@ EXPORTED bool GOMP_barrier_cancel(void) {
     EXPORTED void name parameters {                                                                                            \
         REAL(void parameters, name);                                                                                           \
         real arguments;                                                                                                        \
-        if (!OFF)                                                                                                              \
+        /* libomp has these entry points, too, and OMPT does not tell of the ends. */                                          \
+        if (tracing)                                                                                                           \
             construct_end(kind);                                                                                               \
     }
 #define WAIT(name, kind, parameters, arguments)                                                                                \

@@ -185,12 +185,19 @@ static void mutex_acquire(int type, unsigned hint, unsigned implementation, uint
         wait_begin(kind, (uintptr_t)site);
 }
 
+/*
+ * The end of a critical construct must not be asked of libomp: up to LLVM 14 at least, __kmpc_end_critical looks up the first thread of the process for it
+ * (kmp_csupport.cpp gives the number 0 for a thread's), and crashes where that thread uses no OpenMP. Interposed functions see the end of critical
+ * and ordered constructs; of atomic ones nobody does, and the wait is all that is counted.
+ */
+static int ends_by_callback;
+
 static void mutex_acquired(int type, uint64_t id, const void *site) {
     (void)id, (void)site;
     enum kind kind = mutex_kind(type);
     if (!tracing || !kind)
         return;
-    if (kind == LOCK)
+    if (kind == LOCK || (kind == ATOMIC && !ends_by_callback))
         wait_end(kind);
     else
         wait_over(kind);
@@ -202,6 +209,18 @@ static void mutex_released(int type, uint64_t id, const void *site) {
     if (tracing && kind && kind != LOCK)
         construct_end(kind);
 }
+
+#define END_OF(name, kind, parameters, arguments)                                                                              \
+    __attribute__((visibility("default"))) void name parameters {                                                              \
+        static void(*real) parameters;                                                                                         \
+        if (__builtin_expect(!real, 0))                                                                                        \
+            real = (void(*) parameters)needed_function(#name);                                                                 \
+        real arguments;                                                                                                        \
+        if (tracing && by_ompt)                                                                                                \
+            construct_end(kind);                                                                                               \
+    }
+END_OF(__kmpc_end_critical, CRITICAL, (void *location, int32_t thread, void *name), (location, thread, name))
+END_OF(__kmpc_end_ordered, ORDERED, (void *location, int32_t thread), (location, thread))
 
 static void flush(ompt_data_t *thread, const void *site) {
     (void)thread;
@@ -247,7 +266,6 @@ static int initialize(ompt_function_lookup_t lookup, int device, ompt_data_t *to
         {ompt_callback_masked, (ompt_callback_t)masked},
         {ompt_callback_mutex_acquire, (ompt_callback_t)mutex_acquire},
         {ompt_callback_mutex_acquired, (ompt_callback_t)mutex_acquired},
-        {ompt_callback_mutex_released, (ompt_callback_t)mutex_released},
         {ompt_callback_flush, (ompt_callback_t)flush},
     };
     ompt_set_callback_t set = (ompt_set_callback_t)lookup("ompt_set_callback");
@@ -255,6 +273,9 @@ static int initialize(ompt_function_lookup_t lookup, int device, ompt_data_t *to
         return 0;
     for (size_t i = 0; i < sizeof callbacks / sizeof *callbacks; i++)
         set(callbacks[i].event, callbacks[i].function);
+    ends_by_callback = !runtime_function("__kmpc_end_critical");
+    if (ends_by_callback)
+        set(ompt_callback_mutex_released, (ompt_callback_t)mutex_released);
     return 1;
 }
 

@@ -329,19 +329,23 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// Nanoseconds that a number of ticks is, rounded to the nearest.
+    /// Returns the nanoseconds that a number of ticks is, rounded to the nearest; at most [`Clock::MOST`], so that sums of damaged records do not
+    /// overflow.
     pub fn nanoseconds(&self, ticks: u128) -> u128 {
         let span = u128::from(self.end.0.saturating_sub(self.begin.0));
         let nanoseconds = u128::from(self.end.1.saturating_sub(self.begin.1));
-        if span == 0 || nanoseconds == 0 {
-            return ticks;
-        }
-        // 64 bits of nanoseconds times 100 bits of ticks exceed 128 bits; a record with as many is damaged.
-        match ticks.checked_mul(nanoseconds) {
-            Some(product) => (product + span / 2) / span,
-            None => ticks / span * nanoseconds,
-        }
+        let exact = if span == 0 || nanoseconds == 0 {
+            ticks
+        } else if let Some(product) = ticks.checked_mul(nanoseconds) {
+            (product + span / 2) / span
+        } else {
+            (ticks / span).saturating_mul(nanoseconds)
+        };
+        exact.min(Self::MOST)
     }
+
+    /// Two trillion years.
+    pub const MOST: u128 = 1 << 96;
 }
 
 /// The record of a process.
@@ -498,17 +502,17 @@ impl<'a> Columns<'a> {
         Ok(Site { module, address })
     }
 
+    fn schedule(&mut self) -> Result<Schedule, String> {
+        let number: usize = self.number("schedule")?;
+        let found = Schedule::ALL.get(number).copied();
+        found.ok_or_else(|| format!("there is no schedule {number}"))
+    }
+
     /// All that is left, as a name may hold a tab.
     fn name(&mut self) -> String {
         let parts: Vec<&str> = self.rest.by_ref().collect();
         parts.join(" ")
     }
-}
-
-fn choice<T: Copy>(all: &[T], number: usize, what: &str) -> Result<T, String> {
-    all.get(number)
-        .copied()
-        .ok_or_else(|| format!("there is no {what} {number}"))
 }
 
 impl Reader {
@@ -602,9 +606,12 @@ impl Reader {
                 let event = Event {
                     interval,
                     region,
-                    kind: choice(&Kind::ALL, kind.wrapping_sub(1), "construct")?,
+                    kind: kind
+                        .checked_sub(1)
+                        .and_then(|at| Kind::ALL.get(at).copied())
+                        .ok_or_else(|| format!("there is no construct {kind}"))?,
                     site: columns.site("site")?,
-                    schedule: choice(&Schedule::ALL, columns.number("schedule")?, "schedule")?,
+                    schedule: columns.schedule()?,
                     chunk: columns.number("chunk")?,
                     count: columns.number("count")?,
                     first: columns.number("first")?,
