@@ -635,11 +635,8 @@ EXPORTED void GOMP_task(region_function *fn, void *data, void (*copy)(void *, vo
     char *memory = alloca(offset + size + own);
     memory = (char *)(((uintptr_t)memory + own - 1) / own * own);
     *(struct task *)memory = (struct task){.function = fn, .copy = copy, .data = data, .site = site, .offset = offset};
-    if (!copy)
+    if (!copy && size)
         memcpy(memory + offset, data, size);
-    if (copy && !deferred)
-        /* libgomp copies before it calls, here as otherwise. */
-        memset(memory + offset, 0, size);
     real(run_task, memory, copy ? copy_task : NULL, offset + size, own, deferred, flags, depend, priority, detach);
 }
 

@@ -254,6 +254,9 @@ pub struct Openmp {
     /// Folder with the program and its libraries, for source lines of a program that ran elsewhere, such as in a guest.
     #[arg(long, value_name = "DIR")]
     pub files: Vec<PathBuf>,
+    /// Add an interval made of parallel regions: those that a function or some source lines call.
+    #[arg(long, value_name = "function=NAME|lines=FILE:FROM-TO")]
+    pub interval: Vec<nodescope_openmp::Selection>,
     /// Folder to record into: the command runs on this machine with the OpenMP tracer in its processes.
     #[arg(short, long, value_name = "DIR", requires = "command")]
     pub output: Option<PathBuf>,

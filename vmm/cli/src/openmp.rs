@@ -32,6 +32,7 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
     let options = Options {
         processors: args.processors,
         mpi: mpi_time(&results)?,
+        selections: args.interval.clone(),
     };
     let mut places = Places::new(&args.files);
     let mut analysis = Analysis::new(records, &options, &mut places);

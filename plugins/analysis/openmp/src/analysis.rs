@@ -9,6 +9,7 @@ use crate::hybrid::{Hybrid, MpiTime, Part, TalpTimes};
 use crate::places::{Place, Places};
 use crate::points::{LoopReport, Point, loops, points};
 use crate::record::{Kind, Record, STATES, Site, State, Thread};
+use crate::selection::Selection;
 
 /// What a user may ask for.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +18,8 @@ pub struct Options {
     pub processors: Option<u32>,
     /// Time of the ranks in MPI calls, if a trace tells.
     pub mpi: Option<MpiTime>,
+    /// Intervals made of parallel regions, besides those that the program's author has named.
+    pub selections: Vec<Selection>,
 }
 
 /// Analysis of a program's processes.
@@ -51,7 +54,7 @@ pub struct ProcessReport {
     pub runtime: String,
     /// The most threads that were active at once.
     pub threads: u32,
-    /// Intervals, each behind the one around it; the first is the whole program.
+    /// Intervals, each behind the one around it; the first is the whole program. Those made of regions come last, and have no time of beginning.
     pub intervals: Vec<IntervalReport>,
     /// Times of each thread, in the order in which they came.
     pub times: Vec<ThreadReport>,
@@ -184,7 +187,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
     }
     let time = |ticks: u128| record.clock.nanoseconds(ticks);
     let since = |ticks: u64| time(ticks.saturating_sub(record.clock.begin.0).into());
-    let intervals: Vec<IntervalReport> = (order(record).into_iter())
+    let mut intervals: Vec<IntervalReport> = (order(record).into_iter())
         .map(|(at, depth)| IntervalReport {
             name: record.interval_path(at),
             depth,
@@ -193,6 +196,10 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
             characteristics: Characteristics::of_interval(record, at, processors),
         })
         .collect();
+    let (regions, mut selected, missing) =
+        regions(record, processors, &options.selections, places);
+    intervals.append(&mut selected);
+    notes.extend(missing);
     let whole = &intervals[0].characteristics;
     let cells = || record.threads.iter().flat_map(|thread| &thread.cells);
     let sum =
@@ -234,7 +241,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
             .iter()
             .map(|thread| thread_times(record, thread))
             .collect(),
-        regions: regions(record, processors, places),
+        regions,
         points: points(record, places, lost),
         loops: loops(record, places),
         intervals,
@@ -286,19 +293,21 @@ fn thread_times(record: &Record, thread: &Thread) -> ThreadReport {
     }
 }
 
+/// Sums of an outermost region.
+#[derive(Default)]
+struct RegionSum {
+    ticks: [u128; STATES],
+    count: u64,
+    execution: u128,
+    nested: BTreeSet<Site>,
+}
+
 /// Outermost regions by site. A region's execution time is that of its primary thread, from the region's beginning to its end. Regions nested in
 /// it are parts of it.
-fn regions(record: &Record, processors: u32, places: &mut Places) -> Vec<RegionReport> {
-    #[derive(Default)]
-    struct Sum {
-        ticks: [u128; STATES],
-        count: u64,
-        execution: u128,
-        nested: BTreeSet<Site>,
-    }
+fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
     let outside = Site::default();
     let mut around: BTreeMap<Site, Site> = BTreeMap::new();
-    let mut sums: BTreeMap<Site, Sum> = BTreeMap::new();
+    let mut sums: BTreeMap<Site, RegionSum> = BTreeMap::new();
     let events = || record.threads.iter().flat_map(|thread| &thread.events);
     for event in events().filter(|event| event.kind == Kind::Parallel) {
         // A region that is executed outside of all others, too, counts as outermost.
@@ -331,23 +340,60 @@ fn regions(record: &Record, processors: u32, places: &mut Places) -> Vec<RegionR
             }
         }
     }
+    sums
+}
+
+/// Regions, the one that loses most first, and the intervals that the user makes of them.
+fn regions(
+    record: &Record,
+    processors: u32,
+    selections: &[Selection],
+    places: &mut Places,
+) -> (Vec<RegionReport>, Vec<IntervalReport>, Vec<String>) {
+    let sums: Vec<(Place, RegionSum)> = (sum_regions(record).into_iter())
+        .map(|(site, sum)| (places.locate(&record.modules, site), sum))
+        .collect();
+    let characteristics = |execution: u128, ticks: &[u128; STATES]| {
+        Characteristics::new(execution, processors, ticks, |ticks| record.clock.nanoseconds(ticks))
+    };
+    let mut intervals = Vec::new();
+    let mut notes = Vec::new();
+    for selection in selections {
+        let mut whole = RegionSum::default();
+        for (_, sum) in sums.iter().filter(|(place, _)| selection.holds(place)) {
+            whole.count += sum.count;
+            whole.execution += sum.execution;
+            for (whole, ticks) in whole.ticks.iter_mut().zip(&sum.ticks) {
+                *whole += ticks;
+            }
+        }
+        if whole.count == 0 {
+            let known: Vec<String> = sums.iter().map(|(place, _)| place.text()).collect();
+            notes.push(format!("there are no {selection}; regions are called at {}", known.join(", ")));
+        }
+        intervals.push(IntervalReport {
+            name: selection.to_string(),
+            depth: 1,
+            count: whole.count,
+            first: 0,
+            characteristics: characteristics(whole.execution, &whole.ticks),
+        });
+    }
     let mut reports: Vec<RegionReport> = (sums.into_iter())
-        .map(|(site, sum)| RegionReport {
-            place: places.locate(&record.modules, site),
+        .map(|(place, sum)| RegionReport {
+            place,
             nested: (sum.nested.into_iter())
                 .map(|site| places.locate(&record.modules, site))
                 .collect(),
             count: sum.count,
-            characteristics: Characteristics::new(sum.execution, processors, &sum.ticks, |ticks| {
-                record.clock.nanoseconds(ticks)
-            }),
+            characteristics: characteristics(sum.execution, &sum.ticks),
         })
         .collect();
     reports.sort_by(|a, b| {
         let lost = |report: &RegionReport| report.characteristics.lost_sum;
         (lost(b), &a.place).cmp(&(lost(a), &b.place))
     });
-    reports
+    (reports, intervals, notes)
 }
 
 impl ProcessReport {

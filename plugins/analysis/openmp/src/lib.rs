@@ -12,6 +12,7 @@ mod places;
 mod points;
 mod protocol;
 mod record;
+mod selection;
 mod text;
 
 pub use analysis::{Analysis, IntervalReport, Options, ProcessReport, RegionReport, ThreadReport};
@@ -24,3 +25,4 @@ pub use record::{
     Cell, Clock, Event, Interval, Kind, Module, Record, RecordError, STATES, SUFFIX, Schedule,
     Site, State, Thread,
 };
+pub use selection::{Selection, SelectionError};
