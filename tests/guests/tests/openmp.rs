@@ -12,7 +12,8 @@ fn each_rank_leaves_a_record_with_exact_counts() {
     let Some(binary) = compile("mpicc.openmpi", "hybrid.c", &["-O1", "-g", "-fopenmp"]) else {
         return;
     };
-    let run = "#!/bin/sh\nset -e\nmpirun.openmpi -n 2 --map-by ppr:1:node --bind-to none ./hybrid\n";
+    let run =
+        "#!/bin/sh\nset -e\nmpirun.openmpi -n 2 --map-by ppr:1:node --bind-to none ./hybrid\n";
     let files = [program("hybrid", binary.clone()), program("run", run)];
     let node = NodeTopology::uniform(1, 4, 1, 512 << 20);
     let mut config = cluster(image, 2, node, &files);
@@ -55,7 +56,9 @@ fn each_rank_leaves_a_record_with_exact_counts() {
     }
     let mut profile = Profile::default();
     let trace = TraceReader::open(&finished.dir.join(TRACE_FILE)).unwrap();
-    trace.events().for_each(|event| profile.add(&event.unwrap()));
+    trace
+        .events()
+        .for_each(|event| profile.add(&event.unwrap()));
     let mut mpi = MpiTime::default();
     for (rank, _, function) in profile.entries() {
         *mpi.0.entry(rank).or_default() += u128::from(function.time) / 1000;
@@ -69,7 +72,11 @@ fn each_rank_leaves_a_record_with_exact_counts() {
     let mut places = Places::new(&[dir.path().to_path_buf()]);
     let analysis = Analysis::new(records, &options, &mut places);
     println!("{}", analysis.text());
-    let ranks: Vec<_> = analysis.processes.iter().map(|process| process.rank).collect();
+    let ranks: Vec<_> = analysis
+        .processes
+        .iter()
+        .map(|process| process.rank)
+        .collect();
     assert_eq!(ranks, [Some(0), Some(1)]);
     for process in &analysis.processes {
         for interval in &process.intervals {
@@ -80,7 +87,11 @@ fn each_rank_leaves_a_record_with_exact_counts() {
         assert!(place.text().starts_with("hybrid.c:"), "{}", place.text());
     }
     // In virtual time on equal nodes, four times the work takes longer.
-    let step = |rank: usize| analysis.processes[rank].intervals[1].characteristics.productive;
+    let step = |rank: usize| {
+        analysis.processes[rank].intervals[1]
+            .characteristics
+            .productive
+    };
     assert!(step(1) > step(0));
     assert_eq!(analysis.hybrid.nodes.len(), 2);
     assert!(analysis.hybrid.mpi_parallel.is_some());

@@ -13,6 +13,7 @@ clock\t0\t0\t1000\t1000000
 interval\t0\t0\t1\t0\t1000\t1000\twhole program
 thread\t0\t7\t0\t1\t0
 times\t0\t0\t1\t10ab\t0\t0\t0\t0\t100\t0\t900\t0\t0\t0\t0\t0\t0\t0\t0
+event\t0\t0\t0\t0\t1\t1\t10ab\t0\t0\t1\t100\t900\t900\t0\t0\t0\t0
 thread\t1\t8\t1\t0\t0
 times\t1\t0\t1\t10ab\t0\t0\t0\t0\t0\t100\t600\t0\t0\t0\t0\t0\t300\t0\t0
 module\t1\tabcd\t/job/program
@@ -46,17 +47,39 @@ fn a_record_is_told_in_every_format() {
         stdout
     };
     let text = told(&[]);
-    assert!(text.contains("rank 0 on node0") && text.contains("80.0 %"), "{text}");
-    assert!(text.contains("/job/program is not on this machine"), "{text}");
-    let protocol = told(&["--protocol"]);
-    assert!(protocol.contains("Efficiency                          80.000%"), "{protocol}");
+    assert!(
+        text.contains("rank 0 on node0") && text.contains("80.0 %"),
+        "{text}"
+    );
+    assert!(
+        text.contains("/job/program is not on this machine"),
+        "{text}"
+    );
+    let value = |args: &[&str], name: &str| {
+        let text = told(args);
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_whitespace().last())
+            .map(str::to_owned)
+    };
+    assert_eq!(
+        value(&["--protocol"], "Efficiency").as_deref(),
+        Some("80.000%")
+    );
     let json: serde_json::Value = serde_json::from_str(&told(&["--json"])).unwrap();
     let of = &json["processes"][0]["intervals"][0]["characteristics"];
     assert_eq!(json["format"], 1);
-    assert_eq!((&of["total"], &of["productive"]), (&2_000_000.into(), &1_600_000.into()));
+    assert_eq!(
+        (&of["total"], &of["productive"]),
+        (&2_000_000.into(), &1_600_000.into())
+    );
     assert!(told(&["--html"]).contains("<svg"));
-    let more = told(&["--protocol", "--processors", "4"]);
-    assert!(more.contains("Idle time                                2\n"), "{more}");
+    let idle = value(&["--protocol", "--processors", "4"], "Idle time");
+    assert_eq!(idle.as_deref(), Some("2"));
+    let selected = told(&["--interval", "function=solve"]);
+    assert!(
+        selected.contains("there are no regions of solve"),
+        "{selected}"
+    );
 }
 
 #[test]
@@ -72,14 +95,20 @@ fn records_that_cannot_be_read_are_named() {
     fs::write(dir.path().join("a.openmp"), "").unwrap();
     refused(&["."], "a.openmp is empty");
     fs::write(dir.path().join("a.openmp"), RECORD.replace("900", "many")).unwrap();
-    refused(&["a.openmp"], "a.openmp is damaged in line 7: time is no number that is possible there: \"many\"");
+    refused(
+        &["a.openmp"],
+        "a.openmp is damaged in line 7: time is no number that is possible there: \"many\"",
+    );
     refused(&[], "required");
     // What can be read is told, and what cannot is named.
     fs::write(dir.path().join("b.openmp"), RECORD).unwrap();
     let output = nodescope(dir.path(), &["openmp", "."]);
     let (stdout, _) = texts(&output);
     assert_eq!(output.status.code(), Some(0));
-    assert!(stdout.contains("left out: ./a.openmp is damaged in line 7"), "{stdout}");
+    assert!(
+        stdout.contains("left out: ./a.openmp is damaged in line 7"),
+        "{stdout}"
+    );
     // A record that is cut is told up to the cut.
     let cut = RECORD.find("module").unwrap();
     fs::write(dir.path().join("c.openmp"), &RECORD[..cut]).unwrap();
@@ -96,7 +125,9 @@ fn a_program_is_recorded_and_its_status_is_told() {
     let source = "int main(void) { int sum = 0;\n#pragma omp parallel\n#pragma omp critical\nsum++;\nreturn sum != 3; }\n";
     fs::write(dir.path().join("p.c"), source).unwrap();
     let mut compiler = Command::new("gcc");
-    compiler.args(["-fopenmp", "-g", "p.c", "-o", "p"]).current_dir(dir.path());
+    compiler
+        .args(["-fopenmp", "-g", "p.c", "-o", "p"])
+        .current_dir(dir.path());
     assert!(compiler.status().unwrap().success());
     let record = |threads: &str, more: &[&str]| {
         let command = ["env", &format!("OMP_NUM_THREADS={threads}"), "./p"].map(str::to_owned);
@@ -109,7 +140,10 @@ fn a_program_is_recorded_and_its_status_is_told() {
     let output = record("3", &[]);
     let (stdout, stderr) = texts(&output);
     assert_eq!(output.status.code(), Some(0), "{stderr}");
-    assert!(stdout.contains("3 threads under libgomp") && stdout.contains("p.c:2 main"), "{stdout}");
+    assert!(
+        stdout.contains("3 threads under libgomp") && stdout.contains("p.c:2 main"),
+        "{stdout}"
+    );
     // Earlier records stay, unless the user says otherwise.
     let output = record("3", &[]);
     assert_eq!(output.status.code(), Some(2));

@@ -20,7 +20,9 @@ const KERNELS: [(&str, u64); 4] = [
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let rounds = std::env::args().nth(1).map_or(Ok(9), |text| text.parse::<usize>())?;
+    let rounds = std::env::args()
+        .nth(1)
+        .map_or(Ok(9), |text| text.parse::<usize>())?;
     let threads = std::thread::available_parallelism()?.to_string();
     let folder = tempfile::tempdir()?;
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -65,7 +67,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("{threads} threads, {rounds} rounds");
     println!(
         "{:<10} {:<10} {:>10} {:>8} {:>20} {:>10} {:>8} {:>20}",
-        "kernel", "runtime", "wall s", "cost", "least to most", "processor", "cost", "least to most"
+        "kernel",
+        "runtime",
+        "wall s",
+        "cost",
+        "least to most",
+        "processor",
+        "cost",
+        "least to most"
     );
     for (runtime, program) in &programs {
         for (kernel, repeats) in KERNELS {
@@ -94,12 +103,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             rows.push(row);
         }
     }
-    println!("{}", serde_json::json!({ "threads": threads, "rounds": rounds, "kernels": rows }));
+    println!(
+        "{}",
+        serde_json::json!({ "threads": threads, "rounds": rounds, "kernels": rows })
+    );
     Ok(())
 }
 
 /// The least, the median and the most.
 fn spread(values: &mut [f64]) -> [f64; 3] {
     values.sort_by(f64::total_cmp);
-    [values[0], values[values.len() / 2], values[values.len() - 1]]
+    [
+        values[0],
+        values[values.len() / 2],
+        values[values.len() - 1],
+    ]
 }

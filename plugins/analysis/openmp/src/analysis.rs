@@ -196,8 +196,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
             characteristics: Characteristics::of_interval(record, at, processors),
         })
         .collect();
-    let (regions, mut selected, missing) =
-        regions(record, processors, &options.selections, places);
+    let (regions, mut selected, missing) = regions(record, processors, &options.selections, places);
     intervals.append(&mut selected);
     notes.extend(missing);
     let whole = &intervals[0].characteristics;
@@ -354,7 +353,9 @@ fn regions(
         .map(|(site, sum)| (places.locate(&record.modules, site), sum))
         .collect();
     let characteristics = |execution: u128, ticks: &[u128; STATES]| {
-        Characteristics::new(execution, processors, ticks, |ticks| record.clock.nanoseconds(ticks))
+        Characteristics::new(execution, processors, ticks, |ticks| {
+            record.clock.nanoseconds(ticks)
+        })
     };
     let mut intervals = Vec::new();
     let mut notes = Vec::new();
@@ -369,7 +370,10 @@ fn regions(
         }
         if whole.count == 0 {
             let known: Vec<String> = sums.iter().map(|(place, _)| place.text()).collect();
-            notes.push(format!("there are no {selection}; regions are called at {}", known.join(", ")));
+            notes.push(format!(
+                "there are no {selection}; regions are called at {}",
+                known.join(", ")
+            ));
         }
         intervals.push(IntervalReport {
             name: selection.to_string(),

@@ -24,7 +24,9 @@ pub enum Selection {
 
 /// A selection that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no selection of regions: write function=NAME or lines=FILE:FROM-TO, such as lines=solve.c:10-90")]
+#[error(
+    "{0:?} is no selection of regions: write function=NAME or lines=FILE:FROM-TO, such as lines=solve.c:10-90"
+)]
 pub struct SelectionError(String);
 
 impl FromStr for Selection {
@@ -66,7 +68,10 @@ impl Selection {
         match self {
             Selection::Function(name) => place.function.as_ref() == Some(name),
             Selection::Lines { file, from, to } => {
-                let same = place.file.as_ref().is_some_and(|path| Path::new(path).ends_with(file));
+                let same = place
+                    .file
+                    .as_ref()
+                    .is_some_and(|path| Path::new(path).ends_with(file));
                 same && place.line.is_some_and(|line| (*from..=*to).contains(&line))
             }
         }
@@ -90,13 +95,32 @@ mod tests {
     #[test]
     fn selections_are_read_and_hold_their_places() {
         let function: Selection = "function=solve".parse().unwrap();
-        assert!(function.holds(&place("solve", "a.c", 1)) && !function.holds(&place("solver", "a.c", 1)));
+        assert!(
+            function.holds(&place("solve", "a.c", 1))
+                && !function.holds(&place("solver", "a.c", 1))
+        );
         let lines: Selection = "lines=src/a.c:10-20".parse().unwrap();
         assert!(lines.holds(&place("f", "/home/x/src/a.c", 20)));
         assert!(!lines.holds(&place("f", "/home/x/src/a.c", 21)));
         assert!(!lines.holds(&place("f", "/home/x/src/aa.c", 10)));
-        assert_eq!("lines=a.c:7".parse(), Ok(Selection::Lines { file: "a.c".into(), from: 7, to: 7 }));
-        for wrong in ["", "solve", "function=", "lines=a.c", "lines=a.c:9-8", "lines=:1-2", "lines=a.c:0", "phase=1"] {
+        assert_eq!(
+            "lines=a.c:7".parse(),
+            Ok(Selection::Lines {
+                file: "a.c".into(),
+                from: 7,
+                to: 7
+            })
+        );
+        for wrong in [
+            "",
+            "solve",
+            "function=",
+            "lines=a.c",
+            "lines=a.c:9-8",
+            "lines=:1-2",
+            "lines=a.c:0",
+            "phase=1",
+        ] {
             let error = wrong.parse::<Selection>().unwrap_err();
             assert!(error.to_string().contains("write function=NAME"), "{wrong}");
         }
