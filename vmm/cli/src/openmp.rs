@@ -1,6 +1,5 @@
 //! `nodescope openmp`.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -9,6 +8,7 @@ use std::process::Command;
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_host_trace::tracer::openmp_library;
+use nodescope_hypercall::Function;
 use nodescope_openmp::{Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX};
 use nodescope_trace::{Profile, TraceError, TraceReader};
 
@@ -174,9 +174,14 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
             Err(error) => return Err(fail(error)),
         }
     }
-    let mut times = BTreeMap::new();
-    for (rank, _, function) in profile.entries() {
-        *times.entry(rank).or_insert(0) += u128::from(function.time) / 1000;
+    let mut times = MpiTime::new();
+    for (rank, function, sum) in profile.entries() {
+        let rank = times.entry(rank).or_default();
+        let time = match function {
+            Function::Init | Function::InitThread | Function::Finalize => &mut rank.outer,
+            _ => &mut rank.inner,
+        };
+        *time += u128::from(sum.time) / 1000;
     }
-    Ok(Some(MpiTime(times)))
+    Ok(Some(times))
 }

@@ -15,8 +15,8 @@ const COMPILERS: [(&str, &str); 2] = [("gcc", "libgomp"), ("clang", "libomp")];
 const KERNELS: [(&str, u64); 4] = [
     ("stencil", 8000),
     ("batches", 150_000),
-    ("criticals", 500_000),
-    ("tasks", 250),
+    ("criticals", 300_000),
+    ("tasks", 300),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -204,8 +204,8 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
     let sum =
         |f: fn(&crate::record::Cell) -> u64| time(cells().map(|cell| u128::from(f(cell))).sum());
     let mpi = (record.rank)
-        .and_then(|rank| options.mpi.as_ref()?.0.get(&rank).copied())
-        .unwrap_or(0);
+        .and_then(|rank| options.mpi.as_ref()?.get(&rank).copied())
+        .unwrap_or_default();
     let times = TalpTimes::new(
         whole.total,
         whole.idle,
@@ -218,7 +218,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
         rank: record.rank,
         host: record.host.clone(),
         processors,
-        execution: whole.execution,
+        execution: whole.execution.saturating_sub(mpi.outer),
         times,
     };
     // Costs of points are whole ticks, the lost time is nanoseconds.

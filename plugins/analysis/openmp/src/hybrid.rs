@@ -7,9 +7,17 @@ use serde::Serialize;
 
 use crate::characteristics::Ratio;
 
-/// Time of ranks in MPI calls, in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MpiTime(pub BTreeMap<u32, u128>);
+/// Time of a rank in MPI calls, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankMpi {
+    /// In `MPI_Init`, `MPI_Init_thread` and `MPI_Finalize`. TALP measures between these calls.
+    pub outer: u128,
+    /// In all other calls.
+    pub inner: u128,
+}
+
+/// Time of ranks in MPI calls.
+pub type MpiTime = BTreeMap<u32, RankMpi>;
 
 /// Times of a process as TALP classifies them, in nanoseconds of processors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,17 +37,19 @@ pub struct TalpTimes {
 }
 
 impl TalpTimes {
-    /// Classifies the time of a process. What exceeds the process's total time, as threads that wait in nested regions do, is cut from the
+    /// Classifies the time of a process, without that in which one thread starts and ends MPI. What exceeds the process's total time, as threads that wait in nested regions do, is cut from the
     /// scheduling and then from the imbalance.
     pub(crate) fn new(
         total: u128,
         idle: u128,
         imbalance: u128,
         scheduling: u128,
-        mpi: u128,
+        mpi: RankMpi,
         processors: u32,
     ) -> TalpTimes {
-        let mut left = total;
+        let others = u128::from(processors.saturating_sub(1));
+        let idle = idle.saturating_sub(mpi.outer * others);
+        let mut left = total.saturating_sub(mpi.outer * (others + 1));
         let mut take = |part: u128| {
             let part = part.min(left);
             left -= part;
@@ -48,16 +58,15 @@ impl TalpTimes {
         let serialisation = take(idle);
         let load_imbalance = take(imbalance);
         let scheduling = take(scheduling);
-        let mpi = take(mpi);
-        // MPI is called by one thread, outside of regions.
-        let others = mpi.saturating_mul(u128::from(processors.saturating_sub(1)));
+        let mpi = take(mpi.inner);
         TalpTimes {
             useful: left,
             mpi,
             serialisation,
             load_imbalance,
             scheduling,
-            idle_in_mpi: others.min(serialisation),
+            // MPI is called by one thread, outside of regions.
+            idle_in_mpi: (mpi * others).min(serialisation),
         }
     }
 
@@ -192,7 +201,17 @@ mod tests {
             host: format!("node{}", rank / 2),
             processors: 4,
             execution: 1000,
-            times: TalpTimes::new(4000, idle, imbalance, scheduling, mpi, 4),
+            times: TalpTimes::new(
+                4400,
+                idle + 300,
+                imbalance,
+                scheduling,
+                RankMpi {
+                    outer: 100,
+                    inner: mpi,
+                },
+                4,
+            ),
         }
     }
 

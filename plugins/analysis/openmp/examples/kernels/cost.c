@@ -57,9 +57,13 @@ static void criticals(long count) {
 #pragma omp parallel
 #pragma omp for schedule(static)
     for (long i = 0; i < count; i++) {
-        unsigned long long value = i;
-        for (int j = 0; j < 1000; j++)
-            value = value * 6364136223846793005ull + 1;
+        unsigned long long value = i + 1;
+        for (int j = 0; j < 600; j++) {
+            /* Marsaglia's xorshift, which compilers do not work out in advance. */
+            value ^= value << 13;
+            value ^= value >> 7;
+            value ^= value << 17;
+        }
 #pragma omp critical
         counter += value & 1;
     }
@@ -69,7 +73,7 @@ static long fibonacci(int n) {
     long x, y;
     if (n < 2)
         return n;
-    if (n < 12)
+    if (n < 16)
         return fibonacci(n - 1) + fibonacci(n - 2);
 #pragma omp task shared(x)
     x = fibonacci(n - 1);
@@ -84,7 +88,7 @@ static void tasks(long count) {
     for (long i = 0; i < count; i++) {
 #pragma omp parallel
 #pragma omp single
-        counter += fibonacci(22);
+        counter += fibonacci(26);
     }
 }
 
