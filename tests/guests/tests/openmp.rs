@@ -56,7 +56,7 @@ fn each_rank_leaves_a_record_with_exact_counts() {
         assert_eq!(record.intervals[1].count, 4);
     }
     let mut profile = Profile::default();
-    let trace = TraceReader::open(&finished.dir.join(TRACE_FILE)).unwrap();
+    let trace = TraceReader::open(finished.dir.join(TRACE_FILE)).unwrap();
     trace
         .events()
         .for_each(|event| profile.add(&event.unwrap()));
