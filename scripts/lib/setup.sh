@@ -50,7 +50,7 @@ fi
 # Packages that the model of a core needs (node.core).
 CORE_PACKAGES=(llvm-22)
 # Packages that the tests compare with, or whose tools they run.
-TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
+TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ clang libomp-dev binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
     linux-perf chromium fonts-dejavu-core "${CORE_PACKAGES[@]}")
 # Packages that an emulated host with full KVM needs (scripts/kvm-host).
 KVM_HOST_PACKAGES=(qemu-system-x86 busybox-static cpio)

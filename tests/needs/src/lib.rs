@@ -94,7 +94,7 @@ impl Need {
     fn packages(self) -> &'static str {
         match self {
             Need::Mpi => "libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran",
-            Need::Compiler => "gcc gfortran",
+            Need::Compiler => "gcc gfortran clang libomp-dev",
             Need::Image => "mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev",
             Need::Simgrid => "libsimgrid-dev",
             Need::Otf2 => "otf2-tools",

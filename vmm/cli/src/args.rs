@@ -61,6 +61,9 @@ pub enum Command {
     /// Trace an MPI program on this machine, without guests (vmm/host-trace/README.md).
     #[command(after_help = EXIT_CODES)]
     Trace(Trace),
+    /// Tell where the time of OpenMP threads goes, of a run in guests or on this machine (plugins/analysis/openmp/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Openmp(Openmp),
     /// Count cycles, instructions, memory stalls and floating-point operations of a program on this machine, by rank, or show counters that
     /// other tools wrote (vmm/counters/README.md).
     #[command(after_help = EXIT_CODES)]
@@ -231,6 +234,46 @@ pub struct Trace {
     pub keep_logs: bool,
     /// The command, after "--": a launcher with its program, such as mpirun -np 4 ./program.
     #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
+}
+
+/// `nodescope openmp`.
+#[derive(Debug, clap::Args)]
+pub struct Openmp {
+    /// Folders of results, or records of the OpenMP tracer (.openmp); several are processes of one program.
+    #[arg(value_name = "RESULTS|RECORD", required_unless_present = "command")]
+    pub results: Vec<PathBuf>,
+    /// Print all figures as JSON in place of text.
+    #[arg(long, conflicts_with_all = ["html", "protocol"])]
+    pub json: bool,
+    /// Print an HTML page in place of text.
+    #[arg(long, conflicts_with = "protocol")]
+    pub html: bool,
+    /// Print the published protocol of each interval in place of text: one characteristic a line, times in milliseconds.
+    #[arg(long)]
+    pub protocol: bool,
+    /// Processors of each process, in place of the most threads that were active at once.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub processors: Option<u32>,
+    /// Folder with the program and its libraries, for source lines of a program that ran elsewhere, such as in a guest.
+    #[arg(long, value_name = "DIR")]
+    pub files: Vec<PathBuf>,
+    /// Add an interval made of parallel regions: those that a function or some source lines call.
+    #[arg(long, value_name = "function=NAME|lines=FILE:FROM-TO")]
+    pub interval: Vec<nodescope_openmp::Selection>,
+    /// Folder to record into: the command runs on this machine with the OpenMP tracer in its processes.
+    #[arg(short, long, value_name = "DIR", requires = "command")]
+    pub output: Option<PathBuf>,
+    /// Replace records that are already there.
+    #[arg(long, requires = "command")]
+    pub force: bool,
+    /// The command, after "--": a program, or a launcher with one, such as mpirun -n 4 ./program.
+    #[arg(
+        last = true,
+        requires = "output",
+        conflicts_with = "results",
+        value_name = "COMMAND"
+    )]
     pub command: Vec<std::ffi::OsString>,
 }
 

@@ -15,6 +15,7 @@ mod image;
 mod interrupt;
 mod logging;
 mod memory;
+mod openmp;
 mod phases;
 mod predict;
 mod profile;
@@ -48,6 +49,7 @@ fn main() -> std::process::ExitCode {
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),
+        Command::Openmp(args) => openmp::openmp(args),
         Command::Check(check) => check::check(check),
         Command::Image(image) => image::image(image),
         Command::Snapshot(args) => snapshot::snapshot(args),

@@ -91,7 +91,7 @@ fn logs_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(logs)
 }
 
-fn remove_files(files: &[PathBuf]) -> Result<(), Failure> {
+pub fn remove_files(files: &[PathBuf]) -> Result<(), Failure> {
     (files.iter()).try_for_each(|file| fs::remove_file(file).map_err(Failure::io("remove", file)))
 }
 
@@ -147,7 +147,7 @@ fn mpi_of(launcher: &OsString) -> Result<Mpi, Failure> {
     })
 }
 
-fn cannot_start(command: &OsString, error: &std::io::Error) -> Failure {
+pub fn cannot_start(command: &OsString, error: &std::io::Error) -> Failure {
     Failure::new(
         Exit::Host,
         format!("cannot start {}: {error}", command.display()),
@@ -239,14 +239,14 @@ fn quoted(path: &Path) -> Result<String, Failure> {
     Ok(format!("'{}'", text.replace('\'', r"'\''")))
 }
 
-/// The tracer's source, where the guest images' recipe has it.
-fn sources() -> Result<PathBuf, Failure> {
+/// The tracers' sources, where the guest images' recipe has it.
+pub fn sources() -> Result<PathBuf, Failure> {
     let recipe = ImageSpec::debian().recipe;
     let tools = Recipe::read(&recipe).map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(recipe.join(tools.tools))
 }
 
-fn cache() -> Result<PathBuf, Failure> {
+pub fn cache() -> Result<PathBuf, Failure> {
     let images =
         nodescope_image::default_cache_dir().map_err(|error| Failure::of(Exit::Host, &error))?;
     Ok(images.with_file_name("tracer"))

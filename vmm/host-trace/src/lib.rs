@@ -71,7 +71,7 @@ pub enum HostTraceError {
     #[error(transparent)]
     Write(#[from] WriteError),
     /// The tracer does not compile here.
-    #[error("the MPI tracer cannot be built here: {0}")]
+    #[error("the tracer cannot be built here: {0}")]
     Build(String),
 }
 

@@ -1,4 +1,4 @@
-//! The tracer's library for the MPI of this machine.
+//! The tracers' libraries, built on this machine: for its MPI, and for OpenMP.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -45,8 +45,23 @@ impl Mpi {
 ///
 /// Sources that are not there, or a compiler that is missing or fails.
 pub fn library(mpi: Mpi, sources: &Path, cache: &Path) -> Result<PathBuf, HostTraceError> {
-    let folder = cache.join(format!("{}-{}", mpi.name(), key(sources)?));
-    let library = folder.join(format!("libnodescope-mpi-{}.so", mpi.name()));
+    let file = format!("libnodescope-mpi-{}.so", mpi.name());
+    build(mpi.name(), &file, sources, cache)
+}
+
+/// The OpenMP tracer's library, likewise.
+///
+/// # Errors
+///
+/// As [`library`].
+pub fn openmp_library(sources: &Path, cache: &Path) -> Result<PathBuf, HostTraceError> {
+    build("openmp", "libnodescope-openmp.so", sources, cache)
+}
+
+/// Builds a library by its name among the arguments of the script `build`, unless the library is in `cache` already.
+fn build(name: &str, file: &str, sources: &Path, cache: &Path) -> Result<PathBuf, HostTraceError> {
+    let folder = cache.join(format!("{name}-{}", key(sources)?));
+    let library = folder.join(file);
     if library.is_file() {
         return Ok(library);
     }
@@ -56,7 +71,7 @@ pub fn library(mpi: Mpi, sources: &Path, cache: &Path) -> Result<PathBuf, HostTr
     let script = sources.join("build");
     let output = Command::new(&script)
         .arg(work.path())
-        .arg(mpi.name())
+        .arg(name)
         .output()
         .map_err(HostTraceError::io("run", &script))?;
     if !output.status.success() {

@@ -126,6 +126,20 @@ impl Symbolizer {
         locate(module.as_ref(), &file.guest_path(), offset, code)
     }
 
+    /// Names a place by its address as linked, such as a call site that a program has noted. Nothing is verified: whoever asks compares build
+    /// ids. A file that is not there, or an address outside of it, has a name made of the file's name and the address.
+    pub fn locate_address(&mut self, files: &dyn Files, file: &FileId, address: u64) -> Location {
+        let unknown = self.locate(files, file, 0, &[]);
+        let module = self.modules.get(file).and_then(Option::as_ref);
+        match module.and_then(|module| module.elf.offset(address)) {
+            Some(offset) => locate(module, &file.guest_path(), offset, &[]),
+            None => Location {
+                build_id: unknown.build_id,
+                ..Location::unnamed(&file.guest_path(), address, false)
+            },
+        }
+    }
+
     /// Names what [`GuestKernel::file_of`] has found, whatever it is. `memory` has the symbols of the kernel's modules.
     pub fn locate_page(
         &mut self,

@@ -1,0 +1,416 @@
+//! All about the records of a program's processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::characteristics::{Characteristics, Ratio, add};
+use crate::hybrid::{Hybrid, MpiTime, Part, TalpTimes};
+use crate::places::{Place, Places};
+use crate::points::{LoopReport, Point, loops, points};
+use crate::record::{Kind, Record, STATES, Site, State, Thread};
+use crate::selection::Selection;
+
+/// What a user may ask for.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Processors of each process, in place of the most threads that were active at once.
+    pub processors: Option<u32>,
+    /// Time of the ranks in MPI calls, if a trace tells.
+    pub mpi: Option<MpiTime>,
+    /// Intervals made of parallel regions, besides those that the program's author has named.
+    pub selections: Vec<Selection>,
+}
+
+/// Analysis of a program's processes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Analysis {
+    /// Version of the JSON output: 1.
+    pub format: u32,
+    /// By process, by rank.
+    pub processes: Vec<ProcessReport>,
+    /// Positions of the processes, from the one that loses most to the one that loses least.
+    pub ranking: Vec<usize>,
+    /// Efficiencies of all processes together.
+    pub hybrid: Hybrid,
+    /// What a reader of the figures should know.
+    pub notes: Vec<String>,
+}
+
+/// A process.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProcessReport {
+    /// The record's file.
+    pub source: String,
+    /// Process number.
+    pub pid: u32,
+    /// Rank in `MPI_COMM_WORLD`; none without MPI.
+    pub rank: Option<u32>,
+    /// The host.
+    pub host: String,
+    /// The program.
+    pub program: String,
+    /// The OpenMP runtime.
+    pub runtime: String,
+    /// The most threads that were active at once.
+    pub threads: u32,
+    /// Intervals, each behind the one around it; the first is the whole program. Those made of regions come last, and have no time of beginning.
+    pub intervals: Vec<IntervalReport>,
+    /// Times of each thread, in the order in which they came.
+    pub times: Vec<ThreadReport>,
+    /// Parallel regions, the one that loses most first.
+    pub regions: Vec<RegionReport>,
+    /// Points of synchronisation, the dearest first.
+    pub points: Vec<Point>,
+    /// Work-sharing loops, the one with most waiting at its end first.
+    pub loops: Vec<LoopReport>,
+    /// What a reader of the figures should know.
+    pub notes: Vec<String>,
+}
+
+/// An interval.
+#[derive(Clone, Debug, Serialize)]
+pub struct IntervalReport {
+    /// Its name, behind the names of intervals around it.
+    pub name: String,
+    /// How many intervals are around it.
+    pub depth: u32,
+    /// How often it was executed.
+    pub count: u64,
+    /// When it first began, nanoseconds from the beginning of the program.
+    pub first: u128,
+    /// Its characteristics.
+    pub characteristics: Characteristics,
+}
+
+/// A thread's time in the whole program, in nanoseconds.
+#[derive(Clone, Debug, Serialize)]
+pub struct ThreadReport {
+    /// Its number in its first team.
+    pub number: u32,
+    /// The system's number.
+    pub tid: u32,
+    /// True if it starts regions outside of all others.
+    pub root: bool,
+    /// When it came, from the beginning of the program.
+    pub first: u128,
+    /// Work that serves the result.
+    pub productive: u128,
+    /// In regions, outside of work-sharing, but for primary threads.
+    pub insufficient_parallelism: u128,
+    /// Waiting.
+    pub waiting: u128,
+}
+
+/// An outermost parallel region with the regions nested in it.
+#[derive(Clone, Debug, Serialize)]
+pub struct RegionReport {
+    /// Where it is called.
+    pub place: Place,
+    /// Where regions nested in it are called.
+    pub nested: Vec<Place>,
+    /// How often it was executed.
+    pub count: u64,
+    /// Its characteristics. The execution time is from the beginning to the end of the region.
+    pub characteristics: Characteristics,
+}
+
+impl Analysis {
+    /// Analyses records, of one program.
+    pub fn new(mut records: Vec<Record>, options: &Options, places: &mut Places) -> Analysis {
+        records.sort_by(|a, b| (a.rank, &a.host, a.pid).cmp(&(b.rank, &b.host, b.pid)));
+        let mut notes = Vec::new();
+        let has_mpi = options.mpi.is_some();
+        let mut parts = Vec::new();
+        let mut processes = Vec::new();
+        for record in &records {
+            let (process, part) = process(record, options, places);
+            processes.push(process);
+            parts.push(part);
+        }
+        if let Some(size) = records.iter().filter_map(|record| record.ranks).max() {
+            let there = records
+                .iter()
+                .filter(|record| record.rank.is_some())
+                .count();
+            if there != size as usize {
+                notes.push(format!(
+                    "records of {there} of {size} ranks are there; ranks without OpenMP leave none"
+                ));
+            }
+        }
+        notes.extend(places.notes().iter().cloned());
+        let mut ranking: Vec<usize> = (0..processes.len()).collect();
+        let lost = |at: &usize| {
+            let of: &Characteristics = &processes[*at].intervals[0].characteristics;
+            of.lost_sum + of.idle
+        };
+        ranking.sort_by_key(|at| (std::cmp::Reverse(lost(at)), *at));
+        Analysis {
+            format: 1,
+            ranking,
+            hybrid: Hybrid::new(&parts, has_mpi),
+            processes,
+            notes,
+        }
+    }
+
+    /// Formats it as JSON.
+    pub fn json(&self) -> String {
+        // Keys are text and no number is without JSON form, so that this cannot fail.
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}
+
+fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessReport, Part) {
+    let processors = options.processors.unwrap_or(record.peak).max(1);
+    let mut notes = record.notes.clone();
+    if processors < record.peak {
+        notes.push(format!(
+            "{processors} processors are fewer than the {} threads that were active at once: productive time lacks what exceeds the total",
+            record.peak
+        ));
+    }
+    if record.peak > record.processors {
+        notes.push(format!(
+            "{} threads were active at once on a node of {} processors: waiting includes time in which threads had no processor",
+            record.peak, record.processors
+        ));
+    }
+    if record.runtime == "libgomp" {
+        notes.push(
+            "libgomp tells nothing of master constructs and flushes, and little of loops of static schedule: see the limits in plugins/analysis/openmp/README.md"
+                .into(),
+        );
+    }
+    let time = |ticks: u128| record.clock.nanoseconds(ticks);
+    let since = |ticks: u64| time(ticks.saturating_sub(record.clock.begin.0).into());
+    let mut intervals: Vec<IntervalReport> = (order(record).into_iter())
+        .map(|(at, depth)| IntervalReport {
+            name: record.interval_path(at),
+            depth,
+            count: record.intervals[at].count,
+            first: since(record.intervals[at].first),
+            characteristics: Characteristics::of_interval(record, at, processors),
+        })
+        .collect();
+    let (regions, mut selected, missing) = regions(record, processors, &options.selections, places);
+    intervals.append(&mut selected);
+    notes.extend(missing);
+    let whole = &intervals[0].characteristics;
+    let cells = || record.threads.iter().flat_map(|thread| &thread.cells);
+    let sum =
+        |f: fn(&crate::record::Cell) -> u64| time(cells().map(|cell| u128::from(f(cell))).sum());
+    let mpi = (record.rank)
+        .and_then(|rank| options.mpi.as_ref()?.get(&rank).copied())
+        .unwrap_or_default();
+    let times = TalpTimes::new(
+        whole.total,
+        whole.idle,
+        sum(|cell| cell.imbalance),
+        sum(|cell| cell.scheduling),
+        mpi,
+        processors,
+    );
+    let part = Part {
+        rank: record.rank,
+        host: record.host.clone(),
+        processors,
+        execution: whole.execution.saturating_sub(mpi.outer),
+        times,
+    };
+    // Costs of points are whole ticks, the lost time is nanoseconds.
+    let lost = whole.lost_sum;
+    let report = ProcessReport {
+        source: record.source.clone(),
+        pid: record.pid,
+        rank: record.rank,
+        host: record.host.clone(),
+        program: record
+            .modules
+            .get(&1)
+            .map(|module| module.path.clone())
+            .unwrap_or_default(),
+        runtime: record.runtime.clone(),
+        threads: record.peak,
+        times: record
+            .threads
+            .iter()
+            .map(|thread| thread_times(record, thread))
+            .collect(),
+        regions,
+        points: points(record, places, lost),
+        loops: loops(record, places),
+        intervals,
+        notes,
+    };
+    (report, part)
+}
+
+/// Numbers and depths of intervals, each behind the one around it.
+fn order(record: &Record) -> Vec<(usize, u32)> {
+    let mut children: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (number, interval) in record.intervals.iter().enumerate().skip(1) {
+        children.entry(interval.parent).or_default().push(number);
+    }
+    let mut order = Vec::new();
+    let mut open = vec![(0, 0)];
+    while let Some((at, depth)) = open.pop() {
+        order.push((at, depth));
+        let within = children.get(&at).into_iter().flatten().rev();
+        open.extend(within.map(|child| (*child, depth + 1)));
+    }
+    order
+}
+
+fn thread_times(record: &Record, thread: &Thread) -> ThreadReport {
+    let mut sum = [0; STATES];
+    thread
+        .cells
+        .iter()
+        .for_each(|cell| add(&mut sum, &cell.ticks));
+    let time = |ticks: u128| record.clock.nanoseconds(ticks);
+    let of = |states: &[State]| time(states.iter().map(|state| sum[*state as usize]).sum());
+    ThreadReport {
+        number: thread.number,
+        tid: thread.tid,
+        root: thread.root,
+        first: time(thread.first.saturating_sub(record.clock.begin.0).into()),
+        productive: of(&[State::Serial, State::Primary, State::Shared, State::Task]),
+        insufficient_parallelism: of(&[State::Start, State::Replicated]),
+        waiting: of(&[
+            State::WaitBarrier,
+            State::WaitLock,
+            State::WaitCritical,
+            State::WaitOrdered,
+            State::WaitDesync,
+            State::WaitFlush,
+            State::WaitTask,
+        ]),
+    }
+}
+
+/// Sums of an outermost region.
+#[derive(Default)]
+struct RegionSum {
+    ticks: [u128; STATES],
+    count: u64,
+    execution: u128,
+    nested: BTreeSet<Site>,
+}
+
+/// Outermost regions by site. A region's execution time is that of its primary thread, from the region's beginning to its end. Regions nested in
+/// it are parts of it.
+fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
+    let outside = Site::default();
+    let mut around: BTreeMap<Site, Site> = BTreeMap::new();
+    let mut sums: BTreeMap<Site, RegionSum> = BTreeMap::new();
+    let events = || record.threads.iter().flat_map(|thread| &thread.events);
+    for event in events().filter(|event| event.kind == Kind::Parallel) {
+        // A region that is executed outside of all others, too, counts as outermost.
+        let known = around.entry(event.site).or_insert(event.region);
+        if event.region == outside {
+            *known = outside;
+            let sum = sums.entry(event.site).or_default();
+            sum.count = sum.count.max(event.count);
+            sum.execution = sum.execution.max(u128::from(event.total));
+        }
+    }
+    let outermost = |mut site: Site| {
+        // A cycle, of regions that recursion nests, ends somewhere in it.
+        for _ in 0..around.len() {
+            match around.get(&site) {
+                Some(next) if *next != outside => site = *next,
+                _ => break,
+            }
+        }
+        site
+    };
+    for thread in &record.threads {
+        for cell in thread.cells.iter().filter(|cell| cell.region != outside) {
+            let site = outermost(cell.region);
+            if let Some(sum) = sums.get_mut(&site) {
+                add(&mut sum.ticks, &cell.ticks);
+                if cell.region != site {
+                    sum.nested.insert(cell.region);
+                }
+            }
+        }
+    }
+    sums
+}
+
+/// Regions, the one that loses most first, and the intervals that the user makes of them.
+fn regions(
+    record: &Record,
+    processors: u32,
+    selections: &[Selection],
+    places: &mut Places,
+) -> (Vec<RegionReport>, Vec<IntervalReport>, Vec<String>) {
+    let sums: Vec<(Place, RegionSum)> = (sum_regions(record).into_iter())
+        .map(|(site, sum)| (places.locate(&record.modules, site), sum))
+        .collect();
+    let characteristics = |execution: u128, ticks: &[u128; STATES]| {
+        Characteristics::new(execution, processors, ticks, |ticks| {
+            record.clock.nanoseconds(ticks)
+        })
+    };
+    let mut intervals = Vec::new();
+    let mut notes = Vec::new();
+    for selection in selections {
+        let mut whole = RegionSum::default();
+        for (_, sum) in sums.iter().filter(|(place, _)| selection.holds(place)) {
+            whole.count += sum.count;
+            whole.execution += sum.execution;
+            for (whole, ticks) in whole.ticks.iter_mut().zip(&sum.ticks) {
+                *whole += ticks;
+            }
+        }
+        if whole.count == 0 {
+            let known: Vec<String> = sums.iter().map(|(place, _)| place.text()).collect();
+            notes.push(format!(
+                "there are no {selection}; regions are called at {}",
+                known.join(", ")
+            ));
+        }
+        intervals.push(IntervalReport {
+            name: selection.to_string(),
+            depth: 1,
+            count: whole.count,
+            first: 0,
+            characteristics: characteristics(whole.execution, &whole.ticks),
+        });
+    }
+    let mut reports: Vec<RegionReport> = (sums.into_iter())
+        .map(|(place, sum)| RegionReport {
+            place,
+            nested: (sum.nested.into_iter())
+                .map(|site| places.locate(&record.modules, site))
+                .collect(),
+            count: sum.count,
+            characteristics: characteristics(sum.execution, &sum.ticks),
+        })
+        .collect();
+    reports.sort_by(|a, b| {
+        let lost = |report: &RegionReport| report.characteristics.lost_sum;
+        (lost(b), &a.place).cmp(&(lost(a), &b.place))
+    });
+    (reports, intervals, notes)
+}
+
+impl ProcessReport {
+    /// A name for people: rank or process number, and host.
+    pub fn name(&self) -> String {
+        match self.rank {
+            Some(rank) => format!("rank {rank} on {}", self.host),
+            None => format!("process {} on {}", self.pid, self.host),
+        }
+    }
+
+    /// Efficiency of the whole program.
+    pub fn efficiency(&self) -> Ratio {
+        self.intervals[0].characteristics.efficiency
+    }
+}

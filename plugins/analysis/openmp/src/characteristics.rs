@@ -1,0 +1,176 @@
+//! The characteristics of an interval.
+
+use serde::Serialize;
+
+use crate::record::{Record, STATES, State};
+
+/// Time of processors that was not put to use, in nanoseconds of processors, by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Lost {
+    /// Waiting at explicit barriers, and at the ends of regions that do not end with a work-sharing construct.
+    pub barrier: u128,
+    /// Waiting for locks.
+    pub lock: u128,
+    /// Waiting for critical and atomic constructs.
+    pub critical: u128,
+    /// Waiting for ordered constructs and for other iterations of doacross loops.
+    pub ordered: u128,
+    /// Waiting for tasks, in taskwait and at the end of a taskgroup.
+    pub task: u128,
+    /// In parallel regions outside of work-sharing constructs, and before they start there, in all threads of a team but the primary one.
+    pub insufficient_parallelism: u128,
+    /// Waiting at the ends of work-sharing constructs, and in flushes.
+    pub desynchronisation: u128,
+}
+
+impl Lost {
+    /// The parts with their names, as in the JSON output.
+    pub fn parts(&self) -> [(&'static str, u128); 7] {
+        [
+            ("barrier", self.barrier),
+            ("lock", self.lock),
+            ("critical", self.critical),
+            ("ordered", self.ordered),
+            ("task", self.task),
+            ("insufficient parallelism", self.insufficient_parallelism),
+            ("desynchronisation", self.desynchronisation),
+        ]
+    }
+
+    /// The sum of all parts.
+    pub fn sum(&self) -> u128 {
+        self.parts().iter().map(|part| part.1).sum()
+    }
+
+    fn of(ticks: &[u128; STATES]) -> Lost {
+        let at = |state: State| ticks[state as usize];
+        Lost {
+            barrier: at(State::WaitBarrier),
+            lock: at(State::WaitLock),
+            critical: at(State::WaitCritical),
+            ordered: at(State::WaitOrdered),
+            task: at(State::WaitTask),
+            insufficient_parallelism: at(State::Start) + at(State::Replicated),
+            desynchronisation: at(State::WaitDesync) + at(State::WaitFlush),
+        }
+    }
+
+    fn map(self, f: impl Fn(u128) -> u128) -> Lost {
+        Lost {
+            barrier: f(self.barrier),
+            lock: f(self.lock),
+            critical: f(self.critical),
+            ordered: f(self.ordered),
+            task: f(self.task),
+            insufficient_parallelism: f(self.insufficient_parallelism),
+            desynchronisation: f(self.desynchronisation),
+        }
+    }
+}
+
+/// A part of a whole, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd, Serialize)]
+#[serde(transparent)]
+pub struct Ratio(pub f64);
+
+impl Ratio {
+    /// Returns `part` of `whole`; of nothing, all.
+    pub fn of(part: u128, whole: u128) -> Ratio {
+        if whole == 0 {
+            Ratio(1.0)
+        } else {
+            Ratio(part as f64 / whole as f64)
+        }
+    }
+}
+
+/// The characteristics of an interval over `processors` processors. Times are nanoseconds; `productive + idle + lost.sum() == total` exactly.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Characteristics {
+    /// Processors, which are as many as threads were active at once in the process, if the user does not say otherwise.
+    pub processors: u32,
+    /// Execution time.
+    pub execution: u128,
+    /// Execution time times processors.
+    pub total: u128,
+    /// Time in which processors did work that serves the result.
+    pub productive: u128,
+    /// Time in which processors had no thread in a parallel region, less that of threads outside of regions that do work.
+    pub idle: u128,
+    /// Time lost in regions.
+    pub lost: Lost,
+    /// Sum of the lost time's parts.
+    pub lost_sum: u128,
+    /// Productive of total time.
+    pub efficiency: Ratio,
+}
+
+impl Characteristics {
+    /// Computes characteristics from times by state, in ticks, and an execution time in ticks. `nanoseconds` makes nanoseconds of ticks, and rounds
+    /// such that sums of parts may differ by what was rounded. The productive time takes the difference, so that the parts of the total are exact.
+    pub fn new(
+        execution: u128,
+        processors: u32,
+        ticks: &[u128; STATES],
+        nanoseconds: impl Fn(u128) -> u128 + Copy,
+    ) -> Characteristics {
+        let execution_ns = nanoseconds(execution);
+        let total = execution_ns * u128::from(processors);
+        let busy: u128 = ticks.iter().sum();
+        let whole = execution * u128::from(processors);
+        let idle = nanoseconds(whole.saturating_sub(busy));
+        let mut lost = Lost::of(ticks).map(nanoseconds);
+        // Clocks of processors that differ, or fewer processors than threads, might make the parts exceed the whole.
+        let mut left = total.saturating_sub(idle.min(total));
+        let mut take = |part: &mut u128| {
+            *part = (*part).min(left);
+            left -= *part;
+        };
+        for part in [
+            &mut lost.barrier,
+            &mut lost.lock,
+            &mut lost.critical,
+            &mut lost.ordered,
+            &mut lost.task,
+            &mut lost.insufficient_parallelism,
+            &mut lost.desynchronisation,
+        ] {
+            take(part);
+        }
+        let productive = left;
+        Characteristics {
+            processors,
+            execution: execution_ns,
+            total,
+            productive,
+            idle: idle.min(total),
+            lost,
+            lost_sum: lost.sum(),
+            efficiency: Ratio::of(productive, total),
+        }
+    }
+
+    /// Computes the characteristics of an interval of a record.
+    pub fn of_interval(record: &Record, interval: usize, processors: u32) -> Characteristics {
+        let within = record.within(interval);
+        let mut sum = [0; STATES];
+        for cells in record.threads.iter().map(|thread| &thread.cells) {
+            for cell in cells.iter().filter(|cell| within[cell.interval]) {
+                add(&mut sum, &cell.ticks);
+            }
+        }
+        Characteristics::new(
+            u128::from(record.intervals[interval].total),
+            processors,
+            &sum,
+            |ticks| record.clock.nanoseconds(ticks),
+        )
+    }
+}
+
+/// Adds times by state.
+pub(crate) fn add(sum: &mut [u128; STATES], ticks: &[u64; STATES]) {
+    for (sum, ticks) in sum.iter_mut().zip(ticks) {
+        *sum += u128::from(*ticks);
+    }
+}

@@ -1,0 +1,284 @@
+//! An analysis as one HTML page, written so that it is well-formed XML, too.
+
+use nodescope_page::Page;
+use plotters::prelude::*;
+
+use crate::analysis::{Analysis, ProcessReport};
+use crate::characteristics::Characteristics;
+use crate::text::{percent, schedule, time};
+
+const STYLE: &str = "
+body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
+section { background: #fff; border: 1px solid #e3e7ed; border-radius: 10px; padding: 16px 22px; margin: 20px 0; overflow-x: auto; }
+h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; } h3 { font-size: 15px; margin: 14px 0 4px; } p { margin: 4px 0; color: #5b6675; }
+svg { max-width: 100%; height: auto; display: block; }
+table { border-collapse: collapse; font-size: 13px; } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid #e3e7ed; } th:first-child, td:first-child { text-align: left; }
+.legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px 0 14px; vertical-align: -1px; }
+";
+const WIDTH: u32 = 1030;
+/// Rows of each table.
+const ROWS: usize = 40;
+/// Processes whose details are shown.
+const PROCESSES: usize = 16;
+/// Names and colours of productive time, idle time and the parts of lost time.
+const PARTS: [(&str, RGBColor); 9] = [
+    ("productive", RGBColor(0x3b, 0x6f, 0xb6)),
+    ("idle", RGBColor(0xd5, 0xda, 0xe1)),
+    ("barrier", RGBColor(0xb0, 0x3a, 0x5b)),
+    ("lock", RGBColor(0x8c, 0x56, 0x9e)),
+    ("critical", RGBColor(0xd8, 0x6f, 0x45)),
+    ("ordered", RGBColor(0x7a, 0x5c, 0x3e)),
+    ("task", RGBColor(0x4f, 0xae, 0x9b)),
+    ("insufficient parallelism", RGBColor(0xf2, 0xb1, 0x34)),
+    ("desynchronisation", RGBColor(0xe0, 0x7a, 0x9b)),
+];
+
+/// A chart that could not be drawn.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the chart cannot be drawn: {0}")]
+pub struct ChartError(String);
+
+fn failed(error: impl std::fmt::Display) -> ChartError {
+    ChartError(error.to_string())
+}
+
+impl Analysis {
+    /// Formats it as an HTML page.
+    ///
+    /// # Errors
+    ///
+    /// Where a chart cannot be drawn.
+    pub fn html(&self) -> Result<String, ChartError> {
+        let mut page = Page::begin("OpenMP efficiency", STYLE);
+        page.element("h1", "", "OpenMP efficiency");
+        let processes = self.processes.len();
+        page.element(
+            "p",
+            "",
+            &format!(
+                "{processes} process{}",
+                if processes == 1 { "" } else { "es" }
+            ),
+        );
+        section(&mut page, "Efficiencies (POP, TALP)");
+        let rows = self.hybrid.rows();
+        let rows = rows
+            .iter()
+            .map(|(name, ratio)| vec![(*name).to_owned(), percent(*ratio)]);
+        table(&mut page, &["", "efficiency"], rows);
+        page.raw("</section>\n");
+        if processes > 1 {
+            self.ranked(&mut page)?;
+        }
+        for at in self.ranking.iter().take(PROCESSES) {
+            self.processes[*at].section(&mut page)?;
+        }
+        if !self.notes.is_empty() {
+            section(&mut page, "Notes");
+            self.notes
+                .iter()
+                .for_each(|note| page.element("p", "", note));
+            page.raw("</section>\n");
+        }
+        Ok(page.finish())
+    }
+
+    fn ranked(&self, page: &mut Page) -> Result<(), ChartError> {
+        section(page, "Processes, the one that loses most first");
+        let rows: Vec<(String, &Characteristics)> = (self.ranking.iter().take(ROWS))
+            .map(|at| {
+                let process = &self.processes[*at];
+                (process.name(), &process.intervals[0].characteristics)
+            })
+            .collect();
+        bars(page, &rows)?;
+        page.raw("</section>\n");
+        Ok(())
+    }
+}
+
+impl ProcessReport {
+    fn section(&self, page: &mut Page) -> Result<(), ChartError> {
+        section(page, &self.name());
+        let about = format!(
+            "{}, {} threads under {}",
+            self.program, self.threads, self.runtime
+        );
+        page.element("p", "", &about);
+        self.notes
+            .iter()
+            .for_each(|note| page.element("p", "", note));
+        page.element(
+            "h3",
+            "",
+            "Where the time of the processors goes, by interval",
+        );
+        let rows: Vec<(String, &Characteristics)> = (self.intervals.iter().take(ROWS))
+            .map(|interval| (interval.name.clone(), &interval.characteristics))
+            .collect();
+        bars(page, &rows)?;
+        let rows = self.intervals.iter().take(ROWS).map(|interval| {
+            let of = &interval.characteristics;
+            let times = [of.execution, of.total, of.productive, of.idle, of.lost_sum];
+            let mut row = vec![interval.name.clone(), interval.count.to_string()];
+            row.extend(times.map(time));
+            row.push(percent(of.efficiency));
+            row
+        });
+        let head = [
+            "interval",
+            "count",
+            "execution",
+            "total",
+            "productive",
+            "idle",
+            "lost",
+            "efficiency",
+        ];
+        table(page, &head, rows);
+        page.element("h3", "", "Parallel regions");
+        let rows = self.regions.iter().take(ROWS).map(|region| {
+            let of = &region.characteristics;
+            let mut row = vec![region.place.text(), region.count.to_string()];
+            row.extend([of.execution, of.idle, of.lost_sum].map(time));
+            row.push(percent(of.efficiency));
+            row
+        });
+        table(
+            page,
+            &["region", "count", "execution", "idle", "lost", "efficiency"],
+            rows,
+        );
+        page.element("h3", "", "Points of synchronisation, the dearest first");
+        let costly = self.points.iter().filter(|point| point.cost > 0).take(ROWS);
+        let rows = costly.map(|point| {
+            vec![
+                format!("{} {}", point.kind.name(), point.place.text()),
+                point.threads.len().to_string(),
+                point.count.to_string(),
+                time(point.mean),
+                time(point.longest),
+                time(point.cost),
+                percent(point.of_lost),
+            ]
+        });
+        table(
+            page,
+            &[
+                "construct",
+                "threads",
+                "count",
+                "mean",
+                "longest",
+                "cost",
+                "of lost",
+            ],
+            rows,
+        );
+        page.element("h3", "", "Loops");
+        let rows = self.loops.iter().take(ROWS).map(|report| {
+            vec![
+                report.place.text(),
+                schedule(report),
+                report.executions.to_string(),
+                time(report.work.mean),
+                time(report.work.most),
+                percent(report.imbalance),
+                time(report.synchronised),
+            ]
+        });
+        table(
+            page,
+            &[
+                "loop",
+                "schedule",
+                "count",
+                "work, mean",
+                "most",
+                "imbalance",
+                "waiting",
+            ],
+            rows,
+        );
+        page.raw("</section>\n");
+        Ok(())
+    }
+}
+
+fn section(page: &mut Page, title: &str) {
+    page.raw("<section>");
+    page.element("h2", "", title);
+    page.raw("\n");
+}
+
+fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+    page.raw("<table><tr>");
+    head.iter().for_each(|name| page.element("th", "", name));
+    page.raw("</tr>\n");
+    for row in rows {
+        page.raw("<tr>");
+        row.iter().for_each(|cell| page.element("td", "", cell));
+        page.raw("</tr>\n");
+    }
+    page.raw("</table>\n");
+}
+
+/// A bar for each row: the parts of its total time, of which all bars show the same width.
+fn bars(page: &mut Page, rows: &[(String, &Characteristics)]) -> Result<(), ChartError> {
+    let mut svg = String::new();
+    {
+        let height = 40 + 22 * rows.len() as u32;
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
+        let count = rows.len().max(1) as f64;
+        let ink = RGBColor(0x33, 0x3d, 0x4b);
+        let font = ("sans-serif", 13).into_font().color(&ink);
+        let mut chart = ChartBuilder::on(&area)
+            .margin(4)
+            .margin_right(24)
+            .x_label_area_size(28)
+            .y_label_area_size(220)
+            .build_cartesian_2d(0.0..100.0, 0.0..count)
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .disable_mesh()
+            .disable_y_axis()
+            .x_label_formatter(&|value| format!("{value:.0} %"))
+            .label_style(font.clone())
+            .draw()
+            .map_err(failed)?;
+        let plane = chart.plotting_area().clone();
+        for (number, (name, of)) in rows.iter().enumerate() {
+            let bottom = count - 1.0 - number as f64;
+            let mut parts = vec![of.productive, of.idle];
+            parts.extend(of.lost.parts().map(|part| part.1));
+            let mut left = 0.0;
+            for (part, (_, colour)) in parts.into_iter().zip(PARTS) {
+                let right = left + part as f64 * 100.0 / of.total.max(1) as f64;
+                if right > left {
+                    let corners = [(left, bottom + 0.1), (right, bottom + 0.9)];
+                    plane
+                        .draw(&Rectangle::new(corners, colour.filled()))
+                        .map_err(failed)?;
+                }
+                left = right;
+            }
+            let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
+            let short: String = name.chars().take(32).collect();
+            area.draw(&Text::new(short, (6, y - 7), font.clone()))
+                .map_err(failed)?;
+        }
+        area.present().map_err(failed)?;
+    }
+    let colour = |RGBColor(r, g, b): RGBColor| format!("#{r:02x}{g:02x}{b:02x}");
+    let colours: Vec<String> = PARTS.iter().map(|part| colour(part.1)).collect();
+    page.legend(
+        PARTS
+            .iter()
+            .zip(&colours)
+            .map(|(part, colour)| (part.0, colour.as_str())),
+    );
+    page.raw(&svg);
+    page.raw("\n");
+    Ok(())
+}

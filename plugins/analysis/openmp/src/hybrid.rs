@@ -1,0 +1,246 @@
+//! Efficiencies of programs with MPI and OpenMP after the POP project, by the definitions of TALP (DLB 3.6, `src/talp/perf_metrics.c`, hybrid model
+//! version 2, and the user guide's page "TALP Performance metrics").
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::characteristics::Ratio;
+
+/// Time of a rank in MPI calls, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankMpi {
+    /// In `MPI_Init`, `MPI_Init_thread` and `MPI_Finalize`. TALP measures between these calls.
+    pub outer: u128,
+    /// In all other calls.
+    pub inner: u128,
+}
+
+/// Time of ranks in MPI calls.
+pub type MpiTime = BTreeMap<u32, RankMpi>;
+
+/// Times of a process as TALP classifies them, in nanoseconds of processors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TalpTimes {
+    /// Neither in MPI, nor idle, nor waiting in the OpenMP runtime.
+    pub useful: u128,
+    /// In MPI calls.
+    pub mpi: u128,
+    /// Idle outside of parallel regions, and in regions with fewer threads than processors.
+    pub serialisation: u128,
+    /// Waiting in parallel regions, less what all threads of a region wait.
+    pub load_imbalance: u128,
+    /// Waiting in parallel regions that all threads of a region have in common.
+    pub scheduling: u128,
+    /// Part of the serialisation that falls in MPI calls.
+    pub idle_in_mpi: u128,
+}
+
+impl TalpTimes {
+    /// Classifies the time of a process, without that in which one thread starts and ends MPI. What exceeds the process's total time, as threads that wait in nested regions do, is cut from the
+    /// scheduling and then from the imbalance.
+    pub(crate) fn new(
+        total: u128,
+        idle: u128,
+        imbalance: u128,
+        scheduling: u128,
+        mpi: RankMpi,
+        processors: u32,
+    ) -> TalpTimes {
+        let others = u128::from(processors.saturating_sub(1));
+        let idle = idle.saturating_sub(mpi.outer * others);
+        let mut left = total.saturating_sub(mpi.outer * (others + 1));
+        let mut take = |part: u128| {
+            let part = part.min(left);
+            left -= part;
+            part
+        };
+        let serialisation = take(idle);
+        let load_imbalance = take(imbalance);
+        let scheduling = take(scheduling);
+        let mpi = take(mpi.inner);
+        TalpTimes {
+            useful: left,
+            mpi,
+            serialisation,
+            load_imbalance,
+            scheduling,
+            // MPI is called by one thread, outside of regions.
+            idle_in_mpi: (mpi * others).min(serialisation),
+        }
+    }
+
+    fn sum(&self) -> u128 {
+        self.useful + self.mpi + self.serialisation + self.load_imbalance + self.scheduling
+    }
+
+    fn add(&mut self, other: &TalpTimes) {
+        self.useful += other.useful;
+        self.mpi += other.mpi;
+        self.serialisation += other.serialisation;
+        self.load_imbalance += other.load_imbalance;
+        self.scheduling += other.scheduling;
+        self.idle_in_mpi += other.idle_in_mpi;
+    }
+}
+
+/// A process as the efficiencies see it.
+#[derive(Clone, Debug)]
+pub(crate) struct Part {
+    pub(crate) rank: Option<u32>,
+    pub(crate) host: String,
+    pub(crate) processors: u32,
+    pub(crate) execution: u128,
+    pub(crate) times: TalpTimes,
+}
+
+/// Sums of a node's processes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NodeReport {
+    /// The node's host name.
+    pub host: String,
+    /// Ranks on the node, or as many processes as there are.
+    pub ranks: Vec<u32>,
+    /// Times of its processes.
+    pub times: TalpTimes,
+    /// Useful time, of all time of its processors.
+    pub efficiency: Ratio,
+}
+
+/// Efficiencies of all processes together. Products are TALP's: `openmp_parallel = openmp_serialisation openmp_load_balance openmp_scheduling` and
+/// `mpi_parallel = mpi_load_balance mpi_communication`; `parallel` is no product, since threads that are idle in MPI calls count in both groups.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hybrid {
+    /// Processes.
+    pub processes: usize,
+    /// Processors of all processes.
+    pub processors: u64,
+    /// Times of all processes.
+    pub times: TalpTimes,
+    /// Useful of all time.
+    pub parallel: Ratio,
+    /// Time outside of MPI; none where no trace has the ranks' MPI calls.
+    pub mpi_parallel: Option<Ratio>,
+    /// Mean of the ranks' time outside of MPI, of the largest.
+    pub mpi_load_balance: Option<Ratio>,
+    /// Largest time of a rank outside of MPI, of the execution time.
+    pub mpi_communication: Option<Ratio>,
+    /// Time outside of OpenMP's idling and waiting.
+    pub openmp_parallel: Ratio,
+    /// Lost outside of parallel regions.
+    pub openmp_serialisation: Ratio,
+    /// Lost to uneven work in parallel regions.
+    pub openmp_load_balance: Ratio,
+    /// Lost to other waiting in parallel regions.
+    pub openmp_scheduling: Ratio,
+    /// By node.
+    pub nodes: Vec<NodeReport>,
+}
+
+impl Hybrid {
+    pub(crate) fn new(parts: &[Part], has_mpi: bool) -> Hybrid {
+        let mut times = TalpTimes::default();
+        let mut nodes: BTreeMap<&str, (Vec<u32>, TalpTimes)> = BTreeMap::new();
+        for part in parts {
+            times.add(&part.times);
+            let node = nodes.entry(&part.host).or_default();
+            node.0.extend(part.rank);
+            node.1.add(&part.times);
+        }
+        let elapsed = parts.iter().map(|part| part.execution).max().unwrap_or(0);
+        let processors: u64 = parts.iter().map(|part| u64::from(part.processors)).sum();
+        // By processor, as TALP normalises: time of a process's processors that is not in MPI.
+        let outside = |times: &TalpTimes, processors: u64| {
+            elapsed as f64 - (times.mpi + times.idle_in_mpi) as f64 / processors.max(1) as f64
+        };
+        let mean = outside(&times, processors);
+        let most = (parts.iter())
+            .map(|part| outside(&part.times, part.processors.into()))
+            .fold(0.0, f64::max);
+        let part = |part: f64, whole: f64| {
+            has_mpi.then_some(Ratio(if whole > 0.0 { part / whole } else { 1.0 }))
+        };
+        let sum = times.sum();
+        let after_serial = sum - times.serialisation;
+        let after_imbalance = after_serial - times.load_imbalance;
+        let after_all = after_imbalance - times.scheduling;
+        Hybrid {
+            processes: parts.len(),
+            processors,
+            times,
+            parallel: Ratio::of(times.useful, sum),
+            mpi_parallel: part(mean, elapsed as f64),
+            mpi_load_balance: part(mean, most),
+            mpi_communication: part(most, elapsed as f64),
+            openmp_parallel: Ratio::of(after_all, sum),
+            openmp_serialisation: Ratio::of(after_serial, sum),
+            openmp_load_balance: Ratio::of(after_imbalance, after_serial),
+            openmp_scheduling: Ratio::of(after_all, after_imbalance),
+            nodes: (nodes.into_iter())
+                .map(|(host, (mut ranks, times))| {
+                    ranks.sort_unstable();
+                    NodeReport {
+                        host: host.to_owned(),
+                        ranks,
+                        times,
+                        efficiency: Ratio::of(times.useful, times.sum()),
+                    }
+                })
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(rank: u32, mpi: u128, idle: u128, imbalance: u128, scheduling: u128) -> Part {
+        Part {
+            rank: Some(rank),
+            host: format!("node{}", rank / 2),
+            processors: 4,
+            execution: 1000,
+            times: TalpTimes::new(
+                4400,
+                idle + 300,
+                imbalance,
+                scheduling,
+                RankMpi {
+                    outer: 100,
+                    inner: mpi,
+                },
+                4,
+            ),
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_talp() {
+        let parts = [
+            part(0, 100, 600, 200, 40),
+            part(1, 50, 300, 100, 0),
+            part(2, 0, 0, 0, 0),
+        ];
+        let hybrid = Hybrid::new(&parts, true);
+        let near = |a: f64, b: f64| assert!((a - b).abs() < 1e-12, "{a} {b}");
+        near(
+            hybrid.openmp_parallel.0,
+            hybrid.openmp_serialisation.0
+                * hybrid.openmp_load_balance.0
+                * hybrid.openmp_scheduling.0,
+        );
+        // Of 12000: useful 10610, MPI 150, serialisation 900, imbalance 300, scheduling 40.
+        near(hybrid.parallel.0, 10610.0 / 12000.0);
+        near(hybrid.openmp_serialisation.0, 11100.0 / 12000.0);
+        near(hybrid.openmp_load_balance.0, 10800.0 / 11100.0);
+        near(hybrid.openmp_scheduling.0, 10760.0 / 10800.0);
+        // Rank 0: 100 in MPI and 300 idle there; rank 1: 50 and 150; of twelve processors and 1000.
+        near(hybrid.mpi_parallel.unwrap().0, 1.0 - 600.0 / 12000.0);
+        near(hybrid.mpi_communication.unwrap().0, 1.0);
+        near(hybrid.mpi_load_balance.unwrap().0, 1.0 - 600.0 / 12000.0);
+        let ranks: Vec<_> = hybrid.nodes.iter().map(|node| node.ranks.clone()).collect();
+        assert_eq!(ranks, [vec![0, 1], vec![2]]);
+        assert_eq!(Hybrid::new(&parts, false).mpi_parallel, None);
+    }
+}

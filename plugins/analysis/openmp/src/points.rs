@@ -1,0 +1,233 @@
+//! Constructs that cost: points of synchronisation, and loops.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use crate::characteristics::Ratio;
+use crate::places::{Place, Places};
+use crate::record::{Event, Kind, Record, Schedule, Site};
+
+/// Smallest, mean and largest value of the threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Spread {
+    /// The smallest.
+    pub least: u128,
+    /// The mean, rounded down.
+    pub mean: u128,
+    /// The largest.
+    pub most: u128,
+}
+
+impl Spread {
+    fn of(values: impl Iterator<Item = u128> + Clone) -> Spread {
+        let count = values.clone().count().max(1) as u128;
+        Spread {
+            least: values.clone().min().unwrap_or(0),
+            mean: values.clone().sum::<u128>() / count,
+            most: values.max().unwrap_or(0),
+        }
+    }
+
+    /// Part of the largest value by which the largest exceeds the mean: 0 for equal values, near 1 where one thread has all.
+    pub fn imbalance(&self) -> Ratio {
+        Ratio(1.0 - Ratio::of(self.mean, self.most).0)
+    }
+}
+
+/// A point of synchronisation: a construct at which threads may wait. Times are nanoseconds, of all threads together.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    /// The construct.
+    pub kind: Kind,
+    /// A loop's schedule.
+    pub schedule: Schedule,
+    /// Where it is in the program.
+    pub place: Place,
+    /// Numbers of the threads that came there, as positions in the process's list of threads.
+    pub threads: Vec<usize>,
+    /// How often threads came there.
+    pub count: u64,
+    /// When a thread first came there, from the beginning of the program.
+    pub first: u128,
+    /// Duration of all executions.
+    pub total: u128,
+    /// Mean duration, rounded down.
+    pub mean: u128,
+    /// The longest execution.
+    pub longest: u128,
+    /// Waiting in it: for a lock, a critical or ordered construct, at a barrier, for tasks.
+    pub waited: u128,
+    /// Waiting for other threads at its end: of work-sharing constructs and parallel regions.
+    pub synchronised: u128,
+    /// What it costs: the waiting that counts as lost.
+    pub cost: u128,
+    /// The cost, of the time that the program loses.
+    pub of_lost: Ratio,
+}
+
+/// A work-sharing loop over all threads. Times are nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoopReport {
+    /// Where it is in the program.
+    pub place: Place,
+    /// Its schedule.
+    pub schedule: Schedule,
+    /// The chunk that was asked for; 0 if none.
+    pub chunk: i64,
+    /// How often a thread executed it, at most.
+    pub executions: u64,
+    /// By thread: time in the loop, without waiting in it.
+    pub work: Spread,
+    /// Part of the longest thread's work by which it exceeds the mean.
+    pub imbalance: Ratio,
+    /// By thread: iterations; none where the runtime does not tell.
+    pub iterations: Option<Spread>,
+    /// Chunks of all threads; none where the runtime does not tell.
+    pub chunks: Option<u64>,
+    /// Waiting at its end, of all threads.
+    pub synchronised: u128,
+}
+
+/// Sums of a construct.
+#[derive(Default)]
+struct Sum {
+    threads: BTreeSet<usize>,
+    count: u64,
+    first: Option<u64>,
+    total: u128,
+    longest: u64,
+    waited: u128,
+    ended: u128,
+    schedule: Option<Schedule>,
+}
+
+/// Waiting that counts as lost: in constructs that wait, and at the ends of those that share work. What waits in a work-sharing construct
+/// belongs to the constructs nested in it.
+fn cost(event: &Event) -> u64 {
+    match event.kind {
+        Kind::Barrier
+        | Kind::Critical
+        | Kind::Atomic
+        | Kind::Ordered
+        | Kind::Lock
+        | Kind::Flush
+        | Kind::Taskwait
+        | Kind::Taskgroup => event.waited,
+        Kind::Parallel | Kind::Loop | Kind::Sections | Kind::Single | Kind::Workshare => {
+            event.ended
+        }
+        Kind::Master | Kind::Task | Kind::Taskloop | Kind::CreatedTask => 0,
+    }
+}
+
+/// Returns the points of a record that may cost, the dearest first.
+pub(crate) fn points(record: &Record, places: &mut Places, lost: u128) -> Vec<Point> {
+    let mut sums: BTreeMap<(Kind, Site), (Sum, u128)> = BTreeMap::new();
+    for (number, thread) in record.threads.iter().enumerate() {
+        for event in &thread.events {
+            let (sum, costs) = sums.entry((event.kind, event.site)).or_default();
+            sum.threads.insert(number);
+            sum.count = sum.count.saturating_add(event.count);
+            sum.first = Some(
+                sum.first
+                    .map_or(event.first, |first| first.min(event.first)),
+            );
+            sum.total += u128::from(event.total);
+            sum.longest = sum.longest.max(event.longest);
+            sum.waited += u128::from(event.waited);
+            sum.ended += u128::from(event.ended);
+            sum.schedule = Some(event.schedule);
+            *costs += u128::from(cost(event));
+        }
+    }
+    let time = |ticks: u128| record.clock.nanoseconds(ticks);
+    let mut points: Vec<Point> = (sums.into_iter())
+        .map(|((kind, site), (sum, costs))| {
+            let first = sum.first.unwrap_or(0).saturating_sub(record.clock.begin.0);
+            let total = time(sum.total);
+            Point {
+                kind,
+                schedule: sum.schedule.unwrap_or(Schedule::None),
+                place: places.locate(&record.modules, site),
+                threads: sum.threads.into_iter().collect(),
+                count: sum.count,
+                first: time(first.into()),
+                total,
+                mean: total / u128::from(sum.count.max(1)),
+                longest: time(sum.longest.into()),
+                waited: time(sum.waited),
+                synchronised: time(sum.ended),
+                cost: time(costs),
+                of_lost: match lost {
+                    0 => Ratio(0.0),
+                    _ => Ratio::of(time(costs), lost),
+                },
+            }
+        })
+        .collect();
+    points.sort_by(|a, b| (b.cost, &a.place, a.kind).cmp(&(a.cost, &b.place, b.kind)));
+    points
+}
+
+/// Returns the loops of a record, the one with most waiting at its end first.
+pub(crate) fn loops(record: &Record, places: &mut Places) -> Vec<LoopReport> {
+    #[derive(Clone, Copy, Default)]
+    struct Part {
+        work: u128,
+        iterations: u128,
+        executions: u64,
+    }
+    #[derive(Default)]
+    struct Loop {
+        parts: BTreeMap<usize, Part>,
+        schedule: Option<Schedule>,
+        chunk: i64,
+        chunks: u64,
+        ended: u128,
+    }
+    let mut loops: BTreeMap<Site, Loop> = BTreeMap::new();
+    for (number, thread) in record.threads.iter().enumerate() {
+        for event in thread
+            .events
+            .iter()
+            .filter(|event| event.kind == Kind::Loop)
+        {
+            let sum = loops.entry(event.site).or_default();
+            let part = sum.parts.entry(number).or_default();
+            part.work += u128::from(event.total.saturating_sub(event.waited));
+            part.iterations += u128::from(event.iterations);
+            part.executions = part.executions.saturating_add(event.count);
+            sum.schedule = Some(event.schedule);
+            sum.chunk = event.chunk;
+            sum.chunks = sum.chunks.saturating_add(event.chunks);
+            sum.ended += u128::from(event.ended);
+        }
+    }
+    let time = |ticks: u128| record.clock.nanoseconds(ticks);
+    let mut reports: Vec<LoopReport> = (loops.into_iter())
+        .map(|(site, sum)| {
+            let work = Spread::of(sum.parts.values().map(|part| time(part.work)));
+            let told = sum.chunks > 0;
+            LoopReport {
+                place: places.locate(&record.modules, site),
+                schedule: sum.schedule.unwrap_or(Schedule::None),
+                chunk: sum.chunk,
+                executions: sum
+                    .parts
+                    .values()
+                    .map(|part| part.executions)
+                    .max()
+                    .unwrap_or(0),
+                work,
+                imbalance: work.imbalance(),
+                iterations: told
+                    .then(|| Spread::of(sum.parts.values().map(|part| part.iterations))),
+                chunks: told.then_some(sum.chunks),
+                synchronised: time(sum.ended),
+            }
+        })
+        .collect();
+    reports.sort_by(|a, b| (b.synchronised, &a.place).cmp(&(a.synchronised, &b.place)));
+    reports
+}

@@ -1,0 +1,678 @@
+//! The record that the OpenMP tracer leaves of a process: lines of columns, with tabs between them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+/// The suffix of records' file names.
+pub const SUFFIX: &str = "openmp";
+/// Version of the format that this crate reads.
+const VERSION: &str = "1";
+/// A record's first column.
+const MAGIC: &str = "nodescope-openmp";
+/// The largest record that is read. A program with a million constructs has a smaller one.
+const LARGEST: u64 = 1 << 28;
+/// Largest numbers of threads, intervals and modules; memory is proportional to them.
+const MOST_ROWS: usize = 1 << 20;
+
+/// Why a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file cannot be read.
+    #[error("cannot read {}: {cause}", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        cause: std::io::Error,
+    },
+    /// The file is empty.
+    #[error("{} is empty: the process ended before the OpenMP tracer wrote its record", .path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file is no record, or one of another version.
+    #[error("{} is no record of the OpenMP tracer: {what}", .path.display())]
+    NoRecord {
+        /// The file.
+        path: PathBuf,
+        /// What is otherwise.
+        what: String,
+    },
+    /// A line that the tracer does not write.
+    #[error("{} is damaged in line {line}: {what}", .path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// How.
+        what: String,
+    },
+}
+
+/// State of a thread. Each moment of a thread in a parallel region belongs to one state. The order is that of the record's columns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// Outside all regions, in a thread that starts regions.
+    Serial,
+    /// From the beginning of a region until a thread other than the primary one runs its code.
+    Start,
+    /// In a region outside work-sharing, in the team's primary thread.
+    Primary,
+    /// Likewise in another thread of the team.
+    Replicated,
+    /// In a work-sharing construct.
+    Shared,
+    /// In an explicit task.
+    Task,
+    /// Waiting at an explicit barrier, or at the end of a region that does not end with a work-sharing construct.
+    WaitBarrier,
+    /// Waiting for a lock.
+    WaitLock,
+    /// Waiting for a critical or atomic construct.
+    WaitCritical,
+    /// Waiting for an ordered construct or for another iteration of a doacross loop.
+    WaitOrdered,
+    /// Waiting at the end of a work-sharing construct.
+    WaitDesync,
+    /// In a flush.
+    WaitFlush,
+    /// Waiting for tasks.
+    WaitTask,
+}
+
+/// Number of states.
+pub const STATES: usize = 13;
+
+/// Kind of a construct.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A parallel region.
+    Parallel,
+    /// A work-sharing loop.
+    Loop,
+    /// Sections.
+    Sections,
+    /// A single construct.
+    Single,
+    /// Fortran's workshare.
+    Workshare,
+    /// A master or masked construct.
+    Master,
+    /// A critical construct.
+    Critical,
+    /// An explicit barrier.
+    Barrier,
+    /// An ordered construct, or a wait for another iteration of a doacross loop.
+    Ordered,
+    /// A flush.
+    Flush,
+    /// A call that sets a lock.
+    Lock,
+    /// An atomic construct that the runtime executes.
+    Atomic,
+    /// Executions of an explicit task.
+    Task,
+    /// A taskwait.
+    Taskwait,
+    /// The end of a taskgroup.
+    Taskgroup,
+    /// A taskloop.
+    Taskloop,
+    /// Creations of an explicit task.
+    CreatedTask,
+}
+
+impl Kind {
+    const ALL: [Kind; 17] = [
+        Kind::Parallel,
+        Kind::Loop,
+        Kind::Sections,
+        Kind::Single,
+        Kind::Workshare,
+        Kind::Master,
+        Kind::Critical,
+        Kind::Barrier,
+        Kind::Ordered,
+        Kind::Flush,
+        Kind::Lock,
+        Kind::Atomic,
+        Kind::Task,
+        Kind::Taskwait,
+        Kind::Taskgroup,
+        Kind::Taskloop,
+        Kind::CreatedTask,
+    ];
+
+    /// The construct's name in OpenMP, in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Parallel => "parallel",
+            Kind::Loop => "loop",
+            Kind::Sections => "sections",
+            Kind::Single => "single",
+            Kind::Workshare => "workshare",
+            Kind::Master => "master",
+            Kind::Critical => "critical",
+            Kind::Barrier => "barrier",
+            Kind::Ordered => "ordered",
+            Kind::Flush => "flush",
+            Kind::Lock => "lock",
+            Kind::Atomic => "atomic",
+            Kind::Task => "task",
+            Kind::Taskwait => "taskwait",
+            Kind::Taskgroup => "taskgroup",
+            Kind::Taskloop => "taskloop",
+            Kind::CreatedTask => "task creation",
+        }
+    }
+}
+
+/// Schedule of a loop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Schedule {
+    /// The construct has none.
+    None,
+    /// Static.
+    Static,
+    /// Dynamic.
+    Dynamic,
+    /// Guided.
+    Guided,
+    /// Chosen at run time, or auto.
+    Runtime,
+    /// The runtime does not tell tools the schedule.
+    Unknown,
+    /// Code before a barrier that may be a loop of static schedule: its compiler leaves no trace of the loop but the barrier.
+    StaticOrNone,
+}
+
+impl Schedule {
+    const ALL: [Schedule; 7] = [
+        Schedule::None,
+        Schedule::Static,
+        Schedule::Dynamic,
+        Schedule::Guided,
+        Schedule::Runtime,
+        Schedule::Unknown,
+        Schedule::StaticOrNone,
+    ];
+
+    /// The schedule in words; empty for none.
+    pub fn name(self) -> &'static str {
+        match self {
+            Schedule::None => "",
+            Schedule::Static => "static",
+            Schedule::Dynamic => "dynamic",
+            Schedule::Guided => "guided",
+            Schedule::Runtime => "runtime",
+            Schedule::Unknown => "schedule unknown",
+            Schedule::StaticOrNone => "static, or code before a barrier",
+        }
+    }
+}
+
+/// A call site: number of the module and address as linked. Module 0: outside of all modules, or no site.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Site {
+    /// Number of the module.
+    pub module: usize,
+    /// Return address of the call, relative to where the module is loaded.
+    pub address: u64,
+}
+
+/// A file whose code makes calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Module {
+    /// Path where the program ran.
+    pub path: String,
+    /// Build id in hexadecimal digits.
+    pub build_id: Option<String>,
+}
+
+/// An interval: a part of the run that the program's author has named, or the whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interval {
+    /// Number of the interval around it; the whole program's own.
+    pub parent: usize,
+    /// Its name.
+    pub name: String,
+    /// How often it was executed.
+    pub count: u64,
+    /// When it first began, ticks.
+    pub first: u64,
+    /// Duration of all executions, ticks.
+    pub total: u64,
+    /// The longest one, ticks.
+    pub longest: u64,
+}
+
+/// A thread, or several, one after the other, of which each ended before the next began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Thread {
+    /// Number in its first team.
+    pub number: u32,
+    /// The system's number.
+    pub tid: u32,
+    /// True if it starts regions outside of all others.
+    pub root: bool,
+    /// First event, ticks.
+    pub first: u64,
+    /// Times by state.
+    pub cells: Vec<Cell>,
+    /// Statistics of constructs.
+    pub events: Vec<Event>,
+}
+
+/// Times of a thread in an interval and a region, in ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Number of the interval.
+    pub interval: usize,
+    /// The region's site.
+    pub region: Site,
+    /// Time that threads of the region's teams waited, less what all of them waited: TALP's load imbalance. Counted by the primary thread.
+    pub imbalance: u64,
+    /// Time that all threads of the region's teams waited: TALP's scheduling.
+    pub scheduling: u64,
+    /// By [`State`].
+    pub ticks: [u64; STATES],
+}
+
+/// Statistics of a construct in a thread, an interval and a region. Times are ticks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Number of the interval.
+    pub interval: usize,
+    /// Site of the region around it.
+    pub region: Site,
+    /// The construct.
+    pub kind: Kind,
+    /// Its site.
+    pub site: Site,
+    /// A loop's schedule.
+    pub schedule: Schedule,
+    /// The chunk that was asked for; 0 if none.
+    pub chunk: i64,
+    /// How often the thread executed it.
+    pub count: u64,
+    /// When it first began.
+    pub first: u64,
+    /// Duration of all executions.
+    pub total: u64,
+    /// The longest.
+    pub longest: u64,
+    /// Waiting within.
+    pub waited: u64,
+    /// Waiting for other threads at its end.
+    pub ended: u64,
+    /// A loop's iterations that the thread executed, where the runtime tells; else 0.
+    pub iterations: u64,
+    /// The chunks that these came in.
+    pub chunks: u64,
+}
+
+/// Two moments of the record's clock, by which ticks become time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clock {
+    /// Ticks and nanoseconds when tracing began.
+    pub begin: (u64, u64),
+    /// When the record was written.
+    pub end: (u64, u64),
+}
+
+impl Clock {
+    /// Returns the nanoseconds that a number of ticks is, rounded to the nearest; at most [`Clock::MOST`], so that sums of damaged records do not
+    /// overflow.
+    pub fn nanoseconds(&self, ticks: u128) -> u128 {
+        let span = u128::from(self.end.0.saturating_sub(self.begin.0));
+        let nanoseconds = u128::from(self.end.1.saturating_sub(self.begin.1));
+        let exact = if span == 0 || nanoseconds == 0 {
+            ticks
+        } else if let Some(product) = ticks.checked_mul(nanoseconds) {
+            (product + span / 2) / span
+        } else {
+            (ticks / span).saturating_mul(nanoseconds)
+        };
+        exact.min(Self::MOST)
+    }
+
+    /// Two trillion years.
+    pub const MOST: u128 = 1 << 96;
+}
+
+/// The record of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// The file it was read from.
+    pub source: String,
+    /// Process number.
+    pub pid: u32,
+    /// Rank in `MPI_COMM_WORLD`, by the launcher's environment.
+    pub rank: Option<u32>,
+    /// Size of `MPI_COMM_WORLD`, if the launcher tells.
+    pub ranks: Option<u32>,
+    /// Processors of the node.
+    pub processors: u32,
+    /// The most threads that were active at once.
+    pub peak: u32,
+    /// The OpenMP runtime.
+    pub runtime: String,
+    /// The host.
+    pub host: String,
+    /// The clock.
+    pub clock: Clock,
+    /// Modules by number.
+    pub modules: BTreeMap<usize, Module>,
+    /// Intervals by number; 0 is the whole program.
+    pub intervals: Vec<Interval>,
+    /// Threads, by the time of their first event.
+    pub threads: Vec<Thread>,
+    /// What a reader of the figures should know.
+    pub notes: Vec<String>,
+}
+
+impl Record {
+    /// Reads a record.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, is empty or no record, or has lines that the tracer does not write. A record that is cut is read up to the
+    /// cut, and says so in its notes.
+    pub fn read(path: &Path) -> Result<Record, RecordError> {
+        let io = |cause| RecordError::Io {
+            path: path.into(),
+            cause,
+        };
+        let mut bytes = Vec::new();
+        let file = File::open(path).map_err(io)?;
+        file.take(LARGEST + 1).read_to_end(&mut bytes).map_err(io)?;
+        if bytes.len() as u64 > LARGEST {
+            return Err(RecordError::NoRecord {
+                path: path.into(),
+                what: format!("it has more than {LARGEST} bytes"),
+            });
+        }
+        let mut record = Record::parse(path, &String::from_utf8_lossy(&bytes))?;
+        record.source = path.display().to_string();
+        Ok(record)
+    }
+
+    /// Reads a record's text. `path` is for messages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Record::read`].
+    pub fn parse(path: &Path, text: &str) -> Result<Record, RecordError> {
+        if text.is_empty() {
+            return Err(RecordError::Empty { path: path.into() });
+        }
+        let no_record = |what: &str| RecordError::NoRecord {
+            path: path.into(),
+            what: what.into(),
+        };
+        // What follows the last line feed is cut off.
+        let (whole, cut) = text.rsplit_once('\n').unwrap_or(("", text));
+        let mut lines = whole.split('\n').enumerate();
+        let first = lines.next().map_or("", |(_, line)| line);
+        match first.split_once('\t') {
+            Some((MAGIC, VERSION)) => {}
+            Some((MAGIC, version)) => {
+                return Err(no_record(&format!(
+                    "it has version {version}, this program reads version {VERSION}"
+                )));
+            }
+            _ => return Err(no_record("it does not begin like one")),
+        }
+        let mut reader = Reader::default();
+        for (number, line) in lines {
+            reader.line(line).map_err(|what| RecordError::Damaged {
+                path: path.into(),
+                line: number + 1,
+                what,
+            })?;
+        }
+        reader
+            .finish(!cut.is_empty())
+            .map_err(|what| no_record(&what))
+    }
+
+    /// Numbers of an interval and of all intervals within it.
+    pub fn within(&self, interval: usize) -> Vec<bool> {
+        let mut within = vec![false; self.intervals.len()];
+        for (number, row) in self.intervals.iter().enumerate() {
+            // An interval's parent has a smaller number, which the reader has checked.
+            within[number] = number == interval || (number > 0 && within[row.parent]);
+        }
+        within
+    }
+
+    /// The name of an interval with those around it, but for the whole program.
+    pub fn interval_path(&self, interval: usize) -> String {
+        let mut names = vec![self.intervals[interval].name.as_str()];
+        let mut at = self.intervals[interval].parent;
+        while at != 0 {
+            names.push(&self.intervals[at].name);
+            at = self.intervals[at].parent;
+        }
+        names.reverse();
+        names.join(" / ")
+    }
+}
+
+/// What is read so far.
+#[derive(Default)]
+struct Reader {
+    record: Record,
+    threads: BTreeMap<usize, Thread>,
+    has_process: bool,
+    ended: bool,
+}
+
+/// The columns of a line, taken one by one.
+struct Columns<'a> {
+    rest: std::str::Split<'a, char>,
+}
+
+impl<'a> Columns<'a> {
+    fn text(&mut self, name: &str) -> Result<&'a str, String> {
+        self.rest
+            .next()
+            .ok_or_else(|| format!("the column {name} is missing"))
+    }
+
+    fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<T, String> {
+        let text = self.text(name)?;
+        text.parse()
+            .map_err(|_| format!("{name} is no number that is possible there: {text:?}"))
+    }
+
+    fn site(&mut self, name: &str) -> Result<Site, String> {
+        let module = self.number(name)?;
+        let text = self.text(name)?;
+        let address =
+            u64::from_str_radix(text, 16).map_err(|_| format!("{name} is no address: {text:?}"))?;
+        Ok(Site { module, address })
+    }
+
+    fn schedule(&mut self) -> Result<Schedule, String> {
+        let number: usize = self.number("schedule")?;
+        let found = Schedule::ALL.get(number).copied();
+        found.ok_or_else(|| format!("there is no schedule {number}"))
+    }
+
+    /// All that is left, as a name may hold a tab.
+    fn name(&mut self) -> String {
+        let parts: Vec<&str> = self.rest.by_ref().collect();
+        parts.join(" ")
+    }
+}
+
+impl Reader {
+    fn line(&mut self, line: &str) -> Result<(), String> {
+        if self.ended {
+            return Err("it follows the line that ends the record".into());
+        }
+        let mut columns = Columns {
+            rest: line.split('\t'),
+        };
+        let record = &mut self.record;
+        match columns.text("type")? {
+            "process" => {
+                self.has_process = true;
+                record.pid = columns.number("process")?;
+                let rank: i64 = columns.number("rank")?;
+                let ranks: i64 = columns.number("ranks")?;
+                record.rank = u32::try_from(rank).ok();
+                record.ranks = u32::try_from(ranks).ok();
+                record.processors = columns.number("processors")?;
+                record.peak = columns.number("threads")?;
+                record.runtime = columns.name();
+            }
+            "host" => record.host = columns.name(),
+            "clock" => {
+                record.clock.begin = (columns.number("ticks")?, columns.number("nanoseconds")?);
+                record.clock.end = (columns.number("ticks")?, columns.number("nanoseconds")?);
+            }
+            "interval" => {
+                let id: usize = columns.number("interval")?;
+                let parent: usize = columns.number("interval around")?;
+                if id != record.intervals.len() || parent > id || (parent == id && id != 0) {
+                    return Err(format!("interval {id} within {parent} is out of order"));
+                }
+                if id >= MOST_ROWS {
+                    return Err(format!("there are more than {MOST_ROWS} intervals"));
+                }
+                record.intervals.push(Interval {
+                    parent,
+                    count: columns.number("count")?,
+                    first: columns.number("first")?,
+                    total: columns.number("total")?,
+                    longest: columns.number("longest")?,
+                    name: columns.name(),
+                });
+            }
+            "module" => {
+                let id = columns.number("module")?;
+                let build_id = columns.text("build id")?;
+                let module = Module {
+                    build_id: (build_id != "-").then(|| build_id.to_owned()),
+                    path: columns.name(),
+                };
+                record.modules.insert(id, module);
+            }
+            "thread" => {
+                let id: usize = columns.number("thread")?;
+                let thread = Thread {
+                    tid: columns.number("thread of the system")?,
+                    number: columns.number("number")?,
+                    root: columns.number::<u8>("root")? != 0,
+                    first: columns.number("first")?,
+                    cells: Vec::new(),
+                    events: Vec::new(),
+                };
+                if self.threads.len() >= MOST_ROWS {
+                    return Err(format!("there are more than {MOST_ROWS} threads"));
+                }
+                if self.threads.insert(id, thread).is_some() {
+                    return Err(format!("thread {id} comes twice"));
+                }
+            }
+            "times" => {
+                let (thread, interval) = self.owner(&mut columns)?;
+                let mut cell = Cell {
+                    interval,
+                    region: columns.site("region")?,
+                    imbalance: columns.number("imbalance")?,
+                    scheduling: columns.number("scheduling")?,
+                    ticks: [0; STATES],
+                };
+                for ticks in &mut cell.ticks {
+                    *ticks = columns.number("time")?;
+                }
+                self.thread(thread)?.cells.push(cell);
+            }
+            "event" => {
+                let (thread, interval) = self.owner(&mut columns)?;
+                let region = columns.site("region")?;
+                let kind: usize = columns.number("construct")?;
+                let event = Event {
+                    interval,
+                    region,
+                    kind: kind
+                        .checked_sub(1)
+                        .and_then(|at| Kind::ALL.get(at).copied())
+                        .ok_or_else(|| format!("there is no construct {kind}"))?,
+                    site: columns.site("site")?,
+                    schedule: columns.schedule()?,
+                    chunk: columns.number("chunk")?,
+                    count: columns.number("count")?,
+                    first: columns.number("first")?,
+                    total: columns.number("total")?,
+                    longest: columns.number("longest")?,
+                    waited: columns.number("waited")?,
+                    ended: columns.number("waited at the end")?,
+                    iterations: columns.number("iterations")?,
+                    chunks: columns.number("chunks")?,
+                };
+                self.thread(thread)?.events.push(event);
+            }
+            "end" => {
+                self.ended = true;
+                if columns.text("reason")? != "exit" {
+                    record.notes.push(
+                        "the process was killed or still runs; the record is of its time up to about a second before"
+                            .into(),
+                    );
+                }
+            }
+            other => return Err(format!("a line of unknown type {other:?}")),
+        }
+        Ok(())
+    }
+
+    fn owner(&self, columns: &mut Columns<'_>) -> Result<(usize, usize), String> {
+        let thread = columns.number("thread")?;
+        let interval = columns.number("interval")?;
+        if interval >= self.record.intervals.len() {
+            return Err(format!("interval {interval} is unknown"));
+        }
+        Ok((thread, interval))
+    }
+
+    fn thread(&mut self, thread: usize) -> Result<&mut Thread, String> {
+        self.threads
+            .get_mut(&thread)
+            .ok_or_else(|| format!("thread {thread} is unknown"))
+    }
+
+    fn finish(mut self, cut: bool) -> Result<Record, String> {
+        let mut record = self.record;
+        if !self.has_process || record.intervals.is_empty() {
+            return Err("it is cut before the first interval".into());
+        }
+        if !self.ended || cut {
+            record
+                .notes
+                .push("the record is cut; figures lack what came behind the cut".into());
+        }
+        let mut threads: Vec<Thread> = std::mem::take(&mut self.threads).into_values().collect();
+        for thread in &mut threads {
+            thread
+                .cells
+                .sort_by_key(|cell| (cell.interval, cell.region));
+            (thread.events)
+                .sort_by_key(|event| (event.interval, event.region, event.kind, event.site));
+        }
+        threads.sort_by_key(|thread| (thread.first, thread.tid));
+        record.threads = threads;
+        Ok(record)
+    }
+}

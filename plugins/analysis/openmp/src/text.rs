@@ -1,0 +1,325 @@
+//! An analysis as text for a terminal.
+
+use std::fmt::Write;
+
+use crate::analysis::{Analysis, ProcessReport};
+use crate::characteristics::{Characteristics, Ratio};
+use crate::hybrid::Hybrid;
+use crate::points::{LoopReport, Point, Spread};
+
+/// Lines of each list.
+const LINES: usize = 12;
+/// Threads shown one by one.
+const THREADS: usize = 32;
+/// Processes shown one by one in the ranking.
+const RANKS: usize = 32;
+
+/// A time with four digits.
+pub(crate) fn time(nanoseconds: u128) -> String {
+    let (unit, name) = match nanoseconds {
+        0..1_000 => return format!("{nanoseconds} ns"),
+        1_000..1_000_000 => (1e3, "us"),
+        1_000_000..1_000_000_000 => (1e6, "ms"),
+        _ => (1e9, "s"),
+    };
+    let value = nanoseconds as f64 / unit;
+    let decimals = match value {
+        ..10.0 => 3,
+        10.0..100.0 => 2,
+        100.0..1000.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.decimals$} {name}")
+}
+
+pub(crate) fn percent(ratio: Ratio) -> String {
+    format!("{:.1} %", ratio.0 * 100.0)
+}
+
+fn more(out: &mut String, shown: usize, all: usize, what: &str) -> std::fmt::Result {
+    match all.saturating_sub(shown) {
+        0 => Ok(()),
+        more => writeln!(out, "  ... and {more} more {what}: --json lists all"),
+    }
+}
+
+impl Analysis {
+    /// Formats it as text.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        if self.processes.len() > 1 {
+            self.write_hybrid(out)?;
+        }
+        for at in self.ranking.iter().take(LINES) {
+            self.processes[*at].write(out, self.processes.len() == 1, &self.hybrid)?;
+        }
+        more(out, LINES, self.ranking.len(), "processes")?;
+        if !self.notes.is_empty() {
+            writeln!(out, "Notes")?;
+            for note in &self.notes {
+                writeln!(out, "  {note}")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_hybrid(&self, out: &mut String) -> std::fmt::Result {
+        let hybrid = &self.hybrid;
+        writeln!(
+            out,
+            "{} processes on {} processors of {} node{}\n",
+            hybrid.processes,
+            hybrid.processors,
+            hybrid.nodes.len(),
+            if hybrid.nodes.len() == 1 { "" } else { "s" },
+        )?;
+        hybrid.write(out)?;
+        writeln!(
+            out,
+            "\nBy node {:>34} {:>12} {:>12}",
+            "efficiency", "in MPI", "waiting"
+        )?;
+        for node in &hybrid.nodes {
+            writeln!(
+                out,
+                "  {:<32} {:>9} {:>12} {:>12}",
+                node.host,
+                percent(node.efficiency),
+                time(node.times.mpi),
+                time(node.times.load_imbalance + node.times.scheduling),
+            )?;
+        }
+        writeln!(
+            out,
+            "\nBy process, the one that loses most first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
+            "", "efficiency", "execution", "idle", "lost"
+        )?;
+        for at in self.ranking.iter().take(RANKS) {
+            let process = &self.processes[*at];
+            let whole = &process.intervals[0].characteristics;
+            writeln!(
+                out,
+                "  {:<32} {:>9} {:>12} {:>12} {:>12}",
+                process.name(),
+                percent(whole.efficiency),
+                time(whole.execution),
+                time(whole.idle),
+                time(whole.lost_sum),
+            )?;
+        }
+        more(out, RANKS, self.ranking.len(), "processes")?;
+        writeln!(out)
+    }
+}
+
+impl Hybrid {
+    /// The efficiencies, with the deeper ones indented.
+    pub(crate) fn rows(&self) -> Vec<(&'static str, Ratio)> {
+        let mut rows = vec![("parallel efficiency (POP, TALP)", self.parallel)];
+        if let (Some(parallel), Some(balance), Some(communication)) = (
+            self.mpi_parallel,
+            self.mpi_load_balance,
+            self.mpi_communication,
+        ) {
+            rows.push(("  MPI parallel efficiency", parallel));
+            rows.push(("    MPI load balance", balance));
+            rows.push(("    MPI communication efficiency", communication));
+        }
+        rows.push(("  OpenMP parallel efficiency", self.openmp_parallel));
+        rows.push(("    OpenMP serialisation", self.openmp_serialisation));
+        rows.push(("    OpenMP load balance", self.openmp_load_balance));
+        rows.push(("    OpenMP scheduling", self.openmp_scheduling));
+        rows
+    }
+
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        for (name, ratio) in self.rows() {
+            writeln!(out, "  {name:<36} {:>9}", percent(ratio))?;
+        }
+        if self.mpi_parallel.is_none() && self.processes > 1 {
+            writeln!(
+                out,
+                "  (no trace of MPI calls is there; time in MPI counts as useful)"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl ProcessReport {
+    fn write(&self, out: &mut String, alone: bool, hybrid: &Hybrid) -> std::fmt::Result {
+        writeln!(
+            out,
+            "{}: {}, {} thread{} under {}",
+            self.name(),
+            self.program.rsplit('/').next().unwrap_or_default(),
+            self.threads,
+            if self.threads == 1 { "" } else { "s" },
+            self.runtime,
+        )?;
+        for note in &self.notes {
+            writeln!(out, "  note: {note}")?;
+        }
+        writeln!(out, "\nIntervals")?;
+        self.write_intervals(out)?;
+        if alone {
+            writeln!(out)?;
+            hybrid.write(out)?;
+        }
+        writeln!(
+            out,
+            "\nThreads\n  {:<12} {:>12} {:>12} {:>12} {:>14}",
+            "number", "from", "productive", "waiting", "insufficient"
+        )?;
+        for thread in self.times.iter().take(THREADS) {
+            writeln!(
+                out,
+                "  {:<12} {:>12} {:>12} {:>12} {:>14}",
+                format!(
+                    "{}{}",
+                    thread.number,
+                    if thread.root { " (root)" } else { "" }
+                ),
+                time(thread.first),
+                time(thread.productive),
+                time(thread.waiting),
+                time(thread.insufficient_parallelism),
+            )?;
+        }
+        more(out, THREADS, self.times.len(), "threads")?;
+        self.write_regions(out)?;
+        self.write_points(out)?;
+        self.write_loops(out)?;
+        writeln!(out)
+    }
+
+    fn write_intervals(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(
+            out,
+            "  {:<28} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+            "", "count", "execution", "total", "productive", "idle", "lost", "efficiency"
+        )?;
+        for interval in &self.intervals {
+            let of = &interval.characteristics;
+            let name = interval.name.rsplit(" / ").next().unwrap_or_default();
+            writeln!(
+                out,
+                "  {:<28} {:>7} {:>10} {:>10} {:>10} {:>10} {:>10} {:>10}",
+                format!("{}{name}", "  ".repeat(interval.depth as usize)),
+                interval.count,
+                time(of.execution),
+                time(of.total),
+                time(of.productive),
+                time(of.idle),
+                time(of.lost_sum),
+                percent(of.efficiency),
+            )?;
+            write_lost(out, interval.depth, of)?;
+        }
+        Ok(())
+    }
+
+    fn write_regions(&self, out: &mut String) -> std::fmt::Result {
+        if self.regions.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\nParallel regions, the one that loses most first\n  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
+            "", "count", "execution", "idle", "lost", "efficiency"
+        )?;
+        for region in self.regions.iter().take(LINES) {
+            let of = &region.characteristics;
+            writeln!(
+                out,
+                "  {:<44} {:>7} {:>10} {:>10} {:>10} {:>10}",
+                region.place.text(),
+                region.count,
+                time(of.execution),
+                time(of.idle),
+                time(of.lost_sum),
+                percent(of.efficiency),
+            )?;
+        }
+        more(out, LINES, self.regions.len(), "regions")
+    }
+
+    fn write_points(&self, out: &mut String) -> std::fmt::Result {
+        let costly: Vec<&Point> = self.points.iter().filter(|point| point.cost > 0).collect();
+        if costly.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\nPoints of synchronisation, the dearest first\n  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
+            "construct", "", "threads", "count", "mean", "longest", "cost", "of lost"
+        )?;
+        for point in costly.iter().take(LINES) {
+            writeln!(
+                out,
+                "  {:<14} {:<36} {:>7} {:>9} {:>10} {:>10} {:>10} {:>8}",
+                point.kind.name(),
+                point.place.text(),
+                point.threads.len(),
+                point.count,
+                time(point.mean),
+                time(point.longest),
+                time(point.cost),
+                percent(point.of_lost),
+            )?;
+        }
+        more(out, LINES, costly.len(), "points")
+    }
+
+    fn write_loops(&self, out: &mut String) -> std::fmt::Result {
+        if self.loops.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\nLoops, the one with most waiting at its end first\n  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
+            "", "schedule", "count", "work mean", "most", "imbalance", "waiting"
+        )?;
+        for report in self.loops.iter().take(LINES) {
+            let LoopReport { work, .. } = report;
+            let Spread { mean, most, .. } = work;
+            writeln!(
+                out,
+                "  {:<36} {:<22} {:>9} {:>10} {:>10} {:>10} {:>10}",
+                report.place.text(),
+                schedule(report),
+                report.executions,
+                time(*mean),
+                time(*most),
+                percent(report.imbalance),
+                time(report.synchronised),
+            )?;
+        }
+        more(out, LINES, self.loops.len(), "loops")
+    }
+}
+
+pub(crate) fn schedule(report: &LoopReport) -> String {
+    match report.chunk {
+        0 => report.schedule.name().to_owned(),
+        chunk => format!("{}, {chunk}", report.schedule.name()),
+    }
+}
+
+fn write_lost(out: &mut String, depth: u32, of: &Characteristics) -> std::fmt::Result {
+    let parts = of.lost.parts().into_iter().filter(|part| part.1 > 0);
+    let parts: Vec<String> = parts
+        .map(|(name, part)| format!("{name} {}", time(part)))
+        .collect();
+    if parts.is_empty() {
+        return Ok(());
+    }
+    let indent = "  ".repeat(depth as usize + 2);
+    writeln!(out, "{indent}lost: {}", parts.join(", "))
+}

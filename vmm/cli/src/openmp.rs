@@ -1,0 +1,187 @@
+//! `nodescope openmp`.
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_host_trace::tracer::openmp_library;
+use nodescope_hypercall::Function;
+use nodescope_openmp::{Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX};
+use nodescope_trace::{Profile, TraceError, TraceReader};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+use crate::terminal::print;
+use crate::trace::{cache, cannot_start, remove_files, sources};
+
+/// Folder of the records, among the results of a run on this machine and among the files that guests leave.
+const RECORDS: &str = "openmp";
+/// Folder of the files that guests leave, among the results.
+const FILES: &str = "files";
+
+/// Records a command's OpenMP constructs if there is one, and tells where the threads' time went.
+pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
+    let (results, status) = match (&args.output, args.command.is_empty()) {
+        (Some(output), false) => (vec![output.clone()], record(args, output)?),
+        _ => (args.results.clone(), 0),
+    };
+    let (records, mut notes) = read(&results)?;
+    let options = Options {
+        processors: args.processors,
+        mpi: mpi_time(&results)?,
+        selections: args.interval.clone(),
+    };
+    let mut places = Places::new(&args.files);
+    let mut analysis = Analysis::new(records, &options, &mut places);
+    analysis.notes.append(&mut notes);
+    if args.json {
+        print(&analysis.json())?;
+    } else if args.html {
+        let page = analysis.html();
+        print(&page.map_err(|error| Failure::of(Exit::Host, &error))?)?;
+    } else if args.protocol {
+        print(&analysis.protocol())?;
+    } else {
+        print(&analysis.text())?;
+    }
+    if status == 0 {
+        return Ok(Exit::Ok);
+    }
+    tracing::warn!(
+        "the command ended with status {status}; the figures are of what it did until then"
+    );
+    Ok(Exit::JobFailed)
+}
+
+/// Runs the command with the tracer in its processes; its exit status, 128 and more for a signal.
+fn record(args: &args::Openmp, output: &Path) -> Result<i32, Failure> {
+    let folder = output.join(RECORDS);
+    let earlier = records_in(&folder)?;
+    if !earlier.is_empty() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} holds records of an earlier run; give another folder, or --force to replace them",
+                folder.display()
+            ),
+        ));
+    }
+    let library = sources()
+        .and_then(|sources| Ok((sources, cache()?)))
+        .and_then(|(sources, cache)| {
+            openmp_library(&sources, &cache).map_err(|error| Failure::of(Exit::Host, &error))
+        })?;
+    remove_files(&earlier)?;
+    fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
+    let folder = fs::canonicalize(&folder).map_err(Failure::io("open", &folder))?;
+    // Whoever interrupts the program wants the figures of what it did: the program gets the signal, this process goes on.
+    ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
+    let mut preload = OsString::from(&library);
+    if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
+        preload.push(":");
+        preload.push(before);
+    }
+    let status = Command::new(&args.command[0])
+        .args(&args.command[1..])
+        .env("LD_PRELOAD", &preload)
+        .env("NODESCOPE_OPENMP_LOG", &folder)
+        .status()
+        .map_err(|error| cannot_start(&args.command[0], &error))?;
+    Ok(status
+        .code()
+        .unwrap_or_else(|| 128 + status.signal().unwrap_or_default()))
+}
+
+/// The records in a folder, by their names; none in a folder that is not there.
+fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::io("list", folder)(error)),
+    };
+    let mut records = Vec::new();
+    for entry in entries {
+        let path = entry.map_err(Failure::io("list", folder))?.path();
+        let named = path.extension().is_some_and(|suffix| suffix == SUFFIX);
+        if named && fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+            records.push(path);
+        }
+    }
+    records.sort();
+    Ok(records)
+}
+
+/// All records of the results, and notes about those that cannot be read.
+fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
+    let mut paths = Vec::new();
+    for path in results {
+        if !path.is_dir() {
+            paths.push(path.clone());
+            continue;
+        }
+        let before = paths.len();
+        for folder in [
+            path.clone(),
+            path.join(RECORDS),
+            path.join(FILES).join(RECORDS),
+        ] {
+            paths.extend(records_in(&folder)?);
+        }
+        if paths.len() == before {
+            return Err(Failure::new(
+                Exit::Study,
+                format!(
+                    "{} holds no record of the OpenMP tracer (*.{SUFFIX}): the program used no OpenMP, is linked statically, or ran without the tracer; see plugins/analysis/openmp/README.md for how to record",
+                    path.display()
+                ),
+            ));
+        }
+    }
+    let mut records = Vec::new();
+    let mut failed: Vec<RecordError> = Vec::new();
+    for path in &paths {
+        match Record::read(path) {
+            Ok(record) => records.push(record),
+            Err(error) => failed.push(error),
+        }
+    }
+    if let (true, Some(first)) = (records.is_empty(), failed.first()) {
+        let exit = match first {
+            RecordError::Io { .. } => Exit::Host,
+            _ => Exit::Study,
+        };
+        return Err(Failure::of(exit, first));
+    }
+    let notes = failed.iter().map(|error| format!("left out: {error}"));
+    Ok((records, notes.collect()))
+}
+
+/// Time of the ranks in MPI calls, from a trace among the results.
+fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
+    let traces = results.iter().map(|path| path.join(TRACE_FILE));
+    let Some(path) = traces.into_iter().find(|path| path.is_file()) else {
+        return Ok(None);
+    };
+    let fail = |error: TraceError| Failure::of(Exit::Host, &error);
+    let mut profile = Profile::default();
+    for event in TraceReader::open(&path).map_err(fail)?.events() {
+        match event {
+            Ok(event) => profile.add(&event),
+            Err(TraceError::Cut { .. }) => break,
+            Err(error) => return Err(fail(error)),
+        }
+    }
+    let mut times = MpiTime::new();
+    for (rank, function, sum) in profile.entries() {
+        let rank = times.entry(rank).or_default();
+        let time = match function {
+            Function::Init | Function::InitThread | Function::Finalize => &mut rank.outer,
+            _ => &mut rank.inner,
+        };
+        *time += u128::from(sum.time) / 1000;
+    }
+    Ok(Some(times))
+}

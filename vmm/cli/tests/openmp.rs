@@ -1,0 +1,155 @@
+//! `nodescope openmp`: records that are missing, empty or damaged, and a program that runs on this machine.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use nodescope_test_needs::{Need, have};
+
+const RECORD: &str = "nodescope-openmp\t1
+process\t7\t0\t1\t4\t2\tlibomp
+host\tnode0
+clock\t0\t0\t1000\t1000000
+interval\t0\t0\t1\t0\t1000\t1000\twhole program
+thread\t0\t7\t0\t1\t0
+times\t0\t0\t1\t10ab\t0\t0\t0\t0\t100\t0\t900\t0\t0\t0\t0\t0\t0\t0\t0
+event\t0\t0\t0\t0\t1\t1\t10ab\t0\t0\t1\t100\t900\t900\t0\t0\t0\t0
+thread\t1\t8\t1\t0\t0
+times\t1\t0\t1\t10ab\t0\t0\t0\t0\t0\t100\t600\t0\t0\t0\t0\t0\t300\t0\t0
+module\t1\tabcd\t/job/program
+end\texit
+";
+
+fn nodescope(folder: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_nodescope"))
+        .args(args)
+        .current_dir(folder)
+        .env("XDG_CACHE_HOME", folder.join("cache"))
+        .output()
+        .unwrap()
+}
+
+fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_record_is_told_in_every_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = dir.path().join("results/files/openmp");
+    fs::create_dir_all(&files).unwrap();
+    fs::write(files.join("node0-7.openmp"), RECORD).unwrap();
+    let told = |args: &[&str]| {
+        let output = nodescope(dir.path(), &[&["openmp", "results"], args].concat());
+        let (stdout, stderr) = texts(&output);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        stdout
+    };
+    let text = told(&[]);
+    assert!(
+        text.contains("rank 0 on node0") && text.contains("80.0 %"),
+        "{text}"
+    );
+    assert!(
+        text.contains("/job/program is not on this machine"),
+        "{text}"
+    );
+    let value = |args: &[&str], name: &str| {
+        let text = told(args);
+        let line = text.lines().find(|line| line.starts_with(name));
+        line.and_then(|line| line.split_whitespace().last())
+            .map(str::to_owned)
+    };
+    assert_eq!(
+        value(&["--protocol"], "Efficiency").as_deref(),
+        Some("80.000%")
+    );
+    let json: serde_json::Value = serde_json::from_str(&told(&["--json"])).unwrap();
+    let of = &json["processes"][0]["intervals"][0]["characteristics"];
+    assert_eq!(json["format"], 1);
+    assert_eq!(
+        (&of["total"], &of["productive"]),
+        (&2_000_000.into(), &1_600_000.into())
+    );
+    assert!(told(&["--html"]).contains("<svg"));
+    let idle = value(&["--protocol", "--processors", "4"], "Idle time");
+    assert_eq!(idle.as_deref(), Some("2"));
+    let selected = told(&["--interval", "function=solve"]);
+    assert!(
+        selected.contains("there are no regions of solve"),
+        "{selected}"
+    );
+}
+
+#[test]
+fn records_that_cannot_be_read_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let refused = |args: &[&str], text: &str| {
+        let output = nodescope(dir.path(), &[&["openmp"], args].concat());
+        let (stdout, stderr) = texts(&output);
+        assert_eq!(output.status.code(), Some(2), "{stderr}");
+        assert!(stderr.contains(text) && stdout.is_empty(), "{stderr}");
+    };
+    refused(&["."], ". holds no record of the OpenMP tracer");
+    fs::write(dir.path().join("a.openmp"), "").unwrap();
+    refused(&["."], "a.openmp is empty");
+    fs::write(dir.path().join("a.openmp"), RECORD.replace("900", "many")).unwrap();
+    refused(
+        &["a.openmp"],
+        "a.openmp is damaged in line 7: time is no number that is possible there: \"many\"",
+    );
+    refused(&[], "required");
+    // What can be read is told, and what cannot is named.
+    fs::write(dir.path().join("b.openmp"), RECORD).unwrap();
+    let output = nodescope(dir.path(), &["openmp", "."]);
+    let (stdout, _) = texts(&output);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(
+        stdout.contains("left out: ./a.openmp is damaged in line 7"),
+        "{stdout}"
+    );
+    // A record that is cut is told up to the cut.
+    let cut = RECORD.find("module").unwrap();
+    fs::write(dir.path().join("c.openmp"), &RECORD[..cut]).unwrap();
+    let (stdout, _) = texts(&nodescope(dir.path(), &["openmp", "c.openmp"]));
+    assert!(stdout.contains("note: the record is cut"), "{stdout}");
+}
+
+#[test]
+fn a_program_is_recorded_and_its_status_is_told() {
+    if !have(Need::Compiler, &["gcc"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let source = "int main(void) { int sum = 0;\n#pragma omp parallel\n#pragma omp critical\nsum++;\nreturn sum != 3; }\n";
+    fs::write(dir.path().join("p.c"), source).unwrap();
+    let mut compiler = Command::new("gcc");
+    compiler
+        .args(["-fopenmp", "-g", "p.c", "-o", "p"])
+        .current_dir(dir.path());
+    assert!(compiler.status().unwrap().success());
+    let record = |threads: &str, more: &[&str]| {
+        let command = ["env", &format!("OMP_NUM_THREADS={threads}"), "./p"].map(str::to_owned);
+        let mut args = vec!["openmp", "-o", "results"];
+        args.extend(more);
+        args.push("--");
+        args.extend(command.iter().map(String::as_str));
+        nodescope(dir.path(), &args)
+    };
+    let output = record("3", &[]);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stdout.contains("3 threads under libgomp") && stdout.contains("p.c:2 main"),
+        "{stdout}"
+    );
+    // Earlier records stay, unless the user says otherwise.
+    let output = record("3", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(texts(&output).1.contains("holds records of an earlier run"));
+    let output = record("2", &["--force"]);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stdout.contains("2 threads under libgomp"), "{stdout}");
+}
