@@ -9,6 +9,7 @@ use nodescope_study::quantity::Bytes;
 
 use crate::exit::EXIT_CODES;
 pub use crate::predict::args::Predict;
+pub use crate::represent::args::Represent;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
 #[derive(Debug, Parser)]
@@ -51,6 +52,10 @@ pub enum Command {
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
     Predict(Box<Predict>),
+    /// Find ranks that represent all others, record what they receive, replay each alone on another machine, and predict the whole
+    /// program from these replays (plugins/analysis/represent/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Represent(Box<Represent>),
     /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
     #[command(after_help = EXIT_CODES)]
     Calibrate(Calibrate),

@@ -19,6 +19,7 @@ mod predict;
 mod profile;
 mod progress;
 mod report;
+mod represent;
 mod results;
 mod run;
 mod snapshot;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         Command::Report(report) => report::report(report),
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),
+        Command::Represent(args) => represent::represent(args),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),

@@ -7,7 +7,7 @@ mod timeline;
 use std::path::{Path, PathBuf};
 
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
-use nodescope_model::{Program, Take};
+use nodescope_model::{ModelError, Program, Sequence, Take};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
 use nodescope_trace::{StandingBuilder, TraceError, TraceReader};
@@ -150,6 +150,29 @@ fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
 
 /// The sequences of a trace, given by its file or by the folder of the results.
 pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure> {
+    let (path, builder, cut) = builder(results, take)?;
+    let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
+    sequences.notes.extend(cut);
+    Ok((path, sequences))
+}
+
+/// The rank and the sequence of a trace of one rank alone.
+pub fn read_alone(results: &Path) -> Result<(u32, Sequence), Failure> {
+    let (path, builder, _) = builder(results, Take::default())?;
+    builder
+        .finish_alone()
+        .map_err(|error| unusable(&path, &error))
+}
+
+fn unusable(path: &Path, error: &ModelError) -> Failure {
+    Failure::new(Exit::Study, format!("{}: {error}", path.display()))
+}
+
+/// All events of a trace, and where the trace is cut, if it is.
+fn builder(
+    results: &Path,
+    take: Take,
+) -> Result<(PathBuf, SequenceBuilder, Option<String>), Failure> {
     let path = if results.is_dir() {
         results.join("trace.nst")
     } else {
@@ -176,9 +199,5 @@ pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure>
         (events.events().map_while(Result::ok)).for_each(|event| standing.add(&event));
         builder.stand(&standing.finish());
     }
-    let mut sequences = builder
-        .finish()
-        .map_err(|error| Failure::new(Exit::Study, format!("{}: {error}", path.display())))?;
-    sequences.notes.extend(cut);
-    Ok((path, sequences))
+    Ok((path, builder, cut))
 }

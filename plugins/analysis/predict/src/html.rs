@@ -9,7 +9,8 @@ use crate::result::RankTimes;
 use crate::text::time;
 use crate::timeline::Phases;
 
-const STYLE: &str = "
+/// Style sheet of the pages of predictions.
+pub const STYLE: &str = "
 body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
 section { background: #fff; border: 1px solid #e3e7ed; border-radius: 10px; padding: 16px 22px; margin: 20px 0; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; } p { margin: 4px 0; color: #5b6675; }

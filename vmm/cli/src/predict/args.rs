@@ -92,7 +92,8 @@ pub struct Predict {
     pub stagger: Option<Time>,
 }
 
-fn setting(text: &str) -> Result<Setting, String> {
+/// A field of the cluster file with a value.
+pub fn setting(text: &str) -> Result<Setting, String> {
     match text.split_once('=') {
         Some((field, value)) if !field.trim().is_empty() => Ok(Setting::new(field, value)),
         _ => Err("is no FIELD=VALUE; write e.g. network.latency=2us".to_owned()),
