@@ -165,6 +165,19 @@ static void communicators(void) {
     MPI_Comm_free(&half);
 }
 
+/* Operations that have completed as they began may share a request. */
+static void alone(void) {
+    double own[2] = {rank + 0.5, rank + 1.5}, in[2] = {0}, none = -1, digest;
+    MPI_Request requests[4];
+    MPI_Iallreduce(own, in, 2, MPI_DOUBLE, MPI_SUM, MPI_COMM_SELF, &requests[0]);
+    MPI_Irecv(&none, 1, MPI_DOUBLE, MPI_PROC_NULL, 1, MPI_COMM_WORLD, &requests[1]);
+    MPI_Isend(own, 1, MPI_DOUBLE, MPI_PROC_NULL, 1, MPI_COMM_WORLD, &requests[2]);
+    MPI_Ibarrier(MPI_COMM_SELF, &requests[3]);
+    MPI_Waitall(4, requests, MPI_STATUSES_IGNORE);
+    digest = digest_of(in, 2) + none;
+    told("alone", digest);
+}
+
 static void topologies(void) {
     MPI_Comm ring, graph;
     int dims[1] = {size}, periods[1] = {1}, left, right, sources[1], destinations[1], weighted, in, out;
@@ -194,6 +207,7 @@ int main(int argc, char **argv) {
     collectives(MPI_COMM_WORLD, "world");
     communicators();
     topologies();
+    alone();
     MPI_Finalize();
     return 0;
 }

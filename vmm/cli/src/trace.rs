@@ -118,9 +118,10 @@ fn remove_files(files: &[PathBuf]) -> Result<(), Failure> {
 fn text(summary: &Summary, trace: &Path) -> String {
     let calls = summary.calls.max(1);
     let mut text = format!(
-        "{}: {} ranks on {} node{}, {} MPI calls, {}\n",
+        "{}: {} rank{} on {} node{}, {} MPI calls, {}\n",
         trace.display(),
         summary.ranks,
+        if summary.ranks == 1 { "" } else { "s" },
         summary.nodes.len(),
         if summary.nodes.len() == 1 { "" } else { "s" },
         summary.calls,
