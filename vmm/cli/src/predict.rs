@@ -6,6 +6,7 @@ mod timeline;
 
 use std::path::{Path, PathBuf};
 
+use nodescope_hypercall::Function;
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
 use nodescope_model::{ModelError, Program, Sequence, Take};
 use nodescope_predict::reduce::{self, Selection};
@@ -52,7 +53,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         for results in &args.results {
             for &job in &jobs {
                 let sequences = read(results, take(job))?.1;
-                passed(&sequences, args)?;
+                passed(&sequences, args.from, args.to)?;
                 programs.push(Program::new(&sequences));
             }
         }
@@ -102,7 +103,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         }
     };
     if args.from.is_some() {
-        passed(&sequences, args)?;
+        passed(&sequences, args.from, args.to)?;
         prediction.between(&sequences.marks);
     }
     prediction.traced = sequences.spans.iter().copied().max();
@@ -121,8 +122,12 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
 }
 
 /// Whether every rank makes the calls at which a section begins and ends.
-fn passed(sequences: &Sequences, args: &args::Predict) -> Result<(), Failure> {
-    let marks = args.from.into_iter().chain(args.to);
+pub fn passed(
+    sequences: &Sequences,
+    from: Option<(Function, u64)>,
+    to: Option<(Function, u64)>,
+) -> Result<(), Failure> {
+    let marks = from.into_iter().chain(to);
     match sequences
         .marks
         .iter()
@@ -157,8 +162,8 @@ pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure>
 }
 
 /// The rank and the sequence of a trace of one rank alone.
-pub fn read_alone(results: &Path) -> Result<(u32, Sequence), Failure> {
-    let (path, builder, _) = builder(results, Take::default())?;
+pub fn read_alone(results: &Path, take: Take) -> Result<(u32, Sequence), Failure> {
+    let (path, builder, _) = builder(results, take)?;
     builder
         .finish_alone()
         .map_err(|error| unusable(&path, &error))

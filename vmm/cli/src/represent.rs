@@ -7,13 +7,14 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
+use nodescope_hypercall::Function;
 use nodescope_model::{Sequences, Take};
 use nodescope_predict::{ClusterFile, Request};
 use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
 
 use crate::args::{MpiName, Trace};
 use crate::exit::{Exit, Failure};
-use crate::predict::{read, read_alone};
+use crate::predict::{passed, read, read_alone};
 use crate::terminal::print;
 use crate::trace::{Beneath, trace_with};
 
@@ -38,7 +39,7 @@ pub fn represent(args: &args::Represent) -> Result<Exit, Failure> {
 }
 
 fn groups(args: &args::Groups) -> Result<Exit, Failure> {
-    let (_, analysis) = analyse(&args.choice)?;
+    let (_, analysis) = analyse(&args.choice, Vec::new())?;
     if args.choice.json {
         print(&analysis.json())?;
     } else if args.html {
@@ -50,9 +51,13 @@ fn groups(args: &args::Groups) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
-fn analyse(choice: &args::Choice) -> Result<(Sequences, Analysis), Failure> {
+fn analyse(
+    choice: &args::Choice,
+    marks: Vec<(Function, u64)>,
+) -> Result<(Sequences, Analysis), Failure> {
     let take = Take {
         job: choice.job,
+        marks,
         ..Take::default()
     };
     let (_, sequences) = read(&choice.results, take)?;
@@ -178,10 +183,18 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
     let problems = |problems| Failure::of(Exit::Study, &problems);
     let file = ClusterFile::load(&args.cluster).map_err(problems)?;
     let cluster = file.with(&args.set).map_err(problems)?;
-    let (mut sequences, analysis) = analyse(&args.choice)?;
+    let marks: Vec<_> = args.from.into_iter().chain(args.to).collect();
+    let (mut sequences, analysis) = analyse(&args.choice, marks.clone())?;
+    passed(&sequences, args.from, args.to)?;
     let mut replays = Vec::with_capacity(args.replay.len());
     for results in &args.replay {
-        let (rank, sequence) = read_alone(results)?;
+        let (rank, sequence) = read_alone(
+            results,
+            Take {
+                marks: marks.clone(),
+                ..Take::default()
+            },
+        )?;
         replays.push(Replay { rank, sequence });
     }
     let given = hand_out(&mut sequences, &analysis, &replays).map_err(wrong)?;
@@ -189,8 +202,9 @@ fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         timeline: args.html,
         ..Request::default()
     };
-    let whole = Whole::new(&sequences, given, &cluster, &request)
+    let mut whole = Whole::new(&sequences, given, &cluster, &request)
         .map_err(|error| Failure::of(Exit::Study, &error))?;
+    whole.prediction.between(&sequences.marks);
     if args.choice.json {
         print(&whole.json())?;
     } else if args.html {

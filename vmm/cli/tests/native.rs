@@ -202,6 +202,16 @@ fn a_program_is_predicted_from_replays_of_its_representatives() {
     let ranks = json["prediction"]["outcome"]["ranks"].as_array().unwrap();
     assert_eq!(ranks.len(), 4);
     assert_eq!(ranks[0]["computation"], ranks[3]["computation"]);
+    let section = [
+        "--threshold",
+        "100000%",
+        "--from",
+        "MPI_Cart_create:1",
+        "--to",
+        "MPI_Allreduce:1",
+    ];
+    let text = succeed(&[&predict[..], &section].concat());
+    assert!(text.contains("  section  "), "{text}");
     let text = succeed(&[&predict[..], &["--threshold", "100000%"]].concat());
     assert!(
         text.contains("predicted time") && text.contains("represented by"),

@@ -109,7 +109,7 @@ fn part(text: &str) -> Result<f64, String> {
 }
 
 /// A function and the number of a call of it, from 1.
-fn call(text: &str) -> Result<(Function, u64), String> {
+pub fn call(text: &str) -> Result<(Function, u64), String> {
     let (name, number) = text.split_once(':').unwrap_or((text, "1"));
     let function = (Function::ALL.iter())
         .find(|function| function.name() == name)

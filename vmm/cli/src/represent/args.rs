@@ -5,9 +5,10 @@ use std::path::PathBuf;
 
 use clap::Subcommand;
 use nodescope_config::document::Setting;
+use nodescope_hypercall::Function;
 
 use crate::args::MpiName;
-use crate::predict::args::setting;
+use crate::predict::args::{call, setting};
 
 /// `nodescope represent`.
 #[derive(Debug, clap::Args)]
@@ -110,6 +111,12 @@ pub struct Predict {
     /// Another value of a field of the cluster file, such as `network.latency=2us`; may be given several times.
     #[arg(long, value_name = "FIELD=VALUE", value_parser = setting)]
     pub set: Vec<Setting>,
+    /// Tell the time of a section too: from the return of a call of each rank, such as MPI_Barrier:2 for its second barrier ...
+    #[arg(long, value_name = "CALL", requires = "to", value_parser = call)]
+    pub from: Option<(Function, u64)>,
+    /// ... to the return of this one.
+    #[arg(long, value_name = "CALL", requires = "from", value_parser = call)]
+    pub to: Option<(Function, u64)>,
     /// Print an HTML page in place of text: a bar for each rank, and what each does when.
     #[arg(long)]
     pub html: bool,
