@@ -227,7 +227,7 @@ void call_opens(struct served_call *call, uint16_t function) {
                                     .source = REPLAY_NOTHING,
                                     .receive_tag = REPLAY_NOTHING,
                                     .root = REPLAY_NOTHING,
-                                    .requests = REPLAY_NOTHING}};
+                                    .detail = REPLAY_NOTHING}};
     if (&this_thread != recording.thread)
         refuse(name_of(function), " of a second thread; let one thread make all MPI calls");
 }
@@ -261,25 +261,37 @@ void call_receives(struct served_call *call, void *buffer, MPI_Count count, MPI_
 
 static void print_number(char *text, size_t room, const char *what, int number) {
     size_t used = strlen(text);
-    if (number == REPLAY_NOTHING || used >= room)
-        return;
-    if (number == MPI_ANY_SOURCE || number == MPI_ANY_TAG)
-        snprintf(text + used, room - used, ", any %s", what);
-    else if (number == MPI_PROC_NULL)
-        snprintf(text + used, room - used, ", %s MPI_PROC_NULL", what);
-    else
+    if (number != REPLAY_NOTHING && used < room)
         snprintf(text + used, room - used, ", %s %d", what, number);
+}
+
+/* Values with a meaning of their own differ between the MPIs, and between ranks and tags. */
+static void print_rank(char *text, size_t room, const char *what, int rank) {
+    size_t used = strlen(text);
+    const char *name = rank == MPI_ANY_SOURCE ? "MPI_ANY_SOURCE" : rank == MPI_PROC_NULL ? "MPI_PROC_NULL" : rank == MPI_ROOT ? "MPI_ROOT" : NULL;
+    if (!name)
+        print_number(text, room, what, rank);
+    else if (used < room)
+        snprintf(text + used, room - used, ", %s %s", what, name);
+}
+
+static void print_tag(char *text, size_t room, const char *what, int tag) {
+    size_t used = strlen(text);
+    if (tag != MPI_ANY_TAG)
+        print_number(text, room, what, tag);
+    else if (used < room)
+        snprintf(text + used, room - used, ", %s MPI_ANY_TAG", what);
 }
 
 static void print_call(char *text, size_t room, const struct replay_entry *entry) {
     snprintf(text, room, "%s", name_of(entry->function));
     print_number(text, room, "communicator", entry->communicator);
-    print_number(text, room, "destination", entry->destination);
-    print_number(text, room, "tag sent", entry->send_tag);
-    print_number(text, room, "source", entry->source);
-    print_number(text, room, "tag received", entry->receive_tag);
-    print_number(text, room, "root", entry->root);
-    print_number(text, room, "requests", entry->requests);
+    print_rank(text, room, "destination", entry->destination);
+    print_tag(text, room, "tag sent", entry->send_tag);
+    print_rank(text, room, "source", entry->source);
+    print_tag(text, room, "tag received", entry->receive_tag);
+    print_rank(text, room, "root", entry->root);
+    print_number(text, room, entry->function < NODESCOPE_MPI_Comm_dup ? "requests" : "hash of other arguments", entry->detail);
     size_t used = strlen(text);
     if (entry->send_bytes && used < room)
         used += snprintf(text + used, room - used, ", %llu bytes sent", (unsigned long long)entry->send_bytes);
@@ -290,7 +302,7 @@ static void print_call(char *text, size_t room, const struct replay_entry *entry
 static int same_call(const struct replay_entry *a, const struct replay_entry *b) {
     return a->function == b->function && a->communicator == b->communicator && a->destination == b->destination &&
            a->send_tag == b->send_tag && a->source == b->source && a->receive_tag == b->receive_tag && a->root == b->root &&
-           a->requests == b->requests && a->send_bytes == b->send_bytes && a->receive_bytes == b->receive_bytes;
+           a->detail == b->detail && a->send_bytes == b->send_bytes && a->receive_bytes == b->receive_bytes;
 }
 
 static _Noreturn void diverges(const struct replay_entry *recorded, const struct replay_entry *made, const char *reason) {

@@ -54,7 +54,7 @@ struct replay_entry {
     uint32_t repeats;
     int32_t communicator; /* in the order in which the rank met them: 0 world, 1 self */
     int32_t destination, send_tag, source, receive_tag, root; /* ranks of the communicator, as the program gave them */
-    int32_t requests;
+    int32_t detail; /* requests given; of calls that make communicators, a hash of other arguments */
     uint64_t send_bytes, receive_bytes; /* of a receive: the room for it */
 };
 

@@ -13,34 +13,34 @@ SERVE_COMM(Comm_dup, (MPI_Comm comm, MPI_Comm *new_comm), (comm, new_comm), comm
 SERVE_COMM(Comm_dup_with_info, (MPI_Comm comm, MPI_Info info, MPI_Comm *new_comm), (comm, info, new_comm), (PLAIN((void)info, comm)))
 /* Colour and key decide whose communicator it is: a replay must give those that were recorded. */
 SERVE(Comm_split, (MPI_Comm comm, int color, int key, MPI_Comm *new_comm), (comm, color, key, new_comm), call_on_communicator(call, comm);
-      call->entry.requests = hashed(color, key), exchange_communicator(new_comm, MPI_COMM_SELF))
+      call->entry.detail = hashed(color, key), exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE(Comm_split_type, (MPI_Comm comm, int type, int key, MPI_Info info, MPI_Comm *new_comm), (comm, type, key, info, new_comm), (void)info;
-      call_on_communicator(call, comm); call->entry.requests = hashed(type, key), exchange_communicator(new_comm, MPI_COMM_SELF))
+      call_on_communicator(call, comm); call->entry.detail = hashed(type, key), exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE_COMM(Comm_create, (MPI_Comm comm, MPI_Group group, MPI_Comm *new_comm), (comm, group, new_comm), (PLAIN((void)group, MPI_COMM_SELF)))
 SERVE_COMM(Comm_create_group, (MPI_Comm comm, MPI_Group group, int tag, MPI_Comm *new_comm), (comm, group, tag, new_comm),
            (PLAIN((void)group, (void)tag, MPI_COMM_SELF)))
 SERVE(Cart_create, (MPI_Comm comm, int dims, const int sizes[], const int periods[], int reorder, MPI_Comm *new_comm),
       (comm, dims, sizes, periods, reorder, new_comm), (void)periods; (void)reorder; call_on_communicator(call, comm);
-      call->entry.requests = dims;
-      for (int i = 0; i < dims; i++) call->entry.requests = hashed(call->entry.requests, sizes[i]),
+      call->entry.detail = dims;
+      for (int i = 0; i < dims; i++) call->entry.detail = hashed(call->entry.detail, sizes[i]),
       exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE_COMM(Cart_sub, (MPI_Comm comm, const int remain[], MPI_Comm *new_comm), (comm, remain, new_comm), (PLAIN((void)remain, MPI_COMM_SELF)))
 SERVE(Graph_create, (MPI_Comm comm, int nodes, const int index[], const int edges[], int reorder, MPI_Comm *new_comm),
       (comm, nodes, index, edges, reorder, new_comm), (void)index; (void)edges; (void)reorder; call_on_communicator(call, comm);
-      call->entry.requests = nodes, exchange_communicator(new_comm, MPI_COMM_SELF))
+      call->entry.detail = nodes, exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE(Dist_graph_create,
       (MPI_Comm comm, int n, const int nodes[], const int degrees[], const int targets[], const int weights[], MPI_Info info, int reorder,
        MPI_Comm *new_comm),
       (comm, n, nodes, degrees, targets, weights, info, reorder, new_comm), (void)nodes; (void)degrees; (void)targets; (void)weights;
-      (void)info; (void)reorder; call_on_communicator(call, comm); call->entry.requests = n, exchange_communicator(new_comm, MPI_COMM_SELF))
+      (void)info; (void)reorder; call_on_communicator(call, comm); call->entry.detail = n, exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE(Dist_graph_create_adjacent,
       (MPI_Comm comm, int indegree, const int sources[], const int source_weights[], int outdegree, const int destinations[],
        const int destination_weights[], MPI_Info info, int reorder, MPI_Comm *new_comm),
       (comm, indegree, sources, source_weights, outdegree, destinations, destination_weights, info, reorder, new_comm), (void)sources;
       (void)source_weights; (void)destinations; (void)destination_weights; (void)info; (void)reorder; call_on_communicator(call, comm);
-      call->entry.requests = hashed(indegree, outdegree), exchange_communicator(new_comm, MPI_COMM_SELF))
+      call->entry.detail = hashed(indegree, outdegree), exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE(Intercomm_merge, (MPI_Comm comm, int high, MPI_Comm *new_comm), (comm, high, new_comm), call_on_communicator(call, comm);
-      call->entry.requests = high, exchange_communicator(new_comm, MPI_COMM_SELF))
+      call->entry.detail = high, exchange_communicator(new_comm, MPI_COMM_SELF))
 SERVE(Intercomm_create, (MPI_Comm local, int local_leader, MPI_Comm peer, int remote_leader, int tag, MPI_Comm *new_comm),
       (local, local_leader, peer, remote_leader, tag, new_comm), (void)peer; (void)remote_leader; (void)tag;
       call_on_communicator(call, local); call->entry.root = local_leader, exchange_communicator(new_comm, MPI_COMM_SELF))

@@ -20,7 +20,7 @@ static MPI_Status *lent(int count) {
     statuses = lent(COUNT)
 
 #define GIVEN(COUNT, REQUESTS)                                                                                                 \
-    call->entry.requests = COUNT;                                                                                              \
+    call->entry.detail = COUNT;                                                                                              \
     struct served **given = served_all(COUNT, REQUESTS)
 
 static void one(struct served_call *call, struct served *given, MPI_Request *request, MPI_Status *status) {
@@ -98,4 +98,4 @@ static void gave_up(struct served *given, MPI_Request *request) {
     *request = MPI_REQUEST_NULL;
 }
 SERVE(Request_free, (MPI_Request * request), (request), GIVEN(1, request); gives_up(call, given[0]), gave_up(given[0], request))
-SERVE(Cancel, (MPI_Request * request), (request), (void)request; call->entry.requests = 1, )
+SERVE(Cancel, (MPI_Request * request), (request), (void)request; call->entry.detail = 1, )

@@ -48,8 +48,8 @@ static void started(int count, MPI_Request requests[]) {
             all[i]->active = 1;
 }
 
-SERVE(Start, (MPI_Request * request), (request), call->entry.requests = 1, started(1, request))
-SERVE(Startall, (int count, MPI_Request requests[]), (count, requests), call->entry.requests = count, started(count, requests))
+SERVE(Start, (MPI_Request * request), (request), call->entry.detail = 1, started(1, request))
+SERVE(Startall, (int count, MPI_Request requests[]), (count, requests), call->entry.detail = count, started(count, requests))
 
 #include "serve-point-to-point.h"
 #if LARGE_FORMS

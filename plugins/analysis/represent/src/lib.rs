@@ -4,7 +4,7 @@
 //! - [`group`](mod@group): ranks that make the same MPI calls in the same order.
 //! - [`cluster`]: agglomerative clustering of the computation vectors of a group, its dendrogram, and the cut through it.
 //! - [`analysis`]: all groups of a trace, their clusters and representatives.
-//! - [`hand_out`]: a program whose ranks compute as their representatives did in a replay.
+//! - [`hand_out`](mod@hand_out): a program whose ranks compute as their representatives did in a replay.
 //! - [`whole`]: the prediction for that program, with each rank's times.
 //!
 //! A *computation vector* is a rank's times between consecutive MPI calls, picoseconds. `README.md` is the guide, `SCHEMA.md` has the
