@@ -4,12 +4,11 @@ use nodescope_model::Program;
 use nodescope_model::Sequences;
 use nodescope_predict::cluster::FitError;
 use nodescope_predict::{Cluster, Prediction, Request, Speed, predict};
-use serde::Serialize;
 
 use crate::hand_out::Given;
 
 /// A prediction from replays.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Whole {
     /// Version of this format.
     pub format: u32,
@@ -51,7 +50,15 @@ impl Whole {
 
     /// The prediction as JSON; `SCHEMA.md` describes it.
     pub fn json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        // The prediction's own JSON has ratios beside its numbers.
+        let prediction: serde_json::Value =
+            serde_json::from_str(&self.prediction.json()).unwrap_or_default();
+        let value = serde_json::json!({
+            "format": self.format,
+            "given": self.given,
+            "prediction": prediction,
+        });
+        let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
         text.push('\n');
         text
     }

@@ -127,6 +127,10 @@ fn each_rank_gets_the_vector_of_its_representative() {
     );
     let text = whole.text();
     assert!(text.contains("represented by"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&whole.json()).unwrap();
+    assert_eq!(json["given"][4]["from"], 1);
+    assert_eq!(json["prediction"]["outcome"]["time"], 18_000_000);
+    assert!(json["prediction"]["efficiencies"]["load_balance"].is_f64());
 }
 
 #[test]
