@@ -24,13 +24,20 @@ struct predefined predefined;
 #define SONAME "libmpich.so.12"
 #endif
 
+#ifndef LIBRARY_NAME
+#define LIBRARY_NAME "the MPI tracer"
+#endif
+
+/* A function of every MPI that no preloaded library of ours defines. */
+#define LOCAL_FUNCTION "MPI_Get_version"
+
 typedef void *look_up(void *handle, const char *name);
 
 static look_up *system_dlsym;
 
 void give_up(const char *why, const char *what) {
     char text[512];
-    int length = snprintf(text, sizeof text, "the MPI tracer stops this program: %s%s", why, what);
+    int length = snprintf(text, sizeof text, "%s stops this program: %s%s", LIBRARY_NAME, why, what);
     fprintf(stderr, "nodescope: %s\n", text);
     /* A launcher may swallow what its ranks print; the host keeps it. */
     if (nodescope_attach() == NODESCOPE_PRESENT)
@@ -107,14 +114,13 @@ void *real_function(const char *name) {
 }
 
 int program_has_mpi(void) {
-    /* A function that the tracer does not wrap. */
-    return find_dlsym()(RTLD_NEXT, "MPI_Comm_rank") != NULL;
+    return find_dlsym()(RTLD_NEXT, LOCAL_FUNCTION) != NULL;
 }
 
 void library_check(void) {
     /* Handles of the two MPIs differ in size, so the wrong tracer could not even forward the calls. */
     int open_mpi = mpi_symbol("ompi_mpi_comm_world") != NULL;
-    int mpich = !open_mpi && mpi_symbol("MPI_Comm_rank") != NULL;
+    int mpich = !open_mpi && mpi_symbol(LOCAL_FUNCTION) != NULL;
     if (FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? mpich : open_mpi)
         give_up("it was built for ", FLAVOUR == NODESCOPE_FLAVOUR_OPEN_MPI ? "Open MPI, the program uses another MPI: preload libnodescope-mpi-mpich.so"
                                                                              : "MPICH, the program uses Open MPI: preload libnodescope-mpi-openmpi.so");

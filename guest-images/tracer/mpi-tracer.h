@@ -30,6 +30,7 @@
 /* Its predefined handles are addresses of variables, which are there when the program's MPI library is: mpi-library.c finds them. */
 #define PREDEFINED(X)                                                                                                          \
     X(ompi_mpi_byte) X(ompi_mpi_comm_null) X(ompi_mpi_comm_self) X(ompi_mpi_comm_world) X(ompi_mpi_datatype_null)              \
+    X(ompi_mpi_group_empty) X(ompi_mpi_group_null)                                                                             \
     X(ompi_mpi_op_band) X(ompi_mpi_op_bor) X(ompi_mpi_op_bxor) X(ompi_mpi_op_land) X(ompi_mpi_op_lor)                          \
     X(ompi_mpi_op_lxor) X(ompi_mpi_op_max) X(ompi_mpi_op_maxloc) X(ompi_mpi_op_min) X(ompi_mpi_op_minloc)                      \
     X(ompi_mpi_op_no_op) X(ompi_mpi_op_prod) X(ompi_mpi_op_replace) X(ompi_mpi_op_sum) X(ompi_request_null)                    \

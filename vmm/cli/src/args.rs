@@ -10,6 +10,7 @@ use nodescope_study::quantity::Bytes;
 use crate::exit::EXIT_CODES;
 pub use crate::phases::args::Phases;
 pub use crate::predict::args::Predict;
+pub use crate::represent::args::Represent;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
 #[derive(Debug, Parser)]
@@ -55,6 +56,10 @@ pub enum Command {
     /// Find the communication phases of a traced program, and placements of its ranks that suit them (plugins/analysis/phases/README.md).
     #[command(after_help = EXIT_CODES)]
     Phases(Box<Phases>),
+    /// Find ranks that represent all others, record what they receive, replay each alone on another machine, and predict the whole
+    /// program from these replays (plugins/analysis/represent/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Represent(Box<Represent>),
     /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
     #[command(after_help = EXIT_CODES)]
     Calibrate(Calibrate),

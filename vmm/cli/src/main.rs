@@ -21,6 +21,7 @@ mod predict;
 mod profile;
 mod progress;
 mod report;
+mod represent;
 mod results;
 mod run;
 mod snapshot;
@@ -46,6 +47,7 @@ fn main() -> std::process::ExitCode {
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),
         Command::Phases(args) => phases::phases(args),
+        Command::Represent(args) => represent::represent(args),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),

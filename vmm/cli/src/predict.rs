@@ -6,8 +6,9 @@ mod timeline;
 
 use std::path::{Path, PathBuf};
 
+use nodescope_hypercall::Function;
 use nodescope_model::sequence::{SequenceBuilder, Sequences};
-use nodescope_model::{ModelError, Program, Take};
+use nodescope_model::{ModelError, Program, Sequence, Take};
 use nodescope_predict::reduce::{self, Selection};
 use nodescope_predict::{ClusterFile, Prediction, Request, predict as interpret, predict_reduced};
 use nodescope_trace::{StandingBuilder, TraceError, TraceReader};
@@ -52,7 +53,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         for results in &args.results {
             for &job in &jobs {
                 let sequences = read(results, take(job))?.1;
-                passed(&sequences, args)?;
+                passed(&sequences, args.from, args.to)?;
                 programs.push(Program::new(&sequences));
             }
         }
@@ -102,7 +103,7 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
         }
     };
     if args.from.is_some() {
-        passed(&sequences, args)?;
+        passed(&sequences, args.from, args.to)?;
         prediction.between(&sequences.marks);
     }
     prediction.traced = sequences.spans.iter().copied().max();
@@ -121,8 +122,12 @@ pub fn predict(args: &args::Predict) -> Result<Exit, Failure> {
 }
 
 /// Whether every rank makes the calls at which a section begins and ends.
-fn passed(sequences: &Sequences, args: &args::Predict) -> Result<(), Failure> {
-    let marks = args.from.into_iter().chain(args.to);
+pub fn passed(
+    sequences: &Sequences,
+    from: Option<(Function, u64)>,
+    to: Option<(Function, u64)>,
+) -> Result<(), Failure> {
+    let marks = from.into_iter().chain(to);
     match sequences
         .marks
         .iter()
@@ -150,19 +155,49 @@ fn tell(prediction: &Prediction, args: &args::Predict) -> Result<(), Failure> {
 
 /// The sequences of a trace, given by its file or by the folder of the results.
 pub fn read(results: &Path, take: Take) -> Result<(PathBuf, Sequences), Failure> {
+    let (path, builder, cut) = builder(results, take)?;
+    let mut sequences = builder.finish().map_err(|error| unusable(&path, &error))?;
+    sequences.notes.extend(cut);
+    Ok((path, sequences))
+}
+
+/// The rank and the sequence of a trace of one rank alone.
+pub fn read_alone(results: &Path, take: Take) -> Result<(u32, Sequence), Failure> {
+    let (path, builder, _) = builder(results, take)?;
+    builder
+        .finish_alone()
+        .map_err(|error| unusable(&path, &error))
+}
+
+fn unusable(path: &Path, error: &ModelError) -> Failure {
+    Failure::new(Exit::Study, format!("{}: {error}", path.display()))
+}
+
+/// All events of a trace, given by its file or by the folder of the results, and where the trace is cut, if it is.
+fn builder(
+    results: &Path,
+    take: Take,
+) -> Result<(PathBuf, SequenceBuilder, Option<String>), Failure> {
     let path = if results.is_dir() {
         results.join("trace.nst")
     } else {
         results.to_path_buf()
     };
-    let sequences = sequences(&path, take)
-        .map_err(|error| Failure::of(Exit::Host, &error))?
-        .map_err(|error| Failure::new(Exit::Study, format!("{}: {error}", path.display())))?;
-    Ok((path, sequences))
+    let (builder, cut) = events(&path, take).map_err(|error| Failure::of(Exit::Host, &error))?;
+    Ok((path, builder, cut))
 }
 
 /// The sequences of a trace's file, or why it has none.
 pub fn sequences(path: &Path, take: Take) -> Result<Result<Sequences, ModelError>, TraceError> {
+    let (builder, cut) = events(path, take)?;
+    Ok(builder.finish().map(|mut sequences| {
+        sequences.notes.extend(cut);
+        sequences
+    }))
+}
+
+/// All events of a trace's file, and where the file is cut, if it is.
+fn events(path: &Path, take: Take) -> Result<(SequenceBuilder, Option<String>), TraceError> {
     let reader = TraceReader::open(path)?;
     let mut builder = SequenceBuilder::new(take);
     let mut cut = None;
@@ -183,8 +218,5 @@ pub fn sequences(path: &Path, take: Take) -> Result<Result<Sequences, ModelError
         (events.events().map_while(Result::ok)).for_each(|event| standing.add(&event));
         builder.stand(&standing.finish());
     }
-    Ok(builder.finish().map(|mut sequences| {
-        sequences.notes.extend(cut);
-        sequences
-    }))
+    Ok((builder, cut))
 }

@@ -1,6 +1,6 @@
 //! `nodescope trace`.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -23,8 +23,21 @@ use crate::terminal::print;
 /// Folder of the processes' logs among the results.
 const LOGS: &str = "calls";
 
+/// A library that the ranks get besides the tracer, which calls it in place of the MPI.
+pub struct Beneath {
+    /// The library's name without that of the MPI, such as `libnodescope-replay`.
+    pub library: &'static str,
+    /// Environment of the ranks: names, and values that are paths or texts.
+    pub environment: Vec<(&'static str, OsString)>,
+}
+
 /// Traces an MPI program on this machine.
 pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
+    trace_with(args, None)
+}
+
+/// Traces an MPI program on this machine, with a library between the tracer and the MPI.
+pub fn trace_with(args: &args::Trace, beneath: Option<&Beneath>) -> Result<Exit, Failure> {
     let trace = args.output.join(TRACE_FILE);
     if trace.exists() && !args.force {
         return Err(Failure::new(
@@ -55,7 +68,14 @@ pub fn trace(args: &args::Trace) -> Result<Exit, Failure> {
     remove_files(&earlier)?;
     fs::create_dir_all(&logs).map_err(Failure::io("create", &logs))?;
     let logs = fs::canonicalize(&logs).map_err(Failure::io("open", &logs))?;
-    let status = run(&args.command, &library, &logs)?;
+    let mut environment = vec![("NODESCOPE_TRACE_LOG", logs.clone().into_os_string())];
+    let mut libraries = vec![library.clone()];
+    if let Some(beneath) = beneath {
+        let name = format!("{}-{}.so", beneath.library, mpi.name());
+        libraries.push(library.with_file_name(name));
+        environment.extend(beneath.environment.iter().cloned());
+    }
+    let status = run(&args.command, &libraries, &environment, &logs)?;
     let summary = merge(&logs, &trace, Some(status)).map_err(fail)?;
     if !args.keep_logs {
         remove_files(&logs_in(&logs)?)?;
@@ -98,9 +118,10 @@ pub fn remove_files(files: &[PathBuf]) -> Result<(), Failure> {
 fn text(summary: &Summary, trace: &Path) -> String {
     let calls = summary.calls.max(1);
     let mut text = format!(
-        "{}: {} ranks on {} node{}, {} MPI calls, {}\n",
+        "{}: {} rank{} on {} node{}, {} MPI calls, {}\n",
         trace.display(),
         summary.ranks,
+        if summary.ranks == 1 { "" } else { "s" },
         summary.nodes.len(),
         if summary.nodes.len() == 1 { "" } else { "s" },
         summary.calls,
@@ -172,25 +193,34 @@ in_path() {
 exec "$program" "$@"
 "#;
 
-/// Runs the command with the tracer in its processes; its exit status, 128 and more for a signal.
-fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure> {
+/// Runs the command with these libraries in its processes; its exit status, 128 and more for a signal.
+fn run(
+    command: &[OsString],
+    libraries: &[PathBuf],
+    environment: &[(&str, OsString)],
+    logs: &Path,
+) -> Result<i32, Failure> {
     // Whoever interrupts the program wants the trace of what it did: the program gets the signal, this process goes on.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
-    let mut preload = OsString::from(library);
+    let mut preload = OsString::new();
+    for (number, library) in libraries.iter().enumerate() {
+        preload.push(if number == 0 { "" } else { ":" });
+        preload.push(library);
+    }
     if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         preload.push(":");
         preload.push(before);
     }
     let mut program = Command::new(&command[0]);
     // The script is there until the command has ended.
-    let agent = fork_agent(library, logs)?;
+    let agent = fork_agent(libraries, environment, logs)?;
     if let Some(agent) = &agent {
         program.env("OMPI_MCA_orte_fork_agent", agent.as_os_str());
     }
     let status = program
         .args(&command[1..])
         .env("LD_PRELOAD", &preload)
-        .env("NODESCOPE_TRACE_LOG", logs)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .status()
         .map_err(|error| cannot_start(&command[0], &error))?;
     Ok(status
@@ -202,21 +232,32 @@ fn run(command: &[OsString], library: &Path, logs: &Path) -> Result<i32, Failure
 /// passes its own settings on. (Open MPI also has a list of variables for ranks, but refuses the list beside `mpirun -x`.) Open MPI
 /// splits the script's path at blanks, so there is no script where the path has one; ranks of this node need none. The script has a
 /// name of its own among the logs, where other nodes can read the script, and is removed when the caller drops the path.
-fn fork_agent(library: &Path, logs: &Path) -> Result<Option<TempPath>, Failure> {
+fn fork_agent(
+    libraries: &[PathBuf],
+    environment: &[(&str, OsString)],
+    logs: &Path,
+) -> Result<Option<TempPath>, Failure> {
     if logs
         .to_str()
         .is_none_or(|text| text.contains(char::is_whitespace))
     {
         return Ok(None);
     }
-    let library = quoted(library)?;
-    // A rank of this node has the tracer already.
-    let script = format!(
-        "#!/bin/sh\ncase \":$LD_PRELOAD:\" in\n*:{library}:*) ;;\n\
-         *) export LD_PRELOAD={library}\"${{LD_PRELOAD:+:$LD_PRELOAD}}\" ;;\nesac\n\
-         export NODESCOPE_TRACE_LOG={}\n{START_PROGRAM}",
-        quoted(logs)?
-    );
+    let mut script = String::from("#!/bin/sh\n");
+    // Each library is put before those that are there already, so the last comes first.
+    for library in libraries.iter().rev() {
+        let library = quoted(library.as_os_str())?;
+        // A rank of this node has it already.
+        let _ = write!(
+            script,
+            "case \":$LD_PRELOAD:\" in\n*:{library}:*) ;;\n\
+             *) export LD_PRELOAD={library}\"${{LD_PRELOAD:+:$LD_PRELOAD}}\" ;;\nesac\n"
+        );
+    }
+    for (name, value) in environment {
+        let _ = writeln!(script, "export {name}={}", quoted(value)?);
+    }
+    script.push_str(START_PROGRAM);
     let mut file = tempfile::Builder::new()
         .prefix("rank-")
         .permissions(fs::Permissions::from_mode(0o755))
@@ -228,12 +269,12 @@ fn fork_agent(library: &Path, logs: &Path) -> Result<Option<TempPath>, Failure> 
     Ok(Some(file.into_temp_path()))
 }
 
-/// A path as one word of the shell.
-fn quoted(path: &Path) -> Result<String, Failure> {
-    let text = path.to_str().ok_or_else(|| {
+/// A path or text as one word of the shell.
+fn quoted(word: &OsStr) -> Result<String, Failure> {
+    let text = word.to_str().ok_or_else(|| {
         Failure::new(
             Exit::Study,
-            format!("{} is not UTF-8; use another folder", path.display()),
+            format!("{} is not UTF-8; use another folder", word.display()),
         )
     })?;
     Ok(format!("'{}'", text.replace('\'', r"'\''")))

@@ -104,3 +104,160 @@ fn a_trace_leaves_nothing_beside_itself_and_files_of_the_user() {
     assert_eq!(names, ["rank"]);
     assert_eq!(fs::read(at("results/calls/rank")).unwrap(), b"mine");
 }
+
+/// Runs `nodescope represent` in a folder; exit code, standard output and standard error.
+fn represent(folder: &Path, arguments: &[&str]) -> (Option<i32>, String, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_nodescope"))
+        .current_dir(folder)
+        .arg("represent")
+        .args(arguments)
+        .env("XDG_CACHE_HOME", folder.join("cache"))
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (
+        output.status.code(),
+        text(&output.stdout),
+        text(&output.stderr),
+    )
+}
+
+#[test]
+fn a_program_is_predicted_from_replays_of_its_representatives() {
+    if !have(Need::Mpi, &["mpicc.openmpi", "mpirun.openmpi"]) {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path();
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/replay/programs/wavefront.c");
+    let compiled = Command::new("mpicc.openmpi")
+        .current_dir(folder)
+        .args(["-O1", "-w", "-o", "program"])
+        .arg(source)
+        .arg("-lm")
+        .status();
+    assert!(compiled.unwrap().success());
+    let launcher = [
+        "mpirun.openmpi",
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "-np",
+        "4",
+    ];
+    let succeed = |arguments: &[&str]| {
+        let (code, stdout, stderr) = represent(folder, arguments);
+        assert_eq!(code, Some(0), "{arguments:?}\n{stdout}\n{stderr}");
+        stdout
+    };
+    let record = [
+        &["record", "--output", "all", "--"][..],
+        &launcher,
+        &["./program", "1", "8"],
+    ]
+    .concat();
+    let told = succeed(&record);
+    assert!(told.contains("recordings of 4 ranks"), "{told}");
+    let (code, _, error) = represent(folder, &record);
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.contains("holds recordings of an earlier run"),
+        "{error}"
+    );
+    // All ranks make the same calls; at such a threshold one of them represents all.
+    let told = succeed(&["groups", "all", "--threshold", "100000%"]);
+    assert!(told.contains("1 of 4 ranks represent all"), "{told}");
+    let json = succeed(&["groups", "all", "--threshold", "100000%", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let rank = json["representatives"][0].as_u64().unwrap();
+    assert!(succeed(&["groups", "all", "--html"]).contains("<svg"));
+    let recording = format!("all/recording/rank-{rank}");
+    let replay = [
+        "replay",
+        &recording,
+        "--output",
+        "replayed",
+        "--",
+        "./program",
+        "1",
+        "8",
+    ];
+    let told = succeed(&replay);
+    assert!(told.contains("1 rank on 1 node"), "{told}");
+    let cluster = "name = \"here\"\n[nodes]\ncores = 4\n[network]\nlatency = \"1 us\"\nbandwidth = \"1 GB/s\"\n";
+    fs::write(folder.join("cluster.toml"), cluster).unwrap();
+    let predict = [
+        "predict",
+        "all",
+        "--cluster",
+        "cluster.toml",
+        "--replay",
+        "replayed",
+    ];
+    let json = succeed(&[&predict[..], &["--threshold", "100000%", "--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    for given in json["given"].as_array().unwrap() {
+        assert_eq!(given["from"], rank);
+    }
+    let ranks = json["prediction"]["outcome"]["ranks"].as_array().unwrap();
+    assert_eq!(ranks.len(), 4);
+    assert_eq!(ranks[0]["computation"], ranks[3]["computation"]);
+    let section = [
+        "--threshold",
+        "100000%",
+        "--from",
+        "MPI_Cart_create:1",
+        "--to",
+        "MPI_Allreduce:1",
+    ];
+    let text = succeed(&[&predict[..], &section].concat());
+    assert!(text.contains("  section  "), "{text}");
+    let text = succeed(&[&predict[..], &["--threshold", "100000%"]].concat());
+    assert!(
+        text.contains("predicted time") && text.contains("represented by"),
+        "{text}"
+    );
+    // At a threshold of nothing the other ranks represent themselves, and lack replays.
+    let (code, _, error) = represent(folder, &[&predict[..], &["--threshold", "0"]].concat());
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("no replay of rank"), "{error}");
+    // Another run's replay, and files that are neither.
+    let (code, _, error) = represent(
+        folder,
+        &[
+            "predict",
+            "all",
+            "--cluster",
+            "cluster.toml",
+            "--replay",
+            "all",
+        ],
+    );
+    assert_eq!(code, Some(2), "{error}");
+    assert!(
+        error.contains("the trace has 4 ranks, but that of a replay has one"),
+        "{error}"
+    );
+    let (code, _, error) = represent(
+        folder,
+        &["replay", "cluster.toml", "--output", "x", "--", "./program"],
+    );
+    assert_eq!(code, Some(2), "{error}");
+    assert!(error.contains("is no recording of a rank"), "{error}");
+    // Other arguments: the replay says where it diverges, and the command fails.
+    let (code, _, error) = represent(
+        folder,
+        &[
+            "replay",
+            &recording,
+            "--output",
+            "other",
+            "--",
+            "./program",
+            "1",
+            "9",
+        ],
+    );
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("diverges at call 2"), "{error}");
+}

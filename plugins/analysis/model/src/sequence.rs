@@ -162,6 +162,12 @@ pub enum ModelError {
         /// Ranks of the world.
         world: u32,
     },
+    /// A trace of several ranks where that of a replay, which has one, is needed.
+    #[error("the trace has {ranks} ranks, but that of a replay has one")]
+    NotAlone {
+        /// Ranks of the trace.
+        ranks: usize,
+    },
     /// A job beyond those that there are.
     #[error("there is no job {asked}; the trace has {jobs} MPI jobs, numbered from 0")]
     NoSuchJob {
@@ -272,7 +278,27 @@ impl SequenceBuilder {
     /// # Errors
     ///
     /// A trace without calls, or in which ranks are missing; a job that it does not have.
-    pub fn finish(mut self) -> Result<Sequences, ModelError> {
+    pub fn finish(self) -> Result<Sequences, ModelError> {
+        let marks = self.take.marks.len();
+        self.chosen()?.finish(marks)
+    }
+
+    /// The rank and its sequence, of a trace of one rank of a job whose other ranks were not there, as a replay's is.
+    ///
+    /// # Errors
+    ///
+    /// As [`SequenceBuilder::finish`]; a trace of more than one rank.
+    pub fn finish_alone(self) -> Result<(u32, Sequence), ModelError> {
+        let job = self.chosen()?;
+        let ranks: Vec<u32> = job.ranks.keys().copied().collect();
+        let mut sequences = job.sequences(0, false)?;
+        match (ranks.as_slice(), sequences.ranks.pop()) {
+            (&[rank], Some(sequence)) => Ok((rank, sequence)),
+            _ => Err(ModelError::NotAlone { ranks: ranks.len() }),
+        }
+    }
+
+    fn chosen(mut self) -> Result<Job, ModelError> {
         let jobs = self.jobs.len();
         let chosen = match self.take.job {
             Some(asked) if asked >= jobs.max(1) => {
@@ -292,7 +318,7 @@ impl SequenceBuilder {
             let note = format!("the trace has {jobs} MPI jobs; this is number {chosen}");
             job.notes.push(note);
         }
-        job.finish(self.take.marks.len())
+        Ok(job)
     }
 }
 
@@ -347,7 +373,12 @@ impl Job {
         self.check(rank, record, entry.and(limits::record(rank, record)));
     }
 
-    fn finish(mut self, marks: usize) -> Result<Sequences, ModelError> {
+    fn finish(self, marks: usize) -> Result<Sequences, ModelError> {
+        self.sequences(marks, true)
+    }
+
+    /// The sequences of the ranks that are there, which must be `all` ranks of the world if that is asked for.
+    fn sequences(mut self, marks: usize, all: bool) -> Result<Sequences, ModelError> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
         }
@@ -380,7 +411,7 @@ impl Job {
                 world,
             });
         }
-        if let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
+        if all && let Some(rank) = (0..world).find(|rank| !self.ranks.contains_key(rank)) {
             return Err(ModelError::RankMissing { rank, world });
         }
         let mut sequences = Sequences {
@@ -458,7 +489,7 @@ impl Job {
                     .map(|id| numbers.get(&id).copied().flatten())
                     .collect(),
             });
-            debug_assert_eq!(sequences.ranks.len(), rank as usize + 1);
+            debug_assert!(!all || sequences.ranks.len() == rank as usize + 1);
         }
         self.notes.sort();
         self.notes.dedup();

@@ -1,4 +1,4 @@
-//! Charts as SVG.
+//! Charts as SVG, and what all charts of predictions have in common.
 
 use plotters::coord::ranged1d::{KeyPointHint, Ranged, ValueFormatter};
 use plotters::prelude::*;
@@ -9,8 +9,10 @@ use crate::text::time;
 
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 480;
-const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
-const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
+/// Colour of text, lines and points.
+pub const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
+/// Colour of lines in the background.
+pub const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
 
 /// Colours of computation, other, communication, wait and idle.
 pub(crate) const PARTS: [RGBColor; 5] = [
@@ -26,11 +28,12 @@ pub(crate) const PARTS: [RGBColor; 5] = [
 #[error("the chart cannot be drawn: {0}")]
 pub struct ChartError(pub String);
 
-fn failed(error: impl std::fmt::Display) -> ChartError {
+/// For `map_err`: a chart that could not be drawn, with the reason.
+pub fn failed(error: impl std::fmt::Display) -> ChartError {
     ChartError(error.to_string())
 }
 
-/// Returns the font of charts.
+/// Returns the font of a chart's texts, of a size in pixels.
 pub fn font(size: i32) -> TextStyle<'static> {
     ("sans-serif", size).into_font().color(&INK)
 }

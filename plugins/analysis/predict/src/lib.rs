@@ -12,11 +12,13 @@
 //! - [`scale`](mod@scale): the same program with more ranks than were traced.
 //! - [`timeline`], [`trace`]: what each rank does when, and the predicted run as a trace.
 //! - [`sweep`], [`series`]: a parameter's values, and the predictions for them side by side.
+//! - [`chart`](mod@chart): what charts have in common.
 //! - [`predict()`]: all of it together, with an interval from the bursts' variability.
 //!
 //! The model is that of Padaryan's ParJava (2005), with LogGP (Alexandrov et al., 1995) beside its own network. Times are
 //! picoseconds. The same program, cluster and options give the same result, to the byte.
 
+pub mod chart;
 pub mod cluster;
 pub mod collective;
 pub mod network;
@@ -29,7 +31,6 @@ pub mod timeline;
 pub mod topology;
 pub mod trace;
 
-mod chart;
 mod code;
 mod engine;
 mod html;

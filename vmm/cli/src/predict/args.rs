@@ -92,7 +92,7 @@ pub struct Predict {
     pub stagger: Option<Time>,
 }
 
-/// A field of the cluster file, and its value.
+/// A field of the cluster file with a value.
 pub fn setting(text: &str) -> Result<Setting, String> {
     match text.split_once('=') {
         Some((field, value)) if !field.trim().is_empty() => Ok(Setting::new(field, value)),
@@ -109,7 +109,7 @@ fn part(text: &str) -> Result<f64, String> {
 }
 
 /// A function and the number of a call of it, from 1.
-fn call(text: &str) -> Result<(Function, u64), String> {
+pub fn call(text: &str) -> Result<(Function, u64), String> {
     let (name, number) = text.split_once(':').unwrap_or((text, "1"));
     let function = (Function::ALL.iter())
         .find(|function| function.name() == name)

@@ -1,0 +1,204 @@
+//! All groups of a trace, their clusters and representatives.
+
+use nodescope_model::Sequences;
+use serde::Serialize;
+
+use crate::cluster::{Cluster, Clustering, Merge};
+use crate::group::{Group, groups, vector};
+use crate::{RepresentError, ranks_text};
+
+/// Thresholds for which the number of representatives is told.
+const THRESHOLDS: [f64; 12] = [
+    0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0,
+];
+
+/// Ranks that one of them represents.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Representation {
+    /// World ranks, ascending.
+    pub ranks: Vec<u32>,
+    /// The rank nearest to the centroid.
+    pub representative: u32,
+    /// The greatest distance of a computation vector to the representative's, relative to the group's root mean square length.
+    pub spread: f64,
+    /// The greatest difference of a rank's whole computation to the representative's, relative to the latter.
+    pub computation_difference: f64,
+    /// The ranks' distances to the centroid, relative as `spread`.
+    pub to_centroid: Vec<f64>,
+}
+
+/// A group with its tree of merges.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupAnalysis {
+    /// World ranks, ascending.
+    pub ranks: Vec<u32>,
+    /// MPI calls of each.
+    pub calls: usize,
+    /// The merges, in their order; numbers below the number of ranks are places in `ranks`.
+    pub merges: Vec<Merge>,
+    /// The ranks in the order in which they stand side by side under the tree.
+    pub order: Vec<u32>,
+    /// Clusters at the threshold.
+    pub clusters: Vec<Representation>,
+}
+
+/// How many representatives there are at a threshold.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The threshold, relative.
+    pub threshold: f64,
+    /// Representatives.
+    pub representatives: usize,
+}
+
+/// The representatives of a trace.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Analysis {
+    /// Version of this format.
+    pub format: u32,
+    /// Ranks.
+    pub ranks: usize,
+    /// Where trees are cut, relative to the root mean square length of a group's computation vectors.
+    pub threshold: f64,
+    /// By first rank.
+    pub groups: Vec<GroupAnalysis>,
+    /// The representatives, ascending.
+    pub representatives: Vec<u32>,
+    /// Numbers of representatives for other thresholds, ascending.
+    pub sensitivity: Vec<Sensitivity>,
+    /// The least and the greatest threshold with these representatives; no greatest where all merges are kept.
+    pub same_from: f64,
+    /// As `same_from`; the number changes at this threshold.
+    pub same_below: Option<f64>,
+    /// What is less useful than it could be.
+    pub notes: Vec<String>,
+}
+
+impl Analysis {
+    /// Finds the representatives of a trace's ranks.
+    ///
+    /// # Errors
+    ///
+    /// A group of too many ranks.
+    pub fn new(sequences: &Sequences, threshold: f64) -> Result<Analysis, RepresentError> {
+        let mut found: Vec<(Group, Clustering)> = Vec::new();
+        for group in groups(sequences) {
+            let vectors: Vec<_> = (group.ranks.iter())
+                .map(|&rank| vector(sequences, rank))
+                .collect();
+            found.push((group, Clustering::new(&vectors)?));
+        }
+        let total = |rank: u32| {
+            vector(sequences, rank)
+                .iter()
+                .map(|&t| u128::from(t))
+                .sum::<u128>()
+        };
+        let groups: Vec<GroupAnalysis> = (found.iter())
+            .map(|(group, clustering)| {
+                let rank = |&at: &usize| group.ranks[at];
+                let represent = |cluster: Cluster| {
+                    let ranks: Vec<u32> = cluster.members.iter().map(rank).collect();
+                    let representative = rank(&cluster.representative);
+                    let own = total(representative);
+                    let differences = ranks.iter().map(|&rank| total(rank).abs_diff(own));
+                    let greatest = differences.max().unwrap_or(0);
+                    Representation {
+                        representative,
+                        spread: cluster.spread,
+                        computation_difference: greatest as f64 / own.max(1) as f64,
+                        to_centroid: cluster.to_centroid,
+                        ranks,
+                    }
+                };
+                GroupAnalysis {
+                    ranks: group.ranks.clone(),
+                    calls: group.calls,
+                    merges: clustering.merges.clone(),
+                    order: clustering.order().iter().map(rank).collect(),
+                    clusters: clustering
+                        .cut(threshold)
+                        .into_iter()
+                        .map(represent)
+                        .collect(),
+                }
+            })
+            .collect();
+        let count = |threshold: f64| -> usize {
+            let counts = found
+                .iter()
+                .map(|(_, clustering)| clustering.count(threshold));
+            counts.sum()
+        };
+        let mut thresholds = THRESHOLDS.to_vec();
+        thresholds.push(threshold);
+        thresholds.sort_by(f64::total_cmp);
+        thresholds.dedup();
+        let heights = || {
+            let merges = found.iter().flat_map(|(_, clustering)| &clustering.merges);
+            merges.map(|merge| merge.height)
+        };
+        let mut representatives: Vec<u32> = (groups.iter())
+            .flat_map(|group| group.clusters.iter().map(|cluster| cluster.representative))
+            .collect();
+        representatives.sort_unstable();
+        let mut notes = sequences.notes.clone();
+        notes.extend(saving_note(
+            &groups,
+            sequences.ranks.len(),
+            representatives.len(),
+        ));
+        Ok(Analysis {
+            format: 1,
+            ranks: sequences.ranks.len(),
+            threshold,
+            groups,
+            representatives,
+            sensitivity: (thresholds.into_iter())
+                .map(|threshold| Sensitivity {
+                    threshold,
+                    representatives: count(threshold),
+                })
+                .collect(),
+            same_from: heights().filter(|&h| h <= threshold).fold(0.0, f64::max),
+            same_below: heights().filter(|&h| h > threshold).reduce(f64::min),
+            notes,
+        })
+    }
+
+    /// The cluster of a rank.
+    pub fn cluster_of(&self, rank: u32) -> Option<&Representation> {
+        let mut clusters = self.groups.iter().flat_map(|group| &group.clusters);
+        clusters.find(|cluster| cluster.ranks.binary_search(&rank).is_ok())
+    }
+
+    /// The analysis as JSON; `SCHEMA.md` describes it.
+    pub fn json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}
+
+/// Says why nothing is saved, if nothing is.
+fn saving_note(groups: &[GroupAnalysis], ranks: usize, representatives: usize) -> Option<String> {
+    if ranks == 1 {
+        return Some("the program has one rank, which represents itself; nothing is saved".into());
+    }
+    if representatives < ranks {
+        return None;
+    }
+    if groups.len() == ranks {
+        return Some(
+            "no two ranks make the same calls in the same order; every rank represents itself, and nothing is saved".into(),
+        );
+    }
+    let together: Vec<String> = (groups.iter())
+        .filter(|group| group.ranks.len() > 1)
+        .map(|group| ranks_text(&group.ranks))
+        .collect();
+    Some(format!(
+        "the ranks that make the same calls ({}) compute for times that differ by more than the threshold; every rank represents itself, and nothing is saved",
+        together.join("; ")
+    ))
+}

@@ -1,0 +1,110 @@
+//! Representative ranks: which ranks of a traced MPI program stand for all others, and what the whole program takes on another cluster if
+//! every rank computes as its representative did there.
+//!
+//! - [`group`](mod@group): ranks that make the same MPI calls in the same order.
+//! - [`cluster`]: agglomerative clustering of the computation vectors of a group, its dendrogram, and the cut through it.
+//! - [`analysis`]: all groups of a trace, their clusters and representatives.
+//! - [`hand_out`](mod@hand_out): a program whose ranks compute as their representatives did in a replay.
+//! - [`whole`]: the prediction for that program, with each rank's times.
+//!
+//! A *computation vector* is a rank's times between consecutive MPI calls, picoseconds. `README.md` is the guide, `SCHEMA.md` has the
+//! formats.
+
+pub mod analysis;
+pub mod cluster;
+pub mod group;
+pub mod hand_out;
+pub mod whole;
+
+mod html;
+mod text;
+
+pub use analysis::{Analysis, Representation};
+pub use cluster::{Cluster, Clustering, Merge};
+pub use group::{Group, groups};
+pub use hand_out::{Replay, hand_out};
+pub use whole::Whole;
+
+use nodescope_hypercall::Function;
+
+/// Why there are no representatives, or no prediction from them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RepresentError {
+    /// More ranks in a group than distances fit into memory for.
+    #[error(
+        "{ranks} ranks make the same calls, more than the {most} whose distances are computed; trace a run of fewer ranks"
+    )]
+    TooManyRanks {
+        /// Ranks of the group.
+        ranks: usize,
+        /// Most ranks.
+        most: usize,
+    },
+    /// Two replays of one rank.
+    #[error("two replays are of rank {rank}; give one replay of each rank")]
+    ReplayedTwice {
+        /// The rank.
+        rank: u32,
+    },
+    /// A replay of a rank beyond the world.
+    #[error(
+        "a replay is of rank {rank}, but the trace has {world} ranks; the replay is of another program or run"
+    )]
+    NoSuchRank {
+        /// The replayed rank.
+        rank: u32,
+        /// Ranks of the trace.
+        world: usize,
+    },
+    /// A cluster none of whose ranks was replayed.
+    #[error(
+        "no replay of rank {representative}, which represents the ranks {ranks}; record and replay this rank, or raise the threshold"
+    )]
+    NotReplayed {
+        /// The representative.
+        representative: u32,
+        /// Ranks of its cluster, as text.
+        ranks: String,
+    },
+    /// A replay that made other calls than the rank did in the trace.
+    #[error(
+        "the replay of rank {rank} is of another run than the trace: call {call} is {replayed} in the replay and {traced} in the trace; record the run that is traced"
+    )]
+    OtherCalls {
+        /// The rank.
+        rank: u32,
+        /// Number of the call behind MPI_Init, from 1; polls that found nothing are not counted.
+        call: usize,
+        /// The replay's function, or "missing".
+        replayed: String,
+        /// The trace's function, or "missing".
+        traced: String,
+    },
+}
+
+/// The name of a call, or that there is none.
+fn call_name(function: Option<Function>) -> String {
+    function.map_or_else(
+        || "missing".to_owned(),
+        |function| function.name().to_owned(),
+    )
+}
+
+/// Ranks as text: runs of consecutive ones as ranges, such as `0-3, 7`.
+pub(crate) fn ranks_text(ranks: &[u32]) -> String {
+    let mut parts: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match parts.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(rank) => *last = rank,
+            _ => parts.push((rank, rank)),
+        }
+    }
+    let parts = parts.into_iter().map(|(first, last)| {
+        if first == last {
+            first.to_string()
+        } else {
+            format!("{first}-{last}")
+        }
+    });
+    parts.collect::<Vec<_>>().join(", ")
+}

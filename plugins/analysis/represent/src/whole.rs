@@ -1,0 +1,65 @@
+//! The prediction for the whole program from the replays of representatives.
+
+use nodescope_model::Program;
+use nodescope_model::Sequences;
+use nodescope_predict::cluster::FitError;
+use nodescope_predict::{Cluster, Prediction, Request, Speed, predict};
+
+use crate::hand_out::Given;
+
+/// A prediction from replays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Whole {
+    /// Version of this format.
+    pub format: u32,
+    /// By rank: whose computation it was given.
+    pub given: Vec<Given>,
+    /// The prediction.
+    pub prediction: Prediction,
+}
+
+impl Whole {
+    /// Predicts the time of a program whose ranks were given their computation on the target. Bursts are not scaled again, whatever
+    /// speed the cluster file states.
+    ///
+    /// # Errors
+    ///
+    /// A program that does not fit on the cluster.
+    pub fn new(
+        sequences: &Sequences,
+        given: Vec<Given>,
+        cluster: &Cluster,
+        request: &Request,
+    ) -> Result<Whole, FitError> {
+        let stated = cluster.speed;
+        let mut cluster = cluster.clone();
+        cluster.speed = Speed::Factor(1.0);
+        let mut prediction = predict(&Program::new(sequences), &cluster, request)?;
+        if stated != cluster.speed {
+            prediction.notes.push(
+                "the cluster file's speed of nodes is not applied: replayed computation is that of the target".into(),
+            );
+        }
+        prediction.traced = sequences.spans.iter().copied().max();
+        Ok(Whole {
+            format: 1,
+            given,
+            prediction,
+        })
+    }
+
+    /// The prediction as JSON; `SCHEMA.md` describes it.
+    pub fn json(&self) -> String {
+        // The prediction's own JSON has ratios beside its numbers.
+        let prediction: serde_json::Value =
+            serde_json::from_str(&self.prediction.json()).unwrap_or_default();
+        let value = serde_json::json!({
+            "format": self.format,
+            "given": self.given,
+            "prediction": prediction,
+        });
+        let mut text = serde_json::to_string_pretty(&value).unwrap_or_default();
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,221 @@
+//! `nodescope represent`.
+
+pub mod args;
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::Path;
+
+use nodescope_hypercall::Function;
+use nodescope_model::{Sequences, Take};
+use nodescope_predict::{ClusterFile, Request};
+use nodescope_represent::{Analysis, Replay, RepresentError, Whole, hand_out};
+
+use crate::args::{MpiName, Trace};
+use crate::exit::{Exit, Failure};
+use crate::predict::{passed, read, read_alone};
+use crate::terminal::print;
+use crate::trace::{Beneath, trace_with};
+
+/// The library that records and replays.
+const LIBRARY: &str = "libnodescope-replay";
+/// Folder of the recordings among the results.
+const RECORDING: &str = "recording";
+/// Beginning of a recording's file name; the rank follows.
+const PREFIX: &str = "rank-";
+/// Beginning of every recording, and the byte that names its MPI (`guest-images/tracer/replay.h`).
+const MAGIC: &[u8; 8] = b"NSREPLAY";
+const FLAVOUR_AT: usize = 12;
+
+/// Carries out a step of a prediction from representative ranks.
+pub fn represent(args: &args::Represent) -> Result<Exit, Failure> {
+    match &args.step {
+        args::Step::Groups(args) => groups(args),
+        args::Step::Record(args) => record(args),
+        args::Step::Replay(args) => replay(args),
+        args::Step::Predict(args) => predict(args),
+    }
+}
+
+fn groups(args: &args::Groups) -> Result<Exit, Failure> {
+    let (_, analysis) = analyse(&args.choice, Vec::new())?;
+    if args.choice.json {
+        print(&analysis.json())?;
+    } else if args.html {
+        let page = analysis.html();
+        print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)?;
+    } else {
+        print(&analysis.text())?;
+    }
+    Ok(Exit::Ok)
+}
+
+fn analyse(
+    choice: &args::Choice,
+    marks: Vec<(Function, u64)>,
+) -> Result<(Sequences, Analysis), Failure> {
+    let take = Take {
+        job: choice.job,
+        marks,
+        ..Take::default()
+    };
+    let (_, sequences) = read(&choice.results, take)?;
+    let analysis = Analysis::new(&sequences, choice.threshold).map_err(wrong)?;
+    Ok((sequences, analysis))
+}
+
+fn wrong(error: RepresentError) -> Failure {
+    Failure::of(Exit::Study, &error)
+}
+
+fn record(args: &args::Record) -> Result<Exit, Failure> {
+    let folder = args.output.join(RECORDING);
+    let earlier = recordings_in(&folder)?;
+    if !earlier.is_empty() && !args.force {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} holds recordings of an earlier run; give another folder, or --force to replace them",
+                folder.display()
+            ),
+        ));
+    }
+    for file in earlier {
+        fs::remove_file(&file).map_err(Failure::io("remove", &file))?;
+    }
+    fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
+    let folder = fs::canonicalize(&folder).map_err(Failure::io("open", &folder))?;
+    let mut environment = vec![("NODESCOPE_RECORD", folder.clone().into_os_string())];
+    if !args.ranks.is_empty() {
+        let ranks: Vec<String> = args.ranks.iter().map(u32::to_string).collect();
+        environment.push(("NODESCOPE_RECORD_RANKS", OsString::from(ranks.join(","))));
+    }
+    let exit = trace_with(
+        &Trace {
+            output: args.output.clone(),
+            mpi: args.mpi,
+            force: args.force,
+            keep_logs: false,
+            command: args.command.clone(),
+        },
+        Some(&Beneath {
+            library: LIBRARY,
+            environment,
+        }),
+    )?;
+    let mut bytes = 0;
+    let files = recordings_in(&folder)?;
+    for file in &files {
+        bytes += fs::metadata(file).map_err(Failure::io("read", file))?.len();
+    }
+    print(&format!(
+        "{}: recordings of {} rank{}, {bytes} B\n",
+        folder.display(),
+        files.len(),
+        if files.len() == 1 { "" } else { "s" }
+    ))?;
+    Ok(exit)
+}
+
+/// The recordings in a folder, by the name that the library gives them.
+fn recordings_in(folder: &Path) -> Result<Vec<std::path::PathBuf>, Failure> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(Failure::io("list", folder)(error)),
+    };
+    let mut files = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Failure::io("list", folder))?;
+        let name = entry.file_name();
+        let rank = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        if rank.is_some_and(|rank| rank.parse::<u32>().is_ok()) {
+            files.push(entry.path());
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn replay(args: &args::Replay) -> Result<Exit, Failure> {
+    let recording =
+        fs::canonicalize(&args.recording).map_err(Failure::io("open", &args.recording))?;
+    let mpi = recorded_mpi(&recording)?;
+    trace_with(
+        &Trace {
+            output: args.output.clone(),
+            mpi: Some(mpi),
+            force: args.force,
+            keep_logs: false,
+            command: args.command.clone(),
+        },
+        Some(&Beneath {
+            library: LIBRARY,
+            environment: vec![("NODESCOPE_REPLAY", recording.into_os_string())],
+        }),
+    )
+}
+
+/// Whose MPI a recorded program used.
+fn recorded_mpi(recording: &Path) -> Result<MpiName, Failure> {
+    let mut header = [0; FLAVOUR_AT + 4];
+    let mut file = File::open(recording).map_err(Failure::io("open", recording))?;
+    let read = file.read_exact(&mut header);
+    let flavour = match read {
+        Ok(()) if header.starts_with(MAGIC) => header[FLAVOUR_AT],
+        _ => 0,
+    };
+    match flavour {
+        1 => Ok(MpiName::Openmpi),
+        2 => Ok(MpiName::Mpich),
+        _ => Err(Failure::new(
+            Exit::Study,
+            format!(
+                "{} is no recording of a rank; give a file that `nodescope represent record` wrote, such as recording/rank-0",
+                recording.display()
+            ),
+        )),
+    }
+}
+
+fn predict(args: &args::Predict) -> Result<Exit, Failure> {
+    let problems = |problems| Failure::of(Exit::Study, &problems);
+    let file = ClusterFile::load(&args.cluster).map_err(problems)?;
+    let cluster = file.with(&args.set).map_err(problems)?;
+    let marks: Vec<_> = args.from.into_iter().chain(args.to).collect();
+    let (mut sequences, analysis) = analyse(&args.choice, marks.clone())?;
+    passed(&sequences, args.from, args.to)?;
+    let mut replays = Vec::with_capacity(args.replay.len());
+    for results in &args.replay {
+        let (rank, sequence) = read_alone(
+            results,
+            Take {
+                marks: marks.clone(),
+                ..Take::default()
+            },
+        )?;
+        replays.push(Replay { rank, sequence });
+    }
+    let given = hand_out(&mut sequences, &analysis, &replays).map_err(wrong)?;
+    let request = Request {
+        timeline: args.html,
+        ..Request::default()
+    };
+    let mut whole = Whole::new(&sequences, given, &cluster, &request)
+        .map_err(|error| Failure::of(Exit::Study, &error))?;
+    whole.prediction.between(&sequences.marks);
+    if args.choice.json {
+        print(&whole.json())?;
+    } else if args.html {
+        let page = whole.prediction.html();
+        print(&page.map_err(|error| Failure::of(Exit::Study, &error))?)?;
+    } else {
+        print(&whole.text())?;
+    }
+    Ok(if whole.prediction.outcome.complete() {
+        Exit::Ok
+    } else {
+        Exit::JobFailed
+    })
+}
