@@ -1,30 +1,59 @@
 //! A program with MPI and OpenMP in guests, with both tracers: two nodes of four vCPUs.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_guest_tests::{cluster, compile, image, program, run_well};
+use nodescope_guest_tests::{cluster, compile, image, run_well};
 use nodescope_hypercall::Function;
-use nodescope_machine::topology::NodeTopology;
 use nodescope_openmp::{Analysis, Kind, MpiTime, Options, Places, Record};
+use nodescope_study::Study;
 use nodescope_trace::{Profile, TraceReader};
 
+/// Starts the ranks, and then a program that no launcher starts.
+const SCRIPT: &str = "#!/bin/sh
+set -e
+mpirun.openmpi -x OMP_NUM_THREADS -n $NODESCOPE_RANKS --hostfile $NODESCOPE_HOSTFILE --map-by ppr:1:node --bind-to none ./hybrid
+./teams
+";
+
+/// Reads the study of the test, whose files are in the folder.
+fn study(dir: &Path, files: &[(&str, &[u8])]) -> Study {
+    for (name, data) in files {
+        let path = dir.join(name);
+        fs::write(&path, data).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let text = "[study]\nname = \"openmp\"\n[cluster]\nnodes = 2\n[node]\ncores = 4\nmemory = \"512 MiB\"\n\
+                [job]\nscript = \"start.sh\"\nranks = 2\nfiles = [\"hybrid\", \"teams\"]\nopenmp = true\n\
+                [job.environment]\nOMP_NUM_THREADS = \"4\"\n";
+    let file = dir.join("study.toml");
+    fs::write(&file, text).unwrap();
+    Study::load(&file).unwrap_or_else(|problems| panic!("{problems}"))
+}
+
 #[test]
-fn each_rank_leaves_a_record_with_exact_counts() {
+fn each_process_leaves_a_record_with_exact_counts() {
     let Some(image) = image() else { return };
     let Some(binary) = compile("mpicc.openmpi", "hybrid.c", &["-O1", "-g", "-fopenmp"]) else {
         return;
     };
-    let run =
-        "#!/bin/sh\nset -e\nmpirun.openmpi -n 2 --map-by ppr:1:node --bind-to none ./hybrid\n";
-    let files = [program("hybrid", binary.clone()), program("run", run)];
-    let node = NodeTopology::uniform(1, 4, 1, 512 << 20);
-    let mut config = cluster(image, 2, node, &files);
-    config.trace = true;
-    config.host_threads = 2;
-    config.kernel_parameters = vec![
-        "nodescope.env.LD_PRELOAD=/opt/nodescope/lib/libnodescope-openmp.so".into(),
-        "nodescope.env.OMP_NUM_THREADS=4".into(),
-    ];
+    let Some(teams) = compile("gcc", "teams.c", &["-O1", "-g", "-fopenmp"]) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
+    let files: [(&str, &[u8]); 3] = [
+        ("start.sh", SCRIPT.as_bytes()),
+        ("hybrid", &binary),
+        ("teams", &teams),
+    ];
+    let study = study(dir.path(), &files);
+    let mut config = cluster(image, study.nodes, study.topology.clone(), &[]);
+    config.job_disk = study.job_disk().unwrap();
+    config.trace = study.job.trace;
+    config.openmp = study.job.openmp;
+    config.host_threads = 2;
     let finished = run_well(&config, &dir.path().join("results"));
     assert!(
         finished.consoles[0].contains("threads 8\n"),
@@ -39,7 +68,10 @@ fn each_rank_leaves_a_record_with_exact_counts() {
     let records: Vec<Record> = (paths.iter())
         .map(|path| Record::read(path).unwrap())
         .collect();
-    assert_eq!(records.len(), 2, "{paths:?}");
+    let (records, alone): (Vec<_>, Vec<_>) =
+        (records.into_iter()).partition(|record| record.rank.is_some());
+    assert_eq!((records.len(), alone.len()), (2, 1), "{paths:?}");
+    assert_eq!((alone[0].peak, alone[0].threads.len()), (3, 3));
     for record in &records {
         assert_eq!((record.peak, record.threads.len()), (4, 4));
         let events = || record.threads.iter().flat_map(|thread| &thread.events);
@@ -71,7 +103,6 @@ fn each_rank_leaves_a_record_with_exact_counts() {
         ..Options::default()
     };
     // The program lies in another folder here, and its build id tells that it is the one that ran.
-    std::fs::write(dir.path().join("hybrid"), binary).unwrap();
     let mut places = Places::new(&[dir.path().to_path_buf()]);
     let analysis = Analysis::new(records, &options, &mut places);
     println!("{}", analysis.text());

@@ -9,6 +9,11 @@ use nodescope_image::{ImageError, JobFile, job_disk};
 use crate::collect::Place;
 use crate::plan::{Job, Mpi, Program, Study};
 
+/// Setting of the shell by which a program that no launcher starts gets the OpenMP tracer. Ranks get the tracer from the image, where
+/// their launchers start them.
+const OPENMP: &str =
+    r#"LD_PRELOAD="/opt/nodescope/lib/libnodescope-openmp.so${LD_PRELOAD:+:$LD_PRELOAD}" "#;
+
 /// Why the job disk cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
@@ -77,8 +82,9 @@ impl Job {
                 "export NODESCOPE_HOSTFILE=\"$NODESCOPE_HOSTFILE.hydra\""
             ));
         }
+        let preload = if self.openmp { OPENMP } else { "" };
         match &self.program {
-            Program::Script(_) => line(format_args!("./script")),
+            Program::Script(_) => line(format_args!("{preload}./script")),
             Program::Command(command) => {
                 let ranks = self.ranks;
                 // A shell of each rank's own: launchers take a program and its arguments.
@@ -93,7 +99,7 @@ impl Job {
                         ));
                     }
                     Mpi::Mpich => line(format_args!("mpiexec.hydra -n {ranks} {command}")),
-                    Mpi::None => line(format_args!("{command}")),
+                    Mpi::None => line(format_args!("{preload}{command}")),
                 }
             }
         }

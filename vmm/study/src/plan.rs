@@ -212,6 +212,9 @@ pub struct Job {
     pub collect: Vec<Collect>,
     /// Whether MPI calls are traced.
     pub trace: bool,
+    /// Whether OpenMP constructs are recorded.
+    #[serde(skip_serializing_if = "is_false")]
+    pub openmp: bool,
     /// Environment of the job and of every rank.
     pub environment: BTreeMap<String, String>,
 }

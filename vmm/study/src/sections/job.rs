@@ -85,6 +85,10 @@ pub(super) fn read(
         .item("trace")
         .and_then(|item| item.boolean())
         .unwrap_or(mpi != Mpi::None);
+    let openmp = section
+        .item("openmp")
+        .and_then(|item| item.boolean())
+        .unwrap_or(false);
     let mut environment = BTreeMap::new();
     let table = section.section("environment");
     for (name, item) in table.free_entries() {
@@ -108,6 +112,7 @@ pub(super) fn read(
         files,
         collect,
         trace,
+        openmp,
         environment,
     }
 }
