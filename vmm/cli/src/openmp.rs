@@ -1,4 +1,4 @@
-//! `nodescope openmp`.
+//! `nodescope openmp`, and the section of OpenMP in the report's page.
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,7 +9,9 @@ use std::process::Command;
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_host_trace::tracer::openmp_library;
 use nodescope_hypercall::Function;
-use nodescope_openmp::{Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX};
+use nodescope_openmp::{Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX, TITLE};
+use nodescope_page::Page;
+use nodescope_report::PageSection;
 use nodescope_trace::{Profile, TraceError, TraceReader};
 
 use crate::args;
@@ -114,6 +116,51 @@ fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
+/// The records of results: in the folder itself, of a run on this machine, and of a run in guests.
+fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut records = records_in(results)?;
+    records.extend(records_in(&results.join(RECORDS))?);
+    records.extend(records_in(&results.join(FILES).join(RECORDS))?);
+    Ok(records)
+}
+
+/// Tells whether results have records.
+pub fn has_records(results: &Path) -> bool {
+    records_of(results).is_ok_and(|records| !records.is_empty())
+}
+
+/// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be told, the
+/// section tells why.
+pub fn section(results: &Path) -> Option<PageSection> {
+    let told = || {
+        let results = [results.to_path_buf()];
+        let (records, mut notes) = read(&results)?;
+        let options = Options {
+            mpi: mpi_time(&results)?,
+            ..Options::default()
+        };
+        let mut analysis = Analysis::new(records, &options, &mut Places::new(&[]));
+        analysis.notes.append(&mut notes);
+        let markup = analysis.section();
+        markup.map_err(|error| Failure::of(Exit::Host, &error))
+    };
+    let markup = match records_of(results) {
+        Ok(records) if records.is_empty() => return None,
+        Ok(_) => told(),
+        Err(failure) => Err(failure),
+    };
+    let markup = markup.unwrap_or_else(|failure: Failure| {
+        let mut page = Page::default();
+        let why = failure.chain.join(": ");
+        page.element("p", "", &format!("Not shown: {why}"));
+        page.markup()
+    });
+    Some(PageSection {
+        title: TITLE.to_owned(),
+        markup,
+    })
+}
+
 /// All records of the results, and notes about those that cannot be read.
 fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     let mut paths = Vec::new();
@@ -123,13 +170,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
             continue;
         }
         let before = paths.len();
-        for folder in [
-            path.clone(),
-            path.join(RECORDS),
-            path.join(FILES).join(RECORDS),
-        ] {
-            paths.extend(records_in(&folder)?);
-        }
+        paths.extend(records_of(path)?);
         if paths.len() == before {
             return Err(Failure::new(
                 Exit::Study,

@@ -83,6 +83,40 @@ fn a_record_is_told_in_every_format() {
 }
 
 #[test]
+fn the_page_of_a_report_has_a_section_where_there_are_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = serde_json::json!({
+        "version": 1,
+        "study": {"name": "hybrid", "id": "0123", "description": []},
+        "core": {"nominal": {"source": "nominal, not measured"}},
+        "ending": null, "exit_code": null, "job_status": null, "virtual_ps": 0,
+        "instructions": [], "network": [], "notes": [],
+    });
+    let files = dir.path().join("results/files/openmp");
+    fs::create_dir_all(&files).unwrap();
+    fs::write(dir.path().join("results/run.json"), run.to_string()).unwrap();
+    let page = || {
+        let output = nodescope(dir.path(), &["report", "results", "--html"]);
+        let (stdout, stderr) = texts(&output);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        stdout
+    };
+    assert!(!page().contains("<h2>OpenMP</h2>"));
+    fs::write(files.join("node0-7.openmp"), RECORD).unwrap();
+    let whole = page();
+    assert!(
+        whole.contains("<h2>OpenMP</h2>") && whole.contains("<h3>rank 0 on node0</h3>"),
+        "{whole}"
+    );
+    fs::write(files.join("node0-7.openmp"), RECORD.replace("900", "many")).unwrap();
+    let page = page();
+    assert!(
+        page.contains("Not shown: results/files/openmp/node0-7.openmp is damaged in line 7"),
+        "{page}"
+    );
+}
+
+#[test]
 fn records_that_cannot_be_read_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |args: &[&str], text: &str| {

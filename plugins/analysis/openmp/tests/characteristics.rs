@@ -124,20 +124,26 @@ fn the_page_is_xml_and_names_every_part() {
         &mut Places::new(&[]),
     );
     let page = analysis.html().unwrap();
-    let options = roxmltree::ParsingOptions {
-        allow_dtd: true,
-        ..roxmltree::ParsingOptions::default()
-    };
-    roxmltree::Document::parse_with_options(&page, options).unwrap();
-    for name in [
-        "productive",
-        "idle",
-        "desynchronisation",
-        "insufficient parallelism",
-    ] {
-        assert!(page.contains(name), "{name}");
+    let section = format!("<section>{}</section>", analysis.section().unwrap());
+    for markup in [&page, &section] {
+        let options = roxmltree::ParsingOptions {
+            allow_dtd: true,
+            ..roxmltree::ParsingOptions::default()
+        };
+        roxmltree::Document::parse_with_options(markup, options).unwrap();
+        for name in [
+            "productive",
+            "idle",
+            "desynchronisation",
+            "insufficient parallelism",
+            " on &lt;/title&gt;",
+        ] {
+            assert!(markup.contains(name), "{name}");
+        }
+        assert!(!markup.contains("<script>"));
     }
-    assert!(!page.contains("<script>"));
+    // A section has no titles of the page's own level.
+    assert!(!section.contains("<h2>") && section.contains("<h4>"));
 }
 
 proptest! {
