@@ -14,7 +14,7 @@ use nodescope_trace::{Profile, TraceReader};
 /// Starts the ranks, and then a program that no launcher starts.
 const SCRIPT: &str = "#!/bin/sh
 set -e
-mpirun.openmpi -x OMP_NUM_THREADS -n $NODESCOPE_RANKS --hostfile $NODESCOPE_HOSTFILE --map-by ppr:1:node --bind-to none ./hybrid
+mpirun.openmpi -x OMP_NUM_THREADS -x NODESCOPE_OPENMP_INTERVALS -n $NODESCOPE_RANKS --hostfile $NODESCOPE_HOSTFILE --map-by ppr:1:node --bind-to none ./hybrid
 ./teams
 ";
 
@@ -27,6 +27,7 @@ fn study(dir: &Path, files: &[(&str, &[u8])]) -> Study {
     }
     let text = "[study]\nname = \"openmp\"\n[cluster]\nnodes = 2\n[node]\ncores = 4\nmemory = \"512 MiB\"\n\
                 [job]\nscript = \"start.sh\"\nranks = 2\nfiles = [\"hybrid\", \"teams\"]\nopenmp = true\n\
+                openmp_intervals = [\"MPI_Allreduce:1..MPI_Allreduce:3\"]\n\
                 [job.environment]\nOMP_NUM_THREADS = \"4\"\n";
     let file = dir.join("study.toml");
     fs::write(&file, text).unwrap();
@@ -85,7 +86,19 @@ fn each_process_leaves_a_record_with_exact_counts() {
         );
         let iterations: u64 = events().map(|event| event.iterations).sum();
         assert_eq!(iterations, 4 * 40);
-        assert_eq!(record.intervals[1].count, 4);
+        let intervals: Vec<_> = (record.intervals.iter().enumerate())
+            .map(|(at, interval)| (record.interval_path(at), interval.count))
+            .collect();
+        let expected = [
+            ("whole program", 1),
+            ("step", 2),
+            ("MPI_Allreduce:1..MPI_Allreduce:3", 1),
+            ("MPI_Allreduce:1..MPI_Allreduce:3 / step", 2),
+        ];
+        assert_eq!(
+            intervals,
+            expected.map(|(name, count)| (name.to_owned(), count))
+        );
     }
     let mut profile = Profile::default();
     let trace = TraceReader::open(finished.dir.join(TRACE_FILE)).unwrap();

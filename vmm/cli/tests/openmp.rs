@@ -117,6 +117,88 @@ fn the_page_of_a_report_has_a_section_where_there_are_records() {
 }
 
 #[test]
+fn intervals_between_mpi_calls_are_known_while_recording_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.openmp"), RECORD).unwrap();
+    let output = nodescope(
+        dir.path(),
+        &["openmp", ".", "--interval", "mpi=MPI_Init..MPI_Finalize"],
+    );
+    assert_eq!(output.status.code(), Some(2));
+    let error = texts(&output).1;
+    assert!(
+        error.contains("must be known while the program runs"),
+        "{error}"
+    );
+    if !have(Need::Mpi, &["mpicc.openmpi", "mpirun.openmpi"]) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let compiled = Command::new("mpicc.openmpi")
+        .args(["-fopenmp", "-g", "-o", "hybrid", "-I"])
+        .arg(root.join("guest-images/tracer"))
+        .arg(root.join("tests/guests/programs/hybrid.c"))
+        .current_dir(dir.path())
+        .status();
+    assert!(compiled.unwrap().success());
+    let command = [
+        "openmp",
+        "-o",
+        "results",
+        "--json",
+        "--interval",
+        "mpi=MPI_Init_thread..MPI_Allreduce:1",
+        "--interval",
+        "mpi=MPI_Allreduce:1..MPI_Allreduce:3",
+        "--",
+        "env",
+        "OMPI_ALLOW_RUN_AS_ROOT=1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMP_NUM_THREADS=2",
+        "mpirun.openmpi",
+        "--oversubscribe",
+        "-n",
+        "2",
+        "./hybrid",
+    ];
+    // The launcher is not the first word here.
+    let (_, error) = texts(&nodescope(dir.path(), &command));
+    assert!(
+        error.contains("env does not say whose MPI it starts"),
+        "{error}"
+    );
+    let named = [&command[..4], &["--mpi", "openmpi"], &command[4..]].concat();
+    let output = nodescope(dir.path(), &named);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    // The ranks print to the same stream before.
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout[stdout.find('{').unwrap()..]).unwrap();
+    for process in json["processes"].as_array().unwrap() {
+        let names: Vec<_> = (process["intervals"].as_array().unwrap().iter())
+            .map(|interval| {
+                (
+                    interval["name"].as_str().unwrap(),
+                    interval["count"].as_u64().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            names,
+            [
+                ("whole program", 1),
+                ("MPI_Init_thread..MPI_Allreduce:1", 1),
+                ("MPI_Init_thread..MPI_Allreduce:1 / step", 1),
+                ("MPI_Allreduce:1..MPI_Allreduce:3", 1),
+                ("MPI_Allreduce:1..MPI_Allreduce:3 / step", 2),
+                ("step", 1),
+            ]
+        );
+    }
+    assert_eq!(json["processes"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn records_that_cannot_be_read_are_named() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |args: &[&str], text: &str| {

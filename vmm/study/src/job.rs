@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use nodescope_hypercall::{INTERVALS_VARIABLE, intervals_value};
 use nodescope_image::{ImageError, JobFile, job_disk};
 
 use crate::collect::Place;
@@ -76,6 +77,13 @@ impl Job {
         for (name, value) in &self.environment {
             line(format_args!("export {name}={}", quoted(value)));
         }
+        if !self.openmp_intervals.is_empty() {
+            let value = intervals_value(&self.openmp_intervals);
+            line(format_args!(
+                "export {INTERVALS_VARIABLE}={}",
+                quoted(&value)
+            ));
+        }
         // Open MPI's and hydra's host files differ, and process 1 does not know whose launcher a script starts.
         if self.mpi == Mpi::Mpich {
             line(format_args!(
@@ -92,7 +100,9 @@ impl Job {
                 match self.mpi {
                     // hydra passes the environment on, Open MPI what it is told.
                     Mpi::Openmpi => {
-                        let names = self.environment.keys();
+                        let names = self.environment.keys().map(String::as_str);
+                        let intervals = !self.openmp_intervals.is_empty();
+                        let names = names.chain(intervals.then_some(INTERVALS_VARIABLE));
                         let pass: String = names.map(|name| format!(" -x {name}")).collect();
                         line(format_args!(
                             "mpirun.openmpi -np {ranks} --hostfile \"$NODESCOPE_HOSTFILE\"{pass} {command}"

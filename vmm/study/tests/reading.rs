@@ -267,7 +267,7 @@ fn the_start_script_passes_environment_and_collects() {
     assert!(script.contains("export OMP_NUM_THREADS='1'\n"), "{script}");
     assert!(
         script.contains(
-            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS /bin/sh -c 'hpcc'\n"
+            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS -x NODESCOPE_OPENMP_INTERVALS /bin/sh -c 'hpcc'\n"
         ),
         "{script}"
     );
@@ -795,6 +795,14 @@ fn impossible_values_are_named() {
         (
             "[job]\ncommand = \"a\"\nenvironment = { \"1A\" = \"x\" }",
             "job.environment.1A: \"1A\" cannot name an environment variable",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nopenmp_intervals = [\"MPI_Barrier..MPI_Bcast\"]",
+            "job.openmp_intervals: needs the OpenMP tracer and the MPI tracer",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nopenmp = true\nopenmp_intervals = [\"MPI_Foo..MPI_Bcast\"]",
+            "\"MPI_Foo..MPI_Bcast\": MPI_Foo is no MPI function that is traced",
         ),
         (
             "[job]\ncommand = \"a\"\nenvironment = { A = 1 }",
