@@ -9,7 +9,7 @@ use nodescope_guest_tests::{cluster, compile, image, run_well};
 use nodescope_hypercall::Function;
 use nodescope_openmp::{Analysis, Kind, MpiTime, Options, Places, Record};
 use nodescope_study::Study;
-use nodescope_trace::{Profile, TraceReader};
+use nodescope_trace::{Profile, TraceReader, WaitBuilder};
 
 /// Starts the ranks, and then a program that no launcher starts.
 const SCRIPT: &str = "#!/bin/sh
@@ -102,10 +102,17 @@ fn each_process_leaves_a_record_with_exact_counts() {
     }
     let mut profile = Profile::default();
     let trace = TraceReader::open(finished.dir.join(TRACE_FILE)).unwrap();
-    trace
-        .events()
-        .for_each(|event| profile.add(&event.unwrap()));
+    let mut waiting = WaitBuilder::default();
+    for event in trace.events().map(Result::unwrap) {
+        profile.add(&event);
+        waiting.add(&event);
+    }
     let mut mpi = MpiTime::new();
+    for wait in waiting.finish() {
+        if wait.function == Function::Allreduce {
+            mpi.entry(wait.rank).or_default().waited += u128::from(wait.time) / 1000;
+        }
+    }
     for (rank, function, sum) in profile.entries() {
         if function == Function::Allreduce {
             mpi.entry(rank).or_default().inner += u128::from(sum.time) / 1000;
@@ -142,4 +149,18 @@ fn each_process_leaves_a_record_with_exact_counts() {
     assert!(step(1) > step(0));
     assert_eq!(analysis.hybrid.nodes.len(), 2);
     assert!(analysis.hybrid.mpi_parallel.is_some());
+    // Rank 0 has less to do in its regions, and waits for rank 1 in MPI.
+    let ranks = &analysis.hybrid.ranks;
+    let of = |rank: u32| ranks.iter().find(|of| of.rank == rank).unwrap();
+    assert!(of(0).mpi_waiting > of(1).mpi_waiting);
+    for of in ranks {
+        let times = &of.times;
+        let all = of.mpi_lost + of.openmp_lost + times.useful;
+        let parts = times.useful
+            + times.mpi
+            + times.serialisation
+            + times.load_imbalance
+            + times.scheduling;
+        assert_eq!(all, parts);
+    }
 }

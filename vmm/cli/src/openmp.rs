@@ -17,7 +17,7 @@ use nodescope_openmp::{
 };
 use nodescope_page::Page;
 use nodescope_report::PageSection;
-use nodescope_trace::{Profile, TraceError, TraceReader};
+use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
@@ -273,7 +273,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Time of the ranks in MPI calls, from a trace among the results.
+/// Time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {
@@ -281,21 +281,38 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     };
     let fail = |error: TraceError| Failure::of(Exit::Host, &error);
     let mut profile = Profile::default();
+    let (mut waiting, mut waits) = (WaitBuilder::default(), Vec::new());
     for event in TraceReader::open(&path).map_err(fail)?.events() {
         match event {
-            Ok(event) => profile.add(&event),
+            Ok(event) => {
+                profile.add(&event);
+                waiting.add(&event);
+                waits.extend(waiting.take());
+            }
             Err(TraceError::Cut { .. }) => break,
             Err(error) => return Err(fail(error)),
         }
     }
+    waits.extend(waiting.finish());
     let mut times = MpiTime::new();
+    for wait in waits.iter().filter(|wait| !is_outer(wait.function)) {
+        times.entry(wait.rank).or_default().waited += u128::from(wait.time) / 1000;
+    }
     for (rank, function, sum) in profile.entries() {
         let rank = times.entry(rank).or_default();
-        let time = match function {
-            Function::Init | Function::InitThread | Function::Finalize => &mut rank.outer,
-            _ => &mut rank.inner,
+        let time = match is_outer(function) {
+            true => &mut rank.outer,
+            false => &mut rank.inner,
         };
         *time += u128::from(sum.time) / 1000;
     }
     Ok(Some(times))
+}
+
+/// Tells whether TALP measures between calls of the function, without the calls.
+fn is_outer(function: Function) -> bool {
+    matches!(
+        function,
+        Function::Init | Function::InitThread | Function::Finalize
+    )
 }

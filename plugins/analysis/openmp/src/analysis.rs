@@ -25,7 +25,7 @@ pub struct Options {
 /// Analysis of a program's processes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
-    /// Version of the JSON output: 1.
+    /// Version of the JSON output: 2, which has `hybrid.ranks`.
     pub format: u32,
     /// By process, by rank.
     pub processes: Vec<ProcessReport>,
@@ -147,7 +147,7 @@ impl Analysis {
         };
         ranking.sort_by_key(|at| (std::cmp::Reverse(lost(at)), *at));
         Analysis {
-            format: 1,
+            format: 2,
             ranking,
             hybrid: Hybrid::new(&parts, has_mpi),
             processes,
@@ -219,6 +219,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
         host: record.host.clone(),
         processors,
         execution: whole.execution.saturating_sub(mpi.outer),
+        mpi_waiting: mpi.waited,
         times,
     };
     // Costs of points are whole ticks, the lost time is nanoseconds.

@@ -5,7 +5,7 @@ use plotters::prelude::*;
 
 use crate::analysis::{Analysis, ProcessReport};
 use crate::characteristics::Characteristics;
-use crate::text::{percent, schedule, time};
+use crate::text::{RANK_HEAD, RANK_TITLE, percent, schedule, time};
 
 const STYLE: &str = "
 body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
@@ -95,6 +95,11 @@ impl Analysis {
     /// Returns the parts of the page; `heading` is the element of titles within a part.
     fn parts(&self, heading: &str) -> Result<Vec<Part>, ChartError> {
         let mut parts = vec![("Efficiencies (POP, TALP)".to_owned(), self.efficiencies())];
+        if !self.hybrid.ranks.is_empty() {
+            let mut page = Page::default();
+            table(&mut page, &RANK_HEAD, self.hybrid.rank_rows().take(ROWS));
+            parts.push((RANK_TITLE.to_owned(), page.markup()));
+        }
         if self.processes.len() > 1 {
             let title = "Processes, the one that loses most first".to_owned();
             parts.push((title, self.ranked()?));
