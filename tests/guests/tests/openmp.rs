@@ -137,6 +137,7 @@ fn each_process_leaves_a_record_with_exact_counts() {
             let of = &interval.characteristics;
             assert_eq!(of.productive + of.idle + of.lost.sum(), of.total);
         }
+        assert_eq!(process.regions[0].count, 4);
         let place = &process.loops[0].place;
         assert!(place.text().starts_with("hybrid.c:"), "{}", place.text());
     }

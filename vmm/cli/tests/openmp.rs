@@ -196,6 +196,8 @@ fn intervals_between_mpi_calls_are_known_while_recording_alone() {
         );
     }
     assert_eq!(json["processes"].as_array().unwrap().len(), 2);
+    // Of all intervals together.
+    assert_eq!(json["processes"][0]["regions"][0]["count"], 4);
 }
 
 #[test]
