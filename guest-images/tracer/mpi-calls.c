@@ -54,6 +54,14 @@ static __thread struct {
     int open_runs;
 } thread __attribute__((tls_model("initial-exec")));
 
+/* Of the OpenMP tracer, where that is preloaded, too: intervals between MPI calls (openmp-mpi.c). */
+void nodescope_mpi_call_hook(uint32_t function) __attribute__((weak));
+
+static void returned(const struct call *call) {
+    if (__builtin_expect(nodescope_mpi_call_hook != NULL, 0))
+        nodescope_mpi_call_hook(call->record.function);
+}
+
 static void *grow(void *memory, size_t *room, size_t needed, size_t element) {
     if (needed <= *room)
         return memory;
@@ -87,7 +95,8 @@ void tracer_decide(void) {
     dump_path = getenv("NODESCOPE_TRACE_DUMP");
     if (!present)
         log_open();
-    if (!present && !dump_path && !log_on)
+    int has_intervals = nodescope_mpi_call_hook && getenv("NODESCOPE_OPENMP_INTERVALS");
+    if (!present && !dump_path && !log_on && !has_intervals)
         return;
     pthread_atfork(NULL, NULL, after_fork);
     tracer_state = BEFORE_INIT;
@@ -300,6 +309,7 @@ void call_leave(struct call *call, int result) {
     close_record(call, result);
     send_records(call->returned);
     thread.sequence++;
+    returned(call);
 }
 
 /* ---- polls ---- */
@@ -323,6 +333,7 @@ void poll_leave(struct call *call, int result, int found) {
         append_runs();
         send_records(call->returned);
         thread.sequence++;
+        returned(call);
         return;
     }
     /* The only section that a poll makes before it succeeds is that of the requests given. */

@@ -805,6 +805,13 @@ __attribute__((visibility("default"))) void nodescope_interval_end_hook(const ch
     switch_interval(t, opened_count ? opened[opened_count - 1].id : 0);
 }
 
+int interval_is_open(const char *name) {
+    for (uint32_t i = 0; i < opened_count; i++)
+        if (!strncmp(intervals[opened[i].id].name, name, sizeof intervals[0].name - 1))
+            return 1;
+    return 0;
+}
+
 static void with_c_name(const char *name, size_t length, void (*hook)(const char *)) {
     char copy[sizeof intervals[0].name];
     while (length && name[length - 1] == ' ')

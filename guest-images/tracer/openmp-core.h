@@ -204,6 +204,9 @@ uint32_t interval_count(void);
 const struct interval *interval_at(uint32_t id);
 struct interval_time interval_time_at(uint32_t id, uint64_t now);
 
+/* Whether the thread is in an interval of this name. */
+int interval_is_open(const char *name);
+
 /* ---- the record (openmp-record.c) ---- */
 
 void record_open(void);

@@ -175,6 +175,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         offload: true,
         capture: false,
         trace: false,
+        openmp: false,
         slots: Vec::new(),
         console: false,
         kernel_parameters: guest.parameters.clone(),

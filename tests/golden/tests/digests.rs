@@ -75,6 +75,7 @@ fn config(files: &Path) -> ClusterConfig {
         offload: true,
         capture: true,
         trace: true,
+        openmp: false,
         slots: Vec::new(),
         console: false,
         kernel_parameters: Vec::new(),

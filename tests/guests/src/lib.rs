@@ -140,6 +140,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         offload: true,
         capture: false,
         trace: false,
+        openmp: false,
         slots: Vec::new(),
         console: false,
         kernel_parameters: Vec::new(),

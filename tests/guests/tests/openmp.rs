@@ -1,30 +1,60 @@
 //! A program with MPI and OpenMP in guests, with both tracers: two nodes of four vCPUs.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_guest_tests::{cluster, compile, image, program, run_well};
+use nodescope_guest_tests::{cluster, compile, image, run_well};
 use nodescope_hypercall::Function;
-use nodescope_machine::topology::NodeTopology;
 use nodescope_openmp::{Analysis, Kind, MpiTime, Options, Places, Record};
-use nodescope_trace::{Profile, TraceReader};
+use nodescope_study::Study;
+use nodescope_trace::{Profile, TraceReader, WaitBuilder};
+
+/// Starts the ranks, and then a program that no launcher starts.
+const SCRIPT: &str = "#!/bin/sh
+set -e
+mpirun.openmpi -x OMP_NUM_THREADS -x NODESCOPE_OPENMP_INTERVALS -n $NODESCOPE_RANKS --hostfile $NODESCOPE_HOSTFILE --map-by ppr:1:node --bind-to none ./hybrid
+./teams
+";
+
+/// Reads the study of the test, whose files are in the folder.
+fn study(dir: &Path, files: &[(&str, &[u8])]) -> Study {
+    for (name, data) in files {
+        let path = dir.join(name);
+        fs::write(&path, data).unwrap();
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let text = "[study]\nname = \"openmp\"\n[cluster]\nnodes = 2\n[node]\ncores = 4\nmemory = \"512 MiB\"\n\
+                [job]\nscript = \"start.sh\"\nranks = 2\nfiles = [\"hybrid\", \"teams\"]\nopenmp = true\n\
+                openmp_intervals = [\"MPI_Allreduce:1..MPI_Allreduce:3\"]\n\
+                [job.environment]\nOMP_NUM_THREADS = \"4\"\n";
+    let file = dir.join("study.toml");
+    fs::write(&file, text).unwrap();
+    Study::load(&file).unwrap_or_else(|problems| panic!("{problems}"))
+}
 
 #[test]
-fn each_rank_leaves_a_record_with_exact_counts() {
+fn each_process_leaves_a_record_with_exact_counts() {
     let Some(image) = image() else { return };
     let Some(binary) = compile("mpicc.openmpi", "hybrid.c", &["-O1", "-g", "-fopenmp"]) else {
         return;
     };
-    let run =
-        "#!/bin/sh\nset -e\nmpirun.openmpi -n 2 --map-by ppr:1:node --bind-to none ./hybrid\n";
-    let files = [program("hybrid", binary.clone()), program("run", run)];
-    let node = NodeTopology::uniform(1, 4, 1, 512 << 20);
-    let mut config = cluster(image, 2, node, &files);
-    config.trace = true;
-    config.host_threads = 2;
-    config.kernel_parameters = vec![
-        "nodescope.env.LD_PRELOAD=/opt/nodescope/lib/libnodescope-openmp.so".into(),
-        "nodescope.env.OMP_NUM_THREADS=4".into(),
-    ];
+    let Some(teams) = compile("gcc", "teams.c", &["-O1", "-g", "-fopenmp"]) else {
+        return;
+    };
     let dir = tempfile::tempdir().unwrap();
+    let files: [(&str, &[u8]); 3] = [
+        ("start.sh", SCRIPT.as_bytes()),
+        ("hybrid", &binary),
+        ("teams", &teams),
+    ];
+    let study = study(dir.path(), &files);
+    let mut config = cluster(image, study.nodes, study.topology.clone(), &[]);
+    config.job_disk = study.job_disk().unwrap();
+    config.trace = study.job.trace;
+    config.openmp = study.job.openmp;
+    config.host_threads = 2;
     let finished = run_well(&config, &dir.path().join("results"));
     assert!(
         finished.consoles[0].contains("threads 8\n"),
@@ -39,7 +69,10 @@ fn each_rank_leaves_a_record_with_exact_counts() {
     let records: Vec<Record> = (paths.iter())
         .map(|path| Record::read(path).unwrap())
         .collect();
-    assert_eq!(records.len(), 2, "{paths:?}");
+    let (records, alone): (Vec<_>, Vec<_>) =
+        (records.into_iter()).partition(|record| record.rank.is_some());
+    assert_eq!((records.len(), alone.len()), (2, 1), "{paths:?}");
+    assert_eq!((alone[0].peak, alone[0].threads.len()), (3, 3));
     for record in &records {
         assert_eq!((record.peak, record.threads.len()), (4, 4));
         let events = || record.threads.iter().flat_map(|thread| &thread.events);
@@ -53,14 +86,33 @@ fn each_rank_leaves_a_record_with_exact_counts() {
         );
         let iterations: u64 = events().map(|event| event.iterations).sum();
         assert_eq!(iterations, 4 * 40);
-        assert_eq!(record.intervals[1].count, 4);
+        let intervals: Vec<_> = (record.intervals.iter().enumerate())
+            .map(|(at, interval)| (record.interval_path(at), interval.count))
+            .collect();
+        let expected = [
+            ("whole program", 1),
+            ("step", 2),
+            ("MPI_Allreduce:1..MPI_Allreduce:3", 1),
+            ("MPI_Allreduce:1..MPI_Allreduce:3 / step", 2),
+        ];
+        assert_eq!(
+            intervals,
+            expected.map(|(name, count)| (name.to_owned(), count))
+        );
     }
     let mut profile = Profile::default();
     let trace = TraceReader::open(finished.dir.join(TRACE_FILE)).unwrap();
-    trace
-        .events()
-        .for_each(|event| profile.add(&event.unwrap()));
+    let mut waiting = WaitBuilder::default();
+    for event in trace.events().map(Result::unwrap) {
+        profile.add(&event);
+        waiting.add(&event);
+    }
     let mut mpi = MpiTime::new();
+    for wait in waiting.finish() {
+        if wait.function == Function::Allreduce {
+            mpi.entry(wait.rank).or_default().waited += u128::from(wait.time) / 1000;
+        }
+    }
     for (rank, function, sum) in profile.entries() {
         if function == Function::Allreduce {
             mpi.entry(rank).or_default().inner += u128::from(sum.time) / 1000;
@@ -71,7 +123,6 @@ fn each_rank_leaves_a_record_with_exact_counts() {
         ..Options::default()
     };
     // The program lies in another folder here, and its build id tells that it is the one that ran.
-    std::fs::write(dir.path().join("hybrid"), binary).unwrap();
     let mut places = Places::new(&[dir.path().to_path_buf()]);
     let analysis = Analysis::new(records, &options, &mut places);
     println!("{}", analysis.text());
@@ -86,6 +137,7 @@ fn each_rank_leaves_a_record_with_exact_counts() {
             let of = &interval.characteristics;
             assert_eq!(of.productive + of.idle + of.lost.sum(), of.total);
         }
+        assert_eq!(process.regions[0].count, 4);
         let place = &process.loops[0].place;
         assert!(place.text().starts_with("hybrid.c:"), "{}", place.text());
     }
@@ -98,4 +150,18 @@ fn each_rank_leaves_a_record_with_exact_counts() {
     assert!(step(1) > step(0));
     assert_eq!(analysis.hybrid.nodes.len(), 2);
     assert!(analysis.hybrid.mpi_parallel.is_some());
+    // Rank 0 has less to do in its regions, and waits for rank 1 in MPI.
+    let ranks = &analysis.hybrid.ranks;
+    let of = |rank: u32| ranks.iter().find(|of| of.rank == rank).unwrap();
+    assert!(of(0).mpi_waiting > of(1).mpi_waiting);
+    for of in ranks {
+        let times = &of.times;
+        let all = of.mpi_lost + of.openmp_lost + times.useful;
+        let parts = times.useful
+            + times.mpi
+            + times.serialisation
+            + times.load_imbalance
+            + times.scheduling;
+        assert_eq!(all, parts);
+    }
 }

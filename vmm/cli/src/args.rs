@@ -263,9 +263,13 @@ pub struct Openmp {
     /// Folder with the program and its libraries, for source lines of a program that ran elsewhere, such as in a guest.
     #[arg(long, value_name = "DIR")]
     pub files: Vec<PathBuf>,
-    /// Add an interval made of parallel regions: those that a function or some source lines call.
-    #[arg(long, value_name = "function=NAME|lines=FILE:FROM-TO")]
-    pub interval: Vec<nodescope_openmp::Selection>,
+    /// Add an interval: the parallel regions that a function or some source lines call, or, with a command, what lies between two MPI
+    /// calls of each rank, such as mpi=MPI_Barrier:1..MPI_Barrier:2.
+    #[arg(long, value_name = "function=NAME|lines=FILE:FROM-TO|mpi=CALL..CALL")]
+    pub interval: Vec<crate::openmp::Interval>,
+    /// The MPI of the command, for intervals between MPI calls; by default what the launcher says of itself.
+    #[arg(long, value_enum, requires = "command")]
+    pub mpi: Option<MpiName>,
     /// Folder to record into: the command runs on this machine with the OpenMP tracer in its processes.
     #[arg(short, long, value_name = "DIR", requires = "command")]
     pub output: Option<PathBuf>,

@@ -111,6 +111,7 @@ pub fn cluster(
         offload: study.network.offload,
         capture: study.network.capture,
         trace: study.job.trace,
+        openmp: study.job.openmp,
         slots: vec![study.job.slots],
         console: false,
         kernel_parameters: study.kernel_parameters.clone(),

@@ -1,38 +1,100 @@
-//! `nodescope openmp`.
+//! `nodescope openmp`, and the section of OpenMP in the report's page.
 
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::str::FromStr;
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_host_trace::tracer::openmp_library;
-use nodescope_hypercall::Function;
-use nodescope_openmp::{Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX};
-use nodescope_trace::{Profile, TraceError, TraceReader};
+use nodescope_host_trace::tracer::{library as mpi_library, openmp_library};
+use nodescope_hypercall::{
+    CallInterval, Function, INTERVALS_VARIABLE, MOST_INTERVALS, intervals_value,
+};
+use nodescope_openmp::{
+    Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX, Selection, TITLE,
+};
+use nodescope_page::Page;
+use nodescope_report::PageSection;
+use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
 
 use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::terminal::print;
-use crate::trace::{cache, cannot_start, remove_files, sources};
+use crate::trace::{cache, cannot_start, fail, mpi, remove_files, sources};
 
 /// Folder of the records, among the results of a run on this machine and among the files that guests leave.
 const RECORDS: &str = "openmp";
 /// Folder of the files that guests leave, among the results.
 const FILES: &str = "files";
 
+/// An interval that the user asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Interval {
+    /// Parallel regions, found when a record is read.
+    Regions(Selection),
+    /// Between MPI calls, known while recording alone.
+    Calls(CallInterval),
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Interval, String> {
+        match text.strip_prefix("mpi=") {
+            Some(calls) => {
+                let calls: Result<CallInterval, _> = calls.parse();
+                calls
+                    .map(Interval::Calls)
+                    .map_err(|error| error.to_string())
+            }
+            None => {
+                let regions: Result<Selection, _> = text.parse();
+                regions.map(Interval::Regions).map_err(|error| {
+                    format!("{error}; or mpi=CALL..CALL, such as mpi=MPI_Barrier:1..MPI_Barrier:2")
+                })
+            }
+        }
+    }
+}
+
+/// Separates what is selected when records are read from what must be known while recording.
+fn sorted(args: &args::Openmp) -> Result<(Vec<Selection>, Vec<CallInterval>), Failure> {
+    let (mut selections, mut calls) = (Vec::new(), Vec::new());
+    for interval in args.interval.iter().cloned() {
+        match interval {
+            Interval::Regions(regions) => selections.push(regions),
+            Interval::Calls(interval) => calls.push(interval),
+        }
+    }
+    let wrong = |text: String| Err(Failure::new(Exit::Study, text));
+    if args.command.is_empty() && !calls.is_empty() {
+        return wrong(
+            "--interval mpi=CALL..CALL must be known while the program runs: give --output and a command, or job.openmp_intervals in a study".into(),
+        );
+    }
+    if calls.len() > MOST_INTERVALS {
+        return wrong(format!(
+            "the OpenMP tracer takes {MOST_INTERVALS} intervals between MPI calls, not {}",
+            calls.len()
+        ));
+    }
+    Ok((selections, calls))
+}
+
 /// Records a command's OpenMP constructs if there is one, and tells where the threads' time went.
 pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
+    let (selections, calls) = sorted(args)?;
     let (results, status) = match (&args.output, args.command.is_empty()) {
-        (Some(output), false) => (vec![output.clone()], record(args, output)?),
+        (Some(output), false) => (vec![output.clone()], record(args, output, &calls)?),
         _ => (args.results.clone(), 0),
     };
     let (records, mut notes) = read(&results)?;
     let options = Options {
         processors: args.processors,
         mpi: mpi_time(&results)?,
-        selections: args.interval.clone(),
+        selections,
     };
     let mut places = Places::new(&args.files);
     let mut analysis = Analysis::new(records, &options, &mut places);
@@ -57,7 +119,7 @@ pub fn openmp(args: &args::Openmp) -> Result<Exit, Failure> {
 }
 
 /// Runs the command with the tracer in its processes; its exit status, 128 and more for a signal.
-fn record(args: &args::Openmp, output: &Path) -> Result<i32, Failure> {
+fn record(args: &args::Openmp, output: &Path, calls: &[CallInterval]) -> Result<i32, Failure> {
     let folder = output.join(RECORDS);
     let earlier = records_in(&folder)?;
     if !earlier.is_empty() && !args.force {
@@ -69,22 +131,35 @@ fn record(args: &args::Openmp, output: &Path) -> Result<i32, Failure> {
             ),
         ));
     }
-    let library = sources()
-        .and_then(|sources| Ok((sources, cache()?)))
-        .and_then(|(sources, cache)| {
-            openmp_library(&sources, &cache).map_err(|error| Failure::of(Exit::Host, &error))
-        })?;
+    let (sources, cache) = (sources()?, cache()?);
+    let library = openmp_library(&sources, &cache).map_err(fail)?;
+    // The MPI tracer tells of the calls at which intervals begin and end.
+    let mpi_tracer = match calls {
+        [] => None,
+        _ => {
+            let mpi = mpi(args.mpi, &args.command[0])?;
+            Some(mpi_library(mpi, &sources, &cache).map_err(fail)?)
+        }
+    };
     remove_files(&earlier)?;
     fs::create_dir_all(&folder).map_err(Failure::io("create", &folder))?;
     let folder = fs::canonicalize(&folder).map_err(Failure::io("open", &folder))?;
     // Whoever interrupts the program wants the figures of what it did: the program gets the signal, this process goes on.
     ctrlc::set_handler(|| {}).map_err(|error| Failure::of(Exit::Host, &error))?;
     let mut preload = OsString::from(&library);
+    if let Some(tracer) = &mpi_tracer {
+        preload.push(":");
+        preload.push(tracer);
+    }
     if let Some(before) = std::env::var_os("LD_PRELOAD").filter(|before| !before.is_empty()) {
         preload.push(":");
         preload.push(before);
     }
-    let status = Command::new(&args.command[0])
+    let mut program = Command::new(&args.command[0]);
+    if !calls.is_empty() {
+        program.env(INTERVALS_VARIABLE, intervals_value(calls));
+    }
+    let status = program
         .args(&args.command[1..])
         .env("LD_PRELOAD", &preload)
         .env("NODESCOPE_OPENMP_LOG", &folder)
@@ -114,6 +189,51 @@ fn records_in(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     Ok(records)
 }
 
+/// The records of results: in the folder itself, of a run on this machine, and of a run in guests.
+fn records_of(results: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let mut records = records_in(results)?;
+    records.extend(records_in(&results.join(RECORDS))?);
+    records.extend(records_in(&results.join(FILES).join(RECORDS))?);
+    Ok(records)
+}
+
+/// Tells whether results have records.
+pub fn has_records(results: &Path) -> bool {
+    records_of(results).is_ok_and(|records| !records.is_empty())
+}
+
+/// Returns the section of OpenMP in the page of a report; none without records. Where there are records that cannot be told, the
+/// section tells why.
+pub fn section(results: &Path) -> Option<PageSection> {
+    let told = || {
+        let results = [results.to_path_buf()];
+        let (records, mut notes) = read(&results)?;
+        let options = Options {
+            mpi: mpi_time(&results)?,
+            ..Options::default()
+        };
+        let mut analysis = Analysis::new(records, &options, &mut Places::new(&[]));
+        analysis.notes.append(&mut notes);
+        let markup = analysis.section();
+        markup.map_err(|error| Failure::of(Exit::Host, &error))
+    };
+    let markup = match records_of(results) {
+        Ok(records) if records.is_empty() => return None,
+        Ok(_) => told(),
+        Err(failure) => Err(failure),
+    };
+    let markup = markup.unwrap_or_else(|failure: Failure| {
+        let mut page = Page::default();
+        let why = failure.chain.join(": ");
+        page.element("p", "", &format!("Not shown: {why}"));
+        page.markup()
+    });
+    Some(PageSection {
+        title: TITLE.to_owned(),
+        markup,
+    })
+}
+
 /// All records of the results, and notes about those that cannot be read.
 fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     let mut paths = Vec::new();
@@ -123,13 +243,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
             continue;
         }
         let before = paths.len();
-        for folder in [
-            path.clone(),
-            path.join(RECORDS),
-            path.join(FILES).join(RECORDS),
-        ] {
-            paths.extend(records_in(&folder)?);
-        }
+        paths.extend(records_of(path)?);
         if paths.len() == before {
             return Err(Failure::new(
                 Exit::Study,
@@ -159,7 +273,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
     Ok((records, notes.collect()))
 }
 
-/// Time of the ranks in MPI calls, from a trace among the results.
+/// Time of the ranks in MPI calls, and their waiting in it, from a trace among the results.
 fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     let traces = results.iter().map(|path| path.join(TRACE_FILE));
     let Some(path) = traces.into_iter().find(|path| path.is_file()) else {
@@ -167,21 +281,38 @@ fn mpi_time(results: &[PathBuf]) -> Result<Option<MpiTime>, Failure> {
     };
     let fail = |error: TraceError| Failure::of(Exit::Host, &error);
     let mut profile = Profile::default();
+    let (mut waiting, mut waits) = (WaitBuilder::default(), Vec::new());
     for event in TraceReader::open(&path).map_err(fail)?.events() {
         match event {
-            Ok(event) => profile.add(&event),
+            Ok(event) => {
+                profile.add(&event);
+                waiting.add(&event);
+                waits.extend(waiting.take());
+            }
             Err(TraceError::Cut { .. }) => break,
             Err(error) => return Err(fail(error)),
         }
     }
+    waits.extend(waiting.finish());
     let mut times = MpiTime::new();
+    for wait in waits.iter().filter(|wait| !is_outer(wait.function)) {
+        times.entry(wait.rank).or_default().waited += u128::from(wait.time) / 1000;
+    }
     for (rank, function, sum) in profile.entries() {
         let rank = times.entry(rank).or_default();
-        let time = match function {
-            Function::Init | Function::InitThread | Function::Finalize => &mut rank.outer,
-            _ => &mut rank.inner,
+        let time = match is_outer(function) {
+            true => &mut rank.outer,
+            false => &mut rank.inner,
         };
         *time += u128::from(sum.time) / 1000;
     }
     Ok(Some(times))
+}
+
+/// Tells whether TALP measures between calls of the function, without the calls.
+fn is_outer(function: Function) -> bool {
+    matches!(
+        function,
+        Function::Init | Function::InitThread | Function::Finalize
+    )
 }

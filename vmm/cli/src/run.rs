@@ -23,11 +23,10 @@ use crate::awaited::Awaited;
 use crate::cores::CoreNames;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::{Last, Signals, on_interrupt};
-use crate::phases;
 use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::terminal::print;
-use crate::{check, config, snapshot};
+use crate::{check, config, openmp, phases, snapshot};
 
 /// Copy of the study among the results.
 const STUDY_COPY: &str = "study.toml";
@@ -173,6 +172,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                 file.study.description.push(engines);
             }
             file.notes.clone_from(&outcome.warnings);
+            if study.job.openmp && !openmp::has_records(results.path()) {
+                let why = "job.openmp is set, but no process left a record: the programs used no OpenMP, are linked statically, or did not end";
+                file.notes.push(why.into());
+            }
             match counted(&study, outcome, &results) {
                 Ok(Counted::Core(core)) => file.core = core,
                 Ok(Counted::Note(note)) => file.notes.push(note),
@@ -516,6 +519,7 @@ fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<()
     let folder = results.path();
     let mut report = report(folder, None, &[])?;
     report.sections.extend(phases::section(folder));
+    report.sections.extend(openmp::section(folder));
     put(results, REPORT_JSON, &report.json())?;
     put(results, REPORT_HTML, &report.html())?;
     print(&report.text())?;

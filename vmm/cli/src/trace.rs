@@ -48,11 +48,7 @@ pub fn trace_with(args: &args::Trace, beneath: Option<&Beneath>) -> Result<Exit,
             ),
         ));
     }
-    let mpi = match args.mpi {
-        Some(MpiName::Openmpi) => Mpi::OpenMpi,
-        Some(MpiName::Mpich) => Mpi::Mpich,
-        None => mpi_of(&args.command[0])?,
-    };
+    let mpi = mpi(args.mpi, &args.command[0])?;
     let library = library(mpi, &sources()?, &cache()?).map_err(fail)?;
     let logs = args.output.join(LOGS);
     let earlier = logs_in(&logs)?;
@@ -141,12 +137,21 @@ fn time(picoseconds: u64) -> String {
     Time(picoseconds).rounded(1)
 }
 
-fn fail(error: HostTraceError) -> Failure {
+pub fn fail(error: HostTraceError) -> Failure {
     let exit = match error {
         HostTraceError::NothingTraced => Exit::Study,
         _ => Exit::Host,
     };
     Failure::of(exit, &error)
+}
+
+/// The MPI that the user names, or that the launcher belongs to.
+pub fn mpi(named: Option<MpiName>, launcher: &OsString) -> Result<Mpi, Failure> {
+    match named {
+        Some(MpiName::Openmpi) => Ok(Mpi::OpenMpi),
+        Some(MpiName::Mpich) => Ok(Mpi::Mpich),
+        None => mpi_of(launcher),
+    }
 }
 
 /// Which MPI a launcher belongs to, by what it says of itself.

@@ -67,7 +67,7 @@ fn a_record_is_told_in_every_format() {
     );
     let json: serde_json::Value = serde_json::from_str(&told(&["--json"])).unwrap();
     let of = &json["processes"][0]["intervals"][0]["characteristics"];
-    assert_eq!(json["format"], 1);
+    assert_eq!(json["format"], 2);
     assert_eq!(
         (&of["total"], &of["productive"]),
         (&2_000_000.into(), &1_600_000.into())
@@ -80,6 +80,124 @@ fn a_record_is_told_in_every_format() {
         selected.contains("there are no regions of solve"),
         "{selected}"
     );
+}
+
+#[test]
+fn the_page_of_a_report_has_a_section_where_there_are_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = serde_json::json!({
+        "version": 1,
+        "study": {"name": "hybrid", "id": "0123", "description": []},
+        "core": {"nominal": {"source": "nominal, not measured"}},
+        "ending": null, "exit_code": null, "job_status": null, "virtual_ps": 0,
+        "instructions": [], "network": [], "notes": [],
+    });
+    let files = dir.path().join("results/files/openmp");
+    fs::create_dir_all(&files).unwrap();
+    fs::write(dir.path().join("results/run.json"), run.to_string()).unwrap();
+    let page = || {
+        let output = nodescope(dir.path(), &["report", "results", "--html"]);
+        let (stdout, stderr) = texts(&output);
+        assert_eq!(output.status.code(), Some(0), "{stderr}");
+        stdout
+    };
+    assert!(!page().contains("<h2>OpenMP</h2>"));
+    fs::write(files.join("node0-7.openmp"), RECORD).unwrap();
+    let whole = page();
+    assert!(
+        whole.contains("<h2>OpenMP</h2>") && whole.contains("<h3>rank 0 on node0</h3>"),
+        "{whole}"
+    );
+    fs::write(files.join("node0-7.openmp"), RECORD.replace("900", "many")).unwrap();
+    let page = page();
+    assert!(
+        page.contains("Not shown: results/files/openmp/node0-7.openmp is damaged in line 7"),
+        "{page}"
+    );
+}
+
+#[test]
+fn intervals_between_mpi_calls_are_known_while_recording_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.openmp"), RECORD).unwrap();
+    let output = nodescope(
+        dir.path(),
+        &["openmp", ".", "--interval", "mpi=MPI_Init..MPI_Finalize"],
+    );
+    assert_eq!(output.status.code(), Some(2));
+    let error = texts(&output).1;
+    assert!(
+        error.contains("must be known while the program runs"),
+        "{error}"
+    );
+    if !have(Need::Mpi, &["mpicc.openmpi", "mpirun.openmpi"]) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let compiled = Command::new("mpicc.openmpi")
+        .args(["-fopenmp", "-g", "-o", "hybrid", "-I"])
+        .arg(root.join("guest-images/tracer"))
+        .arg(root.join("tests/guests/programs/hybrid.c"))
+        .current_dir(dir.path())
+        .status();
+    assert!(compiled.unwrap().success());
+    let command = [
+        "openmp",
+        "-o",
+        "results",
+        "--json",
+        "--interval",
+        "mpi=MPI_Init_thread..MPI_Allreduce:1",
+        "--interval",
+        "mpi=MPI_Allreduce:1..MPI_Allreduce:3",
+        "--",
+        "env",
+        "OMPI_ALLOW_RUN_AS_ROOT=1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+        "OMP_NUM_THREADS=2",
+        "mpirun.openmpi",
+        "--oversubscribe",
+        "-n",
+        "2",
+        "./hybrid",
+    ];
+    // The launcher is not the first word here.
+    let (_, error) = texts(&nodescope(dir.path(), &command));
+    assert!(
+        error.contains("env does not say whose MPI it starts"),
+        "{error}"
+    );
+    let named = [&command[..4], &["--mpi", "openmpi"], &command[4..]].concat();
+    let output = nodescope(dir.path(), &named);
+    let (stdout, stderr) = texts(&output);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    // The ranks print to the same stream before.
+    let json: serde_json::Value =
+        serde_json::from_str(&stdout[stdout.find('{').unwrap()..]).unwrap();
+    for process in json["processes"].as_array().unwrap() {
+        let names: Vec<_> = (process["intervals"].as_array().unwrap().iter())
+            .map(|interval| {
+                (
+                    interval["name"].as_str().unwrap(),
+                    interval["count"].as_u64().unwrap(),
+                )
+            })
+            .collect();
+        assert_eq!(
+            names,
+            [
+                ("whole program", 1),
+                ("MPI_Init_thread..MPI_Allreduce:1", 1),
+                ("MPI_Init_thread..MPI_Allreduce:1 / step", 1),
+                ("MPI_Allreduce:1..MPI_Allreduce:3", 1),
+                ("MPI_Allreduce:1..MPI_Allreduce:3 / step", 2),
+                ("step", 1),
+            ]
+        );
+    }
+    assert_eq!(json["processes"].as_array().unwrap().len(), 2);
+    // Of all intervals together.
+    assert_eq!(json["processes"][0]["regions"][0]["count"], 4);
 }
 
 #[test]

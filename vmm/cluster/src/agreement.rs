@@ -28,7 +28,13 @@ pub struct Difference {
 }
 
 /// Keys that may differ where a node has just booted, and asks who it is from then on.
-pub const RENEWED: [&str; 4] = ["cluster.nodes", "job", "job.slots", "job.trace"];
+pub const RENEWED: [&str; 5] = [
+    "cluster.nodes",
+    "job",
+    "job.slots",
+    "job.trace",
+    "job.openmp",
+];
 
 /// Key of how guests call the host, and its values: the guests' tools have learnt it once.
 const CALLS: &str = "study.engine";
@@ -138,6 +144,7 @@ impl Agreement {
             ("job", format!("files and command {}", short(&job))),
             ("job.slots", format!("{:?}", config.slots)),
             ("job.trace", onoff(config.trace)),
+            ("job.openmp", onoff(config.openmp)),
             ("the nodes' clock at power-on", config.epoch.to_string()),
             ("a console", onoff(config.console)),
         ];

@@ -254,6 +254,7 @@ fn build_node(
         slots: config.slots.clone(),
         mtu: None,
         trace: config.trace,
+        openmp: config.openmp,
         console: config.console,
         doorbell: config.doorbell(),
         extra: config.kernel_parameters.clone(),

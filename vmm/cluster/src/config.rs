@@ -86,8 +86,10 @@ pub struct ClusterConfig {
     pub offload: bool,
     /// Whether all frames are captured to a pcap file among the results.
     pub capture: bool,
-    /// Whether MPI ranks are preloaded with the tracer.
+    /// Whether MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
+    /// Whether MPI ranks are preloaded with the OpenMP tracer.
+    pub openmp: bool,
     /// MPI slots of each node; empty: as many as vCPUs.
     pub slots: Vec<u32>,
     /// A shell on the console in place of the job.

@@ -88,6 +88,7 @@ fn alone(config: &ClusterConfig) -> ClusterConfig {
         job_disk: job_disk(&[]).expect("a disk without files is a disk"),
         slots: Vec::new(),
         trace: false,
+        openmp: false,
         capture: false,
         windows: Vec::new(),
         counting: None,

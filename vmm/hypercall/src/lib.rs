@@ -89,6 +89,7 @@
 pub mod call;
 pub mod function;
 pub mod identity;
+mod interval;
 mod printable;
 pub mod record;
 
@@ -98,6 +99,9 @@ pub use call::{
 };
 pub use function::{Class, Function};
 pub use identity::{IdentityBuffer, NodeIdentity};
+pub use interval::{
+    CallInterval, CallIntervalError, INTERVALS_VARIABLE, MOST_INTERVALS, NamedCall, intervals_value,
+};
 pub use printable::{printable, printable_lines};
 pub use record::{Completion, EntryRecord, MpiRecord, Peer, RecordError, Reduction, Tag};
 

@@ -45,8 +45,10 @@ pub struct NodeCommandLine {
     pub slots: Vec<u32>,
     /// The network's MTU in bytes; `None` leaves the device's.
     pub mtu: Option<u32>,
-    /// Whether MPI ranks are preloaded with the tracer.
+    /// Whether MPI ranks are preloaded with the MPI tracer.
     pub trace: bool,
+    /// Whether MPI ranks are preloaded with the OpenMP tracer.
+    pub openmp: bool,
     /// Whether the serial console gets a shell in place of the job.
     pub console: bool,
     /// Whether programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
@@ -66,6 +68,7 @@ impl NodeCommandLine {
             slots: Vec::new(),
             mtu: None,
             trace: false,
+            openmp: false,
             console: false,
             doorbell: false,
             extra: Vec::new(),
@@ -88,6 +91,7 @@ impl NodeCommandLine {
             format!("seed={}", self.seed),
             format!("slots={}", slots.join(",")),
             format!("trace={}", u8::from(self.trace)),
+            format!("openmp={}", u8::from(self.openmp)),
         ];
         words.map(|word| format!("nodescope.{word}\n")).concat()
     }
@@ -132,6 +136,9 @@ impl std::fmt::Display for NodeCommandLine {
         if self.trace {
             f.write_str(" nodescope.trace=1")?;
         }
+        if self.openmp {
+            f.write_str(" nodescope.openmp=1")?;
+        }
         if self.console {
             f.write_str(" nodescope.console=1")?;
         }
@@ -169,7 +176,7 @@ mod tests {
         assert_eq!(
             node.words(),
             "nodescope.node=2\nnodescope.nodes=4\nnodescope.name=node2\nnodescope.ip=10.0.0.3/16\nnodescope.seed=9\n\
-             nodescope.slots=\nnodescope.trace=0\n"
+             nodescope.slots=\nnodescope.trace=0\nnodescope.openmp=0\n"
         );
     }
 
@@ -179,12 +186,13 @@ mod tests {
         node.slots = vec![2, 2, 4];
         node.mtu = Some(9000);
         node.trace = true;
+        node.openmp = true;
         node.console = true;
         node.doorbell = true;
         node.extra = vec!["loglevel=7".into()];
         assert!(
             node.to_string()
-                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.console=1 nodescope.doorbell=1 loglevel=7")
+                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 loglevel=7")
         );
         assert!(node.to_string().len() < 2048, "COMMAND_LINE_SIZE of x86");
     }

@@ -4,10 +4,16 @@ use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use nodescope_hypercall::{INTERVALS_VARIABLE, intervals_value};
 use nodescope_image::{ImageError, JobFile, job_disk};
 
 use crate::collect::Place;
 use crate::plan::{Job, Mpi, Program, Study};
+
+/// Setting of the shell by which a program that no launcher starts gets the OpenMP tracer. Ranks get the tracer from the image, where
+/// their launchers start them.
+const OPENMP: &str =
+    r#"LD_PRELOAD="/opt/nodescope/lib/libnodescope-openmp.so${LD_PRELOAD:+:$LD_PRELOAD}" "#;
 
 /// Why the job disk cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -71,14 +77,22 @@ impl Job {
         for (name, value) in &self.environment {
             line(format_args!("export {name}={}", quoted(value)));
         }
+        if !self.openmp_intervals.is_empty() {
+            let value = intervals_value(&self.openmp_intervals);
+            line(format_args!(
+                "export {INTERVALS_VARIABLE}={}",
+                quoted(&value)
+            ));
+        }
         // Open MPI's and hydra's host files differ, and process 1 does not know whose launcher a script starts.
         if self.mpi == Mpi::Mpich {
             line(format_args!(
                 "export NODESCOPE_HOSTFILE=\"$NODESCOPE_HOSTFILE.hydra\""
             ));
         }
+        let preload = if self.openmp { OPENMP } else { "" };
         match &self.program {
-            Program::Script(_) => line(format_args!("./script")),
+            Program::Script(_) => line(format_args!("{preload}./script")),
             Program::Command(command) => {
                 let ranks = self.ranks;
                 // A shell of each rank's own: launchers take a program and its arguments.
@@ -86,14 +100,16 @@ impl Job {
                 match self.mpi {
                     // hydra passes the environment on, Open MPI what it is told.
                     Mpi::Openmpi => {
-                        let names = self.environment.keys();
+                        let names = self.environment.keys().map(String::as_str);
+                        let intervals = !self.openmp_intervals.is_empty();
+                        let names = names.chain(intervals.then_some(INTERVALS_VARIABLE));
                         let pass: String = names.map(|name| format!(" -x {name}")).collect();
                         line(format_args!(
                             "mpirun.openmpi -np {ranks} --hostfile \"$NODESCOPE_HOSTFILE\"{pass} {command}"
                         ));
                     }
                     Mpi::Mpich => line(format_args!("mpiexec.hydra -n {ranks} {command}")),
-                    Mpi::None => line(format_args!("{command}")),
+                    Mpi::None => line(format_args!("{preload}{command}")),
                 }
             }
         }

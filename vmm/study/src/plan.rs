@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use nodescope_fabric::LinkConfig;
+use nodescope_hypercall::CallInterval;
 use nodescope_image::ImageSpec;
 use nodescope_machine::cpuid::CpuidOptions;
 use nodescope_machine::files::FileLimits;
@@ -212,6 +213,12 @@ pub struct Job {
     pub collect: Vec<Collect>,
     /// Whether MPI calls are traced.
     pub trace: bool,
+    /// Whether OpenMP constructs are recorded.
+    #[serde(skip_serializing_if = "is_false")]
+    pub openmp: bool,
+    /// Intervals between MPI calls that records of OpenMP keep apart.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub openmp_intervals: Vec<CallInterval>,
     /// Environment of the job and of every rank.
     pub environment: BTreeMap<String, String>,
 }

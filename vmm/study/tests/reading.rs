@@ -267,7 +267,7 @@ fn the_start_script_passes_environment_and_collects() {
     assert!(script.contains("export OMP_NUM_THREADS='1'\n"), "{script}");
     assert!(
         script.contains(
-            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS /bin/sh -c 'hpcc'\n"
+            "mpirun.openmpi -np 4 --hostfile \"$NODESCOPE_HOSTFILE\" -x OMP_NUM_THREADS -x NODESCOPE_OPENMP_INTERVALS /bin/sh -c 'hpcc'\n"
         ),
         "{script}"
     );
@@ -280,6 +280,50 @@ fn the_start_script_passes_environment_and_collects() {
         .status()
         .unwrap();
     assert!(check.success(), "{script}");
+}
+
+#[test]
+fn programs_that_no_launcher_starts_get_the_openmp_tracer() {
+    let tracer = "/opt/nodescope/lib/libnodescope-openmp.so";
+    let preloaded = |job: &str| {
+        let text = format!("[cluster]\nnodes = 1\n[job]\n{job}");
+        let mut study = Study::parse(Path::new("s.toml"), &text).unwrap();
+        if job.contains("# script") {
+            study.job.program = Program::Script("script".into());
+        }
+        // What the program would be preloaded with; a library that is not there makes the loader complain.
+        let script = (study.job.start_script())
+            .replace("cd /job", "cd .")
+            .replace("LD_PRELOAD", "PRELOAD")
+            .replace("./script", "sh -c 'echo $PRELOAD'");
+        let output = std::process::Command::new("sh")
+            .args(["-c", &script])
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{output:?}\n{script}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let command = "command = 'echo $LD_PRELOAD'\nmpi = \"none\"\n";
+    let script = "command = 'true' # script\n";
+    assert_eq!(preloaded(command), "\n");
+    for job in [command, script] {
+        let job = format!("{job}openmp = true\n");
+        assert_eq!(preloaded(&job), format!("{tracer}\n"));
+        let own = format!("{job}environment.LD_PRELOAD = \"own.so\"\n");
+        assert_eq!(preloaded(&own), format!("{tracer}:own.so\n"));
+    }
+}
+
+#[test]
+fn a_study_that_does_not_ask_for_openmp_keeps_its_identity() {
+    let plan = |more: &str| {
+        let text = format!("[cluster]\nnodes = 1\n[job]\ncommand = \"true\"\n{more}");
+        let study = Study::parse(Path::new("s.toml"), &text).unwrap();
+        serde_json::to_string(&study.job).unwrap()
+    };
+    assert_eq!(plan(""), plan("openmp = false\n"));
+    assert!(!plan("").contains("openmp\":"), "{}", plan(""));
+    assert!(plan("openmp = true\n").contains("\"openmp\":true"));
 }
 
 /// Runs the start script of a study with launchers that run their command twice, as the shell gave it to them. Returns the output.
@@ -751,6 +795,14 @@ fn impossible_values_are_named() {
         (
             "[job]\ncommand = \"a\"\nenvironment = { \"1A\" = \"x\" }",
             "job.environment.1A: \"1A\" cannot name an environment variable",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nopenmp_intervals = [\"MPI_Barrier..MPI_Bcast\"]",
+            "job.openmp_intervals: needs the OpenMP tracer and the MPI tracer",
+        ),
+        (
+            "[job]\ncommand = \"a\"\nopenmp = true\nopenmp_intervals = [\"MPI_Foo..MPI_Bcast\"]",
+            "\"MPI_Foo..MPI_Bcast\": MPI_Foo is no MPI function that is traced",
         ),
         (
             "[job]\ncommand = \"a\"\nenvironment = { A = 1 }",

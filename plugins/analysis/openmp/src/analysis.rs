@@ -25,7 +25,7 @@ pub struct Options {
 /// Analysis of a program's processes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Analysis {
-    /// Version of the JSON output: 1.
+    /// Version of the JSON output: 2, which has `hybrid.ranks`.
     pub format: u32,
     /// By process, by rank.
     pub processes: Vec<ProcessReport>,
@@ -147,7 +147,7 @@ impl Analysis {
         };
         ranking.sort_by_key(|at| (std::cmp::Reverse(lost(at)), *at));
         Analysis {
-            format: 1,
+            format: 2,
             ranking,
             hybrid: Hybrid::new(&parts, has_mpi),
             processes,
@@ -219,6 +219,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
         host: record.host.clone(),
         processors,
         execution: whole.execution.saturating_sub(mpi.outer),
+        mpi_waiting: mpi.waited,
         times,
     };
     // Costs of points are whole ticks, the lost time is nanoseconds.
@@ -307,15 +308,23 @@ fn sum_regions(record: &Record) -> BTreeMap<Site, RegionSum> {
     let outside = Site::default();
     let mut around: BTreeMap<Site, Site> = BTreeMap::new();
     let mut sums: BTreeMap<Site, RegionSum> = BTreeMap::new();
-    let events = || record.threads.iter().flat_map(|thread| &thread.events);
-    for event in events().filter(|event| event.kind == Kind::Parallel) {
-        // A region that is executed outside of all others, too, counts as outermost.
-        let known = around.entry(event.site).or_insert(event.region);
-        if event.region == outside {
-            *known = outside;
-            let sum = sums.entry(event.site).or_default();
-            sum.count = sum.count.max(event.count);
-            sum.execution = sum.execution.max(u128::from(event.total));
+    for thread in &record.threads {
+        // A thread has an event for each interval in which it executes the region.
+        let mut own: BTreeMap<Site, (u64, u128)> = BTreeMap::new();
+        for event in (thread.events.iter()).filter(|event| event.kind == Kind::Parallel) {
+            // A region that is executed outside of all others, too, counts as outermost.
+            let known = around.entry(event.site).or_insert(event.region);
+            if event.region == outside {
+                *known = outside;
+                let own = own.entry(event.site).or_default();
+                own.0 += event.count;
+                own.1 += u128::from(event.total);
+            }
+        }
+        for (site, (count, execution)) in own {
+            let sum = sums.entry(site).or_default();
+            sum.count = sum.count.max(count);
+            sum.execution = sum.execution.max(execution);
         }
     }
     let outermost = |mut site: Site| {

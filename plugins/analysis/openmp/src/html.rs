@@ -1,18 +1,18 @@
-//! An analysis as one HTML page, written so that it is well-formed XML, too.
+//! An analysis as one HTML page, and as a section of another page. Both are well-formed XML, too.
 
 use nodescope_page::Page;
 use plotters::prelude::*;
 
 use crate::analysis::{Analysis, ProcessReport};
 use crate::characteristics::Characteristics;
-use crate::text::{percent, schedule, time};
+use crate::text::{RANK_HEAD, RANK_TITLE, percent, schedule, time};
 
 const STYLE: &str = "
 body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
 section { background: #fff; border: 1px solid #e3e7ed; border-radius: 10px; padding: 16px 22px; margin: 20px 0; overflow-x: auto; }
 h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; } h3 { font-size: 15px; margin: 14px 0 4px; } p { margin: 4px 0; color: #5b6675; }
 svg { max-width: 100%; height: auto; display: block; }
-table { border-collapse: collapse; font-size: 13px; } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid #e3e7ed; } th:first-child, td:first-child { text-align: left; }
+table { border-collapse: collapse; font-size: 13px; } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid #e3e7ed; } .name { text-align: left; } .wide { overflow-x: auto; }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px 0 14px; vertical-align: -1px; }
 ";
 const WIDTH: u32 = 1030;
@@ -42,6 +42,12 @@ fn failed(error: impl std::fmt::Display) -> ChartError {
     ChartError(error.to_string())
 }
 
+/// The title of the section.
+pub const TITLE: &str = "OpenMP";
+
+/// A part of a page: its title, and its markup without the title.
+type Part = (String, String);
+
 impl Analysis {
     /// Formats it as an HTML page.
     ///
@@ -51,55 +57,103 @@ impl Analysis {
     pub fn html(&self) -> Result<String, ChartError> {
         let mut page = Page::begin("OpenMP efficiency", STYLE);
         page.element("h1", "", "OpenMP efficiency");
-        let processes = self.processes.len();
-        page.element(
-            "p",
-            "",
-            &format!(
-                "{processes} process{}",
-                if processes == 1 { "" } else { "es" }
-            ),
-        );
-        section(&mut page, "Efficiencies (POP, TALP)");
-        let rows = self.hybrid.rows();
-        let rows = rows
-            .iter()
-            .map(|(name, ratio)| vec![(*name).to_owned(), percent(*ratio)]);
-        table(&mut page, &["", "efficiency"], rows);
-        page.raw("</section>\n");
-        if processes > 1 {
-            self.ranked(&mut page)?;
-        }
-        for at in self.ranking.iter().take(PROCESSES) {
-            self.processes[*at].section(&mut page)?;
-        }
-        if !self.notes.is_empty() {
-            section(&mut page, "Notes");
-            self.notes
-                .iter()
-                .for_each(|note| page.element("p", "", note));
+        page.element("p", "", &self.count());
+        for (title, markup) in self.parts("h3")? {
+            page.raw("<section>");
+            page.element("h2", "", &title);
+            page.raw("\n");
+            page.raw(&markup);
             page.raw("</section>\n");
         }
         Ok(page.finish())
     }
 
-    fn ranked(&self, page: &mut Page) -> Result<(), ChartError> {
-        section(page, "Processes, the one that loses most first");
+    /// Returns the markup of a section of another page without its title ([`TITLE`]). The section has all that the page of
+    /// [`Analysis::html`] has.
+    ///
+    /// # Errors
+    ///
+    /// Where a chart cannot be drawn.
+    pub fn section(&self) -> Result<String, ChartError> {
+        let mut page = Page::default();
+        page.element("p", "", &self.count());
+        for (title, markup) in self.parts("h4")? {
+            page.element("h3", "", &title);
+            page.raw("\n");
+            page.raw(&markup);
+        }
+        Ok(page.markup())
+    }
+
+    fn count(&self) -> String {
+        match self.processes.len() {
+            1 => "1 process".to_owned(),
+            count => format!("{count} processes"),
+        }
+    }
+
+    /// Returns the parts of the page; `heading` is the element of titles within a part.
+    fn parts(&self, heading: &str) -> Result<Vec<Part>, ChartError> {
+        let mut parts = vec![("Efficiencies (POP, TALP)".to_owned(), self.efficiencies())];
+        if !self.hybrid.ranks.is_empty() {
+            let mut page = Page::default();
+            table(&mut page, &RANK_HEAD, self.hybrid.rank_rows().take(ROWS));
+            parts.push((RANK_TITLE.to_owned(), page.markup()));
+        }
+        if self.processes.len() > 1 {
+            let title = "Processes, the one that loses most first".to_owned();
+            parts.push((title, self.ranked()?));
+        }
+        for at in self.ranking.iter().take(PROCESSES) {
+            let process = &self.processes[*at];
+            parts.push((process.name(), process.details(heading)?));
+        }
+        let more = self.ranking.len().saturating_sub(PROCESSES);
+        if more > 0 || !self.notes.is_empty() {
+            let mut page = Page::default();
+            if more > 0 {
+                page.element(
+                    "p",
+                    "",
+                    &format!("Details of {more} more processes are not shown; `nodescope openmp --json` has them all."),
+                );
+            }
+            self.notes
+                .iter()
+                .for_each(|note| page.element("p", "", note));
+            parts.push(("Notes on OpenMP".to_owned(), page.markup()));
+        }
+        Ok(parts)
+    }
+
+    fn efficiencies(&self) -> String {
+        let mut page = Page::default();
+        let rows = self.hybrid.rows();
+        let rows = rows
+            .iter()
+            .map(|(name, ratio)| vec![(*name).to_owned(), percent(*ratio)]);
+        table(&mut page, &["", "efficiency"], rows);
+        page.markup()
+    }
+
+    fn ranked(&self) -> Result<String, ChartError> {
+        let mut page = Page::default();
         let rows: Vec<(String, &Characteristics)> = (self.ranking.iter().take(ROWS))
             .map(|at| {
                 let process = &self.processes[*at];
                 (process.name(), &process.intervals[0].characteristics)
             })
             .collect();
-        bars(page, &rows)?;
-        page.raw("</section>\n");
-        Ok(())
+        bars(&mut page, &rows)?;
+        Ok(page.markup())
     }
 }
 
 impl ProcessReport {
-    fn section(&self, page: &mut Page) -> Result<(), ChartError> {
-        section(page, &self.name());
+    /// Returns the markup of all about the process without its name; `heading` is the element of the titles.
+    fn details(&self, heading: &str) -> Result<String, ChartError> {
+        let mut part = Page::default();
+        let page = &mut part;
         let about = format!(
             "{}, {} threads under {}",
             self.program, self.threads, self.runtime
@@ -109,7 +163,7 @@ impl ProcessReport {
             .iter()
             .for_each(|note| page.element("p", "", note));
         page.element(
-            "h3",
+            heading,
             "",
             "Where the time of the processors goes, by interval",
         );
@@ -136,7 +190,7 @@ impl ProcessReport {
             "efficiency",
         ];
         table(page, &head, rows);
-        page.element("h3", "", "Parallel regions");
+        page.element(heading, "", "Parallel regions");
         let rows = self.regions.iter().take(ROWS).map(|region| {
             let of = &region.characteristics;
             let mut row = vec![region.place.text(), region.count.to_string()];
@@ -149,7 +203,7 @@ impl ProcessReport {
             &["region", "count", "execution", "idle", "lost", "efficiency"],
             rows,
         );
-        page.element("h3", "", "Points of synchronisation, the dearest first");
+        page.element(heading, "", "Points of synchronisation, the dearest first");
         let costly = self.points.iter().filter(|point| point.cost > 0).take(ROWS);
         let rows = costly.map(|point| {
             vec![
@@ -175,7 +229,7 @@ impl ProcessReport {
             ],
             rows,
         );
-        page.element("h3", "", "Loops");
+        page.element(heading, "", "Loops");
         let rows = self.loops.iter().take(ROWS).map(|report| {
             vec![
                 report.place.text(),
@@ -200,27 +254,26 @@ impl ProcessReport {
             ],
             rows,
         );
-        page.raw("</section>\n");
-        Ok(())
+        Ok(part.markup())
     }
-}
-
-fn section(page: &mut Page, title: &str) {
-    page.raw("<section>");
-    page.element("h2", "", title);
-    page.raw("\n");
 }
 
 fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
-    page.raw("<table><tr>");
-    head.iter().for_each(|name| page.element("th", "", name));
+    // In the page of a report, names stand left and wide tables scroll by these classes.
+    let class = |column: usize| if column == 0 { "name" } else { "" };
+    page.raw("<div class=\"wide\"><table><tr>");
+    for (column, name) in head.iter().enumerate() {
+        page.element("th", class(column), name);
+    }
     page.raw("</tr>\n");
     for row in rows {
         page.raw("<tr>");
-        row.iter().for_each(|cell| page.element("td", "", cell));
+        for (column, cell) in row.iter().enumerate() {
+            page.element("td", class(column), cell);
+        }
         page.raw("</tr>\n");
     }
-    page.raw("</table>\n");
+    page.raw("</table></div>\n");
 }
 
 /// A bar for each row: the parts of its total time, of which all bars show the same width.

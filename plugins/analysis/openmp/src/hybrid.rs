@@ -14,6 +14,8 @@ pub struct RankMpi {
     pub outer: u128,
     /// In all other calls.
     pub inner: u128,
+    /// Part of the time in all other calls in which the rank waited for other ranks.
+    pub waited: u128,
 }
 
 /// Time of ranks in MPI calls.
@@ -91,6 +93,7 @@ pub(crate) struct Part {
     pub(crate) host: String,
     pub(crate) processors: u32,
     pub(crate) execution: u128,
+    pub(crate) mpi_waiting: u128,
     pub(crate) times: TalpTimes,
 }
 
@@ -105,6 +108,63 @@ pub struct NodeReport {
     pub times: TalpTimes,
     /// Useful time, of all time of its processors.
     pub efficiency: Ratio,
+}
+
+/// What keeps a rank's processors from useful work: MPI beside OpenMP. Times are nanoseconds of processors.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RankReport {
+    /// The rank.
+    pub rank: u32,
+    /// Its node's host name.
+    pub host: String,
+    /// Useful time, of all time of its processors.
+    pub efficiency: Ratio,
+    /// Lost to MPI: the thread in a call, and processors that are idle meanwhile.
+    pub mpi_lost: u128,
+    /// Lost to OpenMP: idle processors outside of MPI calls, and waiting in parallel regions.
+    pub openmp_lost: u128,
+    /// Part of the calling thread's time in MPI in which the rank waited for other ranks.
+    pub mpi_waiting: u128,
+    /// All times.
+    pub times: TalpTimes,
+}
+
+impl RankReport {
+    /// Returns the ranks, the one that loses most first.
+    fn ranked(parts: &[Part]) -> Vec<RankReport> {
+        let mut ranks: Vec<RankReport> = (parts.iter())
+            .filter_map(|part| {
+                let times = part.times;
+                Some(RankReport {
+                    rank: part.rank?,
+                    host: part.host.clone(),
+                    efficiency: Ratio::of(times.useful, times.sum()),
+                    mpi_lost: times.mpi + times.idle_in_mpi,
+                    openmp_lost: times.serialisation - times.idle_in_mpi
+                        + times.load_imbalance
+                        + times.scheduling,
+                    mpi_waiting: part.mpi_waiting.min(times.mpi),
+                    times,
+                })
+            })
+            .collect();
+        ranks.sort_by_key(|rank| {
+            (
+                std::cmp::Reverse(rank.mpi_lost + rank.openmp_lost),
+                rank.rank,
+            )
+        });
+        ranks
+    }
+
+    /// Returns which of the two takes more from the rank.
+    pub fn most(&self) -> &'static str {
+        match self.mpi_lost.cmp(&self.openmp_lost) {
+            std::cmp::Ordering::Greater => "MPI",
+            std::cmp::Ordering::Less => "OpenMP",
+            std::cmp::Ordering::Equal => "-",
+        }
+    }
 }
 
 /// Efficiencies of all processes together. Products are TALP's: `openmp_parallel = openmp_serialisation openmp_load_balance openmp_scheduling` and
@@ -135,6 +195,8 @@ pub struct Hybrid {
     pub openmp_scheduling: Ratio,
     /// By node.
     pub nodes: Vec<NodeReport>,
+    /// By rank, the one that loses most first; empty where no trace has the ranks' MPI calls.
+    pub ranks: Vec<RankReport>,
 }
 
 impl Hybrid {
@@ -187,6 +249,10 @@ impl Hybrid {
                     }
                 })
                 .collect(),
+            ranks: match has_mpi {
+                true => RankReport::ranked(parts),
+                false => Vec::new(),
+            },
         }
     }
 }
@@ -201,6 +267,7 @@ mod tests {
             host: format!("node{}", rank / 2),
             processors: 4,
             execution: 1000,
+            mpi_waiting: mpi.min(70),
             times: TalpTimes::new(
                 4400,
                 idle + 300,
@@ -209,6 +276,7 @@ mod tests {
                 RankMpi {
                     outer: 100,
                     inner: mpi,
+                    waited: mpi.min(70),
                 },
                 4,
             ),
@@ -241,6 +309,28 @@ mod tests {
         near(hybrid.mpi_load_balance.unwrap().0, 1.0 - 600.0 / 12000.0);
         let ranks: Vec<_> = hybrid.nodes.iter().map(|node| node.ranks.clone()).collect();
         assert_eq!(ranks, [vec![0, 1], vec![2]]);
-        assert_eq!(Hybrid::new(&parts, false).mpi_parallel, None);
+        // Rank 0: 100 in MPI, 300 idle meanwhile, 300 idle otherwise, 200 and 40 waiting.
+        let ranked: Vec<_> = (hybrid.ranks.iter())
+            .map(|of| {
+                (
+                    of.rank,
+                    of.mpi_lost,
+                    of.openmp_lost,
+                    of.mpi_waiting,
+                    of.most(),
+                )
+            })
+            .collect();
+        let expected = [
+            (0, 400, 540, 70, "OpenMP"),
+            (1, 200, 250, 50, "OpenMP"),
+            (2, 0, 0, 0, "-"),
+        ];
+        assert_eq!(ranked, expected);
+        for of in &hybrid.ranks {
+            assert_eq!(of.mpi_lost + of.openmp_lost + of.times.useful, 4000);
+        }
+        let without = Hybrid::new(&parts, false);
+        assert_eq!((without.mpi_parallel, without.ranks), (None, Vec::new()));
     }
 }

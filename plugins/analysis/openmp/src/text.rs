@@ -14,6 +14,23 @@ const THREADS: usize = 32;
 /// Processes shown one by one in the ranking.
 const RANKS: usize = 32;
 
+/// Title of the ranks' losses.
+pub(crate) const RANK_TITLE: &str =
+    "Time of processors lost by rank, to MPI and to OpenMP, the rank that loses most first";
+/// Columns of the ranks' losses.
+pub(crate) const RANK_HEAD: [&str; 10] = [
+    "rank",
+    "efficiency",
+    "MPI, all",
+    "in calls",
+    "waiting",
+    "OpenMP, all",
+    "serial",
+    "imbalance",
+    "scheduling",
+    "most",
+];
+
 /// A time with four digits.
 pub(crate) fn time(nanoseconds: u128) -> String {
     let (unit, name) = match nanoseconds {
@@ -95,6 +112,7 @@ impl Analysis {
                 time(node.times.load_imbalance + node.times.scheduling),
             )?;
         }
+        hybrid.write_ranks(out)?;
         writeln!(
             out,
             "\nBy process, the one that loses most first\n  {:<32} {:>9} {:>12} {:>12} {:>12}",
@@ -136,6 +154,52 @@ impl Hybrid {
         rows.push(("    OpenMP load balance", self.openmp_load_balance));
         rows.push(("    OpenMP scheduling", self.openmp_scheduling));
         rows
+    }
+
+    /// The ranks' losses in columns, by [`RANK_HEAD`].
+    pub(crate) fn rank_rows(&self) -> impl Iterator<Item = Vec<String>> {
+        self.ranks.iter().map(|of| {
+            let mut row = vec![
+                format!("rank {} on {}", of.rank, of.host),
+                percent(of.efficiency),
+            ];
+            let times = &of.times;
+            row.extend(
+                [
+                    of.mpi_lost,
+                    times.mpi,
+                    of.mpi_waiting,
+                    of.openmp_lost,
+                    times.serialisation - times.idle_in_mpi,
+                    times.load_imbalance,
+                    times.scheduling,
+                ]
+                .map(time),
+            );
+            row.push(of.most().to_owned());
+            row
+        })
+    }
+
+    fn write_ranks(&self, out: &mut String) -> std::fmt::Result {
+        if self.ranks.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "\n{RANK_TITLE}")?;
+        let mut line = |row: &[String]| {
+            write!(out, "  {:<26}", row[0])?;
+            for cell in &row[1..] {
+                write!(out, " {cell:>12}")?;
+            }
+            writeln!(out)
+        };
+        let mut head = RANK_HEAD.map(str::to_owned);
+        head[0].clear();
+        line(&head)?;
+        for row in self.rank_rows().take(RANKS) {
+            line(&row)?;
+        }
+        more(out, RANKS, self.ranks.len(), "ranks")
     }
 
     fn write(&self, out: &mut String) -> std::fmt::Result {

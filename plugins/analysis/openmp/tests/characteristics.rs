@@ -3,7 +3,9 @@
 #[path = "support/records.rs"]
 mod records;
 
-use nodescope_openmp::{Analysis, Characteristics, Options, Places, STATES, State};
+use nodescope_openmp::{
+    Analysis, Characteristics, MpiTime, Options, Places, RankMpi, STATES, State,
+};
 use proptest::prelude::*;
 use records::record;
 
@@ -112,6 +114,45 @@ fn processes_are_ranked_by_what_they_lose() {
 }
 
 #[test]
+fn waiting_in_mpi_is_told_beside_what_openmp_loses() {
+    let records = [(0, 0), (1, 400)].map(|(rank, lost)| {
+        let worker = vec![(State::Shared, 1000 - lost), (State::WaitDesync, lost)];
+        let mut record = record(1000, &[vec![(State::Shared, 1000)], worker]);
+        record.rank = Some(rank);
+        record.ranks = Some(2);
+        record.threads[1].cells[0].imbalance = lost;
+        record
+    });
+    let waits = RankMpi {
+        inner: 300_000_000,
+        waited: 250_000_000,
+        ..RankMpi::default()
+    };
+    let mut options = Options::default();
+    let analyse =
+        |options: &Options| Analysis::new(records.to_vec(), options, &mut Places::new(&[]));
+    let title = "Time of processors lost by rank";
+    assert!(!analyse(&options).text().contains(title));
+    options.mpi = Some(MpiTime::from([(0, waits)]));
+    let analysis = analyse(&options);
+    let text = analysis.text();
+    let from = text.find(title).unwrap();
+    let rows: Vec<Vec<&str>> = (text[from..].lines().skip(2).take(2))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let cells = |row: &str| -> Vec<String> { row.split_whitespace().map(str::to_owned).collect() };
+    // Rank 1 loses 400 ms in its regions, rank 0 spends 300 ms in MPI, 250 of them waiting.
+    assert_eq!(
+        rows,
+        [
+            cells("rank 1 on host 80.0 % 0 ns 0 ns 0 ns 400.0 ms 0 ns 400.0 ms 0 ns OpenMP"),
+            cells("rank 0 on host 85.0 % 300.0 ms 300.0 ms 250.0 ms 0 ns 0 ns 0 ns 0 ns MPI"),
+        ]
+    );
+    assert!(analysis.html().unwrap().contains(title));
+}
+
+#[test]
 fn the_page_is_xml_and_names_every_part() {
     let mut record = record(
         1000,
@@ -124,20 +165,26 @@ fn the_page_is_xml_and_names_every_part() {
         &mut Places::new(&[]),
     );
     let page = analysis.html().unwrap();
-    let options = roxmltree::ParsingOptions {
-        allow_dtd: true,
-        ..roxmltree::ParsingOptions::default()
-    };
-    roxmltree::Document::parse_with_options(&page, options).unwrap();
-    for name in [
-        "productive",
-        "idle",
-        "desynchronisation",
-        "insufficient parallelism",
-    ] {
-        assert!(page.contains(name), "{name}");
+    let section = format!("<section>{}</section>", analysis.section().unwrap());
+    for markup in [&page, &section] {
+        let options = roxmltree::ParsingOptions {
+            allow_dtd: true,
+            ..roxmltree::ParsingOptions::default()
+        };
+        roxmltree::Document::parse_with_options(markup, options).unwrap();
+        for name in [
+            "productive",
+            "idle",
+            "desynchronisation",
+            "insufficient parallelism",
+            " on &lt;/title&gt;",
+        ] {
+            assert!(markup.contains(name), "{name}");
+        }
+        assert!(!markup.contains("<script>"));
     }
-    assert!(!page.contains("<script>"));
+    // A section has no titles of the page's own level.
+    assert!(!section.contains("<h2>") && section.contains("<h4>"));
 }
 
 proptest! {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use nodescope_hypercall::{CallInterval, MOST_INTERVALS};
 use nodescope_machine::topology::NodeTopology;
 
 use super::resolve;
@@ -85,6 +86,21 @@ pub(super) fn read(
         .item("trace")
         .and_then(|item| item.boolean())
         .unwrap_or(mpi != Mpi::None);
+    let openmp = section
+        .item("openmp")
+        .and_then(|item| item.boolean())
+        .unwrap_or(false);
+    let openmp_intervals = section
+        .item("openmp_intervals")
+        .map(|item| {
+            if !(openmp && trace && mpi != Mpi::None) {
+                item.complain(
+                    "needs the OpenMP tracer and the MPI tracer; set job.openmp = true, and let job.trace and job.mpi not switch the MPI tracer off",
+                );
+            }
+            intervals(&item)
+        })
+        .unwrap_or_default();
     let mut environment = BTreeMap::new();
     let table = section.section("environment");
     for (name, item) in table.free_entries() {
@@ -108,8 +124,29 @@ pub(super) fn read(
         files,
         collect,
         trace,
+        openmp,
+        openmp_intervals,
         environment,
     }
+}
+
+/// `openmp_intervals`.
+fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
+    let lines = item.lines("MPI_Barrier:1..MPI_Barrier:2");
+    if lines.len() > MOST_INTERVALS {
+        item.complain(format!(
+            "has {} intervals; give at most {MOST_INTERVALS}",
+            lines.len()
+        ));
+    }
+    let read = |(item, text): (Item<'_>, String)| match text.parse() {
+        Ok(interval) => Some(interval),
+        Err(problem) => {
+            item.complain(format!("{text:?}: {problem}"));
+            None
+        }
+    };
+    lines.into_iter().filter_map(read).collect()
 }
 
 fn program(folder: &Path, section: &Section<'_>) -> Program {
