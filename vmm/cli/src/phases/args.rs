@@ -39,7 +39,7 @@ pub struct Phases {
     #[arg(long, value_name = "N")]
     pub job: Option<usize>,
     /// A file that describes a cluster (plugins/analysis/predict/CLUSTER.md): places the ranks on its nodes for each phase and for the
-    /// whole run, and predicts what that gains. Its [collectives] choose the algorithms of collectives, too.
+    /// whole run, and predicts what that gains. Its section "collectives" chooses their algorithms, too.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,
     /// Another value of a field of the cluster file, such as `nodes.placement=cyclic`; may be given several times.
