@@ -24,6 +24,7 @@ mod report;
 mod represent;
 mod results;
 mod run;
+mod sections;
 mod snapshot;
 mod terminal;
 mod trace;

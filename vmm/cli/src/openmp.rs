@@ -15,7 +15,6 @@ use nodescope_hypercall::{
 use nodescope_openmp::{
     Analysis, MpiTime, Options, Places, Record, RecordError, SUFFIX, Selection, TITLE,
 };
-use nodescope_page::Page;
 use nodescope_report::PageSection;
 use nodescope_trace::{Profile, TraceError, TraceReader, WaitBuilder};
 
@@ -222,16 +221,8 @@ pub fn section(results: &Path) -> Option<PageSection> {
         Ok(_) => told(),
         Err(failure) => Err(failure),
     };
-    let markup = markup.unwrap_or_else(|failure: Failure| {
-        let mut page = Page::default();
-        let why = failure.chain.join(": ");
-        page.element("p", "", &format!("Not shown: {why}"));
-        page.markup()
-    });
-    Some(PageSection {
-        title: TITLE.to_owned(),
-        markup,
-    })
+    let markup = markup.map_err(|failure| failure.chain.join(": "));
+    Some(PageSection::new(TITLE, markup))
 }
 
 /// All records of the results, and notes about those that cannot be read.

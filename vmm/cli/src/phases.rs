@@ -2,23 +2,13 @@
 
 pub mod args;
 
-use std::path::Path;
-
-use nodescope_cluster::run::TRACE_FILE;
-use nodescope_model::{ModelError, Take};
-use nodescope_page::Page;
-use nodescope_phases::{
-    Analysis, Include, MappingRequest, Messages, Request, TITLE, analyse, place,
-};
+use nodescope_model::{Sequences, Take};
+use nodescope_phases::{Analysis, Include, MappingRequest, Messages, Request, analyse, place};
 use nodescope_predict::{Choice, Cluster, ClusterFile, Library};
-use nodescope_report::PageSection;
 
 use crate::exit::{Exit, Failure};
-use crate::predict::{read, sequences};
+use crate::predict::read;
 use crate::terminal::print;
-
-/// Largest trace whose phases a report's page shows, bytes: finding them takes memory for each call.
-const LARGEST: u64 = 64 << 20;
 
 /// Finds the communication phases of a trace, and placements on a cluster if one is given.
 pub fn phases(args: &args::Phases) -> Result<Exit, Failure> {
@@ -79,42 +69,13 @@ fn tell(analysis: &Analysis, args: &args::Phases) -> Result<(), Failure> {
     }
 }
 
-/// Returns the section of phases in the page of a report; none without MPI calls. Where there are calls but no phases, the section
-/// tells why.
-pub fn section(results: &Path) -> Option<PageSection> {
-    let trace = results.join(TRACE_FILE);
-    let size = trace.metadata().ok()?.len();
-    let markup = if size > LARGEST {
-        Err(format!(
-            "the trace has {size} bytes, more than the {LARGEST} of which a report shows phases; `nodescope phases {} --html` shows them",
-            results.display()
-        ))
-    } else {
-        match sequences(&trace, Take::default()) {
-            Ok(Err(ModelError::NoCalls)) => return None,
-            Ok(Err(error)) => Err(error.to_string()),
-            Err(error) => Err(error.to_string()),
-            Ok(Ok(sequences)) => {
-                let messages = Messages::new(&sequences, Include::default(), &default_choice());
-                let analysis = analyse(
-                    &messages,
-                    &Request {
-                        seed: args::SEED,
-                        ..Request::default()
-                    },
-                );
-                let analysis = analysis.map_err(|error| error.to_string());
-                analysis.and_then(|found| found.section().map_err(|error| error.to_string()))
-            }
-        }
+/// Returns the content of the section of phases in the page of a report, or why there is none.
+pub fn section(sequences: &Sequences) -> Result<String, String> {
+    let messages = Messages::new(sequences, Include::default(), &default_choice());
+    let request = Request {
+        seed: args::SEED,
+        ..Request::default()
     };
-    let markup = markup.unwrap_or_else(|why| {
-        let mut page = Page::default();
-        page.element("p", "", &format!("Not shown: {why}"));
-        page.markup()
-    });
-    Some(PageSection {
-        title: TITLE.to_owned(),
-        markup,
-    })
+    let analysis = analyse(&messages, &request).map_err(|error| error.to_string())?;
+    analysis.section().map_err(|error| error.to_string())
 }

@@ -5,8 +5,8 @@ use nodescope_report::CoreCpi;
 use crate::args;
 use crate::exit::{Exit, Failure};
 use crate::results::report as read;
+use crate::sections::sections;
 use crate::terminal::print;
-use crate::{openmp, phases};
 
 /// Prints a report.
 pub fn report(args: &args::Report) -> Result<Exit, Failure> {
@@ -19,8 +19,7 @@ pub fn report(args: &args::Report) -> Result<Exit, Failure> {
     };
     let mut report = read(&args.results, core, &args.core)?;
     if args.html {
-        report.sections.extend(phases::section(&args.results));
-        report.sections.extend(openmp::section(&args.results));
+        report.sections.extend(sections(&args.results));
     }
     let text = if args.json {
         report.json()

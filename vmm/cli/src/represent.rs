@@ -51,6 +51,12 @@ fn groups(args: &args::Groups) -> Result<Exit, Failure> {
     Ok(Exit::Ok)
 }
 
+/// Returns the content of the section of representative ranks in the page of a report, or why there is none.
+pub fn section(sequences: &Sequences) -> Result<String, String> {
+    let analysis = Analysis::new(sequences, args::THRESHOLD).map_err(|error| error.to_string())?;
+    analysis.section().map_err(|error| error.to_string())
+}
+
 fn analyse(
     choice: &args::Choice,
     marks: Vec<(Function, u64)>,

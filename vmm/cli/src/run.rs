@@ -25,8 +25,9 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::{Last, Signals, on_interrupt};
 use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
+use crate::sections::sections;
 use crate::terminal::print;
-use crate::{check, config, openmp, phases, snapshot};
+use crate::{check, config, openmp, snapshot};
 
 /// Copy of the study among the results.
 const STUDY_COPY: &str = "study.toml";
@@ -518,8 +519,7 @@ fn tell(results: &ResultsFolder, elapsed: Duration, file: &RunFile) -> Result<()
     let _span = tracing::info_span!("report").entered();
     let folder = results.path();
     let mut report = report(folder, None, &[])?;
-    report.sections.extend(phases::section(folder));
-    report.sections.extend(openmp::section(folder));
+    report.sections.extend(sections(folder));
     put(results, REPORT_JSON, &report.json())?;
     put(results, REPORT_HTML, &report.html())?;
     print(&report.text())?;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use nodescope_page::Page;
 use nodescope_profile::{ProfilesFile, WindowProfile};
 use nodescope_trace::TraceError;
 use nodescope_window::{WindowRecord, WindowsFile};
@@ -40,6 +41,21 @@ pub struct PageSection {
     pub title: String,
     /// Its content: well-formed XML that loads nothing.
     pub markup: String,
+}
+
+impl PageSection {
+    /// Returns a section with its content, or with why there is none.
+    pub fn new(title: &str, content: Result<String, String>) -> PageSection {
+        let not_shown = |why: String| {
+            let mut page = Page::default();
+            page.element("p", "", &format!("Not shown: {why}"));
+            page.markup()
+        };
+        PageSection {
+            title: title.to_owned(),
+            markup: content.unwrap_or_else(not_shown),
+        }
+    }
 }
 
 impl ReportInput {

@@ -9,12 +9,16 @@ use crate::analysis::{Analysis, GroupAnalysis};
 use crate::ranks_text;
 use crate::text::percent;
 
+/// Title of the section of a report's page.
+pub const TITLE: &str = "Representative ranks";
 const WIDTH: u32 = 1030;
 const HEIGHT: u32 = 360;
 /// Ranks whose numbers are written below the tree.
 const LABELS: usize = 64;
 /// The tree of more ranks would be nothing but lines on one another.
 const DRAWN: usize = 2048;
+/// Trees in a section of a report's page.
+const TREES: usize = 8;
 const CUT: RGBColor = RGBColor(0xb0, 0x3a, 0x5b);
 /// Colours of clusters, one after the other.
 const COLOURS: [RGBColor; 6] = [
@@ -42,21 +46,9 @@ impl Analysis {
         page.element("h1", "", &title);
         let cut = format!("cut at {}", percent(self.threshold));
         page.element("p", "", &cut);
-        for (number, group) in self.groups.iter().enumerate() {
+        for number in 0..self.groups.len() {
             page.raw("\n<section>");
-            let title = format!("Group {}: ranks {}", number + 1, ranks_text(&group.ranks));
-            page.element("h2", "", &title);
-            let count = group.ranks.len();
-            if count < 2 {
-                page.element("p", "", "One rank, which represents itself.");
-            } else if count > DRAWN {
-                let text =
-                    format!("The tree of {count} ranks is not drawn; of up to {DRAWN} it is.");
-                page.element("p", "", &text);
-            } else {
-                page.element("p", "", "Ranks that compute alike join low. Those that join below the dashed line share a representative, which bears a dot.");
-                page.raw(&dendrogram(group, self.threshold)?);
-            }
+            self.tree(&mut page, "h2", number)?;
             page.raw("</section>\n");
         }
         page.raw("<section>");
@@ -67,6 +59,45 @@ impl Analysis {
         page.element("pre", "", &self.text());
         page.raw("</section>\n");
         Ok(page.finish())
+    }
+
+    /// Returns the content of a section of a report's page: a dendrogram of each group, and the text.
+    ///
+    /// # Errors
+    ///
+    /// Where a chart cannot be drawn.
+    pub fn section(&self) -> Result<String, ChartError> {
+        let mut page = Page::default();
+        for number in 0..self.groups.len().min(TREES) {
+            self.tree(&mut page, "h3", number)?;
+        }
+        if self.groups.len() > TREES {
+            let text = format!(
+                "Trees of the first {TREES} of {} groups.",
+                self.groups.len()
+            );
+            page.element("p", "", &text);
+        }
+        page.element("pre", "", &self.text());
+        Ok(page.markup())
+    }
+
+    /// The tree of a group under a heading.
+    fn tree(&self, page: &mut Page, heading: &str, number: usize) -> Result<(), ChartError> {
+        let group = &self.groups[number];
+        let title = format!("Group {}: ranks {}", number + 1, ranks_text(&group.ranks));
+        page.element(heading, "", &title);
+        let count = group.ranks.len();
+        if count < 2 {
+            page.element("p", "", "One rank, which represents itself.");
+        } else if count > DRAWN {
+            let text = format!("The tree of {count} ranks is not drawn; of up to {DRAWN} it is.");
+            page.element("p", "", &text);
+        } else {
+            page.element("p", "", "Ranks that compute alike join low. Those that join below the dashed line share a representative, which bears a dot.");
+            page.raw(&dendrogram(group, self.threshold)?);
+        }
+        Ok(())
     }
 
     /// The number of representatives by threshold, as a line of steps.

@@ -23,6 +23,7 @@ pub use analysis::{Analysis, Representation};
 pub use cluster::{Cluster, Clustering, Merge};
 pub use group::{Group, groups};
 pub use hand_out::{Replay, hand_out};
+pub use html::TITLE;
 pub use whole::Whole;
 
 use nodescope_hypercall::Function;

@@ -84,7 +84,17 @@ fn ranks_that_compute_alike_share_a_representative() {
 #[test]
 fn the_page_is_xml() {
     for bursts in [&BURSTS[..], &[5][..], &[0, 0][..]] {
-        let page = Analysis::new(&ring(bursts), 0.05).unwrap().html().unwrap();
+        let analysis = Analysis::new(&ring(bursts), 0.05).unwrap();
+        let section = format!("<div>{}</div>", analysis.section().unwrap());
+        let section = roxmltree::Document::parse(&section).unwrap();
+        let mut headings = section.descendants().filter(|node| node.has_tag_name("h3"));
+        assert!(
+            headings
+                .next()
+                .and_then(|h| h.text())
+                .is_some_and(|text| text.starts_with("Group 1"))
+        );
+        let page = analysis.html().unwrap();
         let options = roxmltree::ParsingOptions {
             allow_dtd: true,
             ..roxmltree::ParsingOptions::default()

@@ -31,6 +31,9 @@ pub enum Step {
     Predict(Predict),
 }
 
+/// The threshold of reports, which is the default of `--threshold`.
+pub const THRESHOLD: f64 = 0.05;
+
 /// Which ranks represent all others.
 #[derive(Debug, clap::Args)]
 pub struct Choice {

@@ -1,0 +1,54 @@
+//! Sections of a report's page beyond the report itself: communication phases, representative ranks, OpenMP.
+
+use std::path::Path;
+
+use nodescope_cluster::run::TRACE_FILE;
+use nodescope_model::{ModelError, Sequences, Take};
+use nodescope_report::PageSection;
+
+use crate::predict::sequences;
+use crate::{openmp, phases, represent};
+
+/// Largest trace of which a report's page has sections, bytes: finding phases takes memory for each call.
+const LARGEST: u64 = 64 << 20;
+
+/// A section: its title, and its content or why there is none.
+type Told<'a> = (&'a str, &'a dyn Fn(&Sequences) -> Result<String, String>);
+
+/// Returns the sections of results.
+pub fn sections(results: &Path) -> Vec<PageSection> {
+    let mut sections = of_trace(results);
+    sections.extend(openmp::section(results));
+    sections
+}
+
+/// Sections that come from the trace; none without MPI calls. Where there are calls but nothing to show, a section tells why.
+fn of_trace(results: &Path) -> Vec<PageSection> {
+    let told: [Told<'_>; 2] = [
+        (nodescope_phases::TITLE, &phases::section),
+        (nodescope_represent::TITLE, &represent::section),
+    ];
+    let trace = results.join(TRACE_FILE);
+    let Ok(size) = trace.metadata().map(|found| found.len()) else {
+        return Vec::new();
+    };
+    let sequences = if size > LARGEST {
+        let results = results.display();
+        Err(format!(
+            "the trace has {size} bytes, more than the {LARGEST} of which a report shows it; see `nodescope phases {results} --html` and `nodescope represent groups {results} --html`"
+        ))
+    } else {
+        match sequences(&trace, Take::default()) {
+            Ok(Err(ModelError::NoCalls)) => return Vec::new(),
+            Ok(sequences) => sequences.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    };
+    let section = |(title, tell): Told<'_>| {
+        PageSection::new(
+            title,
+            sequences.as_ref().map_err(String::clone).and_then(tell),
+        )
+    };
+    told.map(section).into()
+}
