@@ -1,4 +1,4 @@
-//! What recording costs on this machine: kernels with the OpenMP tracer beside the same without it. `scripts/bench openmp` runs this.
+//! Cost of recording on this machine: kernels with the OpenMP tracer beside the same without it. `scripts/bench openmp` runs this.
 //!
 //! Rounds are interleaved: in each, every kernel runs without the tracer, with it, and without it again. The cost of a round is the time with the
 //! tracer over the mean of the two without it; the median of the rounds is printed, with the least and the most, of wall time and of processor

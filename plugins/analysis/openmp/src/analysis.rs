@@ -11,7 +11,7 @@ use crate::points::{LoopReport, Point, loops, points};
 use crate::record::{Kind, Record, STATES, Site, State, Thread};
 use crate::selection::Selection;
 
-/// What a user may ask for.
+/// Choices of the user.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Processors of each process, in place of the most threads that were active at once.
@@ -33,7 +33,7 @@ pub struct Analysis {
     pub ranking: Vec<usize>,
     /// Efficiencies of all processes together.
     pub hybrid: Hybrid,
-    /// What a reader of the figures should know.
+    /// Notes for the reader of the figures.
     pub notes: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ pub struct ProcessReport {
     pub points: Vec<Point>,
     /// Work-sharing loops, the one with most waiting at its end first.
     pub loops: Vec<LoopReport>,
-    /// What a reader of the figures should know.
+    /// Notes for the reader of the figures.
     pub notes: Vec<String>,
 }
 

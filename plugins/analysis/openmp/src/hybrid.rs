@@ -110,7 +110,7 @@ pub struct NodeReport {
     pub efficiency: Ratio,
 }
 
-/// What keeps a rank's processors from useful work: MPI beside OpenMP. Times are nanoseconds of processors.
+/// Losses of a rank's processors: MPI beside OpenMP. Times are nanoseconds of processors.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RankReport {
     /// The rank.

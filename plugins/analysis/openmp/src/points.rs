@@ -60,7 +60,7 @@ pub struct Point {
     pub waited: u128,
     /// Waiting for other threads at its end: of work-sharing constructs and parallel regions.
     pub synchronised: u128,
-    /// What it costs: the waiting that counts as lost.
+    /// Cost: the waiting that counts as lost.
     pub cost: u128,
     /// The cost, of the time that the program loses.
     pub of_lost: Ratio,

@@ -40,7 +40,7 @@ pub enum RecordError {
     NoRecord {
         /// The file.
         path: PathBuf,
-        /// What is otherwise.
+        /// How the file differs from a record.
         what: String,
     },
     /// A line that the tracer does not write.
@@ -375,7 +375,7 @@ pub struct Record {
     pub intervals: Vec<Interval>,
     /// Threads, by the time of their first event.
     pub threads: Vec<Thread>,
-    /// What a reader of the figures should know.
+    /// Notes for the reader of the figures.
     pub notes: Vec<String>,
 }
 
@@ -467,7 +467,7 @@ impl Record {
     }
 }
 
-/// What is read so far.
+/// Lines read so far.
 #[derive(Default)]
 struct Reader {
     record: Record,

@@ -18,7 +18,7 @@ pub const CANDIDATES: [usize; 9] = [10, 14, 20, 28, 40, 56, 80, 112, 160];
 /// Most steps of a run: k-means over more takes minutes.
 pub const MOST_STEPS: usize = 1024;
 
-/// What to look for.
+/// Step, classes and seed, as far as they are given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Length of a step, picoseconds; chosen from the data if none.
@@ -201,7 +201,7 @@ pub struct Analysis {
     pub matrix: Matrix,
     /// Placements on a cluster, if one was given.
     pub mapping: Option<Mapping>,
-    /// What the user should know.
+    /// Notes for the user.
     pub notes: Vec<String>,
 }
 

@@ -15,7 +15,7 @@ use crate::step::Matrix;
 /// Most placements that are predicted.
 pub const MOST_PLACEMENTS: usize = 64;
 
-/// What one change of the placement costs.
+/// Cost of one change of the placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ChangeCost {
@@ -25,12 +25,12 @@ pub enum ChangeCost {
     Bytes(u64),
 }
 
-/// What to place.
+/// Request for placements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MappingRequest {
     /// Sockets of a node; none leaves sockets out.
     pub sockets: Option<u32>,
-    /// What a change costs; none asks for no schedule.
+    /// Cost of a change; none asks for no schedule.
     pub change: Option<ChangeCost>,
 }
 
@@ -102,7 +102,7 @@ pub struct Change {
 /// Placements over time that cost least in all, changes included. The first placement is free.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Schedule {
-    /// What a change costs; sums are of its unit.
+    /// Cost of a change; sums are of its unit.
     pub change: ChangeCost,
     /// Placement of each phase, by its number.
     pub placements: Vec<usize>,
@@ -131,7 +131,7 @@ pub struct Mapping {
     pub phases: Vec<usize>,
     /// When changing the placement pays, if that was asked for.
     pub schedule: Option<Schedule>,
-    /// What is less exact than it could be.
+    /// Notes on limits of the placements.
     pub notes: Vec<String>,
 }
 

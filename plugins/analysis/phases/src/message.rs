@@ -79,7 +79,7 @@ pub struct Messages {
     pub kinds: Kinds,
     /// Kinds that are counted.
     pub include: Include,
-    /// What is less exact than it could be.
+    /// Notes on limits of the messages.
     pub notes: Vec<String>,
 }
 

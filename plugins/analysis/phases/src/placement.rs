@@ -29,7 +29,7 @@ pub struct PlacementError {
     vertices: usize,
     /// Parts.
     parts: usize,
-    /// What it says.
+    /// Error of METIS.
     cause: metis::Error,
 }
 

@@ -1,4 +1,4 @@
-//! What holds for any messages.
+//! Properties of phases of any messages.
 
 mod support;
 

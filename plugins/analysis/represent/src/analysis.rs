@@ -70,7 +70,7 @@ pub struct Analysis {
     pub same_from: f64,
     /// As `same_from`; the number changes at this threshold.
     pub same_below: Option<f64>,
-    /// What is less useful than it could be.
+    /// Notes on limits of the groups.
     pub notes: Vec<String>,
 }
 
