@@ -418,7 +418,7 @@ impl Record {
             path: path.into(),
             what: what.into(),
         };
-        // What follows the last line feed is cut off.
+        // Text behind the last line feed is cut off.
         let (whole, cut) = text.rsplit_once('\n').unwrap_or(("", text));
         let mut lines = whole.split('\n').enumerate();
         let first = lines.next().map_or("", |(_, line)| line);

@@ -275,7 +275,7 @@ fn intervals_nest_and_keep_their_statistics_apart() {
                 "{compiler}: interval {interval}"
             );
         }
-        // What is within an interval is part of the interval.
+        // Inner intervals are part of the interval around them.
         let [outer, inner] =
             [1, 2].map(|interval| Characteristics::of_interval(&record, interval, 4));
         assert!(outer.lost.critical >= inner.lost.critical);

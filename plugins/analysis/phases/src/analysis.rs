@@ -72,7 +72,7 @@ pub struct Candidate {
     pub classes: usize,
     /// Phases.
     pub phases: usize,
-    /// Whether it is one of those in a row around the chosen step that have the same sequence of classes.
+    /// Membership of the row around the chosen step, whose steps all give one sequence of classes.
     pub agrees: bool,
 }
 

@@ -82,7 +82,7 @@ pub struct OnSockets {
     pub socket: Vec<u32>,
     /// Bytes between sockets of the same node with this placement.
     pub bytes: u64,
-    /// The same bytes with the ranks of each node on its sockets in order.
+    /// Bytes between sockets where the ranks of each node lie on its sockets in order.
     pub bytes_in_order: u64,
 }
 

@@ -24,9 +24,9 @@ pub struct Message {
 /// Messages that are counted beside those of point-to-point calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Include {
-    /// Those of collectives, as the rounds of their algorithms send them, and of neighbourhood collectives.
+    /// Messages of collectives, as the rounds of their algorithms send them, and of neighbourhood collectives.
     pub collectives: bool,
-    /// Those of one-sided calls: puts go to the target, gets come from the target.
+    /// Messages of one-sided calls: puts go to the target, gets come from the target.
     pub one_sided: bool,
 }
 
