@@ -29,11 +29,22 @@ fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
 
 /// Expects the same files with the same bytes.
 fn same(one: &Path, other: &Path) {
+    let compared = other.display().to_string();
     let (one, other) = (files(one), files(other));
     let names = |of: &BTreeMap<PathBuf, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
     assert_eq!(names(&one), names(&other));
     for (name, bytes) in &one {
-        assert!(*bytes == other[name], "{} differs", name.display());
+        let lines = |bytes: &[u8]| -> Vec<String> {
+            let text = String::from_utf8_lossy(bytes);
+            text.lines().map(str::to_owned).collect()
+        };
+        let (lines, others) = (lines(bytes), lines(&other[name]));
+        let differs = lines.iter().zip(&others).find(|(one, other)| one != other);
+        assert!(
+            *bytes == other[name],
+            "{compared}: {} differs: {differs:?}",
+            name.display()
+        );
     }
 }
 
