@@ -48,6 +48,8 @@ pub enum Command {
     Run(Run),
     /// Print the report of results, complete or not.
     Report(Report),
+    /// Print the results of two runs side by side, with the differences (vmm/report/SCHEMA.md).
+    Compare(Compare),
     /// Write the code that ran in a window: tables, a flame graph, or a profile for other tools (vmm/profile/README.md).
     Profile(Profile),
     /// Predict how long a traced program takes on another cluster, and why.
@@ -156,6 +158,18 @@ pub struct Report {
     /// Where it was measured, such as "perf stat on a Xeon E5-2690".
     #[arg(long, value_name = "TEXT", requires = "core_cpi")]
     pub cpi_source: Option<String>,
+}
+
+/// `nodescope compare`.
+#[derive(Debug, clap::Args)]
+pub struct Compare {
+    /// Folder of the results that the others are compared with.
+    pub a: PathBuf,
+    /// Folder of the other results.
+    pub b: PathBuf,
+    /// Print it as JSON in place of text.
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// `nodescope profile`.

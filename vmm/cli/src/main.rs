@@ -4,6 +4,7 @@ mod args;
 mod awaited;
 mod calibrate;
 mod check;
+mod compare;
 mod config;
 mod console;
 mod cores;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
     let result = match &args.command {
         Command::Run(run) => run::run(run, &args),
         Command::Report(report) => report::report(report),
+        Command::Compare(args) => compare::compare(args),
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),
         Command::Phases(args) => phases::phases(args),

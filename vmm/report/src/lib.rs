@@ -8,6 +8,7 @@ mod breakdown;
 mod calls;
 mod charts;
 pub mod code;
+pub mod compare;
 mod cores;
 mod flops;
 mod html;

@@ -1,0 +1,433 @@
+//! Two reports side by side: what differs between the studies, and by how much each figure changed.
+//!
+//! Windows are matched by name, scopes by name, MPI functions by name. The relative difference is `(b - a) / a`.
+
+use std::collections::BTreeSet;
+
+use serde::Serialize;
+
+use crate::Report;
+use crate::breakdown::{Scope, ScopeKind, WindowReport};
+use crate::mpi::FunctionRow;
+use crate::table::{Table, wrap};
+use crate::text::WIDTH;
+use crate::units::{bytes, si, time};
+
+/// Version of the JSON schema.
+pub const VERSION: u32 = 1;
+
+/// How a figure is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Unit {
+    /// A count.
+    Count,
+    /// Picoseconds of virtual time.
+    Ps,
+    /// Bytes.
+    Bytes,
+    /// Cycles per instruction.
+    CyclesPerInstruction,
+    /// Floating-point operations per second.
+    FlopPerSecond,
+}
+
+/// One figure of both sides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// What it is.
+    pub name: String,
+    /// Its unit.
+    pub unit: Unit,
+    /// On the first side; none where that side lacks it.
+    pub a: Option<f64>,
+    /// On the second side.
+    pub b: Option<f64>,
+    /// `b - a`, where both sides have it.
+    pub difference: Option<f64>,
+    /// `(b - a) / a`, where both sides have it and `a` is not 0.
+    pub relative: Option<f64>,
+}
+
+impl Figure {
+    /// A figure from both sides' values.
+    pub fn new(name: impl Into<String>, unit: Unit, a: Option<f64>, b: Option<f64>) -> Self {
+        let difference = a.zip(b).map(|(a, b)| b - a);
+        let base = a.filter(|&a| a != 0.0);
+        Figure {
+            name: name.into(),
+            unit,
+            a,
+            b,
+            difference,
+            relative: difference.zip(base).map(|(difference, a)| difference / a),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let value = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| self.unit.text(v));
+        let change = match (self.relative, self.difference) {
+            (_, Some(0.0)) => "=".into(),
+            (Some(relative), _) => percent(relative),
+            _ => "-".into(),
+        };
+        vec![self.name.clone(), value(self.a), value(self.b), change]
+    }
+}
+
+/// A relative difference: in percent up to a doubling, as a factor beyond.
+fn percent(relative: f64) -> String {
+    match relative {
+        r if r >= 1.0 => format!("{:.2} x", r + 1.0),
+        r => format!("{:+.2} %", 100.0 * r),
+    }
+}
+
+impl Unit {
+    fn text(self, value: f64) -> String {
+        match self {
+            Unit::Count => si(value),
+            Unit::Ps => time(value),
+            Unit::Bytes => bytes(value as u64),
+            Unit::CyclesPerInstruction => format!("{value:.4}"),
+            Unit::FlopPerSecond => {
+                let text = si(value);
+                let gap = if text.contains(' ') { "" } else { " " };
+                format!("{text}{gap}FLOP/s")
+            }
+        }
+    }
+}
+
+/// A line of the studies' descriptions that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DescriptionDifference {
+    /// The label, such as `nodes`.
+    pub label: String,
+    /// On the first side; none where that side lacks it.
+    pub a: Option<String>,
+    /// On the second side.
+    pub b: Option<String>,
+}
+
+/// Figures under one heading.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Group {
+    /// Heading.
+    pub name: String,
+    /// Figures that either side has.
+    pub figures: Vec<Figure>,
+}
+
+/// Two results side by side.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Names of the sides, as the user gave them.
+    pub sides: [String; 2],
+    /// Whether both ran the study with the same inputs.
+    pub same_inputs: bool,
+    /// Lines of the studies' descriptions that differ.
+    pub description: Vec<DescriptionDifference>,
+    /// Windows that only one side has: the name, then which side.
+    pub unmatched_windows: Vec<(String, String)>,
+    /// The run, then each window that both sides have, then the MPI profile, then the network.
+    pub groups: Vec<Group>,
+}
+
+/// Compares two reports. `run` are figures of the runs as wholes, which a report lacks.
+pub fn compare(sides: [String; 2], a: &Report, b: &Report, run: Vec<Figure>) -> Comparison {
+    let mut groups = vec![Group {
+        name: "Run".into(),
+        figures: run,
+    }];
+    let window = |of: &Report, name: &str| of.windows.iter().position(|w| w.name == name);
+    let mut unmatched = Vec::new();
+    for one in &a.windows {
+        match window(b, &one.name) {
+            Some(other) => groups.extend(windows(one, &b.windows[other])),
+            None => unmatched.push((one.name.clone(), sides[0].clone())),
+        }
+    }
+    for other in &b.windows {
+        if window(a, &other.name).is_none() {
+            unmatched.push((other.name.clone(), sides[1].clone()));
+        }
+    }
+    groups.extend(mpi(a, b));
+    groups.extend(network(a, b));
+    groups.retain(|group| !group.figures.is_empty());
+    Comparison {
+        version: VERSION,
+        same_inputs: a.study.id == b.study.id,
+        description: description(&a.study.description, &b.study.description),
+        unmatched_windows: unmatched,
+        groups,
+        sides,
+    }
+}
+
+fn description(a: &[(String, String)], b: &[(String, String)]) -> Vec<DescriptionDifference> {
+    let value = |of: &[(String, String)], label: &str| {
+        let values: Vec<_> = of.iter().filter(|(l, _)| l == label).collect();
+        let joined = values.iter().map(|(_, v)| v.as_str()).collect::<Vec<_>>();
+        (!values.is_empty()).then(|| joined.join("; "))
+    };
+    let mut seen = BTreeSet::new();
+    (a.iter().chain(b))
+        .filter(|(label, _)| seen.insert(label))
+        .map(|(label, _)| DescriptionDifference {
+            label: label.clone(),
+            a: value(a, label),
+            b: value(b, label),
+        })
+        .filter(|line| line.a != line.b)
+        .collect()
+}
+
+/// Names of both lists in the order of the first, then those that only the second has.
+fn names<'a>(a: impl Iterator<Item = &'a str>, b: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = BTreeSet::new();
+    a.chain(b).filter(|name| seen.insert(*name)).collect()
+}
+
+/// The sum of all nodes in detail, then the CPI of each rank.
+fn windows(a: &WindowReport, b: &WindowReport) -> Vec<Group> {
+    let total = |of: &'_ WindowReport| -> Option<Scope> {
+        let of = of.scopes.iter().rev();
+        let kind = |kind| move |scope: &&Scope| scope.kind == kind;
+        (of.clone().find(kind(ScopeKind::Ranks)))
+            .or_else(|| of.clone().find(kind(ScopeKind::Total)))
+            .cloned()
+    };
+    let (one, other) = (total(a), total(b));
+    let both = |name: &str, unit, value: &dyn Fn(&Scope) -> Option<f64>| {
+        let of = |scope: &Option<Scope>| scope.as_ref().and_then(value);
+        Figure::new(name, unit, of(&one), of(&other))
+    };
+    let duration =
+        |of: &WindowReport| Some(of.closed_ps.saturating_sub(of.measured_from_ps) as f64);
+    let mut figures = vec![
+        Figure::new("virtual time measured", Unit::Ps, duration(a), duration(b)),
+        both("instructions outside MPI", Unit::Count, &|s| {
+            Some(s.instructions as f64)
+        }),
+        both("instructions inside MPI", Unit::Count, &|s| {
+            Some(s.instructions_in_mpi as f64)
+        }),
+        both("CPI", Unit::CyclesPerInstruction, &|s| s.cpi),
+    ];
+    let terms = |of: &Option<Scope>| -> Vec<String> {
+        let terms = of.iter().flat_map(|scope| &scope.terms);
+        terms.map(|term| term.term.clone()).collect()
+    };
+    let (own, others) = (terms(&one), terms(&other));
+    for term in names(
+        own.iter().map(String::as_str),
+        others.iter().map(String::as_str),
+    ) {
+        figures.push(both(
+            &format!("CPI_{term}"),
+            Unit::CyclesPerInstruction,
+            &|scope| scope.terms.iter().find(|t| t.term == term)?.cpi,
+        ));
+    }
+    figures.push(both("floating-point operations", Unit::Count, &|s| {
+        Some(s.flops.total as f64)
+    }));
+    figures.push(both(
+        "FLOPS as published, of one core",
+        Unit::FlopPerSecond,
+        &|s| s.flops.published_per_second,
+    ));
+    figures.push(both(
+        "FLOPS, direct, of one core",
+        Unit::FlopPerSecond,
+        &|s| s.flops.direct_per_second,
+    ));
+    figures.push(both(
+        "FLOPS of all in the window",
+        Unit::FlopPerSecond,
+        &|s| s.flops.window_per_second,
+    ));
+    let ranks = |of: &'_ WindowReport| -> Vec<(String, Option<f64>)> {
+        let ranks = of.scopes.iter().filter(|s| s.kind == ScopeKind::Rank);
+        ranks.map(|s| (s.name.clone(), s.cpi)).collect()
+    };
+    let (own, others) = (ranks(a), ranks(b));
+    let cpi = |of: &[(String, Option<f64>)], name: &str| {
+        of.iter().find(|(n, _)| n == name).and_then(|(_, cpi)| *cpi)
+    };
+    let by_rank = names(
+        own.iter().map(|(name, _)| name.as_str()),
+        others.iter().map(|(name, _)| name.as_str()),
+    );
+    let by_rank = by_rank.into_iter().map(|name| {
+        let (a, b) = (cpi(&own, name), cpi(&others, name));
+        Figure::new(name, Unit::CyclesPerInstruction, a, b)
+    });
+    vec![
+        Group {
+            name: format!("Window \"{}\", all ranks", a.name),
+            figures,
+        },
+        Group {
+            name: format!("Window \"{}\", CPI by rank", a.name),
+            figures: by_rank.collect(),
+        },
+    ]
+}
+
+/// Calls, bytes and time by function, of all ranks together.
+fn mpi(a: &Report, b: &Report) -> Vec<Group> {
+    let rows = |of: &Report| of.mpi.as_ref().map(|mpi| mpi.functions.clone());
+    let (Some(own), Some(others)) = (rows(a), rows(b)) else {
+        return Vec::new();
+    };
+    let all = names(
+        own.iter().map(|row| row.function),
+        others.iter().map(|row| row.function),
+    );
+    let figures = |unit, value: &dyn Fn(&FunctionRow) -> f64| {
+        let of = |rows: &[FunctionRow], name: &str| {
+            let row = rows.iter().find(|row| row.function == name);
+            // A function that a traced side never calls has 0 calls.
+            Some(row.map_or(0.0, value))
+        };
+        let figure = |name: &&str| Figure::new(*name, unit, of(&own, name), of(&others, name));
+        let moved = |figure: &Figure| figure.a != Some(0.0) || figure.b != Some(0.0);
+        all.iter().map(figure).filter(moved).collect()
+    };
+    let group = |name: &str, figures| Group {
+        name: name.into(),
+        figures,
+    };
+    let mut times: Vec<Figure> = figures(Unit::Ps, &|row| row.time_ps as f64);
+    // Functions whose time changed most come first.
+    let change = |figure: &Figure| figure.difference.map_or(0.0, f64::abs);
+    times.sort_by(|a, b| change(b).total_cmp(&change(a)));
+    vec![
+        group("MPI, time inside, summed over ranks", times),
+        group("MPI, calls", figures(Unit::Count, &|row| row.calls as f64)),
+        group(
+            "MPI, bytes passed in",
+            figures(Unit::Bytes, &|row| row.send_bytes as f64),
+        ),
+    ]
+}
+
+fn network(a: &Report, b: &Report) -> Option<Group> {
+    let sum = |of: &Report, value: fn(&crate::NetworkCounts) -> u64| {
+        let counts = of.network.iter().map(value);
+        (!of.network.is_empty()).then(|| counts.sum::<u64>() as f64)
+    };
+    let figure = |name: &str, unit, value| Figure::new(name, unit, sum(a, value), sum(b, value));
+    (!a.network.is_empty() || !b.network.is_empty()).then(|| Group {
+        name: "Network, all nodes".into(),
+        figures: vec![
+            figure("frames sent", Unit::Count, |node| node.sent_frames),
+            figure("bytes sent", Unit::Bytes, |node| node.sent_bytes),
+            figure("frames dropped", Unit::Count, |node| node.dropped_frames),
+        ],
+    })
+}
+
+impl Comparison {
+    /// The comparison as tables of at most 100 columns.
+    pub fn text(&self) -> String {
+        let [a, b] = &self.sides;
+        let mut out = format!("A: {}\nB: {}\n", line(a), line(b));
+        if self.same_inputs {
+            out.push_str("Both ran the study with the same inputs.\n");
+        }
+        if !self.description.is_empty() {
+            let mut table = Table::new("The studies differ in:", 3, &["", "A", "B"]);
+            let lacks = || "-".to_owned();
+            for line in &self.description {
+                table.row(vec![
+                    line.label.clone(),
+                    line.a.clone().unwrap_or_else(lacks),
+                    line.b.clone().unwrap_or_else(lacks),
+                ]);
+            }
+            out.push_str(&format!("\n{}", described(&table)));
+        }
+        for (window, side) in &self.unmatched_windows {
+            let text = format!("note: only {side} has window \"{window}\"");
+            for line in wrap(&text, WIDTH) {
+                out.push_str(&format!("{line}\n"));
+            }
+        }
+        for group in &self.groups {
+            let mut table = Table::new(&group.name, 1, &["", "A", "B", "change"]);
+            for figure in &group.figures {
+                table.row(figure.cells());
+            }
+            out.push_str(&format!("\n{}", table.text(WIDTH)));
+        }
+        out
+    }
+
+    /// The comparison as JSON, by the schema in `SCHEMA.md`.
+    pub fn json(&self) -> String {
+        // Every key is a string and every number finite or null, so that serialising to memory cannot fail.
+        let mut json = serde_json::to_string_pretty(self).unwrap_or_default();
+        json.push('\n');
+        json
+    }
+}
+
+fn line(text: &str) -> String {
+    wrap(text, WIDTH - 3).join(" ")
+}
+
+/// Values of a description are sentences: each stands on lines of its own below its label.
+fn described(table: &Table) -> String {
+    let mut out = format!("{}\n", table.title);
+    for row in &table.rows {
+        let [label, a, b] = &row[..] else { continue };
+        out.push_str(&format!("  {label}\n"));
+        for (side, value) in [("A", a), ("B", b)] {
+            for (index, line) in wrap(value, WIDTH - 7).iter().enumerate() {
+                let mark = if index == 0 { side } else { " " };
+                out.push_str(&format!("    {mark}  {line}\n"));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_are_relative_to_the_first_side() {
+        let figure = Figure::new("x", Unit::Count, Some(200.0), Some(150.0));
+        assert_eq!(figure.difference, Some(-50.0));
+        assert_eq!(figure.relative, Some(-0.25));
+        assert_eq!(figure.cells(), ["x", "200", "150", "-25.00 %"]);
+        let new = Figure::new("x", Unit::Ps, Some(0.0), Some(2e12));
+        assert_eq!(new.relative, None);
+        assert_eq!(new.cells(), ["x", "0 s", "2.000 s", "-"]);
+        let twice = Figure::new("x", Unit::Bytes, Some(1024.0), Some(3072.0));
+        assert_eq!(twice.cells(), ["x", "1.00 KiB", "3.00 KiB", "3.00 x"]);
+        let equal = Figure::new("x", Unit::CyclesPerInstruction, Some(1.5), Some(1.5));
+        assert_eq!(equal.cells(), ["x", "1.5000", "1.5000", "="]);
+        let lacks = Figure::new("x", Unit::Count, None, Some(1.0));
+        assert_eq!(lacks.cells(), ["x", "-", "1", "-"]);
+    }
+
+    #[test]
+    fn descriptions_differ_by_label() {
+        let pair = |label: &str, value: &str| (label.to_owned(), value.to_owned());
+        let a = [pair("nodes", "2"), pair("job", "x"), pair("window", "w")];
+        let b = [pair("nodes", "4"), pair("job", "x"), pair("core", "c")];
+        let found = description(&a, &b);
+        let labels: Vec<_> = found.iter().map(|line| line.label.as_str()).collect();
+        assert_eq!(labels, ["nodes", "window", "core"]);
+        assert_eq!(found[0].b.as_deref(), Some("4"));
+        assert_eq!((found[1].b.clone(), found[2].a.clone()), (None, None));
+    }
+}
