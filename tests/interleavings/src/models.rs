@@ -12,6 +12,9 @@ use crate::stretch::{Meeting, Stretch};
 /// Length of a quantum, picoseconds.
 const LENGTH_PS: u64 = 10;
 
+/// Length of a quantum that somebody decided on.
+const DECIDED_PS: u64 = 30;
+
 /// A cluster to check.
 #[derive(Clone, Copy)]
 struct Model {
@@ -103,11 +106,15 @@ impl Work for Cluster {
         self.decided
             .with_mut(|decided| unsafe { (*decided).push(quantum.number) });
         let mut stretch = quantum.stretch;
+        let apart = Meeting {
+            connected: false,
+            ..Meeting::USUAL
+        };
         let nodes = (0..self.nodes()).map(|node| Meeting {
             quiet: !(self.model.ends && self.meetings.speaks(node)),
-            ..Meeting::USUAL
+            ..apart
         });
-        let all = nodes.fold(Meeting::USUAL, Meeting::and);
+        let all = nodes.fold(apart, Meeting::and);
         match stretch.following(quantum.target_ps, all) {
             Some(target_ps) => self.meetings.begin(Quantum {
                 number: quantum.number + 1,
@@ -175,7 +182,13 @@ impl Model {
             Some(number) => number + (self.stretches - 1) * self.quanta,
             None => self.stretches * self.quanta,
         };
-        assert_eq!(last.unwrap().number, expected);
+        let last = last.unwrap();
+        assert_eq!(last.number, expected);
+        // A quantum that opens a stretch has the stretch's length.
+        let inside = |number: u64| !number.is_multiple_of(self.quanta);
+        let long = spoke.filter(|&number| !self.ends && inside(number));
+        let longer_ps = long.map_or(0, |_| DECIDED_PS - LENGTH_PS);
+        assert_eq!(last.target_ps, expected * LENGTH_PS + longer_ps);
     }
 
     fn first_after(self, before: Quantum) -> Quantum {
@@ -187,7 +200,7 @@ impl Model {
             stretch: Stretch {
                 first_ps,
                 lookahead_ps: LENGTH_PS,
-                apart_ps: LENGTH_PS,
+                apart_ps: DECIDED_PS,
                 limit_ps: u64::MAX,
                 until_ps: u64::MAX,
                 most: self.quanta,
@@ -235,10 +248,33 @@ fn stretches_follow_each_other() {
     Model {
         stretches: 2,
         quanta: 1,
-        interrupted: 1,
         ..PLAIN
     }
     .check();
+}
+
+/// A thread that slept while quanta went by reads the one that was begun last. If the number were told later than the quantum, the thread
+/// could run on and tell higher numbers, which the late one would then replace.
+#[test]
+fn a_quantum_is_read_no_earlier_than_its_number() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let meetings = Arc::new(Meetings::new(1));
+        let quantum = |number| Quantum {
+            number,
+            ..Quantum::default()
+        };
+        let leader = {
+            let meetings = meetings.clone();
+            thread::spawn(move || (1..=2).for_each(|number| meetings.begin(quantum(number))))
+        };
+        if meetings.is_past(0) {
+            let latest = meetings.latest().number;
+            assert!(meetings.is_past(latest - 1), "{latest} is not begun");
+        }
+        leader.join().unwrap();
+    });
 }
 
 #[test]

@@ -96,8 +96,11 @@ impl Meetings {
     /// Tell all threads to begin a quantum.
     pub fn begin(&self, quantum: Quantum) {
         let begun = &self.begun;
-        *begun.quantum.lock().unwrap_or_else(PoisonError::into_inner) = quantum;
+        let mut latest = begun.quantum.lock().unwrap_or_else(PoisonError::into_inner);
+        *latest = quantum;
+        // Under the lock: a thread that read this quantum before its number could begin the next ones, and this number would replace theirs.
         begun.number.store(quantum.number, Ordering::Release);
+        drop(latest);
         self.gate.open();
     }
 
