@@ -193,7 +193,7 @@ impl Series {
 
     fn host(&self) -> Vec<Part> {
         let phases = [
-            ("boot", "boot of one node"),
+            ("boot", "boot"),
             ("job", "tracing MPI, no models"),
             ("window", "with caches"),
         ];

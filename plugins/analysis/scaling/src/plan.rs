@@ -2,10 +2,13 @@
 //!
 //! The processor time of a phase is fitted as
 //!
-//!     cpu = a * nodes * virtual time + b * instructions
+//! ```text
+//! cpu = a * nodes * virtual time + b * instructions
+//! ```
 //!
 //! where a >= 0 is the cost of keeping a node in step for a second of virtual time, and b >= 0 that of a modelled instruction. The fit
-//! takes the least squares of relative errors, so that short runs count as much as long ones. Memory is fitted as a line over the
+//! takes the least squares of relative errors, so that short runs count as much as long ones. Runs of a lone node are left out, since a
+//! lone node is never kept in step with others. Memory is fitted as a line over the
 //! number of nodes, by least squares.
 
 use std::str::FromStr;
@@ -140,12 +143,12 @@ pub struct PhasePlan {
 pub enum PlanError {
     /// Too few runs have host times.
     #[error(
-        "{series}: a plan needs runs with host.json on two numbers of nodes at least, and there are {found}; run the studies with --host-times"
+        "{series}: a plan needs runs with host.json on two numbers of nodes above 1 at least, and there are {found}; run the studies with --host-times"
     )]
     TooFew {
         /// The series.
         series: String,
-        /// Runs with host times.
+        /// Runs with host times on more than one node.
         found: usize,
     },
     /// A host cannot hold a node.
@@ -233,6 +236,7 @@ impl Series {
     /// Where fewer than two runs have host times, or a host cannot hold a node.
     pub fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
         let runs: Vec<(&Point, &Host)> = (self.points.iter())
+            .filter(|point| point.nodes > 1)
             .filter_map(|point| Some((point, point.host.as_ref()?)))
             .collect();
         let [.., (last, last_host)] = runs.as_slice() else {

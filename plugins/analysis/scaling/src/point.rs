@@ -438,14 +438,18 @@ pub struct Cost {
 }
 
 impl Host {
-    /// Adds up the phases of a kind: `boot` (of one node), `job` (MPI traced, no models), `window` (with caches, warm-up included).
+    /// Adds up the phases of a kind: `boot`, `job` (MPI traced, no models), `window` (with caches, warm-up included).
     pub fn cost(&self, kind: &str) -> Cost {
-        let of_kind = |phase: &&PhaseCost| match phase.phase.as_str() {
+        // What nodes do that are made of a booted one is no boot: they take their names, and start the job.
+        let restored = (self.phases.iter()).position(|phase| phase.phase == "restore");
+        let boots = restored.unwrap_or(self.phases.len());
+        let of_kind = |(number, phase): &(usize, &PhaseCost)| match phase.phase.as_str() {
             "warm-up" | "window" => kind == "window",
-            "boot" => kind == "boot" && phase.nodes == 1,
+            "boot" => kind == "boot" && *number < boots,
             name => name == kind,
         };
-        (self.phases.iter().filter(of_kind)).fold(Cost::default(), |sum, phase| {
+        let phases = self.phases.iter().enumerate().filter(of_kind);
+        phases.fold(Cost::default(), |sum, (_, phase)| {
             let seconds = phase.virtual_ps as f64 / 1e12;
             Cost {
                 node_seconds: sum.node_seconds + f64::from(phase.nodes) * seconds,

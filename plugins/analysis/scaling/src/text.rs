@@ -15,7 +15,7 @@ const FUNCTIONS: usize = 12;
 const PUBLISHED_CORES: f64 = 12.0;
 /// Speeds of the published study by phase: kind, name, and millions of instructions per second of a process on 12 cores.
 const PUBLISHED: [(&str, &str, f64, f64); 3] = [
-    ("boot", "boot of one node", 4900.0, 5500.0),
+    ("boot", "boot", 4900.0, 5500.0),
     ("window", "window with caches", 52.0, 61.0),
     ("job", "tracing MPI, no models", 142.0, 154.0),
 ];
@@ -212,7 +212,8 @@ impl Series {
     }
 
     fn write_host(&self, out: &mut String) -> std::fmt::Result {
-        let Some(host) = self.points.iter().find_map(|p| p.host.as_ref()) else {
+        let hosts: Vec<_> = self.points.iter().filter_map(|p| p.host.as_ref()).collect();
+        let [host, ..] = hosts.as_slice() else {
             return writeln!(
                 out,
                 "\nNo run has host.json: host speeds are unknown; run the studies with --host-times"
@@ -222,7 +223,13 @@ impl Series {
             out,
             "Host: instructions per second of processor time of one core",
         )?;
-        writeln!(out, "  {}, {} host threads", host.processor, host.threads)?;
+        let threads = hosts.iter().map(|host| host.threads).max().unwrap_or(1);
+        let plural = if threads == 1 { "" } else { "s" };
+        writeln!(
+            out,
+            "  {}, up to {threads} host thread{plural}",
+            host.processor
+        )?;
         self.nodes(out)?;
         for (kind, name, _, _) in PUBLISHED {
             row(out, name, self.points.iter().map(|p| known(p.speed(kind))))?;
