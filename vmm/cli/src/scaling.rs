@@ -38,9 +38,11 @@ pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
 fn draw(analysis: &Analysis, folder: &Path) -> Result<(), Failure> {
     fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
     for series in &analysis.series {
+        // A name from a damaged file leads to no other folder.
+        let name = series.name.replace(std::path::is_separator, "_");
         let figures = series.figures();
         for figure in figures.map_err(|error| Failure::of(Exit::Study, &error))? {
-            let path = folder.join(format!("{}-{}.svg", series.name, figure.name));
+            let path = folder.join(format!("{name}-{}.svg", figure.name));
             fs::write(&path, figure.svg).map_err(Failure::io("write", &path))?;
         }
     }

@@ -87,7 +87,7 @@ impl Series {
         let drawn = [
             draw(
                 "calls",
-                "mean time of a rank in MPI functions",
+                "mean time of a rank in MPI calls but initialisation and end",
                 "s of virtual time",
                 self.calls(),
                 true,
@@ -126,7 +126,10 @@ impl Series {
 
     /// Mean time of a rank by function, those with most time in any run first.
     fn calls(&self) -> Vec<Part> {
-        let names = self.functions();
+        // These take the same on any number of nodes, and would hide the others.
+        let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
+        let mut names = self.functions();
+        names.retain(|name| !ends.contains(&name.as_str()));
         let (named, rest) = names.split_at(names.len().min(FUNCTIONS));
         let mean = |point: &Point, of: &dyn Fn(&str) -> bool| {
             let functions = point.mpi.functions.iter().filter(|f| of(&f.function));
