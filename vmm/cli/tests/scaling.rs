@@ -1,5 +1,6 @@
 //! `nodescope run --host-times`, and `nodescope scaling` on what it is not for. Small guests stand in for Linux.
 
+#[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
 
 use std::collections::BTreeMap;

@@ -62,7 +62,7 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
             .margin(10)
             .x_label_area_size(46)
             .y_label_area_size(80)
-            .build_cartesian_2d((0..count).into_segmented(), 0.0..top)
+            .build_cartesian_2d((0..count.saturating_sub(1)).into_segmented(), 0.0..top)
             .map_err(failed)?;
         chart
             .configure_mesh()
@@ -75,7 +75,10 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
                 }
                 SegmentValue::Last => String::new(),
             })
-            .y_label_formatter(&|value| short(*value))
+            .y_label_formatter(&|value| match (0.5..1000.0).contains(&top) {
+                true => format!("{value:.2}"),
+                false => short(*value),
+            })
             .label_style(font(13))
             .axis_desc_style(font(14))
             .axis_style(INK)
@@ -83,6 +86,10 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
             .light_line_style(TRANSPARENT)
             .draw()
             .map_err(failed)?;
+        let end = |place| match place < count {
+            true => SegmentValue::Exact(place),
+            false => SegmentValue::Last,
+        };
         let mut below = vec![0.0; count];
         for (number, part) in parts.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
@@ -90,10 +97,7 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
             for (place, base) in below.iter_mut().enumerate() {
                 let above = *base + part.values[place].unwrap_or(0.0);
                 let mut bar = Rectangle::new(
-                    [
-                        (SegmentValue::Exact(place), *base),
-                        (SegmentValue::Exact(place + 1), above),
-                    ],
+                    [(SegmentValue::Exact(place), *base), (end(place + 1), above)],
                     colour.filled(),
                 );
                 bar.set_margin(0, 0, 12, 12);

@@ -8,7 +8,8 @@
 //!
 //! where a >= 0 is the cost of keeping a node in step for a second of virtual time, and b >= 0 that of a modelled instruction. The fit
 //! takes the least squares of relative errors, so that short runs count as much as long ones. Runs of a lone node are left out, since a
-//! lone node is never kept in step with others. Memory is fitted as a line over the
+//! lone node is never kept in step with others. Runs with as many ranks on each node hardly tell a from b; the plan therefore names a
+//! second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
 //! number of nodes, by least squares.
 
 use std::str::FromStr;
@@ -113,10 +114,12 @@ pub struct Plan {
     pub nodes_per_host: u32,
     /// Hosts whose memory suffices.
     pub hosts: u32,
-    /// Processor time, hours of one host core.
+    /// Processor time by the fit, hours of one host core.
     pub core_hours: f64,
-    /// Time on all cores of these hosts, hours, if all cores are always busy.
-    pub hours: f64,
+    /// Processor time if each instruction costs what it costs in the run with most nodes, hours of one host core.
+    pub core_hours_by_instruction: f64,
+    /// Time on all cores of these hosts, hours, if all cores are always busy: by the fit, and by instructions.
+    pub hours: [f64; 2],
 }
 
 /// What one phase costs the host.
@@ -134,8 +137,10 @@ pub struct PhasePlan {
     pub virtual_seconds: f64,
     /// Modelled instructions.
     pub instructions: f64,
-    /// Seconds of a host core.
+    /// Seconds of a host core, by the fit.
     pub cpu_seconds: f64,
+    /// Seconds of a host core, if each instruction costs what it costs in the run with most nodes.
+    pub cpu_seconds_by_instruction: f64,
 }
 
 /// Runs that allow no plan.
@@ -272,6 +277,9 @@ impl Series {
         };
         let hosts = request.nodes.div_ceil(nodes_per_host);
         let core_hours = phases.iter().map(|phase| phase.cpu_seconds).sum::<f64>() / HOUR;
+        let by_instruction = phases.iter().map(|phase| phase.cpu_seconds_by_instruction);
+        let core_hours_by_instruction = by_instruction.sum::<f64>() / HOUR;
+        let cores = f64::from(hosts) * f64::from(request.host_cores);
         Ok(Plan {
             request: request.clone(),
             phases,
@@ -282,7 +290,8 @@ impl Series {
             nodes_per_host,
             hosts,
             core_hours,
-            hours: core_hours / (f64::from(hosts) * f64::from(request.host_cores)),
+            core_hours_by_instruction,
+            hours: [core_hours, core_hours_by_instruction].map(|hours| hours / cores),
         })
     }
 
@@ -318,6 +327,7 @@ fn phase_plan(
         virtual_seconds,
         instructions,
         cpu_seconds: per_node_second * node_seconds + per_instruction * instructions,
+        cpu_seconds_by_instruction: last.cpu_seconds / last.instructions.max(1.0) * instructions,
     }
 }
 

@@ -289,14 +289,15 @@ impl Plan {
         for phase in &self.phases {
             writeln!(
                 out,
-                "  {:<7} {:.3} s of virtual time, {} instructions: {:.1} core hours ({:.3} s for each node and second, {:.2} ns for each instruction; the runs differ from this fit by up to {})",
+                "  {:<7} {:.3} s of virtual time, {} instructions: {:.1} core hours by the fit ({:.3} s for each node and second, {:.2} ns for each instruction; the runs differ from it by up to {}), {:.1} by instructions",
                 phase.phase,
                 phase.virtual_seconds,
                 short(phase.instructions),
                 phase.cpu_seconds / 3600.0,
                 phase.per_node_second,
                 1e9 * phase.per_instruction,
-                percent(phase.error)
+                percent(phase.error),
+                phase.cpu_seconds_by_instruction / 3600.0
             )?;
         }
         let mib = |bytes: f64| bytes / f64::from(1 << 20);
@@ -318,12 +319,15 @@ impl Plan {
         )?;
         writeln!(
             out,
-            "  time    {:.1} core hours, {:.2} h on all of these hosts if every core is always busy",
-            self.core_hours, self.hours
+            "  time    {:.1} core hours by the fit, {:.1} by instructions; {:.2} to {:.2} h on all of these hosts if every core is always busy",
+            self.core_hours,
+            self.core_hours_by_instruction,
+            self.hours[0].min(self.hours[1]),
+            self.hours[0].max(self.hours[1])
         )?;
         writeln!(
             out,
-            "  Extrapolated: each core executes as many instructions in a second as in the run with most nodes"
+            "  Extrapolated: each core executes as many instructions in a second as in the run with most nodes.\n  By instructions: each also costs what it costs there, which counts the nodes' own cost for every core"
         )
     }
 }

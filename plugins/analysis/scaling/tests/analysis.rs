@@ -196,7 +196,12 @@ fn a_plan_finds_the_costs_that_the_runs_were_made_of() {
         plan.core_hours,
         (job.cpu_seconds + window.cpu_seconds) / 3600.0
     ));
-    assert!(near(plan.hours, plan.core_hours / 12.0));
+    assert!(near(plan.hours[0], plan.core_hours / 12.0));
+    // The run on four nodes takes 2 * 4 * 0.5 + 5e-9 * 7e9 = 39 s for 7 G instructions.
+    assert!(near(
+        job.cpu_seconds_by_instruction,
+        39.0 / 7e9 * job.instructions
+    ));
     let small: PlanRequest = "nodes=224,cores=16,host-memory=1124 MiB".parse().unwrap();
     let plan = analysis.series[0].plan(&small).unwrap();
     // (1124 - 100) / 50 = 20 nodes fit, and 224 need 12 hosts.
@@ -291,6 +296,13 @@ fn runs_on_equal_numbers_of_nodes_are_refused() {
     let twice = Analysis::new(vec![point("p-2", 2, 0), point("p", 2, 0)]).unwrap_err();
     assert!(matches!(twice, AnalysisError::Twice { nodes: 2, .. }));
     assert_eq!(Analysis::new(Vec::new()).unwrap_err(), AnalysisError::Empty);
+}
+
+#[test]
+fn a_single_run_is_drawn_too() {
+    let one = Analysis::new(vec![point("p-1", 1, 0)]).unwrap();
+    assert!(one.series[0].spreads.is_empty());
+    assert_eq!(one.series[0].figures().unwrap().len(), 4);
 }
 
 #[test]
