@@ -11,6 +11,7 @@ use crate::exit::EXIT_CODES;
 pub use crate::phases::args::Phases;
 pub use crate::predict::args::Predict;
 pub use crate::represent::args::Represent;
+pub use crate::scaling::args::Scaling;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
 #[derive(Debug, Parser)]
@@ -62,6 +63,9 @@ pub enum Command {
     /// program from these replays (plugins/analysis/represent/README.md).
     #[command(after_help = EXIT_CODES)]
     Represent(Box<Represent>),
+    /// Put runs of a program on growing numbers of nodes side by side: MPI calls, CPI, FLOPS, host costs (plugins/analysis/scaling/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Scaling(Scaling),
     /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
     #[command(after_help = EXIT_CODES)]
     Calibrate(Calibrate),
@@ -112,6 +116,10 @@ pub struct Run {
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
+    /// Write host.json among the results: what each phase of the run took of this host (vmm/report/HOST.md). This file alone differs
+    /// from run to run.
+    #[arg(long)]
+    pub host_times: bool,
     /// Take a snapshot of the whole cluster at a moment: boot (the first node has booted: a snapshot of a lone node
     /// can go on as more nodes, or with another job), job (the job starts), a virtual time such as 2.5s, mpi:MPI_Barrier (rank 0 has
     /// returned from its first), mpi:MPI_Barrier#3@1 (the third of rank 1), mark:NAME or mark:NAME#2 (a process puts this marker). In a window

@@ -12,6 +12,7 @@ mod counters;
 mod exit;
 mod export;
 mod follow;
+mod host_times;
 mod image;
 mod interrupt;
 mod logging;
@@ -25,6 +26,7 @@ mod report;
 mod represent;
 mod results;
 mod run;
+mod scaling;
 mod sections;
 mod snapshot;
 mod terminal;
@@ -51,6 +53,7 @@ fn main() -> std::process::ExitCode {
         Command::Predict(predict) => predict::predict(predict),
         Command::Phases(args) => phases::phases(args),
         Command::Represent(args) => represent::represent(args),
+        Command::Scaling(args) => scaling::scaling(args),
         Command::Calibrate(args) => calibrate::calibrate(args),
         Command::Counters(args) => counters::counters(args),
         Command::Trace(trace) => trace::trace(trace),

@@ -11,6 +11,7 @@ use serde_json::json;
 use crate::args::LogFormat;
 use crate::awaited::Awaited;
 use crate::follow::Follower;
+use crate::host_times::HostTimes;
 use crate::terminal::{tell, tell_above};
 
 /// Between two updates of bars.
@@ -60,6 +61,8 @@ pub struct Watcher {
     resumed: bool,
     /// Files that the study collects and that have not come.
     pub awaited: Awaited,
+    /// What the phases take of the host, where that is asked for.
+    pub host_times: Option<HostTimes>,
 }
 
 impl Watcher {
@@ -106,6 +109,7 @@ impl Watcher {
             phases: Vec::new(),
             resumed: false,
             awaited: Awaited::default(),
+            host_times: None,
         }
     }
 
@@ -364,6 +368,12 @@ impl Observer for Watcher {
         if changed || now.duration_since(self.told) >= interval {
             self.phases.clone_from(&progress.phases);
             self.tell(&progress, now);
+        }
+    }
+
+    fn phase(&mut self, phase: Phase, window: Option<&str>, progress: &dyn Fn() -> Progress) {
+        if let Some(times) = &mut self.host_times {
+            times.begin(phase, window, &progress());
         }
     }
 

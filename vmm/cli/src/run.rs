@@ -22,6 +22,7 @@ use crate::args::{self, Args, LogFormat};
 use crate::awaited::Awaited;
 use crate::cores::CoreNames;
 use crate::exit::{Exit, Failure};
+use crate::host_times::HostTimes;
 use crate::interrupt::{Last, Signals, on_interrupt};
 use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
@@ -74,7 +75,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     }
     // Earlier results stay until it is certain that there will be new ones.
     results
-        .clear(&file_names(&study, &config))
+        .clear(&file_names(&study, &config, args.host_times))
         .map_err(folder_failure)?;
     let mut description = study.description();
     description.push(("image".into(), prepared.image));
@@ -117,6 +118,9 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     };
     let record = Last::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
+    watcher.host_times = args
+        .host_times
+        .then(|| HostTimes::start(config.host_threads));
     let start = Instant::now();
     let image = prepared.identity.as_str();
     let run = |origin: Option<&Origin>, watcher: &mut Watcher| {
@@ -133,7 +137,12 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         Some(place) => {
             let (path, folder, stop) = (&place.snapshot, &place.folder, signals.flag());
             match once::boot(&config, image, path, folder, stop, &mut watcher) {
-                Ok(Boot::Done(origin)) => run(Some(&origin), &mut watcher),
+                Ok(Boot::Done(origin)) => {
+                    if let Some(times) = &mut watcher.host_times {
+                        times.booted();
+                    }
+                    run(Some(&origin), &mut watcher)
+                }
                 Ok(Boot::Failed(outcome)) => {
                     unbooted = true;
                     place.keep_console(&results).map(|()| *outcome)
@@ -143,6 +152,12 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         }
     };
     let elapsed = start.elapsed();
+    let host_times = watcher.host_times.take().map(|mut times| {
+        if let Ok(outcome) = &result {
+            times.end(&outcome.instructions, outcome.virtual_ps);
+        }
+        times
+    });
     watcher.end();
     if record.take().is_none() {
         // The signal's thread writes the record, and ends the program.
@@ -192,6 +207,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     // The run's own failure is what the user must hear; that its record could not be written comes after it.
     let told = file
         .write(&results)
+        .and_then(|()| host_times.map_or(Ok(()), |times| times.write(&results)))
         .and_then(|()| tell(&results, elapsed, &file));
     if let Err(second) = told {
         if failure.exit == Exit::Ok {
@@ -316,11 +332,12 @@ fn core_of(measurement: &Measurement) -> Counted {
 }
 
 /// The files that a run is known to make, by their names among the results. Files that patterns find are not known before.
-fn file_names(study: &Study, config: &ClusterConfig) -> Vec<String> {
+fn file_names(study: &Study, config: &ClusterConfig, host_times: bool) -> Vec<String> {
     let own = [STUDY_COPY, RunFile::NAME, REPORT_JSON, REPORT_HTML];
     let own = own
         .into_iter()
-        .chain(study.counts_guests.then_some(COUNTERS));
+        .chain(study.counts_guests.then_some(COUNTERS))
+        .chain(host_times.then_some(HostTimes::NAME));
     let own = own.map(String::from);
     let places = study.job.collect.iter().map(|e| e.places(study.nodes));
     let collected = places.flatten().map(|place| format!("{FILES}/{place}"));

@@ -72,6 +72,8 @@ pub struct Progress {
 pub trait Observer {
     /// After every stretch of quanta.
     fn progress(&mut self, progress: &dyn Fn() -> Progress);
+    /// The cluster begins a phase, within the open window of this name if there is one.
+    fn phase(&mut self, _phase: Phase, _window: Option<&str>, _progress: &dyn Fn() -> Progress) {}
     /// A text for the user from a node.
     fn message(&mut self, node: u32, text: &str);
     /// A file of a node is among the results, whole, by its name there.

@@ -247,8 +247,10 @@ impl Run<'_> {
         }
         let open = self.windows.open();
         let phase = open.map_or(self.watches[0].phase, |(_, phase)| phase);
-        self.span
-            .follow(phase, open.map(|(spec, _)| spec.name.as_str()));
+        let window = open.map(|(spec, _)| spec.name.as_str());
+        if self.span.follow(phase, window) {
+            observer.phase(phase, window, &|| self.progress(executor));
+        }
         self.counting.follow(phase)?;
         for node in 0..executor.len() {
             let typed = observer.typed(node as u32);

@@ -13,10 +13,10 @@ pub struct PhaseSpan {
 }
 
 impl PhaseSpan {
-    /// Between two stretches of quanta: the phase of the first node, and the name of the open window.
-    pub fn follow(&mut self, phase: Phase, window: Option<&str>) {
+    /// Between two stretches of quanta: the phase of the first node, and the name of the open window. Returns whether a phase begins.
+    pub fn follow(&mut self, phase: Phase, window: Option<&str>) -> bool {
         if self.phase == Some(phase) {
-            return;
+            return false;
         }
         // The span before ends here.
         self.span = None;
@@ -30,5 +30,6 @@ impl PhaseSpan {
             Phase::PowerOff => info_span!("power-off"),
         };
         self.span = Some(span.entered());
+        true
     }
 }

@@ -1,0 +1,250 @@
+//! Charts of a series, as SVG.
+
+use nodescope_predict::chart::{ChartError, FAINT, INK, failed, font};
+use plotters::prelude::*;
+
+const WIDTH: u32 = 960;
+const HEIGHT: u32 = 440;
+/// Colours of parts, one after the other.
+const COLOURS: [RGBColor; 9] = [
+    RGBColor(0x3b, 0x6f, 0xb6),
+    RGBColor(0x4f, 0xae, 0x9b),
+    RGBColor(0xf2, 0xb1, 0x34),
+    RGBColor(0xb0, 0x3a, 0x5b),
+    RGBColor(0x7a, 0x5a, 0xb5),
+    RGBColor(0x5c, 0x8a, 0x3a),
+    RGBColor(0x2f, 0x8f, 0xc0),
+    RGBColor(0xd9, 0x8f, 0x1f),
+    RGBColor(0xd5, 0xda, 0xe1),
+];
+
+/// A quantity by place.
+pub struct Part {
+    /// Its name.
+    pub name: String,
+    /// Its value at each place; none where it is unknown.
+    pub values: Vec<Option<f64>>,
+}
+
+/// Texts of a chart.
+pub struct Labels<'a> {
+    /// Above the chart.
+    pub title: &'a str,
+    /// Beside the vertical axis.
+    pub values: &'a str,
+    /// Below each place.
+    pub places: &'a [String],
+    /// Below the horizontal axis.
+    pub across: &'a str,
+}
+
+/// Draws a bar at each place, of the parts one on the other.
+///
+/// # Errors
+///
+/// Where the library cannot draw.
+pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
+    let count = labels.places.len();
+    let sum = |place: usize| {
+        parts
+            .iter()
+            .filter_map(|part| part.values[place])
+            .sum::<f64>()
+    };
+    let highest = (0..count).map(sum).fold(0.0, f64::max);
+    let top = if highest > 0.0 { 1.25 * highest } else { 1.0 };
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        area.fill(&WHITE).map_err(failed)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(labels.title, font(17))
+            .margin(10)
+            .x_label_area_size(46)
+            .y_label_area_size(80)
+            .build_cartesian_2d((0..count.saturating_sub(1)).into_segmented(), 0.0..top)
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_desc(labels.across)
+            .y_desc(labels.values)
+            .x_label_formatter(&|place| match place {
+                SegmentValue::CenterOf(place) | SegmentValue::Exact(place) => {
+                    labels.places.get(*place).cloned().unwrap_or_default()
+                }
+                SegmentValue::Last => String::new(),
+            })
+            .y_label_formatter(&|value| match (0.5..1000.0).contains(&top) {
+                true => format!("{value:.2}"),
+                false => short(*value),
+            })
+            .label_style(font(13))
+            .axis_desc_style(font(14))
+            .axis_style(INK)
+            .bold_line_style(FAINT)
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(failed)?;
+        let end = |place| match place < count {
+            true => SegmentValue::Exact(place),
+            false => SegmentValue::Last,
+        };
+        let mut below = vec![0.0; count];
+        for (number, part) in parts.iter().enumerate() {
+            let colour = COLOURS[number % COLOURS.len()];
+            let mut drawn = Vec::new();
+            for (place, base) in below.iter_mut().enumerate() {
+                let above = *base + part.values[place].unwrap_or(0.0);
+                let mut bar = Rectangle::new(
+                    [(SegmentValue::Exact(place), *base), (end(place + 1), above)],
+                    colour.filled(),
+                );
+                bar.set_margin(0, 0, 12, 12);
+                drawn.push(bar);
+                *base = above;
+            }
+            chart
+                .draw_series(drawn)
+                .map_err(failed)?
+                .label(part.name.clone())
+                .legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
+                });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(FAINT)
+            .label_font(font(13))
+            .draw()
+            .map_err(failed)?;
+        area.present().map_err(failed)?;
+    }
+    Ok(svg)
+}
+
+/// Draws a line for each part, on a logarithmic axis of values. Values that are not above zero are left out.
+///
+/// # Errors
+///
+/// Where no value is above zero, or the library cannot draw.
+pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
+    let shown = |value: &f64| *value > 0.0 && value.is_finite();
+    let values = || {
+        parts
+            .iter()
+            .flat_map(|part| part.values.iter().flatten().copied())
+            .filter(shown)
+    };
+    let (least, largest) = (
+        values().fold(f64::INFINITY, f64::min),
+        values().fold(0.0, f64::max),
+    );
+    if largest <= 0.0 {
+        return Err(failed("no value is above zero"));
+    }
+    let last = labels.places.len().saturating_sub(1) as f64;
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area();
+        area.fill(&WHITE).map_err(failed)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(labels.title, font(17))
+            .margin(10)
+            .x_label_area_size(46)
+            .y_label_area_size(80)
+            .build_cartesian_2d(-0.3..last + 0.3, (0.6 * least..2.5 * largest).log_scale())
+            .map_err(failed)?;
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(2 * labels.places.len() + 1)
+            .x_desc(labels.across)
+            .y_desc(labels.values)
+            .x_label_formatter(&|place| {
+                let whole = (place - place.round()).abs() < 1e-6;
+                let label = labels.places.get(place.round() as usize);
+                label
+                    .filter(|_| whole && *place > -0.5)
+                    .cloned()
+                    .unwrap_or_default()
+            })
+            .y_label_formatter(&|value| short(*value))
+            .label_style(font(13))
+            .axis_desc_style(font(14))
+            .axis_style(INK)
+            .bold_line_style(FAINT)
+            .light_line_style(TRANSPARENT)
+            .draw()
+            .map_err(failed)?;
+        for (number, part) in parts.iter().enumerate() {
+            let colour = COLOURS[number % COLOURS.len()];
+            let points: Vec<(f64, f64)> = (part.values.iter().enumerate())
+                .filter_map(|(place, value)| Some((place as f64, value.filter(shown)?)))
+                .collect();
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(4))
+                .map_err(failed)?
+                .label(part.name.clone())
+                .legend(move |(x, y)| {
+                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
+                });
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::UpperLeft)
+            .background_style(WHITE.mix(0.8))
+            .border_style(FAINT)
+            .label_font(font(13))
+            .draw()
+            .map_err(failed)?;
+        area.present().map_err(failed)?;
+    }
+    Ok(svg)
+}
+
+/// Returns a number with three digits and a prefix of the SI.
+pub fn short(value: f64) -> String {
+    let prefixes = [
+        (1e12, " T"),
+        (1e9, " G"),
+        (1e6, " M"),
+        (1e3, " k"),
+        (1.0, ""),
+        (1e-3, " m"),
+        (1e-6, " u"),
+    ];
+    let found = prefixes.into_iter().find(|(unit, _)| value.abs() >= *unit);
+    let Some((unit, prefix)) = found else {
+        return if value == 0.0 {
+            "0".to_owned()
+        } else {
+            format!("{value:.1e}")
+        };
+    };
+    let scaled = value / unit;
+    let decimals = match scaled.abs() {
+        s if s >= 100.0 => 0,
+        s if s >= 10.0 => 1,
+        _ => 2,
+    };
+    let text = format!("{scaled:.decimals$}");
+    let text = match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => &text,
+    };
+    format!("{text}{prefix}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        let told = [0.0, 1.0, 1234.0, 55e6, 0.0042, 999.9, 2.5e13].map(short);
+        assert_eq!(told, ["0", "1", "1.23 k", "55 M", "4.2 m", "1000", "25 T"]);
+    }
+}

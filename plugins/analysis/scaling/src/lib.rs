@@ -1,0 +1,24 @@
+//! Figures of a scaling study: one program on growing numbers of nodes, from the results folders of its runs.
+//!
+//! - [`point`]: the figures of one run, read from `report.json` and `host.json`.
+//! - [`read()`]: results folders, or the JSON of an earlier analysis.
+//! - [`analysis`]: runs of one program side by side, and how constant each CPI term is.
+//! - [`plan`]: host cost of a larger cluster, by a fit of the measured runs.
+//!
+//! The equations (1) to (6) are those of Rechistov's full-platform simulation (2013); `vmm/report` computes them for each run.
+//! The analysis of the same files is the same, to the byte.
+
+pub mod analysis;
+pub mod plan;
+pub mod point;
+
+mod chart;
+mod html;
+mod read;
+mod text;
+
+pub use analysis::{Analysis, AnalysisError, Series, Spread};
+pub use html::Figure;
+pub use plan::{Plan, PlanError, PlanRequest};
+pub use point::{Host, Point, PointError};
+pub use read::{ReadError, read};

@@ -1,0 +1,409 @@
+//! What a larger cluster costs the host, by a fit of the measured runs.
+//!
+//! The processor time of a phase is fitted as
+//!
+//! ```text
+//! cpu = a * nodes * virtual time + b * instructions
+//! ```
+//!
+//! where a >= 0 is the cost of keeping a node in step for a second of virtual time, and b >= 0 that of a modelled instruction. The fit
+//! takes the least squares of relative errors, so that short runs count as much as long ones. Runs of a lone node are left out, since a
+//! lone node is never kept in step with others. Runs with as many ranks on each node hardly tell a from b; the plan therefore names a
+//! second cost, too, for which each instruction costs what it costs in the run with most nodes. Memory is fitted as a line over the
+//! number of nodes, by least squares.
+
+use std::str::FromStr;
+
+use nodescope_config::quantity::{Bytes, Time};
+use serde::{Deserialize, Serialize};
+
+use crate::analysis::Series;
+use crate::point::{Cost, Host, Point};
+
+/// A second in picoseconds.
+const SECOND_PS: f64 = 1e12;
+/// An hour in seconds.
+const HOUR: f64 = 3600.0;
+/// Most nodes or cores that a plan may be for.
+const MOST: u32 = 1 << 20;
+
+/// A cluster whose host cost is asked for.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanRequest {
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    /// Cores of a node, each with one rank.
+    pub cores: u32,
+    /// Cores of a host.
+    pub host_cores: u32,
+    /// Memory of a host, bytes.
+    pub host_memory_bytes: u64,
+    /// Virtual time of the job outside its window, picoseconds; none: as in the run with most nodes.
+    pub job_ps: Option<u64>,
+    /// Virtual time of the window, its warm-up included, picoseconds; none: as in the run with most nodes.
+    pub window_ps: Option<u64>,
+}
+
+impl FromStr for PlanRequest {
+    type Err = String;
+
+    /// Reads `nodes=224,cores=16` with optional `host-cores`, `host-memory`, `job` and `window`.
+    fn from_str(text: &str) -> Result<PlanRequest, String> {
+        let (mut nodes, mut cores) = (None, None);
+        // Hosts of the published study.
+        let (mut host_cores, mut host_memory_bytes) = (12, 24 << 30);
+        let (mut job_ps, mut window_ps) = (None, None);
+        for entry in text.split(',') {
+            let (key, value) = entry.split_once('=').ok_or_else(|| {
+                format!("\"{entry}\" has no \"=\"; write e.g. nodes=224,cores=16")
+            })?;
+            let (key, value) = (key.trim(), value.trim());
+            let wrong = |error: &dyn std::fmt::Display| format!("{key}: {error}");
+            let count = || match value.parse() {
+                Ok(count @ 1..=MOST) => Ok(count),
+                _ => Err(format!("{key} is no number from 1 to {MOST}")),
+            };
+            let time = || match value.parse::<Time>() {
+                Ok(Time(0)) => Err(format!("{key} is no time above zero")),
+                Ok(time) => Ok(Some(time.0)),
+                Err(error) => Err(wrong(&error)),
+            };
+            match key {
+                "nodes" => nodes = Some(count()?),
+                "cores" => cores = Some(count()?),
+                "host-cores" => host_cores = count()?,
+                "host-memory" => {
+                    host_memory_bytes = value.parse::<Bytes>().map_err(|error| wrong(&error))?.0;
+                }
+                "job" => job_ps = time()?,
+                "window" => window_ps = time()?,
+                _ => {
+                    return Err(format!(
+                        "\"{key}\" is none of nodes, cores, host-cores, host-memory, job, window"
+                    ));
+                }
+            }
+        }
+        Ok(PlanRequest {
+            nodes: nodes.ok_or("nodes is missing; write e.g. nodes=224,cores=16")?,
+            cores: cores.ok_or("cores is missing; write e.g. nodes=224,cores=16")?,
+            host_cores,
+            host_memory_bytes,
+            job_ps,
+            window_ps,
+        })
+    }
+}
+
+/// What a cluster costs the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The cluster.
+    pub request: PlanRequest,
+    /// Costs of the job outside its window and of the window.
+    pub phases: Vec<PhasePlan>,
+    /// Host memory that a node takes, bytes: slope of the fit.
+    pub memory_per_node_bytes: f64,
+    /// Host memory that does not depend on the number of nodes, bytes.
+    pub memory_base_bytes: f64,
+    /// Largest relative error of the memory fit over the runs.
+    pub memory_error: f64,
+    /// Memory of the whole cluster, bytes.
+    pub memory_bytes: f64,
+    /// Nodes for which the memory of a host suffices.
+    pub nodes_per_host: u32,
+    /// Hosts whose memory suffices.
+    pub hosts: u32,
+    /// Processor time by the fit, hours of one host core.
+    pub core_hours: f64,
+    /// Processor time if each instruction costs what it costs in the run with most nodes, hours of one host core.
+    pub core_hours_by_instruction: f64,
+    /// Time on all cores of these hosts, hours, if all cores are always busy: by the fit, and by instructions.
+    pub hours: [f64; 2],
+}
+
+/// What one phase costs the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhasePlan {
+    /// `job` (without models), or `window` (with caches, warm-up included).
+    pub phase: String,
+    /// Seconds of a host core for each node and second of virtual time: a.
+    pub per_node_second: f64,
+    /// Seconds of a host core for each modelled instruction: b.
+    pub per_instruction: f64,
+    /// Largest relative error of the fit over the runs.
+    pub error: f64,
+    /// Virtual time, seconds.
+    pub virtual_seconds: f64,
+    /// Modelled instructions.
+    pub instructions: f64,
+    /// Seconds of a host core, by the fit.
+    pub cpu_seconds: f64,
+    /// Seconds of a host core, if each instruction costs what it costs in the run with most nodes.
+    pub cpu_seconds_by_instruction: f64,
+}
+
+/// Runs that allow no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Too few runs have host times.
+    #[error(
+        "{series}: a plan needs runs with host.json on two numbers of nodes above 1 at least, and there are {found}; run the studies with --host-times"
+    )]
+    TooFew {
+        /// The series.
+        series: String,
+        /// Runs with host times on more than one node.
+        found: usize,
+    },
+    /// A host cannot hold a node.
+    #[error(
+        "{series}: {need} MiB of memory are needed for one node, and a host has {have} MiB; give a larger host-memory"
+    )]
+    Memory {
+        /// The series.
+        series: String,
+        /// Memory of one node, MiB.
+        need: u64,
+        /// Memory of a host, MiB.
+        have: u64,
+    },
+}
+
+/// Fits a and b, and returns them with the largest relative error.
+fn fit(costs: &[Cost]) -> (f64, f64, f64) {
+    // Each row divided by its own cost: x a + y b = 1.
+    let rows: Vec<(f64, f64)> = (costs.iter())
+        .filter(|cost| cost.cpu_seconds > 0.0)
+        .map(|cost| {
+            (
+                cost.node_seconds / cost.cpu_seconds,
+                cost.instructions / cost.cpu_seconds,
+            )
+        })
+        .collect();
+    let sum = |term: &dyn Fn(&(f64, f64)) -> f64| rows.iter().map(term).sum::<f64>();
+    let (xx, xy, yy) = (
+        sum(&|r| r.0 * r.0),
+        sum(&|r| r.0 * r.1),
+        sum(&|r| r.1 * r.1),
+    );
+    let (x, y) = (sum(&|r| r.0), sum(&|r| r.1));
+    let ratio = |above: f64, below: f64| if below > 0.0 { above / below } else { 0.0 };
+    let determinant = xx * yy - xy * xy;
+    let both = match determinant > 1e-9 * xx * yy {
+        true => (
+            (x * yy - y * xy) / determinant,
+            (y * xx - x * xy) / determinant,
+        ),
+        // The runs do not tell the two apart.
+        false => (-1.0, -1.0),
+    };
+    let error = |(a, b): (f64, f64)| {
+        let errors = rows.iter().map(|(x, y)| (x * a + y * b - 1.0).abs());
+        errors.fold(0.0, f64::max)
+    };
+    let squares = |(a, b): (f64, f64)| sum(&|(x, y)| (x * a + y * b - 1.0).powi(2));
+    // A cost below zero is none: the least squares then lie on an edge.
+    let best = if both.0 >= 0.0 && both.1 >= 0.0 {
+        both
+    } else {
+        let (left, right) = ((ratio(x, xx), 0.0), (0.0, ratio(y, yy)));
+        if squares(left) < squares(right) {
+            left
+        } else {
+            right
+        }
+    };
+    (best.0, best.1, error(best))
+}
+
+/// Fits a line through points, and returns its value at 0, its slope, and the largest relative error.
+fn line(points: &[(f64, f64)]) -> (f64, f64, f64) {
+    let count = points.len() as f64;
+    let mean_x = points.iter().map(|p| p.0).sum::<f64>() / count;
+    let mean_y = points.iter().map(|p| p.1).sum::<f64>() / count;
+    let above: f64 = points.iter().map(|p| (p.0 - mean_x) * (p.1 - mean_y)).sum();
+    let below: f64 = points.iter().map(|p| (p.0 - mean_x).powi(2)).sum();
+    let slope = (above / below).max(0.0);
+    let base = mean_y - slope * mean_x;
+    let errors = points
+        .iter()
+        .map(|(x, y)| ((base + slope * x) / y - 1.0).abs());
+    (base, slope, errors.fold(0.0, f64::max))
+}
+
+impl Series {
+    /// Computes what a cluster costs the host, from the runs with host times.
+    ///
+    /// # Errors
+    ///
+    /// Where fewer than two runs have host times, or a host cannot hold a node.
+    pub fn plan(&self, request: &PlanRequest) -> Result<Plan, PlanError> {
+        let runs: Vec<(&Point, &Host)> = (self.points.iter())
+            .filter(|point| point.nodes > 1)
+            .filter_map(|point| Some((point, point.host.as_ref()?)))
+            .collect();
+        let [.., (last, last_host)] = runs.as_slice() else {
+            return Err(self.too_few(0));
+        };
+        if runs.len() < 2 {
+            return Err(self.too_few(runs.len()));
+        }
+        let phases: Vec<PhasePlan> = [("job", request.job_ps), ("window", request.window_ps)]
+            .into_iter()
+            .filter_map(|(phase, asked)| {
+                let costs: Vec<_> = runs.iter().map(|(_, host)| host.cost(phase)).collect();
+                let of_last = last_host.cost(phase);
+                let measured = of_last.virtual_seconds > 0.0;
+                measured.then(|| phase_plan(phase, asked, &costs, of_last, last, request))
+            })
+            .collect();
+        let memory: Vec<(f64, f64)> = (runs.iter())
+            .map(|(point, host)| (f64::from(point.nodes), host.peak_memory_bytes as f64))
+            .collect();
+        let (base, slope, memory_error) = line(&memory);
+        let room = request.host_memory_bytes as f64 - base;
+        if room < slope {
+            return Err(PlanError::Memory {
+                series: self.name.clone(),
+                need: ((base + slope) / f64::from(1 << 20)) as u64,
+                have: request.host_memory_bytes >> 20,
+            });
+        }
+        let nodes_per_host = match slope > 0.0 {
+            true => ((room / slope).floor() as u32).min(request.nodes),
+            false => request.nodes,
+        };
+        let hosts = request.nodes.div_ceil(nodes_per_host);
+        let core_hours = phases.iter().map(|phase| phase.cpu_seconds).sum::<f64>() / HOUR;
+        let by_instruction = phases.iter().map(|phase| phase.cpu_seconds_by_instruction);
+        let core_hours_by_instruction = by_instruction.sum::<f64>() / HOUR;
+        let cores = f64::from(hosts) * f64::from(request.host_cores);
+        Ok(Plan {
+            request: request.clone(),
+            phases,
+            memory_per_node_bytes: slope,
+            memory_base_bytes: base,
+            memory_error,
+            memory_bytes: f64::from(hosts) * base + f64::from(request.nodes) * slope,
+            nodes_per_host,
+            hosts,
+            core_hours,
+            core_hours_by_instruction,
+            hours: [core_hours, core_hours_by_instruction].map(|hours| hours / cores),
+        })
+    }
+
+    fn too_few(&self, found: usize) -> PlanError {
+        PlanError::TooFew {
+            series: self.name.clone(),
+            found,
+        }
+    }
+}
+
+/// Computes the cost of a phase. Each core executes as many instructions in a second of virtual time as in the run with most nodes.
+fn phase_plan(
+    phase: &str,
+    asked: Option<u64>,
+    costs: &[Cost],
+    last: Cost,
+    point: &Point,
+    request: &PlanRequest,
+) -> PhasePlan {
+    let (per_node_second, per_instruction, error) = fit(costs);
+    let virtual_seconds = asked.map_or(last.virtual_seconds, |ps| ps as f64 / SECOND_PS);
+    let cores = f64::from(request.nodes) * f64::from(request.cores);
+    let per_core_second =
+        last.instructions / (f64::from(point.ranks.max(1)) * last.virtual_seconds);
+    let instructions = per_core_second * cores * virtual_seconds;
+    let node_seconds = f64::from(request.nodes) * virtual_seconds;
+    PhasePlan {
+        phase: phase.to_owned(),
+        per_node_second,
+        per_instruction,
+        error,
+        virtual_seconds,
+        instructions,
+        cpu_seconds: per_node_second * node_seconds + per_instruction * instructions,
+        cpu_seconds_by_instruction: last.cpu_seconds / last.instructions.max(1.0) * instructions,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn costs(a: f64, b: f64, runs: &[(f64, f64)]) -> Vec<Cost> {
+        let cost = |&(node_seconds, instructions): &(f64, f64)| Cost {
+            node_seconds,
+            instructions,
+            cpu_seconds: a * node_seconds + b * instructions,
+            ..Cost::default()
+        };
+        runs.iter().map(cost).collect()
+    }
+
+    #[test]
+    fn exact_costs_are_found() {
+        // 0.5 s for each node and second, 10 ns for each instruction.
+        let (a, b, error) = fit(&costs(0.5, 1e-8, &[(1.0, 1e9), (4.0, 2e9), (8.0, 3e9)]));
+        assert!(
+            (a - 0.5).abs() < 1e-9 && (b - 1e-8).abs() < 1e-17,
+            "{a} {b}"
+        );
+        assert!(error < 1e-9);
+    }
+
+    #[test]
+    fn costs_that_the_runs_do_not_tell_apart_are_all_put_to_one() {
+        let (a, b, error) = fit(&costs(1.0, 0.0, &[(1.0, 1e9), (2.0, 2e9)]));
+        assert!(error < 1e-9, "{a} {b} {error}");
+        assert!((a == 0.0) != (b == 0.0));
+    }
+
+    #[test]
+    fn a_line_is_found() {
+        let (base, slope, error) = line(&[(1.0, 150.0), (2.0, 200.0), (4.0, 300.0)]);
+        assert!((base - 100.0).abs() < 1e-9 && (slope - 50.0).abs() < 1e-9);
+        assert!(error < 1e-12);
+    }
+
+    #[test]
+    fn requests_are_read_and_mistakes_told() {
+        let request: PlanRequest = "nodes=224,cores=16,host-memory=48 GiB,window=20ms"
+            .parse()
+            .unwrap();
+        assert_eq!(
+            (request.nodes, request.cores, request.host_cores),
+            (224, 16, 12)
+        );
+        assert_eq!(request.host_memory_bytes, 48 << 30);
+        assert_eq!(
+            (request.job_ps, request.window_ps),
+            (None, Some(20_000_000_000))
+        );
+        let told = |text: &str| text.parse::<PlanRequest>().unwrap_err();
+        assert!(told("nodes=224").contains("cores is missing"));
+        assert!(told("nodes=0,cores=1").contains("no number from 1"));
+        assert!(told("nodes").contains("has no \"=\""));
+        assert!(told("nodes=1,cores=1,hosts=2").contains("is none of"));
+        assert!(told("nodes=1,cores=1,job=0s").contains("no time above zero"));
+    }
+
+    proptest! {
+        #[test]
+        fn fitted_costs_are_never_below_zero(
+            runs in prop::collection::vec((0.001f64..100.0, 1e3f64..1e11, 0.001f64..1e4), 1..8)
+        ) {
+            let costs: Vec<Cost> = runs.iter().map(|&(node_seconds, instructions, cpu_seconds)| Cost {
+                node_seconds, instructions, cpu_seconds, ..Cost::default()
+            }).collect();
+            let (a, b, error) = fit(&costs);
+            prop_assert!(a >= 0.0 && b >= 0.0 && a.is_finite() && b.is_finite() && error.is_finite());
+        }
+    }
+}

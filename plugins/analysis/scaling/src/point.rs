@@ -1,0 +1,472 @@
+//! The figures of one run, read from `report.json` (vmm/report/SCHEMA.md) and `host.json` (vmm/report/HOST.md).
+
+use serde::{Deserialize, Serialize};
+
+/// The version of `report.json` that is read.
+const REPORT_VERSION: u64 = 3;
+/// The version of `host.json` that is read.
+const HOST_VERSION: u32 = 1;
+
+/// One run: a number of nodes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Name of the study.
+    pub study: String,
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    /// MPI ranks that called MPI.
+    pub ranks: u32,
+    /// MPI calls of the whole run.
+    pub mpi: Mpi,
+    /// The measured window; none where the run has no complete one.
+    pub window: Option<Window>,
+    /// What the run took of the host; none where the run had no `--host-times`.
+    pub host: Option<Host>,
+}
+
+/// MPI calls of a whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Mpi {
+    /// First entry into MPI, picoseconds of virtual time.
+    pub from_ps: u64,
+    /// Last exit from MPI, picoseconds of virtual time.
+    pub to_ps: u64,
+    /// By function, longest total first.
+    pub functions: Vec<Function>,
+}
+
+/// Calls of one MPI function by all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Function {
+    /// Name, such as `MPI_Send`.
+    pub function: String,
+    /// Calls.
+    pub calls: u64,
+    /// Virtual time within the calls, picoseconds, of all ranks together.
+    pub time_ps: u64,
+}
+
+/// What a window measured of all ranks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Window {
+    /// Its name.
+    pub name: String,
+    /// Virtual time from its trigger to its end, picoseconds, warm-up included.
+    pub length_ps: u64,
+    /// Instructions outside MPI calls: the denominator of CPI.
+    pub instructions: u64,
+    /// Instructions within MPI calls.
+    pub instructions_in_mpi: u64,
+    /// Equation (1): the sum of the terms.
+    pub cpi: f64,
+    /// Addends of equation (1), those of (2) and (4) apart.
+    pub terms: Vec<Term>,
+    /// Where CPI_core comes from.
+    pub core: String,
+    /// Floating-point operations.
+    pub flops: Flops,
+}
+
+/// One addend of CPI.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Term {
+    /// Name as in `report.json`: `core`, `L1`, `memory_local`, `mpi`, …
+    pub term: String,
+    /// Cycles in 1/65536.
+    pub cycles_65536: u128,
+    /// Cycles per instruction outside MPI.
+    pub cpi: f64,
+}
+
+/// Floating-point operations of a window.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flops {
+    /// Operations per instruction outside MPI calls.
+    pub alpha: Option<f64>,
+    /// Equation (6), FLOP/s of one core.
+    pub published_per_second: Option<f64>,
+    /// Counted operations over modelled time in which the core was busy, FLOP/s of one core.
+    pub direct_per_second: Option<f64>,
+    /// Counted operations of all ranks over the window's virtual time, FLOP/s of the cluster.
+    pub window_per_second: Option<f64>,
+}
+
+/// The content of `host.json`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Host {
+    /// 1.
+    pub version: u32,
+    /// Name of the processor.
+    pub processor: String,
+    /// Processors that nodescope may use.
+    pub cores: u32,
+    /// Host threads on which nodes ran.
+    pub threads: u32,
+    /// Most memory that was resident at a time, bytes.
+    pub peak_memory_bytes: u64,
+    /// Phases in order.
+    pub phases: Vec<PhaseCost>,
+}
+
+/// What one phase took of the host.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PhaseCost {
+    /// `boot`, `restore`, `job`, `warm-up`, `window`, `power-off`.
+    pub phase: String,
+    /// Name of the open window.
+    pub window: Option<String>,
+    /// Nodes that ran.
+    pub nodes: u32,
+    /// Instructions of all nodes.
+    pub instructions: u64,
+    /// Virtual time, picoseconds.
+    pub virtual_ps: u64,
+    /// Time of the host's clock.
+    pub wall_seconds: f64,
+    /// Processor time of all threads.
+    pub cpu_seconds: f64,
+}
+
+/// A file of results from which no point can be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PointError {
+    /// The text is not JSON of this form.
+    #[error("{file} is damaged or of another form: {why}")]
+    Damaged {
+        /// Its name.
+        file: &'static str,
+        /// What the parser says.
+        why: String,
+    },
+    /// The file has another version.
+    #[error(
+        "{file} has version {found}, and this program reads version {read}; run the study again"
+    )]
+    Version {
+        /// Its name.
+        file: &'static str,
+        /// The file's version.
+        found: u64,
+        /// The version that can be read.
+        read: u64,
+    },
+    /// The run traced no MPI calls.
+    #[error(
+        "report.json holds no MPI calls: set job.trace = true in the study, and run a program that calls MPI"
+    )]
+    NoCalls,
+    /// The terms do not add up.
+    #[error(
+        "report.json: the terms of window \"{window}\" add up to {sum}/65536 cycles, not to its {cycles}; run the study again"
+    )]
+    Sum {
+        /// The window.
+        window: String,
+        /// Sum of the terms.
+        sum: u128,
+        /// Cycles of the scope.
+        cycles: u128,
+    },
+    /// The report has no such window.
+    #[error(
+        "report.json has no complete window \"{0}\"; give --window the name of one that the study measured"
+    )]
+    NoWindow(String),
+}
+
+#[derive(Deserialize)]
+struct Version {
+    version: u64,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    study: Study,
+    core: serde_json::Value,
+    windows: Vec<ReportWindow>,
+    mpi: Option<ReportMpi>,
+    network: Vec<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Study {
+    name: String,
+}
+
+#[derive(Deserialize)]
+struct ReportMpi {
+    from_ps: u64,
+    to_ps: u64,
+    ranks: Vec<serde::de::IgnoredAny>,
+    functions: Vec<Function>,
+}
+
+#[derive(Deserialize)]
+struct ReportWindow {
+    name: String,
+    complete: bool,
+    triggered_ps: u64,
+    closed_ps: u64,
+    scopes: Vec<Scope>,
+}
+
+#[derive(Deserialize)]
+struct Scope {
+    kind: String,
+    instructions: u64,
+    instructions_in_mpi: u64,
+    cycles_65536: u128,
+    cpi: Option<f64>,
+    terms: Vec<ReportTerm>,
+    flops: Flops,
+}
+
+#[derive(Deserialize)]
+struct ReportTerm {
+    term: String,
+    cycles_65536: u128,
+    cpi: Option<f64>,
+}
+
+fn parse<'a, T: Deserialize<'a>>(file: &'static str, text: &'a str) -> Result<T, PointError> {
+    let damaged = |error: serde_json::Error| PointError::Damaged {
+        file,
+        why: error.to_string(),
+    };
+    serde_json::from_str(text).map_err(damaged)
+}
+
+impl Point {
+    /// Reads a run's figures from the text of its `report.json`, and of its `host.json` if there is one. Takes the window of the given
+    /// name, or the first complete one.
+    ///
+    /// # Errors
+    ///
+    /// Where a text is damaged, of another version, without MPI calls, or inconsistent.
+    pub fn read(
+        report: &str,
+        host: Option<&str>,
+        window: Option<&str>,
+    ) -> Result<Point, PointError> {
+        const FILE: &str = "report.json";
+        let Version { version } = parse(FILE, report)?;
+        if version != REPORT_VERSION {
+            return Err(PointError::Version {
+                file: FILE,
+                found: version,
+                read: REPORT_VERSION,
+            });
+        }
+        let report: Report = parse(FILE, report)?;
+        let mpi = report.mpi.filter(|mpi| !mpi.ranks.is_empty());
+        let mpi = mpi.ok_or(PointError::NoCalls)?;
+        let core = core_source(&report.core);
+        let measured =
+            |found: &&ReportWindow| found.complete && window.is_none_or(|name| found.name == name);
+        let found = report.windows.iter().find(measured);
+        if let (None, Some(name)) = (found, window) {
+            return Err(PointError::NoWindow(name.to_owned()));
+        }
+        let window = found.map(|window| Window::of(window, core)).transpose()?;
+        Ok(Point {
+            study: report.study.name,
+            nodes: count(report.network.len()),
+            ranks: count(mpi.ranks.len()),
+            mpi: Mpi {
+                from_ps: mpi.from_ps,
+                to_ps: mpi.to_ps,
+                functions: mpi.functions,
+            },
+            window: window.flatten(),
+            host: host.map(Host::read).transpose()?,
+        })
+    }
+}
+
+fn count(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
+}
+
+/// Returns the source of CPI_core: the field `source` of whatever kind it is.
+fn core_source(core: &serde_json::Value) -> String {
+    let kinds = core
+        .as_object()
+        .into_iter()
+        .flat_map(|kinds| kinds.values());
+    let source = kinds.filter_map(|kind| kind.get("source")?.as_str()).next();
+    source.unwrap_or("unknown").to_owned()
+}
+
+impl Window {
+    fn of(window: &ReportWindow, core: String) -> Result<Option<Window>, PointError> {
+        let Some(scope) = window.scopes.iter().find(|scope| scope.kind == "ranks") else {
+            return Ok(None);
+        };
+        let Some(cpi) = scope.cpi else {
+            return Ok(None);
+        };
+        // A damaged file may hold any number.
+        let sum =
+            (scope.terms.iter()).fold(0u128, |sum, term| sum.saturating_add(term.cycles_65536));
+        if sum != scope.cycles_65536 {
+            return Err(PointError::Sum {
+                window: window.name.clone(),
+                sum,
+                cycles: scope.cycles_65536,
+            });
+        }
+        let term = |term: &ReportTerm| Term {
+            term: term.term.clone(),
+            cycles_65536: term.cycles_65536,
+            cpi: term.cpi.unwrap_or(0.0),
+        };
+        Ok(Some(Window {
+            name: window.name.clone(),
+            length_ps: window.closed_ps.saturating_sub(window.triggered_ps),
+            instructions: scope.instructions,
+            instructions_in_mpi: scope.instructions_in_mpi,
+            cpi,
+            terms: scope.terms.iter().map(term).collect(),
+            core,
+            flops: scope.flops.clone(),
+        }))
+    }
+
+    /// Returns the sum of the CPI terms that a group holds.
+    pub fn group(&self, group: Group) -> f64 {
+        let of_group = |term: &&Term| Group::of(&term.term) == group;
+        self.terms
+            .iter()
+            .filter(of_group)
+            .map(|term| term.cpi)
+            .sum()
+    }
+}
+
+/// Groups of CPI terms, as the published figure has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Group {
+    /// CPI_core.
+    Core,
+    /// CPI_L1.
+    L1,
+    /// CPI_L2.
+    L2,
+    /// CPI_L3, and levels beyond it.
+    L3,
+    /// CPI_memory: local and remote.
+    Memory,
+    /// CPI_MPI.
+    Mpi,
+    /// Cycles that the models attribute to nothing else.
+    Other,
+}
+
+impl Group {
+    /// All groups, in the order of equation (1).
+    pub const ALL: [Group; 7] = [
+        Group::Core,
+        Group::L1,
+        Group::L2,
+        Group::L3,
+        Group::Memory,
+        Group::Mpi,
+        Group::Other,
+    ];
+
+    /// Returns the group of a term by its name in `report.json`.
+    pub fn of(term: &str) -> Group {
+        match term {
+            "core" => Group::Core,
+            "L1" => Group::L1,
+            "L2" => Group::L2,
+            "mpi" => Group::Mpi,
+            _ if term.starts_with("memory") => Group::Memory,
+            _ if term.starts_with('L') => Group::L3,
+            _ => Group::Other,
+        }
+    }
+
+    /// Returns its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Group::Core => "core",
+            Group::L1 => "L1",
+            Group::L2 => "L2",
+            Group::L3 => "L3",
+            Group::Memory => "memory",
+            Group::Mpi => "MPI",
+            Group::Other => "other",
+        }
+    }
+}
+
+impl Host {
+    /// Reads the text of a `host.json`.
+    ///
+    /// # Errors
+    ///
+    /// Where the text is damaged or of another version.
+    pub fn read(text: &str) -> Result<Host, PointError> {
+        const FILE: &str = "host.json";
+        let Version { version } = parse(FILE, text)?;
+        if version != u64::from(HOST_VERSION) {
+            return Err(PointError::Version {
+                file: FILE,
+                found: version,
+                read: u64::from(HOST_VERSION),
+            });
+        }
+        parse(FILE, text)
+    }
+}
+
+/// The phases of `host.json` of one kind, added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Cost {
+    /// Nodes times virtual time, seconds.
+    pub node_seconds: f64,
+    /// Virtual time, seconds.
+    pub virtual_seconds: f64,
+    /// Instructions of all nodes.
+    pub instructions: f64,
+    /// Time of the host's clock, seconds.
+    pub wall_seconds: f64,
+    /// Processor time of the host, seconds.
+    pub cpu_seconds: f64,
+}
+
+impl Host {
+    /// Adds up the phases of a kind: `boot`, `job` (MPI traced, no models), `window` (with caches, warm-up included).
+    pub fn cost(&self, kind: &str) -> Cost {
+        // What nodes do that are made of a booted one is no boot: they take their names, and start the job.
+        let restored = (self.phases.iter()).position(|phase| phase.phase == "restore");
+        let boots = restored.unwrap_or(self.phases.len());
+        let of_kind = |(number, phase): &(usize, &PhaseCost)| match phase.phase.as_str() {
+            "warm-up" | "window" => kind == "window",
+            "boot" => kind == "boot" && *number < boots,
+            name => name == kind,
+        };
+        let phases = self.phases.iter().enumerate().filter(of_kind);
+        phases.fold(Cost::default(), |sum, (_, phase)| {
+            let seconds = phase.virtual_ps as f64 / 1e12;
+            Cost {
+                node_seconds: sum.node_seconds + f64::from(phase.nodes) * seconds,
+                virtual_seconds: sum.virtual_seconds + seconds,
+                instructions: sum.instructions + phase.instructions as f64,
+                wall_seconds: sum.wall_seconds + phase.wall_seconds,
+                cpu_seconds: sum.cpu_seconds + phase.cpu_seconds,
+            }
+        })
+    }
+}
+
+impl Point {
+    /// Returns the instructions that one core of the host executes in a second of its time, in the phases of a kind.
+    pub fn speed(&self, kind: &str) -> Option<f64> {
+        let cost = self.host.as_ref()?.cost(kind);
+        (cost.cpu_seconds > 0.0 && cost.instructions > 0.0)
+            .then(|| cost.instructions / cost.cpu_seconds)
+    }
+}

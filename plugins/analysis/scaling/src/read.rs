@@ -1,0 +1,91 @@
+//! Runs from results folders, or from the JSON of an earlier analysis.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::analysis::Analysis;
+use crate::point::{Point, PointError};
+
+/// Results that cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The host does not give a file.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The folder is of no complete run.
+    #[error("{} holds no report.json; give folders that `nodescope run` has completed, or the JSON of `nodescope scaling --json`", .0.display())]
+    NoReport(PathBuf),
+    /// A file of the folder is of no use.
+    #[error("{}", folder.display())]
+    Point {
+        /// The folder.
+        folder: PathBuf,
+        /// Which file, and why.
+        source: PointError,
+    },
+    /// The file is no analysis.
+    #[error("{} is not the JSON of `nodescope scaling --json`, version {}: {why}", path.display(), Analysis::VERSION)]
+    NoAnalysis {
+        /// The file.
+        path: PathBuf,
+        /// What the parser says.
+        why: String,
+    },
+}
+
+/// Reads the runs of each path: a results folder is one run, a file holds those of an earlier analysis. In folders, takes the window of
+/// the given name, or the first complete one.
+///
+/// # Errors
+///
+/// At the first path that cannot be read.
+pub fn read(paths: &[PathBuf], window: Option<&str>) -> Result<Vec<Point>, ReadError> {
+    let mut points = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => points.push(of_folder(path, window)?),
+            false => points.extend(of_file(path)?),
+        }
+    }
+    Ok(points)
+}
+
+fn text(path: &Path) -> Result<String, ReadError> {
+    fs::read_to_string(path).map_err(|source| ReadError::Io {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn of_folder(folder: &Path, window: Option<&str>) -> Result<Point, ReadError> {
+    let report = folder.join("report.json");
+    if !report.is_file() {
+        return Err(ReadError::NoReport(folder.to_owned()));
+    }
+    let report = text(&report)?;
+    let host = folder.join("host.json");
+    let host = host.is_file().then(|| text(&host)).transpose()?;
+    let point = Point::read(&report, host.as_deref(), window);
+    point.map_err(|source| ReadError::Point {
+        folder: folder.to_owned(),
+        source,
+    })
+}
+
+fn of_file(path: &Path) -> Result<Vec<Point>, ReadError> {
+    let analysis = Analysis::parse(&text(path)?).map_err(|why| ReadError::NoAnalysis {
+        path: path.to_owned(),
+        why,
+    })?;
+    Ok(analysis
+        .series
+        .into_iter()
+        .flat_map(|series| series.points)
+        .collect())
+}

@@ -1,0 +1,333 @@
+//! The analysis as text for a terminal.
+
+use std::fmt::Write;
+
+use nodescope_config::quantity::Time;
+
+use crate::analysis::{Analysis, Series};
+use crate::chart::short;
+use crate::plan::{Plan, PlanRequest};
+use crate::point::{Group, Point};
+
+/// MPI functions that are told of; --json has all.
+const FUNCTIONS: usize = 12;
+/// Processor cores of the hosts of the published study.
+const PUBLISHED_CORES: f64 = 12.0;
+/// Speeds of the published study by phase: kind, name, and millions of instructions per second of a process on 12 cores.
+const PUBLISHED: [(&str, &str, f64, f64); 3] = [
+    ("boot", "boot", 4900.0, 5500.0),
+    ("window", "window with caches", 52.0, 61.0),
+    ("job", "tracing MPI, no models", 142.0, 154.0),
+];
+
+impl Analysis {
+    /// Returns the analysis as text for a terminal.
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for (number, series) in self.series.iter().enumerate() {
+            if number > 0 {
+                out.push('\n');
+            }
+            // Writing to a string cannot fail.
+            let _ = series.write(&mut out);
+        }
+        out
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.1} %", 100.0 * share)
+}
+
+fn heading(out: &mut String, text: &str) -> std::fmt::Result {
+    writeln!(out, "\n{text}\n{}", "-".repeat(text.chars().count()))
+}
+
+/// A row: a name, and a text for each run.
+fn row(out: &mut String, name: &str, cells: impl Iterator<Item = String>) -> std::fmt::Result {
+    write!(out, "  {name:<26}")?;
+    for cell in cells {
+        write!(out, " {cell:>11}")?;
+    }
+    writeln!(out)
+}
+
+fn known(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), short)
+}
+
+impl Series {
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let title = format!("Scaling of {}", self.name);
+        writeln!(out, "{title}\n{}", "=".repeat(title.chars().count()))?;
+        self.nodes(out)?;
+        row(
+            out,
+            "ranks",
+            self.points.iter().map(|p| p.ranks.to_string()),
+        )?;
+        let length = |p: &Point| Some(p.window.as_ref()?.length_ps);
+        let told = |ps: Option<u64>| ps.map_or_else(|| "-".to_owned(), |ps| Time(ps).rounded(3));
+        row(
+            out,
+            "window, virtual time",
+            self.points.iter().map(|p| told(length(p))),
+        )?;
+        let first = self.points.first().and_then(length);
+        let gain = |p: &Point| Some(first? as f64 / length(p)?.max(1) as f64);
+        row(
+            out,
+            "faster than the first",
+            self.points.iter().map(|p| known(gain(p))),
+        )?;
+        self.write_calls(out)?;
+        self.write_cpi(out)?;
+        self.write_flops(out)?;
+        self.write_host(out)?;
+        match &self.plan {
+            Some(plan) => plan.write(out),
+            None => Ok(()),
+        }
+    }
+
+    fn nodes(&self, out: &mut String) -> std::fmt::Result {
+        row(
+            out,
+            "nodes",
+            self.points.iter().map(|p| p.nodes.to_string()),
+        )
+    }
+
+    fn write_calls(&self, out: &mut String) -> std::fmt::Result {
+        heading(
+            out,
+            "MPI calls of the whole run: mean time of a rank, and calls of a rank",
+        )?;
+        self.nodes(out)?;
+        let names = self.functions();
+        for name in names.iter().take(FUNCTIONS) {
+            let found = |p: &Point| {
+                p.mpi
+                    .functions
+                    .iter()
+                    .find(|f| f.function == *name)
+                    .cloned()
+            };
+            let ranks = |p: &Point| f64::from(p.ranks.max(1));
+            let time = |p: &Point| match found(p) {
+                Some(f) => Time((f.time_ps as f64 / ranks(p)) as u64).rounded(3),
+                None => "-".to_owned(),
+            };
+            row(out, name, self.points.iter().map(time))?;
+            let calls = |p: &Point| known(found(p).map(|f| f.calls as f64 / ranks(p)));
+            row(out, "", self.points.iter().map(calls))?;
+        }
+        match names.len().saturating_sub(FUNCTIONS) {
+            0 => Ok(()),
+            more => writeln!(out, "  ... {more} more; --json has all"),
+        }
+    }
+
+    fn write_cpi(&self, out: &mut String) -> std::fmt::Result {
+        let Some(window) = self.points.iter().find_map(|p| p.window.as_ref()) else {
+            return writeln!(
+                out,
+                "\nNo run has a complete window: CPI and FLOPS are unknown"
+            );
+        };
+        heading(
+            out,
+            "CPI of all ranks in the window, equation (1): cycles per instruction outside MPI",
+        )?;
+        writeln!(out, "  CPI_core: {}", window.core)?;
+        self.nodes(out)?;
+        for group in Group::ALL {
+            let value = |p: &Point| Some(p.window.as_ref()?.group(group));
+            if group == Group::Other && self.points.iter().filter_map(value).all(|v| v == 0.0) {
+                continue;
+            }
+            let cell = |p: &Point| value(p).map_or_else(|| "-".to_owned(), |v| format!("{v:.4}"));
+            row(out, group.name(), self.points.iter().map(cell))?;
+        }
+        let total = |p: &Point| {
+            p.window
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |w| format!("{:.4}", w.cpi))
+        };
+        row(out, "CPI", self.points.iter().map(total))?;
+        if self.spreads.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            out,
+            "\n  Constancy over the numbers of nodes (published: CPI_core and CPI_caches are constant)"
+        )?;
+        writeln!(
+            out,
+            "  {:<8} {:>9} {:>9} {:>9} {:>22}",
+            "term", "least", "largest", "mean", "(largest-least)/mean"
+        )?;
+        for s in &self.spreads {
+            writeln!(
+                out,
+                "  {:<8} {:>9.4} {:>9.4} {:>9.4} {:>22}",
+                s.term,
+                s.least,
+                s.largest,
+                s.mean,
+                percent(s.relative)
+            )?;
+        }
+        Ok(())
+    }
+
+    fn write_flops(&self, out: &mut String) -> std::fmt::Result {
+        if self.points.iter().all(|p| p.window.is_none()) {
+            return Ok(());
+        }
+        heading(out, "FLOP/s in the window")?;
+        self.nodes(out)?;
+        let flops = |p: &Point| p.window.as_ref().map(|w| w.flops.clone());
+        let all = |p: &Point, of_core: Option<f64>| Some(of_core? * f64::from(p.ranks));
+        let published = |p: &Point| flops(p).and_then(|f| all(p, f.published_per_second));
+        let direct = |p: &Point| flops(p).and_then(|f| all(p, f.direct_per_second));
+        let window = |p: &Point| flops(p).and_then(|f| f.window_per_second);
+        let alpha = |p: &Point| flops(p).and_then(|f| f.alpha);
+        row(out, "alpha", self.points.iter().map(|p| known(alpha(p))))?;
+        row(
+            out,
+            "equation (6) x ranks",
+            self.points.iter().map(|p| known(published(p))),
+        )?;
+        row(
+            out,
+            "counted over busy time",
+            self.points.iter().map(|p| known(direct(p))),
+        )?;
+        row(
+            out,
+            "counted over the window",
+            self.points.iter().map(|p| known(window(p))),
+        )
+    }
+
+    fn write_host(&self, out: &mut String) -> std::fmt::Result {
+        let hosts: Vec<_> = self.points.iter().filter_map(|p| p.host.as_ref()).collect();
+        let [host, ..] = hosts.as_slice() else {
+            return writeln!(
+                out,
+                "\nNo run has host.json: host speeds are unknown; run the studies with --host-times"
+            );
+        };
+        heading(
+            out,
+            "Host: instructions per second of processor time of one core",
+        )?;
+        let threads = hosts.iter().map(|host| host.threads).max().unwrap_or(1);
+        let plural = if threads == 1 { "" } else { "s" };
+        writeln!(
+            out,
+            "  {}, up to {threads} host thread{plural}",
+            host.processor
+        )?;
+        self.nodes(out)?;
+        for (kind, name, _, _) in PUBLISHED {
+            row(out, name, self.points.iter().map(|p| known(p.speed(kind))))?;
+        }
+        let memory = |p: &Point| {
+            p.host
+                .as_ref()
+                .map(|h| h.peak_memory_bytes as f64 / f64::from(1 << 20))
+        };
+        let cell =
+            |p: &Point| memory(p).map_or_else(|| "-".to_owned(), |mib| format!("{mib:.0} MiB"));
+        row(out, "peak memory", self.points.iter().map(cell))?;
+        let wall = |p: &Point| {
+            p.host
+                .as_ref()
+                .map(|h| h.phases.iter().map(|c| c.wall_seconds).sum::<f64>())
+        };
+        let cell = |p: &Point| wall(p).map_or_else(|| "-".to_owned(), |s| format!("{s:.1} s"));
+        row(out, "wall time", self.points.iter().map(cell))?;
+        writeln!(
+            out,
+            "\n  Beside the published speeds, millions of instructions per second"
+        )?;
+        writeln!(
+            out,
+            "  {:<26} {:>18} {:>22} {:>20}",
+            "phase", "here, a core", "published, a process", "published, a core"
+        )?;
+        for (kind, name, from, to) in PUBLISHED {
+            let speeds: Vec<f64> = self.points.iter().filter_map(|p| p.speed(kind)).collect();
+            let here = match speeds.is_empty() {
+                true => "-".to_owned(),
+                false => {
+                    let least = speeds.iter().copied().fold(f64::INFINITY, f64::min);
+                    let largest = speeds.iter().copied().fold(0.0, f64::max);
+                    format!("{:.1}-{:.1}", least / 1e6, largest / 1e6)
+                }
+            };
+            writeln!(
+                out,
+                "  {name:<26} {here:>18} {:>22} {:>20}",
+                format!("{from:.0}-{to:.0}"),
+                format!("{:.1}-{:.1}", from / PUBLISHED_CORES, to / PUBLISHED_CORES)
+            )?;
+        }
+        writeln!(
+            out,
+            "  Published: processes on 12 host cores; boot on hardware virtualization, here on the portable engine"
+        )
+    }
+}
+
+impl Plan {
+    fn write(&self, out: &mut String) -> std::fmt::Result {
+        let PlanRequest { nodes, cores, .. } = &self.request;
+        heading(out, &format!("Plan for {nodes} nodes of {cores} cores"))?;
+        for phase in &self.phases {
+            writeln!(
+                out,
+                "  {:<7} {:.3} s of virtual time, {} instructions: {:.1} core hours by the fit ({:.3} s for each node and second, {:.2} ns for each instruction; the runs differ from it by up to {}), {:.1} by instructions",
+                phase.phase,
+                phase.virtual_seconds,
+                short(phase.instructions),
+                phase.cpu_seconds / 3600.0,
+                phase.per_node_second,
+                1e9 * phase.per_instruction,
+                percent(phase.error),
+                phase.cpu_seconds_by_instruction / 3600.0
+            )?;
+        }
+        let mib = |bytes: f64| bytes / f64::from(1 << 20);
+        writeln!(
+            out,
+            "  memory  {:.0} MiB: {:.0} MiB a host and {:.0} MiB a node (the runs differ by up to {})",
+            mib(self.memory_bytes),
+            mib(self.memory_base_bytes),
+            mib(self.memory_per_node_bytes),
+            percent(self.memory_error)
+        )?;
+        writeln!(
+            out,
+            "  hosts   {} of {} cores and {} GiB, with up to {} nodes each",
+            self.hosts,
+            self.request.host_cores,
+            self.request.host_memory_bytes >> 30,
+            self.nodes_per_host
+        )?;
+        writeln!(
+            out,
+            "  time    {:.1} core hours by the fit, {:.1} by instructions; {:.2} to {:.2} h on all of these hosts if every core is always busy",
+            self.core_hours,
+            self.core_hours_by_instruction,
+            self.hours[0].min(self.hours[1]),
+            self.hours[0].max(self.hours[1])
+        )?;
+        writeln!(
+            out,
+            "  Extrapolated: each core executes as many instructions in a second as in the run with most nodes.\n  By instructions: each also costs what it costs there, which counts the nodes' own cost for every core"
+        )
+    }
+}

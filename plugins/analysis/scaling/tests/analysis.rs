@@ -1,0 +1,338 @@
+//! Synthetic results whose figures can be worked out by hand.
+
+use std::fs;
+use std::path::PathBuf;
+
+use nodescope_scaling::point::Group;
+use nodescope_scaling::{
+    Analysis, AnalysisError, PlanError, PlanRequest, Point, PointError, ReadError, read,
+};
+use serde_json::{Value, json};
+
+/// One cycle in the unit of `report.json`.
+const CYCLE: u64 = 65536;
+
+/// A run whose ranks execute 1000 instructions each outside MPI, at 800 cycles of core, 30 of L1, 20 of L2, 10 of L3, 100 of local and 40
+/// of remote memory, and `mpi` cycles in MPI.
+fn report(study: &str, nodes: u64, mpi: u64) -> Value {
+    let ranks = 2 * nodes;
+    let instructions = 1000 * ranks;
+    let terms = [
+        ("core", 800),
+        ("L1", 30),
+        ("L2", 20),
+        ("L3", 10),
+        ("memory_local", 100),
+        ("memory_remote", 40),
+        ("mpi", mpi),
+    ];
+    let cycles: u64 = terms.iter().map(|(_, cycles)| cycles * ranks * CYCLE).sum();
+    let term = |(term, cycles): (&str, u64)| json!({"term": term, "cycles_65536": cycles * ranks * CYCLE, "cpi": cycles as f64 / 1000.0});
+    json!({
+        "version": 3,
+        "study": {"name": study, "id": "0", "description": []},
+        "core": {"nominal": {"source": "by hand"}},
+        "windows": [{
+            "name": "steps", "complete": true, "triggered_ps": 1_000, "closed_ps": 1_000 + 8_000_000 / nodes,
+            "scopes": [
+                {"kind": "rank", "instructions": 1, "instructions_in_mpi": 0, "cycles_65536": 0, "cpi": 0.0, "terms": [], "flops": {}},
+                {
+                    "kind": "ranks", "instructions": instructions, "instructions_in_mpi": 5,
+                    "cycles_65536": cycles, "cpi": cycles as f64 / CYCLE as f64 / instructions as f64,
+                    "terms": terms.map(term),
+                    "flops": {"alpha": 0.5, "published_per_second": 1e9, "direct_per_second": 5e8, "window_per_second": 4e8 * ranks as f64},
+                },
+            ],
+        }],
+        "mpi": {
+            "from_ps": 0, "to_ps": 10_000_000,
+            "ranks": vec![json!({"rank": 0}); ranks as usize],
+            "functions": [
+                {"function": "MPI_Send", "calls": 10 * ranks, "time_ps": 3_000_000 * ranks},
+                {"function": "MPI_Wait", "calls": 20 * ranks, "time_ps": 1_000_000 * ranks},
+            ],
+        },
+        "network": vec![json!({"node": "n"}); nodes as usize],
+    })
+}
+
+/// Costs of a host that takes, unless a lone node runs ten times as fast, 2 s for each node and second of virtual time, and 5 ns for each instruction; in windows ten times as much.
+/// The process has 100 MiB, and 50 MiB for each node.
+fn host(nodes: u64) -> Value {
+    let lone = if nodes == 1 { 0.1 } else { 1.0 };
+    let phase = |phase: &str, instructions: u64, factor: f64| {
+        let factor = lone * factor;
+        let seconds = factor * (2.0 * nodes as f64 * 0.5 + 5e-9 * instructions as f64);
+        json!({
+            "phase": phase, "window": null, "nodes": nodes, "instructions": instructions, "virtual_ps": 500_000_000_000u64,
+            "wall_seconds": seconds / 2.0, "cpu_seconds": seconds,
+        })
+    };
+    json!({
+        "version": 1, "processor": "by hand", "cores": 2, "threads": 2, "peak_memory_bytes": (100 + 50 * nodes) << 20,
+        "phases": [
+            {"phase": "boot", "window": null, "nodes": 1, "instructions": 600_000_000, "virtual_ps": 1, "wall_seconds": 2.0, "cpu_seconds": 2.0},
+            {"phase": "restore", "window": null, "nodes": nodes, "instructions": 0, "virtual_ps": 0, "wall_seconds": 1.0, "cpu_seconds": 1.0},
+            {"phase": "boot", "window": null, "nodes": nodes, "instructions": 7, "virtual_ps": 1, "wall_seconds": 9.0, "cpu_seconds": 9.0},
+            phase("job", 1_000_000_000 * (nodes + 3), 1.0),
+            phase("window", 1_000_000_000, 10.0),
+        ],
+    })
+}
+
+fn point(study: &str, nodes: u64, mpi: u64) -> Point {
+    Point::read(
+        &report(study, nodes, mpi).to_string(),
+        Some(&host(nodes).to_string()),
+        None,
+    )
+    .unwrap()
+}
+
+fn three() -> Analysis {
+    // Given in another order than that of nodes.
+    let points = vec![
+        point("p-4", 4, 600),
+        point("p-1", 1, 0),
+        point("p-2", 2, 300),
+    ];
+    Analysis::new(points).unwrap()
+}
+
+fn near(one: f64, other: f64) -> bool {
+    (one - other).abs() <= 1e-9 * other.abs().max(1.0)
+}
+
+#[test]
+fn terms_add_up_and_are_grouped_as_published() {
+    let point = point("p-2", 2, 300);
+    let window = point.window.unwrap();
+    let groups = Group::ALL.map(|group| window.group(group));
+    let expected = [0.8, 0.03, 0.02, 0.01, 0.14, 0.3, 0.0];
+    assert!(
+        groups
+            .iter()
+            .zip(expected)
+            .all(|(one, other)| near(*one, other)),
+        "{groups:?}"
+    );
+    assert!(near(groups.iter().sum(), window.cpi));
+    assert_eq!((point.nodes, point.ranks), (2, 4));
+    assert_eq!(window.core, "by hand");
+}
+
+#[test]
+fn constancy_is_told_by_least_and_largest() {
+    let analysis = three();
+    let [series] = analysis.series.as_slice() else {
+        panic!("one program");
+    };
+    assert_eq!(series.name, "p");
+    assert_eq!(
+        series.points.iter().map(|p| p.nodes).collect::<Vec<_>>(),
+        [1, 2, 4]
+    );
+    let spread = |term: &str| series.spreads.iter().find(|s| s.term == term).unwrap();
+    assert_eq!(spread("core").relative, 0.0);
+    assert!(near(spread("caches").mean, 0.06));
+    // 0, 0.3 and 0.6: (0.6 - 0) / 0.3.
+    assert!(near(spread("mpi").relative, 2.0));
+    // 1, 1.3 and 1.6.
+    assert!(near(spread("total").mean, 1.3));
+    let text = analysis.text();
+    assert!(
+        text.contains("core        0.8000    0.8000    0.8000                  0.0 %"),
+        "{text}"
+    );
+    // Equation (6) is of one core: 1 GFLOP/s on 2, 4 and 8 ranks.
+    let flops = text
+        .lines()
+        .find(|line| line.contains("equation (6)"))
+        .unwrap();
+    assert_eq!(
+        flops
+            .split_whitespace()
+            .skip(4)
+            .collect::<Vec<_>>()
+            .join(" "),
+        "2 G 4 G 8 G"
+    );
+    // 600 M instructions in 2 s.
+    let boot = text
+        .lines()
+        .find(|line| line.starts_with("  boot  "))
+        .unwrap();
+    assert_eq!(boot.matches("300 M").count(), 3, "{boot}");
+}
+
+#[test]
+fn a_plan_finds_the_costs_that_the_runs_were_made_of() {
+    let analysis = three();
+    let request: PlanRequest = "nodes=224,cores=16,host-cores=12,host-memory=24 GiB,job=1s"
+        .parse()
+        .unwrap();
+    let plan = analysis.series[0].plan(&request).unwrap();
+    let job = &plan.phases[0];
+    assert!(
+        near(job.per_node_second, 2.0) && near(1e9 * job.per_instruction, 5.0),
+        "{job:?}"
+    );
+    // The run on four nodes: 7 G instructions of 8 ranks in 0.5 s, thus 1.75 G of each in a second.
+    assert!(near(job.instructions, 1.75e9 * 224.0 * 16.0));
+    assert!(near(job.cpu_seconds, 2.0 * 224.0 + 5e-9 * 1.75e9 * 3584.0));
+    let window = &plan.phases[1];
+    assert!(
+        near(window.per_node_second, 20.0) && near(1e9 * window.per_instruction, 50.0),
+        "{window:?}"
+    );
+    assert!(near(window.virtual_seconds, 0.5));
+    // (24576 - 100) / 50 = 489 nodes fit.
+    assert_eq!((plan.nodes_per_host, plan.hosts), (224, 1));
+    assert!(near(
+        plan.memory_bytes,
+        f64::from(100 + 50 * 224) * f64::from(1 << 20)
+    ));
+    assert!(near(
+        plan.core_hours,
+        (job.cpu_seconds + window.cpu_seconds) / 3600.0
+    ));
+    assert!(near(plan.hours[0], plan.core_hours / 12.0));
+    // The run on four nodes takes 2 * 4 * 0.5 + 5e-9 * 7e9 = 39 s for 7 G instructions.
+    assert!(near(
+        job.cpu_seconds_by_instruction,
+        39.0 / 7e9 * job.instructions
+    ));
+    let small: PlanRequest = "nodes=224,cores=16,host-memory=1124 MiB".parse().unwrap();
+    let plan = analysis.series[0].plan(&small).unwrap();
+    // (1124 - 100) / 50 = 20 nodes fit, and 224 need 12 hosts.
+    assert_eq!((plan.nodes_per_host, plan.hosts), (20, 12));
+}
+
+#[test]
+fn plans_that_cannot_be_made_are_refused() {
+    let one = Analysis::new(vec![point("p-1", 1, 0)]).unwrap();
+    let request: PlanRequest = "nodes=8,cores=1".parse().unwrap();
+    let error = one.series[0].plan(&request).unwrap_err();
+    // A lone node does not count.
+    assert!(matches!(error, PlanError::TooFew { found: 0, .. }));
+    let tiny: PlanRequest = "nodes=8,cores=1,host-memory=120 MiB".parse().unwrap();
+    let error = three().series[0].plan(&tiny).unwrap_err();
+    assert_eq!(
+        error,
+        PlanError::Memory {
+            series: "p".into(),
+            need: 150,
+            have: 120
+        }
+    );
+}
+
+#[test]
+fn the_json_of_an_analysis_gives_the_analysis_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let analysis = three();
+    let file = folder.path().join("scaling.json");
+    fs::write(&file, analysis.json()).unwrap();
+    let again = Analysis::new(read(&[file], None).unwrap()).unwrap();
+    assert_eq!(again, analysis);
+    assert_eq!(again.text(), analysis.text());
+}
+
+#[test]
+fn folders_are_read_and_those_without_a_report_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let run = folder.path().join("p-1");
+    fs::create_dir(&run).unwrap();
+    let paths: [PathBuf; 1] = [run.clone()];
+    let error = read(&paths, None).unwrap_err();
+    assert!(matches!(error, ReadError::NoReport(path) if path == run));
+    fs::write(run.join("report.json"), report("p-1", 1, 0).to_string()).unwrap();
+    let points = read(&paths, Some("steps")).unwrap();
+    assert!(points[0].host.is_none() && points[0].window.is_some());
+    let error = read(&paths, Some("other")).unwrap_err();
+    assert!(
+        matches!(error, ReadError::Point { source: PointError::NoWindow(name), .. } if name == "other")
+    );
+}
+
+#[test]
+fn damaged_results_are_refused() {
+    let whole = report("p-1", 1, 0);
+    let read = |value: &Value| Point::read(&value.to_string(), None, None).unwrap_err();
+    let mut value = whole.clone();
+    value["version"] = json!(2);
+    assert!(matches!(
+        read(&value),
+        PointError::Version {
+            found: 2,
+            read: 3,
+            ..
+        }
+    ));
+    let mut value = whole.clone();
+    value["windows"][0]["scopes"][1]["cycles_65536"] = json!(1);
+    assert!(matches!(read(&value), PointError::Sum { cycles: 1, .. }));
+    let mut value = whole.clone();
+    value["mpi"] = Value::Null;
+    assert_eq!(read(&value), PointError::NoCalls);
+    let mut value = whole;
+    value["network"] = json!(7);
+    assert!(matches!(
+        read(&value),
+        PointError::Damaged {
+            file: "report.json",
+            ..
+        }
+    ));
+    let told = Point::read("{", None, None).unwrap_err().to_string();
+    assert!(
+        told.starts_with("report.json is damaged or of another form"),
+        "{told}"
+    );
+}
+
+#[test]
+fn runs_on_equal_numbers_of_nodes_are_refused() {
+    let twice = Analysis::new(vec![point("p-2", 2, 0), point("p", 2, 0)]).unwrap_err();
+    assert!(matches!(twice, AnalysisError::Twice { nodes: 2, .. }));
+    assert_eq!(Analysis::new(Vec::new()).unwrap_err(), AnalysisError::Empty);
+}
+
+#[test]
+fn a_single_run_is_drawn_too() {
+    let one = Analysis::new(vec![point("p-1", 1, 0)]).unwrap();
+    assert!(one.series[0].spreads.is_empty());
+    assert_eq!(one.series[0].figures().unwrap().len(), 4);
+}
+
+#[test]
+fn pages_and_charts_are_well_formed() {
+    let analysis = three();
+    let page = analysis.html().unwrap();
+    let tree = roxmltree::Document::parse_with_options(
+        &page,
+        roxmltree::ParsingOptions {
+            allow_dtd: true,
+            ..Default::default()
+        },
+    );
+    let tree = tree.unwrap();
+    assert_eq!(
+        tree.descendants()
+            .filter(|node| node.has_tag_name("section"))
+            .count(),
+        5
+    );
+    let figures = analysis.series[0].figures().unwrap();
+    assert_eq!(
+        figures.iter().map(|f| f.name).collect::<Vec<_>>(),
+        ["calls", "cpi", "flops", "host"]
+    );
+    for figure in figures {
+        assert!(
+            roxmltree::Document::parse(&figure.svg).is_ok(),
+            "{}",
+            figure.name
+        );
+    }
+}

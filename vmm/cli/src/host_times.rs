@@ -1,0 +1,235 @@
+//! What the phases of a run take of the host: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. It is the one
+//! file among the results that differs from run to run.
+
+use std::fs;
+use std::time::Instant;
+
+use nodescope_cluster::{Phase, Progress, ResultsFolder};
+use serde::Serialize;
+
+use crate::exit::{Exit, Failure};
+use crate::results::put;
+
+/// The content of `host.json`.
+#[derive(Debug, Serialize)]
+struct HostFile {
+    version: u32,
+    processor: String,
+    cores: usize,
+    threads: usize,
+    peak_memory_bytes: u64,
+    phases: Vec<PhaseCost>,
+}
+
+/// One phase and its costs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PhaseCost {
+    phase: &'static str,
+    window: Option<String>,
+    nodes: usize,
+    instructions: u64,
+    virtual_ps: u64,
+    wall_seconds: f64,
+    cpu_seconds: f64,
+}
+
+/// What this process has taken of the host until a moment.
+#[derive(Clone, Copy, Debug)]
+struct Mark {
+    at: Instant,
+    cpu_seconds: f64,
+    peak_memory_bytes: u64,
+}
+
+impl Mark {
+    fn now() -> Mark {
+        let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+        // SAFETY: getrusage fills the structure that it is given; all bytes zero are a valid one where it fails.
+        let usage = unsafe {
+            libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr());
+            usage.assume_init()
+        };
+        let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+        Mark {
+            at: Instant::now(),
+            cpu_seconds: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+            // Linux tells kibibytes (getrusage(2)).
+            peak_memory_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        }
+    }
+}
+
+/// A phase that goes on.
+#[derive(Debug)]
+struct Begun {
+    phase: &'static str,
+    window: Option<String>,
+    nodes: usize,
+    instructions: u64,
+    virtual_ps: u64,
+    mark: Mark,
+}
+
+/// Adds up what each phase of a run takes of the host.
+#[derive(Debug)]
+pub struct HostTimes {
+    threads: usize,
+    phases: Vec<PhaseCost>,
+    begun: Option<Begun>,
+    /// When the node had booted of which all nodes are made.
+    booted: Option<Mark>,
+}
+
+impl HostTimes {
+    /// The version of the file's format.
+    const VERSION: u32 = 1;
+    /// Its name among the results.
+    pub const NAME: &'static str = "host.json";
+    /// Name of the time from the boot of one node to the begin of the cluster that is made of it.
+    const RESTORE: &'static str = "restore";
+
+    /// Begins to count, on so many threads of the host.
+    pub fn start(threads: usize) -> HostTimes {
+        HostTimes {
+            threads,
+            phases: Vec::new(),
+            begun: None,
+            booted: None,
+        }
+    }
+
+    /// Counts from now on for the cluster that is made of one booted node.
+    pub fn booted(&mut self) {
+        self.booted = Some(Mark::now());
+    }
+
+    /// Counts from now on for a phase.
+    pub fn begin(&mut self, phase: Phase, window: Option<&str>, progress: &Progress) {
+        let mark = Mark::now();
+        let nodes = progress.instructions.len();
+        let instructions = progress.instructions.iter().sum();
+        match self.booted.take() {
+            Some(booted) => {
+                // Each node goes on with the instructions of the node that has booted.
+                let of_boot = progress.instructions.first().copied().unwrap_or(0);
+                self.close(of_boot, progress.virtual_ps, booted);
+                self.begun = Some(Begun {
+                    phase: Self::RESTORE,
+                    window: None,
+                    nodes,
+                    instructions,
+                    virtual_ps: progress.virtual_ps,
+                    mark: booted,
+                });
+                self.close(instructions, progress.virtual_ps, mark);
+            }
+            None => self.close(instructions, progress.virtual_ps, mark),
+        }
+        self.begun = Some(Begun {
+            phase: phase.name(),
+            window: window.map(str::to_owned),
+            nodes,
+            instructions,
+            virtual_ps: progress.virtual_ps,
+            mark,
+        });
+    }
+
+    /// Ends the last phase.
+    pub fn end(&mut self, instructions: &[u64], virtual_ps: u64) {
+        self.close(instructions.iter().sum(), virtual_ps, Mark::now());
+    }
+
+    fn close(&mut self, instructions: u64, virtual_ps: u64, mark: Mark) {
+        let Some(begun) = self.begun.take() else {
+            return;
+        };
+        self.phases.push(PhaseCost {
+            phase: begun.phase,
+            window: begun.window,
+            nodes: begun.nodes,
+            instructions: instructions.saturating_sub(begun.instructions),
+            virtual_ps: virtual_ps.saturating_sub(begun.virtual_ps),
+            wall_seconds: mark.at.duration_since(begun.mark.at).as_secs_f64(),
+            cpu_seconds: (mark.cpu_seconds - begun.mark.cpu_seconds).max(0.0),
+        });
+    }
+
+    /// Writes the file into a results folder.
+    pub fn write(self, folder: &ResultsFolder) -> Result<(), Failure> {
+        let file = HostFile {
+            version: Self::VERSION,
+            processor: processor(),
+            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            threads: self.threads,
+            peak_memory_bytes: Mark::now().peak_memory_bytes,
+            phases: self.phases,
+        };
+        let mut text =
+            serde_json::to_string_pretty(&file).map_err(|error| Failure::of(Exit::Host, &error))?;
+        text.push('\n');
+        put(folder, Self::NAME, &text)
+    }
+}
+
+/// Returns the name of the host's processor; empty where the kernel does not tell.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    let name = line.and_then(|line| line.split_once(':'));
+    name.map_or_else(String::new, |(_, name)| name.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn progress(virtual_ps: u64, instructions: &[u64]) -> Progress {
+        Progress {
+            virtual_ps,
+            instructions: instructions.to_vec(),
+            phases: Vec::new(),
+            window: None,
+        }
+    }
+
+    #[test]
+    fn the_boot_of_one_node_and_the_cluster_made_of_it_are_told_apart() {
+        let mut times = HostTimes::start(2);
+        times.begin(Phase::Boot, None, &progress(0, &[0]));
+        times.booted();
+        times.begin(Phase::Boot, None, &progress(70, &[500, 500]));
+        times.begin(Phase::Job, None, &progress(100, &[510, 520]));
+        times.begin(Phase::Window, Some("w"), &progress(150, &[610, 640]));
+        times.end(&[700, 700], 190);
+        let told: Vec<_> = (times.phases.iter())
+            .map(|p| (p.phase, p.nodes, p.instructions, p.virtual_ps))
+            .collect();
+        let expected = [
+            ("boot", 1, 500, 70),
+            ("restore", 2, 0, 0),
+            ("boot", 2, 30, 30),
+            ("job", 2, 220, 50),
+            ("window", 2, 150, 40),
+        ];
+        assert_eq!(told, expected);
+        assert_eq!(times.phases[4].window.as_deref(), Some("w"));
+    }
+
+    #[test]
+    fn time_and_memory_of_this_process_are_counted() {
+        let before = Mark::now();
+        let block = std::hint::black_box(vec![1u8; 1 << 20]);
+        let mut sum = 0u64;
+        for round in 0..20 {
+            sum += block
+                .iter()
+                .map(|&byte| u64::from(byte) + round)
+                .sum::<u64>();
+        }
+        std::hint::black_box(sum);
+        let after = Mark::now();
+        assert!(after.cpu_seconds >= before.cpu_seconds);
+        assert!(after.peak_memory_bytes >= 1 << 20);
+    }
+}

@@ -1,0 +1,50 @@
+//! `nodescope scaling`.
+
+pub mod args;
+
+use std::fs;
+use std::path::Path;
+
+use nodescope_scaling::{Analysis, read};
+
+use crate::exit::{Exit, Failure};
+use crate::terminal::print;
+
+/// Puts the runs of a scaling study side by side.
+pub fn scaling(args: &args::Scaling) -> Result<Exit, Failure> {
+    let wrong = |error: &dyn std::error::Error| Failure::of(Exit::Study, error);
+    let points = read(&args.results, args.window.as_deref()).map_err(|error| wrong(&error))?;
+    let mut analysis = Analysis::new(points).map_err(|error| wrong(&error))?;
+    if let Some(request) = &args.plan {
+        for series in &mut analysis.series {
+            series.plan = Some(series.plan(request).map_err(|error| wrong(&error))?);
+        }
+    }
+    if let Some(folder) = &args.svg {
+        draw(&analysis, folder)?;
+    }
+    if args.json {
+        print(&analysis.json())?;
+    } else if args.html {
+        let page = analysis.html();
+        print(&page.map_err(|error| wrong(&error))?)?;
+    } else {
+        print(&analysis.text())?;
+    }
+    Ok(Exit::Ok)
+}
+
+/// Writes the charts of each series to a folder.
+fn draw(analysis: &Analysis, folder: &Path) -> Result<(), Failure> {
+    fs::create_dir_all(folder).map_err(Failure::io("create", folder))?;
+    for series in &analysis.series {
+        // A name from a damaged file leads to no other folder.
+        let name = series.name.replace(std::path::is_separator, "_");
+        let figures = series.figures();
+        for figure in figures.map_err(|error| Failure::of(Exit::Study, &error))? {
+            let path = folder.join(format!("{name}-{}.svg", figure.name));
+            fs::write(&path, figure.svg).map_err(Failure::io("write", &path))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! The command line of `nodescope scaling`.
+
+use std::path::PathBuf;
+
+use nodescope_scaling::PlanRequest;
+
+/// `nodescope scaling`.
+#[derive(Debug, clap::Args)]
+pub struct Scaling {
+    /// Folders of results, one for each number of nodes, or the JSON of an earlier analysis. Studies named PROGRAM-NODES are runs of
+    /// the same program.
+    #[arg(required = true)]
+    pub results: Vec<PathBuf>,
+    /// Print JSON in place of text (plugins/analysis/scaling/SCHEMA.md).
+    #[arg(long)]
+    pub json: bool,
+    /// Print an HTML page in place of text.
+    #[arg(long, conflicts_with = "json")]
+    pub html: bool,
+    /// Write the charts to this folder, too, as PROGRAM-calls.svg, PROGRAM-cpi.svg, PROGRAM-flops.svg and PROGRAM-host.svg.
+    #[arg(long, value_name = "DIR")]
+    pub svg: Option<PathBuf>,
+    /// The window whose CPI and FLOPS are told; by default the first complete one of each run.
+    #[arg(long, value_name = "NAME")]
+    pub window: Option<String>,
+    /// Tell what a larger cluster would cost the host, by a fit of runs with --host-times: nodes=224,cores=16 and, if need be,
+    /// host-cores=12, host-memory="24 GiB", job=TIME and window=TIME of virtual time.
+    #[arg(long, value_name = "KEY=VALUE,...")]
+    pub plan: Option<PlanRequest>,
+}

@@ -1,0 +1,103 @@
+//! `nodescope run --host-times`, and `nodescope scaling` on what it is not for. Small guests stand in for Linux.
+
+#[allow(dead_code, reason = "other tests use the rest")]
+mod guest;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use guest::{Kernel, Place, stderr};
+use serde_json::Value;
+
+/// Two nodes that work, with a window in between.
+fn working() -> Place {
+    let window = "node.frequency = \"100 MHz\"\n\
+        [[window]]\nname = \"w\"\nopen = { marker = \"step\" }\nmeasure = \"2 M instructions\"\n";
+    Place::new(2, window, |path| {
+        let kernel = Kernel::new().work(3_000_000).mark("step");
+        kernel.work(9_000_000).off(0, path);
+    })
+}
+
+/// The files of a folder but those that are to differ.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let files = entries.filter(|entry| entry.path().is_file());
+    let named = files.map(|entry| {
+        (
+            entry.file_name().into_string().unwrap(),
+            fs::read(entry.path()).unwrap(),
+        )
+    });
+    // The list of files has one more.
+    named
+        .filter(|(name, _)| name != "host.json" && name != "written.txt")
+        .collect()
+}
+
+#[test]
+fn host_times_add_a_file_and_change_no_other() {
+    let place = working();
+    for args in [
+        &["run", "s.toml", "--results", "plain"][..],
+        &["run", "s.toml", "--results", "timed", "--host-times"],
+    ] {
+        let output = place.run(args);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+    let (plain, timed) = (place.path().join("plain"), place.path().join("timed"));
+    assert!(!plain.join("host.json").exists());
+    assert!(files(&plain) == files(&timed));
+    let read = |name: &str| -> Value {
+        serde_json::from_slice(&fs::read(timed.join(name)).unwrap()).unwrap()
+    };
+    let (host, run) = (read("host.json"), read("run.json"));
+    assert_eq!(host["version"], 1);
+    let phases = host["phases"].as_array().unwrap();
+    let sum = |field: &str| {
+        phases
+            .iter()
+            .map(|phase| phase[field].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    let executed = run["instructions"].as_array().unwrap();
+    let executed: u64 = executed.iter().map(|node| node.as_u64().unwrap()).sum();
+    assert_eq!(sum("instructions"), executed);
+    assert_eq!(sum("virtual_ps"), run["virtual_ps"].as_u64().unwrap());
+    let window = phases.iter().find(|phase| phase["phase"] == "window");
+    let window = window.unwrap();
+    assert_eq!(window["window"], "w");
+    assert!(window["instructions"].as_u64().unwrap() >= 2_000_000);
+    // A repeated run removes the file of the run before.
+    let output = place.run(&["run", "s.toml", "--results", "timed", "--force"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(!timed.join("host.json").exists());
+}
+
+#[test]
+fn results_that_cannot_be_compared_are_refused_with_the_folder_and_the_mend() {
+    let place = working();
+    let output = place.run(&["run", "s.toml", "--results", "plain"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    fs::create_dir(place.path().join("empty")).unwrap();
+    fs::write(place.path().join("no.json"), "{\"version\": 7}").unwrap();
+    for (args, texts) in [
+        (&["scaling", "plain"][..], ["plain", "no MPI calls"]),
+        (&["scaling", "empty"], ["empty", "holds no report.json"]),
+        (&["scaling", "no.json"], ["no.json", "is not the JSON of"]),
+        (&["scaling", "absent"], ["absent", "cannot read"]),
+        (
+            &["scaling", "plain", "--plan", "nodes=8"],
+            ["--plan", "cores is missing"],
+        ),
+    ] {
+        let output = place.run(args);
+        let told = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {told}");
+        assert!(
+            texts.iter().all(|text| told.contains(text)),
+            "{args:?}: {told}"
+        );
+    }
+}
