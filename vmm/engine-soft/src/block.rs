@@ -8,34 +8,26 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use nodescope_plugin_api::FLOP_CLASSES;
 
 use crate::cpu::Mode;
 use crate::native::CodeAddress;
 use crate::op::Op;
+use crate::pool::Decoded;
 use crate::profile::UNNUMBERED;
 
 /// Straight-line code.
 pub struct Block {
-    /// Operations.
-    pub ops: Box<[Op]>,
+    /// Its operations, which other nodes may use, too.
+    pub decoded: Arc<Decoded>,
     /// Guest-physical address of the first byte.
     pub physical: u64,
     /// Guest-physical address of the second page's first byte, for an instruction that crosses.
     pub second_page: u64,
-    /// Length in bytes.
-    pub len: u32,
     /// Generation of the page(s) it was decoded from, and where the current one is found.
     generation: [u32; 2],
     cell: [*const AtomicU32; 2],
-    /// Data reads of all operations.
-    pub loads: u32,
-    /// Data writes of all operations.
-    pub stores: u32,
-    /// Floating-point operations of all operations; None where there are none.
-    pub flops: Option<Box<[u32; FLOP_CLASSES]>>,
     /// Times that it was interpreted since it was last translated.
     warmth: Cell<u32>,
     /// It cannot be translated.
@@ -49,24 +41,15 @@ pub struct Block {
 impl Block {
     /// Build a block; `cells` are the generation counters of the page(s) it lies in.
     pub fn new(
-        ops: Vec<Op>,
+        decoded: Arc<Decoded>,
         physical: u64,
         second_page: u64,
-        len: u32,
         cells: [&AtomicU32; 2],
     ) -> Self {
-        let mut flops = [0_u32; FLOP_CLASSES];
-        for op in &ops {
-            flops[usize::from(op.flop_class)] += u32::from(op.flops);
-        }
         Self {
-            loads: ops.iter().map(|o| u32::from(o.loads)).sum(),
-            stores: ops.iter().map(|o| u32::from(o.stores)).sum(),
-            flops: flops.iter().any(|&n| n > 0).then(|| Box::new(flops)),
-            ops: ops.into(),
+            decoded,
             physical,
             second_page,
-            len,
             generation: cells.map(|c| c.load(Ordering::Relaxed)),
             cell: cells.map(std::ptr::from_ref),
             warmth: Cell::new(0),
@@ -74,6 +57,18 @@ impl Block {
             numbers: [const { Cell::new(UNNUMBERED) }; 2],
             natives: RefCell::default(),
         }
+    }
+
+    /// Returns its operations.
+    #[inline(always)]
+    pub fn ops(&self) -> &[Op] {
+        &self.decoded.ops
+    }
+
+    /// Returns its length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.decoded.len
     }
 
     /// Count one more time that it is interpreted.
@@ -181,7 +176,7 @@ impl Blocks {
 
     /// Add a block.
     pub fn insert(&mut self, mode: Mode, block: Block) -> &Block {
-        self.ops += block.ops.len();
+        self.ops += block.ops().len();
         let key = Self::key(block.physical, mode);
         let block = Box::new(block);
         let at = NonNull::from(&*block);

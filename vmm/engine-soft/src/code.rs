@@ -8,7 +8,7 @@ use nodescope_memory::Ram;
 use crate::block::Blocks;
 use crate::fetch::MAX_BLOCK;
 use crate::native::Translations;
-use crate::ops::simd::Stubs;
+use crate::pool::DecodedPool;
 use crate::profile::Profile;
 
 /// Guest RAM and the code in it, as far as it has been decoded: clones are the same code.
@@ -26,8 +26,8 @@ struct Shared {
 pub struct Code {
     /// Decoded blocks.
     pub blocks: Blocks,
-    /// Native code that carries out vector and x87 instructions.
-    pub stubs: Stubs,
+    /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
+    pub pool: Arc<DecodedPool>,
     /// Translated blocks.
     pub translations: Translations,
     /// Counts of windows by block.
@@ -43,9 +43,18 @@ unsafe impl Send for Code {}
 impl SharedCode {
     /// Nothing is decoded yet.
     pub fn new(ram: Ram) -> Self {
+        Self::with_pool(ram, Arc::default())
+    }
+
+    /// Nothing of this node is decoded yet. What other nodes with this pool have decoded is used.
+    pub fn with_pool(ram: Ram, pool: Arc<DecodedPool>) -> Self {
+        let code = Code {
+            pool,
+            ..Code::default()
+        };
         Self(Arc::new(Shared {
             ram,
-            code: Mutex::default(),
+            code: Mutex::new(code),
         }))
     }
 
@@ -75,16 +84,17 @@ impl Code {
 
     /// Returns whether another block can be decoded without throwing anything away.
     pub fn has_room(&self) -> bool {
-        self.blocks.has_room(MAX_BLOCK) && self.stubs.has_room(MAX_BLOCK)
+        self.blocks.has_room(MAX_BLOCK) && self.pool.has_room()
     }
 
-    /// Throw away all blocks and translations, and their stubs if these take up much room. Not while translated code runs.
+    /// Throw away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this
+    /// node goes on with a pool of its own: others may still run the old one's code.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translations.clear();
         self.blocks.clear();
-        if !self.stubs.has_room(MAX_BLOCK) {
-            self.stubs.clear();
+        if !self.pool.has_room() {
+            self.pool = Arc::new(self.pool.another());
         }
     }
 }

@@ -189,7 +189,7 @@ impl SoftVcpu {
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
         code.translations.set_room(bytes);
-        code.stubs.set_room(bytes);
+        code.pool.stubs().set_room(bytes);
     }
 
     /// Tell at most so many basic blocks apart where costs are attributed to code. For tests, before a vCPU has run.
