@@ -180,13 +180,9 @@ fn measure(config: &ClusterConfig, folder: &Path, origin: &Origin) -> Result<Fig
     let (most, done) = (AtomicU64::new(before), AtomicBool::new(false));
     let start = Point::now();
     let outcome = std::thread::scope(|scope| {
-        let look = || -> Result<(), Failure> {
-            most.fetch_max(memory()?, Ordering::Relaxed);
-            Ok(())
-        };
-        let looks = scope.spawn(|| {
+        let looks = scope.spawn(|| -> Result<(), Failure> {
             while !done.load(Ordering::Relaxed) {
-                look()?;
+                most.fetch_max(memory()?, Ordering::Relaxed);
                 std::thread::sleep(LOOK);
             }
             Ok(())

@@ -30,6 +30,10 @@ pub struct Block {
     cell: [*const AtomicU32; 2],
     /// Times that it was interpreted since it was last translated.
     warmth: Cell<u32>,
+    /// `warmth` when cold blocks were last thrown away.
+    seen_warmth: Cell<u32>,
+    /// Mode that it was decoded in.
+    mode: Mode,
     /// It cannot be translated.
     refused: Cell<bool>,
     /// Its numbers in the profile ([`crate::profile`]) as user and as kernel code, once it has them.
@@ -44,15 +48,18 @@ impl Block {
         decoded: Arc<Decoded>,
         physical: u64,
         second_page: u64,
+        mode: Mode,
         cells: [&AtomicU32; 2],
     ) -> Self {
         Self {
             decoded,
             physical,
             second_page,
+            mode,
             generation: cells.map(|c| c.load(Ordering::Relaxed)),
             cell: cells.map(std::ptr::from_ref),
             warmth: Cell::new(0),
+            seen_warmth: Cell::new(1),
             refused: Cell::new(false),
             numbers: [const { Cell::new(UNNUMBERED) }; 2],
             natives: RefCell::default(),
@@ -99,8 +106,23 @@ impl Block {
     /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
     /// in each process, and much of what runs in a window runs a few times only.
     pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: CodeAddress) {
-        self.natives.borrow_mut().push((ip, key, attached, code));
+        let mut natives = self.natives.borrow_mut();
+        // Most blocks have one.
+        natives.reserve_exact(1);
+        natives.push((ip, key, attached, code));
         self.warmth.set(0);
+    }
+
+    /// Whether it was interpreted again since this was last asked, or must stay: host code and the profile refer to it. Code that was
+    /// written to never runs again.
+    fn is_kept(&self) -> bool {
+        let numbered = self.numbers.iter().any(|n| n.get() != UNNUMBERED);
+        if numbered || !self.natives.borrow().is_empty() {
+            return true;
+        }
+        let warmth = self.warmth.get();
+        let ran = warmth > 1 && warmth != self.seen_warmth.replace(warmth);
+        ran && self.is_current()
     }
 
     /// Whether the code is still what was decoded.
@@ -135,11 +157,11 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Operations kept before everything is thrown away: bounds the blocks of a node to some 60 MB.
-const MAX_OPS: usize = 1 << 20;
+/// Blocks that are decoded before those that did not run again are thrown away: a node's memory for them is bounded by a few MB. A block
+/// is soon found again, since the pool keeps what it decodes to.
+const MAX_COLD: usize = 1 << 14;
 
 /// All blocks of a node.
-#[derive(Default)]
 pub struct Blocks {
     /// By what [`Blocks::key`] makes of address and mode: those that lie in one page. They point into `blocks`.
     in_page: HashMap<u64, NonNull<Block>, BuildHasherDefault<AddressHasher>>,
@@ -148,10 +170,34 @@ pub struct Blocks {
     /// Boxed, since vCPUs keep their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
-    ops: usize,
+    /// As many blocks leave no room for another.
+    bound: usize,
+    /// See [`Blocks::set_room`].
+    cold: usize,
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::with_room(MAX_COLD)
+    }
 }
 
 impl Blocks {
+    fn with_room(cold: usize) -> Self {
+        Self {
+            in_page: HashMap::default(),
+            across: HashMap::default(),
+            blocks: Vec::new(),
+            bound: cold,
+            cold,
+        }
+    }
+
+    /// Keeps at most so many blocks without host code, and at least one; before anything is decoded.
+    pub fn set_room(&mut self, cold: usize) {
+        *self = Self::with_room(cold.max(1));
+    }
+
     /// The block at a physical address, if its code is still what was decoded.
     pub fn find(&self, physical: u64, second: u64, mode: Mode) -> Option<&Block> {
         let key = Self::key(physical, mode);
@@ -169,15 +215,14 @@ impl Blocks {
         physical << 2 | mode as u64
     }
 
-    /// Whether there is room for a block of so many operations.
-    pub fn has_room(&self, operations: usize) -> bool {
-        self.ops + operations <= MAX_OPS
+    /// Whether there is room for another block.
+    pub fn has_room(&self) -> bool {
+        self.blocks.len() < self.bound
     }
 
     /// Add a block.
-    pub fn insert(&mut self, mode: Mode, block: Block) -> &Block {
-        self.ops += block.ops().len();
-        let key = Self::key(block.physical, mode);
+    pub fn insert(&mut self, block: Block) -> &Block {
+        let key = Self::key(block.physical, block.mode);
         let block = Box::new(block);
         let at = NonNull::from(&*block);
         match block.second_page {
@@ -188,8 +233,25 @@ impl Blocks {
         &self.blocks[self.blocks.len() - 1]
     }
 
+    /// Forgets the blocks that did not run lately and have neither host code nor a number in the profile.
+    pub fn forget_cold(&mut self) {
+        self.blocks.retain(|block| block.is_kept());
+        self.in_page.clear();
+        self.across.clear();
+        let current = self.blocks.iter().filter(|block| block.is_current());
+        for block in current {
+            let key = Self::key(block.physical, block.mode);
+            let at = NonNull::from(&**block);
+            match block.second_page {
+                0 => self.in_page.insert(key, at),
+                second => self.across.insert((key, second), at),
+            };
+        }
+        self.bound = self.blocks.len() + self.cold;
+    }
+
     /// Forget all blocks.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::with_room(self.cold);
     }
 }

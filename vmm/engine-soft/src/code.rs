@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
-use crate::fetch::MAX_BLOCK;
 use crate::native::Translations;
 use crate::pool::DecodedPool;
 use crate::profile::Profile;
@@ -32,7 +31,7 @@ pub struct Code {
     pub translations: Translations,
     /// Counts of windows by block.
     pub profile: Profile,
-    /// Times that all blocks and translations were thrown away. What a vCPU keeps of them must not be used afterwards.
+    /// Times that blocks were thrown away. What a vCPU keeps of them must not be used afterwards.
     clears: u64,
 }
 
@@ -82,9 +81,14 @@ impl Code {
         self.clears
     }
 
-    /// Returns whether another block can be decoded without throwing anything away.
-    pub fn has_room(&self) -> bool {
-        self.blocks.has_room(MAX_BLOCK) && self.pool.has_room()
+    /// Makes room for another block: throws blocks away where there is none. Not while translated code runs.
+    pub fn make_room_for_a_block(&mut self) {
+        if !self.pool.has_room() {
+            self.clear();
+        } else if !self.blocks.has_room() {
+            self.clears += 1;
+            self.blocks.forget_cold();
+        }
     }
 
     /// Throw away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this

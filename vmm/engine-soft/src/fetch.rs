@@ -103,8 +103,8 @@ impl Cpu {
                 self.filter.drop_writes();
             }
             let cell = region.code.generation_cell(offset);
-            let block = Block::new(decoded, physical, 0, [cell, cell]);
-            return Ok(self.add_block(linear, key, mode, block));
+            let block = Block::new(decoded, physical, 0, mode, [cell, cell]);
+            return Ok(self.add_block(linear, key, block));
         }
         // The first instruction reaches into the next page.
         let second = self.code_page(linear.wrapping_add(in_page as u64))?;
@@ -142,8 +142,8 @@ impl Cpu {
         }
         let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
         let decoded = Arc::new(Decoded::new(ops, len as u32));
-        let block = Block::new(decoded, physical, second.physical, cells);
-        Ok(self.add_block(linear, key, mode, block))
+        let block = Block::new(decoded, physical, second.physical, mode, cells);
+        Ok(self.add_block(linear, key, block))
     }
 
     /// The kernel has no code in devices: the study ends. User code reads ones where there is no RAM, and ones are an invalid
@@ -167,9 +167,9 @@ impl Cpu {
         Ok(page)
     }
 
-    fn add_block(&mut self, linear: u64, key: u8, mode: Mode, block: Block) -> Entry {
+    fn add_block(&mut self, linear: u64, key: u8, block: Block) -> Entry {
         let (table, code) = self.blocks_and_code();
-        table.remember(linear, key, code.blocks.insert(mode, block))
+        table.remember(linear, key, code.blocks.insert(block))
     }
 
     /// Returns the block that begins with `bytes`, which end where its page does; None where its first instruction needs more bytes. Where
@@ -200,9 +200,7 @@ impl Cpu {
 
     fn make_room_for_a_block(&mut self) {
         let (table, code) = self.blocks_and_code();
-        if !code.has_room() {
-            code.clear();
-        }
+        code.make_room_for_a_block();
         table.see_clears(code.clears());
     }
 

@@ -194,7 +194,10 @@ impl DecodedPool {
         if shard.operations > shard.bound {
             shard.sweep();
         }
-        shard.entries.entry(hash).or_default().push(entry);
+        let alike = shard.entries.entry(hash).or_default();
+        // Most have no other that is alike.
+        alike.reserve_exact(1);
+        alike.push(entry);
         self.decoded.fetch_add(1, Ordering::Relaxed);
     }
 

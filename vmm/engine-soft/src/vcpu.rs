@@ -192,6 +192,11 @@ impl SoftVcpu {
         code.pool.stubs().set_room(bytes);
     }
 
+    /// Keep at most so many decoded blocks that have no translation. For tests, before a vCPU has run.
+    pub fn limit_blocks(&mut self, blocks: usize) {
+        self.code.lock().blocks.set_room(blocks);
+    }
+
     /// Tell at most so many basic blocks apart where costs are attributed to code. For tests, before a vCPU has run.
     pub fn limit_profile(&mut self, blocks: usize) {
         self.code.lock().profile.fewer_blocks = Some(blocks);
