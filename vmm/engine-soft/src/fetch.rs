@@ -36,7 +36,12 @@ struct Decoding {
 
 /// Returns whether 64-bit code means the same at each address: targets of 16 or 32 bits are cut to size, others are relative.
 fn is_movable(instruction: &Instruction) -> bool {
-    let cut = |n| matches!(instruction.op_kind(n), OpKind::NearBranch16 | OpKind::NearBranch32);
+    let cut = |n| {
+        matches!(
+            instruction.op_kind(n),
+            OpKind::NearBranch16 | OpKind::NearBranch32
+        )
+    };
     instruction.memory_base() != Register::EIP && !(0..instruction.op_count()).any(cut)
 }
 

@@ -298,7 +298,8 @@ mod tests {
     fn blocks_of_a_page_that_was_written_to_are_found_no_more() {
         let cell = AtomicU32::new(0);
         let decoded = Arc::new(Decoded::new(Vec::new(), 1));
-        let block = |physical| Block::new(decoded.clone(), physical, 0, Mode::Bits64, [&cell, &cell]);
+        let block =
+            |physical| Block::new(decoded.clone(), physical, 0, Mode::Bits64, [&cell, &cell]);
         let (user, kernel) = (block(0x1_2000), block(0x34_5000));
         let (low, high) = (0x40_0000, 0xffff_ffff_8100_0000);
         let mut table = BlockTable::default();

@@ -172,9 +172,7 @@ impl DecodedPool {
     pub fn find(&self, bytes: &[u8], features: &Features) -> Option<Arc<Decoded>> {
         let hash = hash(bytes);
         let shard = locked(self.shard(hash));
-        let known = |entry: &&Entry| {
-            bytes.starts_with(&entry.bytes) && entry.features == *features
-        };
+        let known = |entry: &&Entry| bytes.starts_with(&entry.bytes) && entry.features == *features;
         let found = shard.entries.get(&hash)?.iter().find(known)?;
         self.shared.fetch_add(1, Ordering::Relaxed);
         Some(found.decoded.clone())
@@ -183,7 +181,11 @@ impl DecodedPool {
     /// Keeps what the 64-bit code `bytes`, which ends where its page does, decodes to. `cut`: the page's end has cut the block.
     pub fn insert(&self, bytes: &[u8], features: &Features, decoded: &Arc<Decoded>, cut: bool) {
         let hash = hash(bytes);
-        let deciding = if cut { bytes.len() } else { decoded.len as usize };
+        let deciding = if cut {
+            bytes.len()
+        } else {
+            decoded.len as usize
+        };
         let entry = Entry {
             bytes: bytes[..deciding].into(),
             features: *features,
@@ -263,7 +265,10 @@ mod tests {
         let mut shard = Shard::default();
         let features = Features::new(&CpuidTable::default());
         let used = Arc::new(Decoded::new(Vec::new(), 1));
-        for (key, decoded) in [(1, used.clone()), (2, Arc::new(Decoded::new(Vec::new(), 1)))] {
+        for (key, decoded) in [
+            (1, used.clone()),
+            (2, Arc::new(Decoded::new(Vec::new(), 1))),
+        ] {
             let entry = Entry {
                 bytes: Box::new([0x90]),
                 features,
