@@ -157,9 +157,9 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Blocks that are decoded before those that did not run again are thrown away: a node's memory for them is bounded by a few MB. A block
-/// is soon found again, since the pool keeps what it decodes to.
-const MAX_COLD: usize = 1 << 14;
+/// Blocks that a node decodes before those that did not run again are thrown away. Where other nodes share the pool, a block is soon found
+/// again, and few are kept: some MB. A lone node would decode it anew, and keeps as many as take some 60 MB.
+const MAX_COLD: [usize; 2] = [1 << 17, 1 << 14];
 
 /// All blocks of a node.
 pub struct Blocks {
@@ -170,10 +170,10 @@ pub struct Blocks {
     /// Boxed, since vCPUs keep their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
-    /// As many blocks leave no room for another.
-    bound: usize,
+    /// Blocks that were kept when some were last thrown away.
+    kept: usize,
     /// See [`Blocks::set_room`].
-    cold: usize,
+    cold: [usize; 2],
 }
 
 impl Default for Blocks {
@@ -183,19 +183,19 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    fn with_room(cold: usize) -> Self {
+    fn with_room(cold: [usize; 2]) -> Self {
         Self {
             in_page: HashMap::default(),
             across: HashMap::default(),
             blocks: Vec::new(),
-            bound: cold,
+            kept: 0,
             cold,
         }
     }
 
     /// Keeps at most so many blocks without host code, and at least one; before anything is decoded.
     pub fn set_room(&mut self, cold: usize) {
-        *self = Self::with_room(cold.max(1));
+        *self = Self::with_room([cold.max(1); 2]);
     }
 
     /// The block at a physical address, if its code is still what was decoded.
@@ -215,9 +215,9 @@ impl Blocks {
         physical << 2 | mode as u64
     }
 
-    /// Whether there is room for another block.
-    pub fn has_room(&self) -> bool {
-        self.blocks.len() < self.bound
+    /// Whether there is room for another block; `shared`: other nodes share the pool.
+    pub fn has_room(&self, shared: bool) -> bool {
+        self.blocks.len() < self.kept + self.cold[usize::from(shared)]
     }
 
     /// Add a block.
@@ -247,7 +247,7 @@ impl Blocks {
                 second => self.across.insert((key, second), at),
             };
         }
-        self.bound = self.blocks.len() + self.cold;
+        self.kept = self.blocks.len();
     }
 
     /// Forget all blocks.

@@ -81,11 +81,16 @@ impl Code {
         self.clears
     }
 
+    /// Returns whether other nodes share the pool. A lone node would keep there what nobody looks for.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.pool) > 1
+    }
+
     /// Makes room for another block: throws blocks away where there is none. Not while translated code runs.
     pub fn make_room_for_a_block(&mut self) {
         if !self.pool.has_room() {
             self.clear();
-        } else if !self.blocks.has_room() {
+        } else if !self.blocks.has_room(self.is_shared()) {
             self.clears += 1;
             self.blocks.forget_cold();
         }

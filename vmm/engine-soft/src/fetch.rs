@@ -182,8 +182,8 @@ impl Cpu {
     /// as their block.
     fn decoded(&mut self, bytes: &[u8], ip: u64) -> Option<Arc<Decoded>> {
         self.make_room_for_a_block();
+        let shares = self.mode == Mode::Bits64 && self.code().is_shared();
         let pool = self.code().pool.clone();
-        let shares = self.mode == Mode::Bits64;
         if shares && let Some(decoded) = pool.find(bytes, &self.features) {
             return Some(decoded);
         }
@@ -209,12 +209,11 @@ impl Cpu {
         table.see_clears(code.clears());
     }
 
-    /// Decodes until a branch, the end of the bytes or the longest block.
+    /// Decodes until a branch, the end of the bytes or the longest block; there is room for a block.
     fn decode(&mut self, bytes: &[u8], ip: u64) -> Decoding {
         thread_local! {
             static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
         }
-        self.make_room_for_a_block();
         let pool = self.code().pool.clone();
         let mut stubs = pool.stubs();
         let mut decoder = GuestDecoder::new(self.features, self.mode, bytes, ip);
