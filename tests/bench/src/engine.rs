@@ -179,6 +179,7 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
         slots: Vec::new(),
         console: false,
         kernel_parameters: guest.parameters.clone(),
+        warm: false,
         epoch: 1_700_000_000,
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,

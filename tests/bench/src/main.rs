@@ -15,6 +15,7 @@ mod predict;
 mod profile;
 mod programs;
 mod ring;
+mod scale;
 mod session;
 mod snapshot;
 mod stack;
@@ -79,6 +80,8 @@ enum What {
     Boot(Options),
     /// Saving and restoring a node, and 64 nodes made of one snapshot.
     Snapshot(Options),
+    /// Clusters of growing size that are made of one boot: host memory and time of a node.
+    Scale(scale::Options),
     /// Two nodes on two host threads, beside one.
     Threads(Options),
     /// Where the kernels' time goes in either way, by perf.
@@ -176,6 +179,7 @@ fn main() -> ExitCode {
         What::Hpcc(options) => programs::hpcc(&options),
         What::Boot(options) => boot::boot(&options),
         What::Snapshot(options) => snapshot::snapshot(&options),
+        What::Scale(options) => scale::scale(&options),
         What::Threads(options) => threads::threads(&options),
         What::Profile(options) => profile::profile(&options),
         What::Core(options) => cycles::cycles(&options),

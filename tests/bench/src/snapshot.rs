@@ -254,7 +254,7 @@ fn round(config: &ClusterConfig, folder: &Path, number: u32) -> Result<Round, Fa
 }
 
 /// Memory of this process, bytes: pages that are mapped several times count once (`Pss`, proc(5)).
-fn memory() -> Result<u64, Failure> {
+pub fn memory() -> Result<u64, Failure> {
     let rollup = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(Failure::Files)?;
     let kib = rollup.lines().find_map(|line| {
         let kib = line.strip_prefix("Pss:")?.trim().strip_suffix("kB")?;

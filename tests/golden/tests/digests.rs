@@ -79,6 +79,7 @@ fn config(files: &Path) -> ClusterConfig {
         slots: Vec::new(),
         console: false,
         kernel_parameters: Vec::new(),
+        warm: false,
         epoch: 1_700_000_000,
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,

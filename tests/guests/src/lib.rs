@@ -144,6 +144,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
         slots: Vec::new(),
         console: false,
         kernel_parameters: Vec::new(),
+        warm: false,
         epoch: 1_700_000_000,
         disk_latency_ns: 20_000,
         disk_bandwidth: 2_000_000_000,

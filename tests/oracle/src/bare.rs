@@ -138,9 +138,14 @@ pub fn cpuid() -> CpuidTable {
 
 /// A vCPU whose instructions take a cycle each.
 pub fn vcpu(ram: &Ram, translate: Translate) -> SoftVcpu {
+    vcpu_with(SharedCode::new(ram.clone()), translate)
+}
+
+/// A vCPU in its reset state, of a node with this code.
+pub fn vcpu_with(code: SharedCode, translate: Translate) -> SoftVcpu {
     SoftVcpu::new(SoftConfig {
         id: 0,
-        code: SharedCode::new(ram.clone()),
+        code,
         cpuid: cpuid(),
         cpi: 1 << 16,
         seed: 1,

@@ -115,6 +115,7 @@ pub fn cluster(
         slots: vec![study.job.slots],
         console: false,
         kernel_parameters: study.kernel_parameters.clone(),
+        warm: false,
         epoch: EPOCH,
         disk_latency_ns: study.disk.latency.0 / 1000,
         disk_bandwidth: study.disk.bandwidth.0,

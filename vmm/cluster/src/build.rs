@@ -10,7 +10,7 @@ use nodescope_devices::virtio::block::{Block, BlockCheck, BlockTiming, Disk, Ima
 use nodescope_devices::virtio::net::{Link, Net, NetConfig, Offloads};
 use nodescope_devices::virtio::rng::Rng;
 use nodescope_engine::Vcpu;
-use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
+use nodescope_engine_soft::{DecodedPool, SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_fabric::{LinkError, Switch};
 use nodescope_hypercall::NodeIdentity;
 use nodescope_image::{BLOCK_BYTES, BlockHashes, NodeCommandLine};
@@ -139,9 +139,10 @@ fn build_each<'a>(
     };
     let root = open(&config.root, config.root_blocks.as_ref())?;
     let job = open(job_disk, None)?;
+    let pool = Arc::default();
     let nodes = (0..config.nodes)
         .zip(starts)
-        .map(|(n, start)| build_node(config, n, start, [&root, &job]))
+        .map(|(n, start)| build_node(config, n, start, [&root, &job], &pool))
         .collect::<Result<_, _>>()?;
     Ok((switch, nodes))
 }
@@ -169,16 +170,16 @@ pub fn vcpus(
     node: u32,
     ram: &Ram,
 ) -> Result<Vec<Box<dyn Vcpu>>, BuildError> {
-    Ok(portable(config, node, ram, &cpuid_tables(config)?))
+    let code = SharedCode::new(ram.clone());
+    Ok(portable(config, node, &code, &cpuid_tables(config)?))
 }
 
 fn portable(
     config: &ClusterConfig,
     node: u32,
-    ram: &Ram,
+    code: &SharedCode,
     tables: &[CpuidTable],
 ) -> Vec<Box<dyn Vcpu>> {
-    let code = SharedCode::new(ram.clone());
     let vcpu = |(i, cpuid): (usize, &CpuidTable)| {
         Box::new(SoftVcpu::new(SoftConfig {
             id: i as u16,
@@ -201,6 +202,7 @@ fn build_node(
     index: u32,
     start: Start<'_>,
     disks: [&Arc<Image>; 2],
+    pool: &Arc<DecodedPool>,
 ) -> Result<Node, BuildError> {
     let topology = config.topology.clone();
     topology.validate().map_err(AcpiError::from)?;
@@ -257,6 +259,7 @@ fn build_node(
         openmp: config.openmp,
         console: config.console,
         doorbell: config.doorbell(),
+        warm: config.warm,
         extra: config.kernel_parameters.clone(),
         ..NodeCommandLine::new(index, config.nodes, topology.tsc_hz / 1000)
     };
@@ -281,7 +284,8 @@ fn build_node(
         Start::Memory(ram, _) => (ram, VcpuState::reset()),
     };
     let cpuid = cpuid_tables(config)?;
-    let vcpus = portable(config, index, &ram, &cpuid);
+    let code = SharedCode::with_pool(ram.clone(), pool.clone());
+    let vcpus = portable(config, index, &code, &cpuid);
     let on_kvm = match config.engine.uses_kvm() {
         true => kvm::vcpus(config, index, &ram, &cpuid)?,
         false => Vec::new(),

@@ -96,6 +96,8 @@ pub struct ClusterConfig {
     pub console: bool,
     /// Further kernel parameters.
     pub kernel_parameters: Vec<String>,
+    /// Nodes read what MPI jobs read (`/opt/nodescope/warm` of the image) while they boot.
+    pub warm: bool,
     /// What the real-time clocks show at power-on, seconds since 1970-01-01 UTC.
     pub epoch: i64,
     /// Time between a disk's transfer and its interrupt, nanoseconds.

@@ -92,6 +92,8 @@ fn alone(config: &ClusterConfig) -> ClusterConfig {
         capture: false,
         windows: Vec::new(),
         counting: None,
+        // Files in memory before the snapshot is taken are in memory that all nodes share.
+        warm: true,
         ..config.clone()
     }
 }

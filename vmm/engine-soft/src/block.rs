@@ -8,36 +8,32 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-
-use nodescope_plugin_api::FLOP_CLASSES;
 
 use crate::cpu::Mode;
 use crate::native::CodeAddress;
 use crate::op::Op;
+use crate::pool::Decoded;
 use crate::profile::UNNUMBERED;
 
 /// Straight-line code.
 pub struct Block {
-    /// Operations.
-    pub ops: Box<[Op]>,
+    /// Its operations, which other nodes may use, too.
+    pub decoded: Arc<Decoded>,
     /// Guest-physical address of the first byte.
     pub physical: u64,
     /// Guest-physical address of the second page's first byte, for an instruction that crosses.
     pub second_page: u64,
-    /// Length in bytes.
-    pub len: u32,
     /// Generation of the page(s) it was decoded from, and where the current one is found.
     generation: [u32; 2],
     cell: [*const AtomicU32; 2],
-    /// Data reads of all operations.
-    pub loads: u32,
-    /// Data writes of all operations.
-    pub stores: u32,
-    /// Floating-point operations of all operations; None where there are none.
-    pub flops: Option<Box<[u32; FLOP_CLASSES]>>,
     /// Times that it was interpreted since it was last translated.
     warmth: Cell<u32>,
+    /// `warmth` when cold blocks were last thrown away.
+    seen_warmth: Cell<u32>,
+    /// Mode that it was decoded in.
+    mode: Mode,
     /// It cannot be translated.
     refused: Cell<bool>,
     /// Its numbers in the profile ([`crate::profile`]) as user and as kernel code, once it has them.
@@ -49,31 +45,37 @@ pub struct Block {
 impl Block {
     /// Build a block; `cells` are the generation counters of the page(s) it lies in.
     pub fn new(
-        ops: Vec<Op>,
+        decoded: Arc<Decoded>,
         physical: u64,
         second_page: u64,
-        len: u32,
+        mode: Mode,
         cells: [&AtomicU32; 2],
     ) -> Self {
-        let mut flops = [0_u32; FLOP_CLASSES];
-        for op in &ops {
-            flops[usize::from(op.flop_class)] += u32::from(op.flops);
-        }
         Self {
-            loads: ops.iter().map(|o| u32::from(o.loads)).sum(),
-            stores: ops.iter().map(|o| u32::from(o.stores)).sum(),
-            flops: flops.iter().any(|&n| n > 0).then(|| Box::new(flops)),
-            ops: ops.into(),
+            decoded,
             physical,
             second_page,
-            len,
+            mode,
             generation: cells.map(|c| c.load(Ordering::Relaxed)),
             cell: cells.map(std::ptr::from_ref),
             warmth: Cell::new(0),
+            seen_warmth: Cell::new(1),
             refused: Cell::new(false),
             numbers: [const { Cell::new(UNNUMBERED) }; 2],
             natives: RefCell::default(),
         }
+    }
+
+    /// Returns its operations.
+    #[inline(always)]
+    pub fn ops(&self) -> &[Op] {
+        &self.decoded.ops
+    }
+
+    /// Returns its length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.decoded.len
     }
 
     /// Count one more time that it is interpreted.
@@ -104,8 +106,23 @@ impl Block {
     /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
     /// in each process, and much of what runs in a window runs a few times only.
     pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: CodeAddress) {
-        self.natives.borrow_mut().push((ip, key, attached, code));
+        let mut natives = self.natives.borrow_mut();
+        // Most blocks have one.
+        natives.reserve_exact(1);
+        natives.push((ip, key, attached, code));
         self.warmth.set(0);
+    }
+
+    /// Whether it was interpreted again since this was last asked, or must stay: host code and the profile refer to it. Code that was
+    /// written to never runs again.
+    fn is_kept(&self) -> bool {
+        let numbered = self.numbers.iter().any(|n| n.get() != UNNUMBERED);
+        if numbered || !self.natives.borrow().is_empty() {
+            return true;
+        }
+        let warmth = self.warmth.get();
+        let ran = warmth > 1 && warmth != self.seen_warmth.replace(warmth);
+        ran && self.is_current()
     }
 
     /// Whether the code is still what was decoded.
@@ -140,11 +157,11 @@ impl Hasher for AddressHasher {
     }
 }
 
-/// Operations kept before everything is thrown away: bounds the blocks of a node to some 60 MB.
-const MAX_OPS: usize = 1 << 20;
+/// Blocks that a node decodes before those that did not run again are thrown away. Where other nodes share the pool, a block is soon found
+/// again, and few are kept: some MB. A lone node would decode it anew, and keeps as many as take some 60 MB.
+const MAX_COLD: [usize; 2] = [1 << 17, 1 << 14];
 
 /// All blocks of a node.
-#[derive(Default)]
 pub struct Blocks {
     /// By what [`Blocks::key`] makes of address and mode: those that lie in one page. They point into `blocks`.
     in_page: HashMap<u64, NonNull<Block>, BuildHasherDefault<AddressHasher>>,
@@ -153,10 +170,34 @@ pub struct Blocks {
     /// Boxed, since vCPUs keep their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     blocks: Vec<Box<Block>>,
-    ops: usize,
+    /// Blocks that were kept when some were last thrown away.
+    kept: usize,
+    /// See [`Blocks::set_room`].
+    cold: [usize; 2],
+}
+
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::with_room(MAX_COLD)
+    }
 }
 
 impl Blocks {
+    fn with_room(cold: [usize; 2]) -> Self {
+        Self {
+            in_page: HashMap::default(),
+            across: HashMap::default(),
+            blocks: Vec::new(),
+            kept: 0,
+            cold,
+        }
+    }
+
+    /// Keeps at most so many blocks without host code, and at least one; before anything is decoded.
+    pub fn set_room(&mut self, cold: usize) {
+        *self = Self::with_room([cold.max(1); 2]);
+    }
+
     /// The block at a physical address, if its code is still what was decoded.
     pub fn find(&self, physical: u64, second: u64, mode: Mode) -> Option<&Block> {
         let key = Self::key(physical, mode);
@@ -174,15 +215,14 @@ impl Blocks {
         physical << 2 | mode as u64
     }
 
-    /// Whether there is room for a block of so many operations.
-    pub fn has_room(&self, operations: usize) -> bool {
-        self.ops + operations <= MAX_OPS
+    /// Whether there is room for another block; `shared`: other nodes share the pool.
+    pub fn has_room(&self, shared: bool) -> bool {
+        self.blocks.len() < self.kept + self.cold[usize::from(shared)]
     }
 
     /// Add a block.
-    pub fn insert(&mut self, mode: Mode, block: Block) -> &Block {
-        self.ops += block.ops.len();
-        let key = Self::key(block.physical, mode);
+    pub fn insert(&mut self, block: Block) -> &Block {
+        let key = Self::key(block.physical, block.mode);
         let block = Box::new(block);
         let at = NonNull::from(&*block);
         match block.second_page {
@@ -193,8 +233,25 @@ impl Blocks {
         &self.blocks[self.blocks.len() - 1]
     }
 
+    /// Forgets the blocks that did not run lately and have neither host code nor a number in the profile.
+    pub fn forget_cold(&mut self) {
+        self.blocks.retain(|block| block.is_kept());
+        self.in_page.clear();
+        self.across.clear();
+        let current = self.blocks.iter().filter(|block| block.is_current());
+        for block in current {
+            let key = Self::key(block.physical, block.mode);
+            let at = NonNull::from(&**block);
+            match block.second_page {
+                0 => self.in_page.insert(key, at),
+                second => self.across.insert((key, second), at),
+            };
+        }
+        self.kept = self.blocks.len();
+    }
+
     /// Forget all blocks.
     pub fn clear(&mut self) {
-        *self = Self::default();
+        *self = Self::with_room(self.cold);
     }
 }

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
-use crate::fetch::MAX_BLOCK;
 use crate::native::Translations;
-use crate::ops::simd::Stubs;
+use crate::pool::DecodedPool;
 use crate::profile::Profile;
 
 /// Guest RAM and the code in it, as far as it has been decoded: clones are the same code.
@@ -26,13 +25,13 @@ struct Shared {
 pub struct Code {
     /// Decoded blocks.
     pub blocks: Blocks,
-    /// Native code that carries out vector and x87 instructions.
-    pub stubs: Stubs,
+    /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
+    pub pool: Arc<DecodedPool>,
     /// Translated blocks.
     pub translations: Translations,
     /// Counts of windows by block.
     pub profile: Profile,
-    /// Times that all blocks and translations were thrown away. What a vCPU keeps of them must not be used afterwards.
+    /// Times that blocks were thrown away. What a vCPU keeps of them must not be used afterwards.
     clears: u64,
 }
 
@@ -43,9 +42,18 @@ unsafe impl Send for Code {}
 impl SharedCode {
     /// Nothing is decoded yet.
     pub fn new(ram: Ram) -> Self {
+        Self::with_pool(ram, Arc::default())
+    }
+
+    /// Nothing of this node is decoded yet. What other nodes with this pool have decoded is used.
+    pub fn with_pool(ram: Ram, pool: Arc<DecodedPool>) -> Self {
+        let code = Code {
+            pool,
+            ..Code::default()
+        };
         Self(Arc::new(Shared {
             ram,
-            code: Mutex::default(),
+            code: Mutex::new(code),
         }))
     }
 
@@ -73,18 +81,29 @@ impl Code {
         self.clears
     }
 
-    /// Returns whether another block can be decoded without throwing anything away.
-    pub fn has_room(&self) -> bool {
-        self.blocks.has_room(MAX_BLOCK) && self.stubs.has_room(MAX_BLOCK)
+    /// Returns whether other nodes share the pool. A lone node would keep there what nobody looks for.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.pool) > 1
     }
 
-    /// Throw away all blocks and translations, and their stubs if these take up much room. Not while translated code runs.
+    /// Makes room for another block: throws blocks away where there is none. Not while translated code runs.
+    pub fn make_room_for_a_block(&mut self) {
+        if !self.pool.has_room() {
+            self.clear();
+        } else if !self.blocks.has_room(self.is_shared()) {
+            self.clears += 1;
+            self.blocks.forget_cold();
+        }
+    }
+
+    /// Throw away all blocks and translations. Not while translated code runs. Where the pool's native code takes up much room, this
+    /// node goes on with a pool of its own: others may still run the old one's code.
     pub fn clear(&mut self) {
         self.clears += 1;
         self.translations.clear();
         self.blocks.clear();
-        if !self.stubs.has_room(MAX_BLOCK) {
-            self.stubs.clear();
+        if !self.pool.has_room() {
+            self.pool = Arc::new(self.pool.another());
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Instruction fetch: from the instruction pointer to a decoded block.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use iced_x86::{FlowControl, InstructionInfoFactory, OpAccess};
+use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, OpAccess, OpKind, Register};
 use nodescope_plugin_api::{Access, MemRef};
 use nodescope_x86::Exception;
 
@@ -15,11 +16,34 @@ use crate::lower::lower;
 use crate::memory::is_canonical;
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, RIP, Trap};
+use crate::pool::Decoded;
 
 /// Longest block in instructions.
 pub const MAX_BLOCK: usize = 48;
 /// Longest instruction in bytes (SDM vol. 2A §2.3.11).
 pub const MAX_INSTRUCTION: usize = 15;
+
+/// Operations that were decoded one after the other.
+struct Decoding {
+    ops: Vec<Op>,
+    /// Length in bytes.
+    len: usize,
+    /// The bytes end within the next instruction.
+    cut: bool,
+    /// They are the same wherever in the address space the bytes lie.
+    movable: bool,
+}
+
+/// Returns whether 64-bit code means the same at each address: targets of 16 or 32 bits are cut to size, others are relative.
+fn is_movable(instruction: &Instruction) -> bool {
+    let cut = |n| {
+        matches!(
+            instruction.op_kind(n),
+            OpKind::NearBranch16 | OpKind::NearBranch32
+        )
+    };
+    instruction.memory_base() != Register::EIP && !(0..instruction.op_count()).any(cut)
+}
 
 impl Cpu {
     /// Distinguishes blocks that decode or translate differently at the same address; kept in [`Cpu::code_key`].
@@ -76,16 +100,16 @@ impl Cpu {
         let bytes = unsafe {
             std::slice::from_raw_parts(page.host.add((linear & 0xfff) as usize), in_page)
         };
-        let (ops, len, crosses) = self.decode(bytes, ip);
-        if !crosses {
+        if let Some(decoded) = self.decoded(bytes, ip) {
+            let len = decoded.len as usize;
             let region = &self.ram.regions()[page.region as usize];
             let offset = (physical - region.start) as usize;
             if region.code.mark(offset, len) {
                 self.filter.drop_writes();
             }
             let cell = region.code.generation_cell(offset);
-            let block = Block::new(ops, physical, 0, len as u32, [cell, cell]);
-            return Ok(self.add_block(linear, key, mode, block));
+            let block = Block::new(decoded, physical, 0, mode, [cell, cell]);
+            return Ok(self.add_block(linear, key, block));
         }
         // The first instruction reaches into the next page.
         let second = self.code_page(linear.wrapping_add(in_page as u64))?;
@@ -105,7 +129,7 @@ impl Cpu {
         // SAFETY: the second page is mapped RAM of 4096 bytes.
         let tail = unsafe { std::slice::from_raw_parts(second.host, MAX_INSTRUCTION) };
         joined[in_page..in_page + MAX_INSTRUCTION].copy_from_slice(tail);
-        let (mut ops, _, _) = self.decode(&joined[..in_page + MAX_INSTRUCTION], ip);
+        let mut ops = self.decode(&joined[..in_page + MAX_INSTRUCTION], ip).ops;
         ops.truncate(1);
         let len = usize::from(ops[0].len);
         let in_second = len.saturating_sub(in_page).max(1);
@@ -122,8 +146,9 @@ impl Cpu {
             self.filter.drop_writes();
         }
         let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
-        let block = Block::new(ops, physical, second.physical, len as u32, cells);
-        Ok(self.add_block(linear, key, mode, block))
+        let decoded = Arc::new(Decoded::new(ops, len as u32));
+        let block = Block::new(decoded, physical, second.physical, mode, cells);
+        Ok(self.add_block(linear, key, block))
     }
 
     /// The kernel has no code in devices: the study ends. User code reads ones where there is no RAM, and ones are an invalid
@@ -147,34 +172,67 @@ impl Cpu {
         Ok(page)
     }
 
-    fn add_block(&mut self, linear: u64, key: u8, mode: Mode, block: Block) -> Entry {
+    fn add_block(&mut self, linear: u64, key: u8, block: Block) -> Entry {
         let (table, code) = self.blocks_and_code();
-        table.remember(linear, key, code.blocks.insert(mode, block))
+        table.remember(linear, key, code.blocks.insert(block))
     }
 
-    /// Decode until a branch, the end of the bytes or the longest block. Returns the operations, their length in bytes and whether
-    /// the very first instruction needs more bytes than there are. Where there is no room for another block, all blocks are thrown
-    /// away first, since the data that operations refer to lives as long as their block.
-    fn decode(&mut self, bytes: &[u8], ip: u64) -> (Vec<Op>, usize, bool) {
+    /// Returns the block that begins with `bytes`, which end where its page does; None where its first instruction needs more bytes. Where
+    /// there is no room for another block, all blocks are thrown away first, since the data that operations refer to lives as long
+    /// as their block.
+    fn decoded(&mut self, bytes: &[u8], ip: u64) -> Option<Arc<Decoded>> {
+        self.make_room_for_a_block();
+        let shares = self.mode == Mode::Bits64 && self.code().is_shared();
+        let pool = self.code().pool.clone();
+        if shares && let Some(decoded) = pool.find(bytes, &self.features) {
+            return Some(decoded);
+        }
+        let Decoding {
+            ops,
+            len,
+            cut,
+            movable,
+        } = self.decode(bytes, ip);
+        if ops.is_empty() {
+            return None;
+        }
+        let decoded = Arc::new(Decoded::new(ops, len as u32));
+        if shares && movable {
+            pool.insert(bytes, &self.features, &decoded, cut);
+        }
+        Some(decoded)
+    }
+
+    fn make_room_for_a_block(&mut self) {
+        let (table, code) = self.blocks_and_code();
+        code.make_room_for_a_block();
+        table.see_clears(code.clears());
+    }
+
+    /// Decodes until a branch, the end of the bytes or the longest block; there is room for a block.
+    fn decode(&mut self, bytes: &[u8], ip: u64) -> Decoding {
         thread_local! {
             static INFO: RefCell<InstructionInfoFactory> = RefCell::new(InstructionInfoFactory::new());
         }
-        let (table, code) = self.blocks_and_code();
-        if !code.has_room() {
-            code.clear();
-        }
-        table.see_clears(code.clears());
+        let pool = self.code().pool.clone();
+        let mut stubs = pool.stubs();
         let mut decoder = GuestDecoder::new(self.features, self.mode, bytes, ip);
-        let mut ops = Vec::with_capacity(16);
-        let mut len = 0;
-        while ops.len() < MAX_BLOCK && decoder.can_decode() {
+        let mut decoding = Decoding {
+            ops: Vec::with_capacity(16),
+            len: 0,
+            cut: false,
+            movable: true,
+        };
+        while decoding.ops.len() < MAX_BLOCK && decoder.can_decode() {
             let instruction = decoder.decode();
-            if decoder.was_cut() && bytes.len() - len < MAX_INSTRUCTION {
+            if decoder.was_cut() && bytes.len() - decoding.len < MAX_INSTRUCTION {
                 // Cut off by the page's end: it starts the next block.
-                return (ops, len, len == 0);
+                decoding.cut = true;
+                break;
             }
+            decoding.movable &= is_movable(&instruction);
             let next = decoder.position();
-            let mut op = lower(&instruction, self.mode, ip, &mut self.code().stubs);
+            let mut op = lower(&instruction, self.mode, ip, &mut stubs);
             if decoder.is_too_long(&instruction) {
                 op.handler = crate::ops::system::too_long;
             }
@@ -194,15 +252,15 @@ impl Cpu {
                     }
                 });
             }
-            ops.push(op);
-            len = next;
+            decoding.ops.push(op);
+            decoding.len = next;
             let ends = !matches!(instruction.flow_control(), FlowControl::Next)
                 || crate::ops::system::ends_block(instruction.mnemonic());
             if ends {
                 break;
             }
         }
-        (ops, len, false)
+        decoding
     }
 
     /// Report the lines that entering this block fetches.

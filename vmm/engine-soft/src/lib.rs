@@ -1,6 +1,6 @@
 //! The portable engine: decodes guest code into blocks of operations and interprets them.
 //!
-//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `lookup`
+//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share), `lookup`
 //! (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation),
 //! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `gate` (call gates), `debug` (breakpoints).
 
@@ -23,6 +23,7 @@ mod mmu;
 mod native;
 mod op;
 mod ops;
+mod pool;
 mod profile;
 mod run;
 mod split;
@@ -31,4 +32,5 @@ pub mod vcpu;
 
 pub use code::SharedCode;
 pub use native::{Activity, write_code_map};
+pub use pool::{DecodedPool, PoolCounts};
 pub use vcpu::{SoftConfig, SoftVcpu, StepOutcome, Translate};

@@ -146,7 +146,7 @@ impl BlockTable {
             if block.physical == physical && block.second_page == second && block.is_current() {
                 slot.tag = tag;
                 let entry = slot.entry();
-                self.note_pages(ip, block.len);
+                self.note_pages(ip, block.len());
                 self.note_sources(ip, block);
                 return Some(entry);
             }
@@ -169,11 +169,11 @@ impl BlockTable {
     /// Find this block at an instruction pointer from now on.
     pub fn remember(&mut self, ip: u64, key: u8, block: &Block) -> Entry {
         let entry = Entry {
-            ops: block.ops.as_ptr(),
+            ops: block.ops().as_ptr(),
             block,
-            count: block.ops.len() as u32,
+            count: block.ops().len() as u32,
         };
-        self.note_pages(ip, block.len);
+        self.note_pages(ip, block.len());
         self.note_sources(ip, block);
         let tag = self.tag(ip, key);
         self.slots[Self::slot_of(ip)] = Slot {
@@ -287,14 +287,19 @@ impl BlockTable {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::sync::atomic::AtomicU32;
+
+    use crate::pool::Decoded;
 
     use super::*;
 
     #[test]
     fn blocks_of_a_page_that_was_written_to_are_found_no_more() {
         let cell = AtomicU32::new(0);
-        let block = |physical| Block::new(Vec::new(), physical, 0, 1, [&cell, &cell]);
+        let decoded = Arc::new(Decoded::new(Vec::new(), 1));
+        let block =
+            |physical| Block::new(decoded.clone(), physical, 0, Mode::Bits64, [&cell, &cell]);
         let (user, kernel) = (block(0x1_2000), block(0x34_5000));
         let (low, high) = (0x40_0000, 0xffff_ffff_8100_0000);
         let mut table = BlockTable::default();

@@ -382,7 +382,7 @@ impl Cpu {
         if numbered.get() != UNNUMBERED {
             return numbered.get();
         }
-        let mut bytes = vec![0; block.len as usize];
+        let mut bytes = vec![0; block.len() as usize];
         let in_first = bytes.len().min(4096 - (block.physical & 0xfff) as usize);
         let (first, second) = bytes.split_at_mut(in_first);
         let read = self
@@ -399,10 +399,10 @@ impl Cpu {
             kernel,
             bits: self.mode.bits() as u8,
             bytes,
-            instructions: block.ops.len() as u32,
-            loads: block.loads,
-            stores: block.stores,
-            flops: block.flops.as_deref().copied().unwrap_or_default(),
+            instructions: block.ops().len() as u32,
+            loads: block.decoded.loads,
+            stores: block.decoded.stores,
+            flops: block.decoded.flops.as_deref().copied().unwrap_or_default(),
         };
         let number = self.code().profile.number(profiled);
         numbered.set(number);
@@ -435,7 +435,7 @@ impl Cpu {
             executions: 1,
             ..PartialCounts::default()
         };
-        for op in &block.ops[..executed.min(block.ops.len())] {
+        for op in &block.ops()[..executed.min(block.ops().len())] {
             cut.instructions += 1;
             cut.loads += u64::from(op.loads);
             cut.stores += u64::from(op.stores);

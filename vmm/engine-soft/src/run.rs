@@ -366,12 +366,12 @@ impl Cpu {
         // one has been executed.
         let block = unsafe { &*entry.block };
         let count = most.min(i64::from(entry.count)) as usize;
-        let partial = count < block.ops.len();
+        let partial = count < block.ops().len();
         let planned = if partial {
-            let last = &block.ops[count - 1];
+            let last = &block.ops()[count - 1];
             u32::from(last.offset) + u32::from(last.len)
         } else {
-            block.len
+            block.len()
         };
         let privilege = usize::from(self.cpl != 3);
         if self.profiling() {
@@ -390,23 +390,23 @@ impl Cpu {
         counters.long_cycles += long;
         self.charge_long(long);
         if self.numbered() {
-            if executed != block.ops.len() {
+            if executed != block.ops().len() {
                 self.cut_profiled(block, executed, planned);
             }
             self.leave_profiled();
             return done;
         }
         let counters = &mut self.counters[privilege];
-        if executed == block.ops.len() {
-            counters.loads += u64::from(block.loads);
-            counters.stores += u64::from(block.stores);
-            if let Some(flops) = &block.flops {
+        if executed == block.ops().len() {
+            counters.loads += u64::from(block.decoded.loads);
+            counters.stores += u64::from(block.decoded.stores);
+            if let Some(flops) = &block.decoded.flops {
                 for (total, n) in counters.flops.iter_mut().zip(flops.iter()) {
                     *total += u64::from(*n);
                 }
             }
         } else {
-            for op in &block.ops[..executed.min(block.ops.len())] {
+            for op in &block.ops()[..executed.min(block.ops().len())] {
                 count_operation(counters, op);
             }
         }

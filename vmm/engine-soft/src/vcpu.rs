@@ -189,7 +189,12 @@ impl SoftVcpu {
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
         code.translations.set_room(bytes);
-        code.stubs.set_room(bytes);
+        code.pool.stubs().set_room(bytes);
+    }
+
+    /// Keep at most so many decoded blocks that have no translation. For tests, before a vCPU has run.
+    pub fn limit_blocks(&mut self, blocks: usize) {
+        self.code.lock().blocks.set_room(blocks);
     }
 
     /// Tell at most so many basic blocks apart where costs are attributed to code. For tests, before a vCPU has run.

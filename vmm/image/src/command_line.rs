@@ -53,6 +53,8 @@ pub struct NodeCommandLine {
     pub console: bool,
     /// Whether programs make hypercalls through the doorbell (`vmm/hypercall`, "Transports").
     pub doorbell: bool,
+    /// Whether the node reads the files of MPI jobs while it boots, so that they are in its memory.
+    pub warm: bool,
     /// Further kernel parameters, which win over those before them.
     pub extra: Vec<String>,
 }
@@ -71,6 +73,7 @@ impl NodeCommandLine {
             openmp: false,
             console: false,
             doorbell: false,
+            warm: false,
             extra: Vec::new(),
         }
     }
@@ -145,6 +148,9 @@ impl std::fmt::Display for NodeCommandLine {
         if self.doorbell {
             f.write_str(" nodescope.doorbell=1")?;
         }
+        if self.warm {
+            f.write_str(" nodescope.warm=1")?;
+        }
         self.extra.iter().try_for_each(|word| write!(f, " {word}"))
     }
 }
@@ -189,10 +195,11 @@ mod tests {
         node.openmp = true;
         node.console = true;
         node.doorbell = true;
+        node.warm = true;
         node.extra = vec!["loglevel=7".into()];
         assert!(
             node.to_string()
-                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 loglevel=7")
+                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 nodescope.warm=1 loglevel=7")
         );
         assert!(node.to_string().len() < 2048, "COMMAND_LINE_SIZE of x86");
     }

@@ -351,6 +351,9 @@ impl Pair {
                     translate,
                 });
                 vcpu.limit_code(room);
+                if room != usize::MAX {
+                    vcpu.limit_blocks(16);
+                }
                 if let Some(blocks) = numbered {
                     vcpu.limit_profile(blocks);
                 }

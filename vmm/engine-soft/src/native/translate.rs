@@ -93,15 +93,15 @@ impl Cpu {
 
     /// Decode the block's bytes again.
     fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
-        let mut bytes = vec![0_u8; block.len as usize];
-        let in_first = (block.len as usize).min(4096 - (block.physical & 0xfff) as usize);
+        let mut bytes = vec![0_u8; block.len() as usize];
+        let in_first = (block.len() as usize).min(4096 - (block.physical & 0xfff) as usize);
         self.copy_physical(block.physical, &mut bytes[..in_first])?;
         self.copy_physical(block.second_page, &mut bytes[in_first..])?;
         let mut decoder = GuestDecoder::new(self.features, Mode::Bits64, &bytes, ip);
-        let instructions: Vec<_> = block.ops.iter().map(|_| decoder.decode()).collect();
+        let instructions: Vec<_> = block.ops().iter().map(|_| decoder.decode()).collect();
         let agree = instructions
             .iter()
-            .zip(block.ops.iter())
+            .zip(block.ops().iter())
             .all(|(i, op)| i.len() == usize::from(op.len) && !i.is_invalid());
         agree.then_some(instructions)
     }
@@ -131,7 +131,7 @@ impl Cpu {
         let kernel = self.cpl != 3;
         let lines: Vec<u64> = if self.attached {
             let shift = self.fetch_filter.shift();
-            let last = block.physical + u64::from(block.len.max(1)) - 1;
+            let last = block.physical + u64::from(block.len().max(1)) - 1;
             (block.physical >> shift..=last >> shift)
                 .map(|l| l << shift)
                 .collect()
@@ -148,8 +148,8 @@ impl Cpu {
         let counts = self.attached && record_offset == 0;
         let packed = if counts {
             fetches
-                | u64::from(block.stores) << PACKED_BITS
-                | u64::from(block.loads) << (2 * PACKED_BITS)
+                | u64::from(block.decoded.stores) << PACKED_BITS
+                | u64::from(block.decoded.loads) << (2 * PACKED_BITS)
         } else {
             0
         };
@@ -157,11 +157,11 @@ impl Cpu {
             record_offset,
             block,
             ip,
-            count: block.ops.len() as u32,
+            count: block.ops().len() as u32,
             mode: self.mode,
             privilege: usize::from(kernel),
             packed,
-            flops: match &block.flops {
+            flops: match &block.decoded.flops {
                 Some(flops) if counts => **flops,
                 _ => Default::default(),
             },
@@ -173,7 +173,7 @@ impl Cpu {
         let unknown = crate::ops::system::unknown as *const ();
         let plans: Vec<Plan> = instructions
             .iter()
-            .zip(block.ops.iter())
+            .zip(block.ops().iter())
             .map(|(i, op)| {
                 if std::ptr::eq(op.handler as *const (), unknown) {
                     Plan::Interpret

@@ -4,8 +4,8 @@ use thiserror::Error;
 
 use crate::executable::{Executable, ExecutableError};
 
-/// Bytes of stubs that one node may hold. A stub takes about 80 bytes. It depends on the opcode, the registers and the immediate,
-/// never on addresses, so that ordinary programs make a few thousand. Where a guest has more, all stubs are thrown away.
+/// Bytes of stubs that one pool may hold. A stub takes about 80 bytes. It depends on the opcode, the registers and the immediate,
+/// never on addresses, so that ordinary programs make a few thousand. Where a guest has more, its node goes on with a new pool.
 pub const CAPACITY: usize = 16 << 20;
 
 /// Executable memory could not be had or is used up.
@@ -14,12 +14,12 @@ pub enum ArenaError {
     /// The host refused memory that can be executed.
     #[error(transparent)]
     Host(#[from] ExecutableError),
-    /// There is no room for a stub though others were thrown away.
+    /// There is no room for a stub though a new pool is made in time.
     #[error("no room for the code of a vector instruction among {} MiB, though room is made before each block: this is a bug of nodescope, please report it", CAPACITY >> 20)]
     Full,
 }
 
-/// The stubs of one node.
+/// The stubs of one pool.
 pub struct Arena {
     memory: Executable,
     used: usize,
@@ -49,11 +49,6 @@ impl Arena {
         unsafe { self.memory.write(self.used, code) };
         self.used = (self.used + code.len()).next_multiple_of(16).min(CAPACITY);
         Ok(at)
-    }
-
-    /// Use the memory again from its beginning: no stub in it is called any more.
-    pub fn clear(&mut self) {
-        self.used = 0;
     }
 
     /// Bytes in use.

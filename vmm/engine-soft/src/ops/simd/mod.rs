@@ -115,12 +115,11 @@ impl Stubs {
         self.room = bytes.clamp(crate::fetch::MAX_BLOCK * LONGEST_STUB, arena::CAPACITY);
     }
 
-    /// Forget all, together with the operations that refer to it. The memory is used again.
-    pub fn clear(&mut self) {
-        self.by_key.clear();
-        self.messages.clear();
-        if let Some(arena) = &mut self.arena {
-            arena.clear();
+    /// Returns empty stubs with as much room.
+    pub fn another(&self) -> Self {
+        Self {
+            room: self.room,
+            ..Self::default()
         }
     }
 
@@ -220,7 +219,7 @@ fn unavailable(cpu: &mut Cpu, need: u8) -> Result<(), Trap> {
 
 /// An operation whose stub could not be made.
 fn refused(cpu: &mut Cpu, op: &Op) -> Done {
-    let text = cpu.code().stubs.messages[op.aux as usize].clone();
+    let text = cpu.code().pool.stubs().messages[op.aux as usize].clone();
     Err(cpu.unsupported(text))
 }
 

@@ -233,7 +233,8 @@ fn campaign(seed: u64, rounds: usize) {
                 if vcpu
                     .cpu
                     .code()
-                    .stubs
+                    .pool
+                    .stubs()
                     .arena
                     .as_ref()
                     .is_some_and(|a| a.used() > 12 << 20)

@@ -55,7 +55,8 @@ fn decode(bytes: &[u8]) -> Instruction {
 fn lower(cpu: &mut Cpu, bytes: &[u8]) -> Op {
     let instruction = decode(bytes);
     assert_ne!(instruction.code(), Code::INVALID, "{bytes:02x?}");
-    crate::lower::lower(&instruction, Mode::Bits64, IP, &mut cpu.code().stubs)
+    let pool = cpu.code().pool.clone();
+    crate::lower::lower(&instruction, Mode::Bits64, IP, &mut pool.stubs())
 }
 
 fn execute(cpu: &mut Cpu, op: &Op) -> Done {
