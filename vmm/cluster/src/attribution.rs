@@ -135,6 +135,35 @@ pub struct ProfileBuilder {
 /// Identity of a block on all nodes: module, offset, privilege, width of the code segment, machine code.
 type BlockKey = (u32, u64, bool, u8, Vec<u8>);
 
+fn key(block: &Block) -> BlockKey {
+    let Block {
+        module,
+        offset,
+        kernel,
+        bits,
+        ref bytes,
+        ..
+    } = *block;
+    (module, offset, kernel, bits, bytes.clone())
+}
+
+impl From<WindowProfile> for ProfileBuilder {
+    fn from(profile: WindowProfile) -> Self {
+        let numbered = |of: usize| 0..of as u32;
+        let modules = profile.modules.iter().cloned();
+        let functions = profile.functions.iter().cloned();
+        let lines = profile.lines.iter().cloned();
+        let blocks = profile.blocks.iter().map(key);
+        Self {
+            modules: modules.zip(numbered(profile.modules.len())).collect(),
+            functions: functions.zip(numbered(profile.functions.len())).collect(),
+            lines: lines.zip(numbered(profile.lines.len())).collect(),
+            blocks: blocks.zip(numbered(profile.blocks.len())).collect(),
+            profile,
+        }
+    }
+}
+
 /// Number of an element of a list without duplicates.
 fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, element: T) -> u32 {
     let next = list.len() as u32;
@@ -155,6 +184,63 @@ impl ProfileBuilder {
     /// Returns the profile.
     pub fn finish(self) -> WindowProfile {
         self.profile
+    }
+
+    /// Adds the profile of nodes that follow, as if [`Attribution::add`] had added these nodes here.
+    pub fn append(&mut self, part: WindowProfile) {
+        part.notes.into_iter().for_each(|note| self.note(note));
+        let modules = part.modules.into_iter();
+        let modules: Vec<u32> = modules
+            .map(|module| number(&mut self.modules, &mut self.profile.modules, module))
+            .collect();
+        let function = |function: Function| Function {
+            module: modules[function.module as usize],
+            ..function
+        };
+        let functions = part.functions.into_iter().map(function);
+        let functions: Vec<u32> = functions
+            .map(|function| number(&mut self.functions, &mut self.profile.functions, function))
+            .collect();
+        let mut blocks = Vec::with_capacity(part.blocks.len());
+        for block in part.blocks {
+            let block = Block {
+                module: modules[block.module as usize],
+                function: functions[block.function as usize],
+                ..block
+            };
+            let next = self.profile.blocks.len() as u32;
+            let known = self.blocks.get(&key(&block)).copied();
+            blocks.push(known.unwrap_or(next));
+            if known.is_some() {
+                continue;
+            }
+            // Lines come with the first block that has them.
+            let line = |builder: &mut Self, line: u32| {
+                let line = part.lines[line as usize].clone();
+                number(&mut builder.lines, &mut builder.profile.lines, line)
+            };
+            let mut places = block.places.clone();
+            for place in &mut places {
+                place.line = place.line.map(|of| line(self, of));
+                for inlined in &mut place.inlined {
+                    inlined.called_from = inlined.called_from.map(|of| line(self, of));
+                }
+            }
+            self.blocks.insert(key(&block), next);
+            self.profile.blocks.push(Block { places, ..block });
+        }
+        let counts = part.counts.into_iter().map(|count| Count {
+            block: blocks[count.block as usize],
+            ..count
+        });
+        self.profile.counts.extend(counts);
+        let paths = part.paths.into_iter().map(|path| Path {
+            functions: (path.functions.iter())
+                .map(|of| functions[*of as usize])
+                .collect(),
+            ..path
+        });
+        self.profile.paths.extend(paths);
     }
 
     fn note(&mut self, note: String) {
