@@ -8,6 +8,7 @@ mod config;
 mod console;
 mod cores;
 mod counters;
+mod distributed;
 mod exit;
 mod export;
 mod follow;
@@ -25,9 +26,11 @@ mod represent;
 mod results;
 mod run;
 mod sections;
+mod slurm;
 mod snapshot;
 mod terminal;
 mod trace;
+mod worker;
 
 use clap::Parser;
 
@@ -44,6 +47,8 @@ fn main() -> std::process::ExitCode {
     logging::start(&args);
     let result = match &args.command {
         Command::Run(run) => run::run(run, &args),
+        Command::Slurm(slurm) => slurm::slurm(slurm, &args),
+        Command::Worker(args) => worker::worker(args),
         Command::Report(report) => report::report(report),
         Command::Profile(args) => profile::profile(args),
         Command::Predict(predict) => predict::predict(predict),

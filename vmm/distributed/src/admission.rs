@@ -1,6 +1,5 @@
 //! How processes find each other: the master listens, and workers connect to it.
 
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use zmq::{Context, Socket, SocketEvent};
@@ -9,7 +8,7 @@ use crate::GroupError;
 use crate::group::{Group, Link};
 use crate::key::Key;
 use crate::message::{Hello, Message, Welcome};
-use crate::socket::{self, Connection};
+use crate::socket::{self, Connection, KeyCheck};
 
 /// Between two looks at what may end the waiting.
 const LOOK: Duration = Duration::from_millis(100);
@@ -46,10 +45,9 @@ pub struct Admission<'a> {
 
 /// A master that waits for its workers.
 pub struct Listener {
-    context: Context,
     socket: Socket,
     monitor: Socket,
-    keys: JoinHandle<()>,
+    keys: KeyCheck,
 }
 
 impl Listener {
@@ -72,7 +70,6 @@ impl Listener {
             source,
         })?;
         Ok(Self {
-            context,
             socket,
             monitor,
             keys,
@@ -164,7 +161,7 @@ impl Listener {
             sent.map_err(|_| GroupError::GivenUp(format!("{} died", names[index + 1])))?;
         }
         let link = Link::Master(self.socket, identities);
-        Ok(Group::new(0, names, link, self.context, Some(self.keys)))
+        Ok(Group::new(0, names, link, Some(self.keys)))
     }
 }
 
@@ -182,20 +179,33 @@ pub fn join(
     let begin = Instant::now();
     let context = Context::new();
     // The master may not listen yet.
-    let mut attempt = 0;
+    let (mut attempt, mut broken) = (0, 0);
     let master = loop {
         attempt += 1;
         let left = limit.saturating_sub(begin.elapsed());
         match connect(&context, address, key, attempt, left)? {
-            Some(master) => break master,
-            None if begin.elapsed() > limit => {
+            Attempt::Connected(master) => break master,
+            Attempt::TurnedAway => {
+                return Err(GroupError::OtherKey {
+                    address: address.into(),
+                });
+            }
+            // A master that begins or ends may break a connection, too.
+            Attempt::Broken if broken == TURNED_AWAY => {
+                return Err(GroupError::OtherKey {
+                    address: address.into(),
+                });
+            }
+            Attempt::Broken => broken += 1,
+            Attempt::Nobody if begin.elapsed() > limit => {
                 return Err(GroupError::NoMaster {
                     address: address.into(),
                     limit,
                 });
             }
-            None => std::thread::sleep(LOOK),
+            Attempt::Nobody => {}
         }
+        std::thread::sleep(LOOK);
     };
     let hello = own_hello(version);
     let hello = serde_json::to_vec(&hello).expect("plain values have a form in JSON");
@@ -220,7 +230,7 @@ pub fn join(
                     return Err(unreadable(format!("there is no process {rank}")));
                 }
                 let link = Link::Worker(master);
-                return Ok((Group::new(rank, names, link, context, None), task));
+                return Ok((Group::new(rank, names, link, None), task));
             }
             Message::Refused(why) => {
                 return Err(GroupError::Refused {
@@ -233,14 +243,28 @@ pub fn join(
     }
 }
 
-/// Connects to a master; nothing if none listens.
+/// Attempts after which a master that breaks the connection each time has another key.
+const TURNED_AWAY: u32 = 3;
+
+/// What became of an attempt to connect.
+enum Attempt {
+    Connected(Connection),
+    /// The master knows another key.
+    TurnedAway,
+    /// The connection broke before keys were compared.
+    Broken,
+    /// Nobody listens.
+    Nobody,
+}
+
+/// Connects to a master.
 fn connect(
     context: &Context,
     address: &str,
     key: &Key,
     attempt: u32,
     limit: Duration,
-) -> Result<Option<Connection>, GroupError> {
+) -> Result<Attempt, GroupError> {
     let socket = socket::worker(context, key)?;
     let events = [
         SocketEvent::CLOSED,
@@ -258,10 +282,11 @@ fn connect(
         source,
     })?;
     match socket::event(&monitor, limit)? {
-        Some(SocketEvent::HANDSHAKE_SUCCEEDED) => Ok(Some(Connection { socket, monitor })),
-        None | Some(SocketEvent::CLOSED) => Ok(None),
-        _ => Err(GroupError::OtherKey {
-            address: address.into(),
-        }),
+        Some(SocketEvent::HANDSHAKE_SUCCEEDED) => {
+            Ok(Attempt::Connected(Connection { socket, monitor }))
+        }
+        Some(SocketEvent::HANDSHAKE_FAILED_AUTH) => Ok(Attempt::TurnedAway),
+        None | Some(SocketEvent::CLOSED) => Ok(Attempt::Nobody),
+        Some(_) => Ok(Attempt::Broken),
     }
 }

@@ -1,14 +1,13 @@
 //! Processes that exchange messages.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use nodescope_cluster::{PeerError, Peers};
-use zmq::{Context, Socket};
+use zmq::Socket;
 
 use crate::message::Message;
-use crate::socket::{Connection, receive};
+use crate::socket::{Connection, KeyCheck, receive};
 
 /// Without a message for so long, a process looks whether the others are still there.
 const LOOK: Duration = Duration::from_millis(200);
@@ -28,8 +27,7 @@ pub struct Group {
     names: Vec<String>,
     /// None: being closed.
     link: Mutex<Option<Link>>,
-    context: Context,
-    keys: Option<JoinHandle<()>>,
+    _keys: Option<KeyCheck>,
 }
 
 impl Group {
@@ -37,15 +35,13 @@ impl Group {
         rank: usize,
         names: Vec<String>,
         link: Link,
-        context: Context,
-        keys: Option<JoinHandle<()>>,
+        keys: Option<KeyCheck>,
     ) -> Self {
         Self {
             rank,
             names,
             link: Mutex::new(Some(link)),
-            context,
-            keys,
+            _keys: keys,
         }
     }
 
@@ -204,11 +200,7 @@ impl Peers for Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The context ends when its sockets are closed.
+        // The check of keys ends once all other sockets are closed.
         self.link().take();
-        let _ = self.context.destroy();
-        if let Some(keys) = self.keys.take() {
-            let _ = keys.join();
-        }
     }
 }

@@ -42,12 +42,13 @@ pub fn master(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     Ok(socket)
 }
 
-/// Returns a worker's socket. Once its connection breaks, it has none; its monitor tells.
+/// Returns a worker's socket. Its monitor tells when its connection breaks.
 pub fn worker(context: &Context, key: &Key) -> Result<Socket, zmq::Error> {
     let socket = context.socket(zmq::DEALER)?;
     prepare(&socket, key)?;
     socket.set_curve_serverkey(&key.public)?;
-    socket.set_reconnect_ivl(-1)?;
+    // A run does not go on with a connection that broke. Without any reconnection, libzmq drops messages that have come.
+    socket.set_reconnect_ivl(i32::MAX)?;
     Ok(socket)
 }
 
@@ -130,8 +131,24 @@ impl Connection {
     }
 }
 
-/// A thread that lets those alone connect who have the key (ZeroMQ RFC 27). It ends with its context.
-pub fn check_keys(context: &Context, key: &Key) -> Result<JoinHandle<()>, GroupError> {
+/// A thread that lets those alone connect who have the key (ZeroMQ RFC 27). Dropped after all other sockets of its context.
+pub struct KeyCheck {
+    context: Context,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Drop for KeyCheck {
+    fn drop(&mut self) {
+        // Ends the wait for a request.
+        let _ = self.context.destroy();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Starts to check keys.
+pub fn check_keys(context: &Context, key: &Key) -> Result<KeyCheck, GroupError> {
     let socket = context.socket(zmq::REP)?;
     socket.set_linger(0)?;
     socket.bind("inproc://zeromq.zap.01")?;
@@ -150,5 +167,9 @@ pub fn check_keys(context: &Context, key: &Key) -> Result<JoinHandle<()>, GroupE
             }
         }
     };
-    Ok(std::thread::Builder::new().name("keys".into()).spawn(answer)?)
+    let thread = std::thread::Builder::new().name("keys".into()).spawn(answer)?;
+    Ok(KeyCheck {
+        context: context.clone(),
+        thread: Some(thread),
+    })
 }
