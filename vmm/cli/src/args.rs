@@ -93,7 +93,7 @@ pub enum Command {
 }
 
 /// `nodescope run`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Run {
     /// The study file (vmm/study/STUDY.md describes it).
     pub study: PathBuf,

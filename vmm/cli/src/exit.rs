@@ -28,6 +28,25 @@ pub enum Exit {
     Interrupted = 130,
 }
 
+impl Exit {
+    /// All of them.
+    pub const ALL: [Exit; 8] = [
+        Exit::Ok,
+        Exit::JobFailed,
+        Exit::Study,
+        Exit::Guest,
+        Exit::TimeLimit,
+        Exit::Host,
+        Exit::Window,
+        Exit::Interrupted,
+    ];
+
+    /// Returns the one of this number, if there is one.
+    pub fn of(code: u8) -> Option<Exit> {
+        Exit::ALL.into_iter().find(|exit| *exit as u8 == code)
+    }
+}
+
 /// The table of exit codes, for `--help`.
 pub const EXIT_CODES: &str = "\
 Exit codes:
@@ -224,16 +243,8 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_code() {
-        for exit in [
-            Exit::Ok,
-            Exit::JobFailed,
-            Exit::Study,
-            Exit::Guest,
-            Exit::TimeLimit,
-            Exit::Host,
-            Exit::Window,
-            Exit::Interrupted,
-        ] {
+        for exit in Exit::ALL {
+            assert_eq!(Exit::of(exit as u8), Some(exit));
             let code = format!("\n{:>5}  ", exit as u8);
             assert!(EXIT_CODES.contains(&code), "{exit:?}");
         }

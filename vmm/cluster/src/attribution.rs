@@ -229,18 +229,26 @@ impl ProfileBuilder {
             self.blocks.insert(key(&block), next);
             self.profile.blocks.push(Block { places, ..block });
         }
+        // Within a node both are in the order of numbers, which are others here.
         let counts = part.counts.into_iter().map(|count| Count {
             block: blocks[count.block as usize],
             ..count
         });
-        self.profile.counts.extend(counts);
+        let mut counts: Vec<Count> = counts.collect();
+        counts.sort_by_key(|count| (count.node, count.context, count.block));
+        self.profile.counts.append(&mut counts);
         let paths = part.paths.into_iter().map(|path| Path {
             functions: (path.functions.iter())
                 .map(|of| functions[*of as usize])
                 .collect(),
             ..path
         });
-        self.profile.paths.extend(paths);
+        let mut paths: Vec<Path> = paths.collect();
+        paths.sort_by(|one, other| {
+            let key = |path: &Path| (path.node, path.context);
+            (key(one).cmp(&key(other))).then_with(|| one.functions.cmp(&other.functions))
+        });
+        self.profile.paths.append(&mut paths);
     }
 
     fn note(&mut self, note: String) {
