@@ -572,3 +572,89 @@ fn behind(page: FilePage, bytes: u64) -> FilePage {
         },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(function: &str, line: u32) -> Location {
+        Location {
+            line: Some(nodescope_symbols::SourceLine {
+                file: "f.c".into(),
+                line,
+            }),
+            ..unknown(function)
+        }
+    }
+
+    /// Adds a block of each of these functions, counted once on a node, and a call path through all.
+    fn add(into: &mut ProfileBuilder, node: u32, functions: &[&str]) {
+        let mut path = Vec::new();
+        let mut counts = BTreeMap::new();
+        for name in functions {
+            let location = location(name, name.len() as u32);
+            let (module, function) = into.function(None, &location, 0);
+            path.push(function);
+            let next = into.profile.blocks.len() as u32;
+            let block = Block {
+                module,
+                offset: u64::from(name.as_bytes()[0]),
+                address: 0,
+                function,
+                kernel: false,
+                bits: 64,
+                bytes: name.as_bytes().into(),
+                instructions: 1,
+                loads: 0,
+                stores: 0,
+                flops: Default::default(),
+                places: Vec::new(),
+            };
+            let number = *into.blocks.entry(key(&block)).or_insert(next);
+            if number == next {
+                let line = location.line.as_ref().map(|line| into.line(line));
+                let place = Place {
+                    first: 0,
+                    line,
+                    inlined: Vec::new(),
+                };
+                let places = vec![place];
+                into.profile.blocks.push(Block { places, ..block });
+            }
+            counts.insert((0, number), BlockCounts::default());
+        }
+        into.profile.counts.extend(
+            (counts.into_iter()).map(|((context, block), counts)| Count {
+                node,
+                context,
+                block,
+                counts,
+            }),
+        );
+        into.profile.paths.push(Path {
+            node,
+            context: 0,
+            functions: path,
+            samples: 1,
+        });
+        into.note(format!("note of {}", functions[0]));
+    }
+
+    #[test]
+    fn profiles_of_several_processes_become_that_of_one() {
+        let nodes: [&[&str]; 4] = [&["a", "bb"], &["ccc", "a"], &["dddd", "ccc", "a"], &["bb"]];
+        let build = |numbers: std::ops::Range<usize>| {
+            let mut builder = ProfileBuilder::new("w");
+            for node in numbers {
+                add(&mut builder, node as u32, nodes[node]);
+            }
+            builder.finish()
+        };
+        let whole = build(0..4);
+        for cut in 1..4 {
+            let mut merged = ProfileBuilder::from(build(0..cut));
+            merged.append(build(cut..4));
+            assert_eq!(merged.finish(), whole, "cut before node {cut}");
+        }
+    }
+}
