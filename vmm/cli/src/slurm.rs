@@ -8,6 +8,7 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use std::{env, process};
 
@@ -260,9 +261,11 @@ impl Drop for Steps {
     }
 }
 
-/// A job of Slurm, whose hosts are given back when it is dropped.
+/// A job of Slurm. Its hosts are given back when it is dropped, and also where this process is killed: `salloc` waits for a command that
+/// ends with its standard input.
 struct Job {
     number: String,
+    salloc: Child,
 }
 
 impl Job {
@@ -271,54 +274,56 @@ impl Job {
         let hosts = args.hosts.to_string();
         let mut salloc = command("salloc");
         salloc
-            .args(["--no-shell", "--job-name=nodescope"])
+            .arg("--job-name=nodescope")
             .args(["--nodes", &hosts, "--ntasks", &hosts, "--ntasks-per-node=1"])
             .args(&args.slurm_option)
+            .arg("cat")
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
         let mut salloc = start(salloc)?;
-        let said = salloc.stderr.take();
-        let lines = std::thread::spawn(move || {
-            let mut lines = Vec::new();
-            for line in said.map(BufReader::new).into_iter().flat_map(BufRead::lines) {
-                let Ok(line) = line else { break };
-                if line.contains("queued and waiting") {
-                    tell(&printable(&line));
-                }
-                lines.push(line);
+        let said = salloc.stderr.take().map(BufReader::new);
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in said.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
+                // What comes after the hosts is not waited for.
+                let _ = sender.send(printable(line.trim()).to_string());
             }
-            lines
         });
-        let status = loop {
-            match salloc.try_wait() {
-                Ok(Some(status)) => break status,
-                Ok(None) => std::thread::sleep(LOOK),
-                Err(error) => return Err(missing("salloc", &error)),
+        let mut told = Vec::new();
+        let mut ends = false;
+        loop {
+            match lines.recv_timeout(LOOK) {
+                Ok(line) => {
+                    if let Some((_, number)) = line.split_once("Granted job allocation ") {
+                        let number = number.to_owned();
+                        return Ok(Job { number, salloc });
+                    }
+                    if line.contains("queued and waiting") {
+                        tell(&line);
+                    }
+                    told.push(line);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
             }
-            if interrupted.load(Ordering::Relaxed) {
+            if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut ends, true) {
                 // It gives up its place in the queue.
                 terminate(&salloc);
             }
-        };
-        let lines = lines.join().unwrap_or_default();
-        let number = lines.iter().find_map(|line| {
-            let number = line.split("Granted job allocation ").nth(1)?;
-            Some(number.trim().to_owned())
-        });
-        match (status.success(), number) {
-            (true, Some(number)) => Ok(Job { number }),
-            _ if interrupted.load(Ordering::Relaxed) => Err(Failure::new(
+        }
+        // It has closed its standard error, and ends.
+        let _ = salloc.wait();
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(Failure::new(
                 Exit::Interrupted,
                 "interrupted while waiting for hosts",
-            )),
-            _ => {
-                let told: Vec<_> = lines.iter().map(|line| printable(line.trim())).collect();
-                Err(Failure::new(
-                    Exit::Host,
-                    format!("Slurm gives no hosts: {}", told.join("; ")),
-                ))
-            }
+            ));
         }
+        Err(Failure::new(
+            Exit::Host,
+            format!("Slurm gives no hosts: {}", told.join("; ")),
+        ))
     }
 
     /// Returns the names of the hosts.
@@ -358,12 +363,9 @@ impl Job {
 
 impl Drop for Job {
     fn drop(&mut self) {
-        if let Err(failure) = asked("scancel", &["--quiet", &self.number]) {
-            tracing::warn!(
-                "job {} may still have its hosts: {}",
-                self.number,
-                failure.chain.join(": ")
-            );
+        drop(self.salloc.stdin.take());
+        if let Err(error) = self.salloc.wait() {
+            tracing::warn!("job {} may still have its hosts: {error}", self.number);
         }
     }
 }

@@ -159,12 +159,20 @@ fn an_interrupted_run_gives_its_hosts_back() {
     let place = guest::Place::new(2, "", |path| {
         guest::Kernel::new().say("on\n").work(1_000_000).for_ever(path);
     });
-    let mut run = place.command(&["slurm", "run", "s.toml", "--hosts", "2"]);
-    let mut run = run.env("SLURM_CONF", slurm.config()).spawn().unwrap();
-    let log = place.results().join("console-node0.log");
-    wait_until(&mut run, "console output", || guest::holds(&log, 100));
-    signal(&run, libc::SIGINT);
-    let output = ends_within(run, SOON);
-    assert_eq!(output.status.code(), Some(130), "{output:?}");
-    assert_eq!(slurm.ask("squeue", &["--noheader", "--states=pending,running"]), "");
+    for sent in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
+        let mut run = place.command(&["slurm", "run", "s.toml", "--hosts", "2"]);
+        let mut run = run.env("SLURM_CONF", slurm.config()).spawn().unwrap();
+        let log = place.results().join("console-node0.log");
+        wait_until(&mut run, "console output", || guest::holds(&log, 100));
+        signal(&run, sent);
+        let output = ends_within(run, SOON);
+        let code = (sent != libc::SIGKILL).then_some(130);
+        assert_eq!(output.status.code(), code, "{output:?}");
+        let begin = Instant::now();
+        while !slurm.ask("squeue", &["--noheader"]).is_empty() {
+            assert!(begin.elapsed() < SOON, "the hosts are not given back");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        fs::remove_dir_all(place.results()).unwrap();
+    }
 }
