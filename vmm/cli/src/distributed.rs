@@ -34,6 +34,8 @@ pub struct Task {
     pub host_threads: Option<u64>,
     /// [`args::Run::engine`] asks for the portable engine.
     pub soft: bool,
+    /// Hosts that share the nodes.
+    pub hosts: u32,
 }
 
 /// The snapshot that all processes begin from.
@@ -43,6 +45,14 @@ pub struct Beginning {
     pub snapshot: Option<PathBuf>,
     /// The user has named it: nodes are as it has them ([`Origin::adopt`]).
     pub adopt: bool,
+}
+
+/// Number of hosts that share the nodes. Workers that come by themselves may come from as many.
+pub fn hosts(args: &args::Run) -> u32 {
+    match (&args.listen, args.workers) {
+        (Some(_), Some(workers)) => workers + 1,
+        _ => 1,
+    }
 }
 
 /// Checks that a study can run in several processes, if it is to.
@@ -73,7 +83,11 @@ pub fn version() -> Result<String, Failure> {
     let path = PathBuf::from("/proc/self/exe");
     let program = fs::read(&path).map_err(Failure::io("read", &path))?;
     let digest = blake3::hash(&program).to_hex();
-    Ok(format!("{} (build {})", env!("CARGO_PKG_VERSION"), &digest[..12]))
+    Ok(format!(
+        "{} (build {})",
+        env!("CARGO_PKG_VERSION"),
+        &digest[..12]
+    ))
 }
 
 /// The exit code where processes do not come together.
@@ -158,6 +172,7 @@ impl Team {
             interpret: args.interpret,
             host_threads: args.host_threads,
             soft: args.engine == Some(args::EngineChoice::Soft),
+            hosts: hosts(args),
         };
         let nodes = config.nodes as usize;
         let share = |rank| {
@@ -174,7 +189,9 @@ impl Team {
             for worker in &mut started.0 {
                 if let Ok(Some(status)) = worker.try_wait() {
                     let number = worker.id();
-                    return Err(format!("worker process {number} ended before it began: {status}"));
+                    return Err(format!(
+                        "worker process {number} ended before it began: {status}"
+                    ));
                 }
             }
             Ok(())

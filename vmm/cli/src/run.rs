@@ -9,8 +9,8 @@ use nodescope_cluster::build::BuildError;
 use nodescope_cluster::once::{self, Boot};
 use nodescope_cluster::results::{FILES, console_log};
 use nodescope_cluster::{
-    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome, PeerError,
-    Peers, ResultsFolder, RunError, Save,
+    ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome,
+    PeerError, Peers, ResultsFolder, RunError, Save,
 };
 use nodescope_counters::Measurement;
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
@@ -37,7 +37,7 @@ const COUNTERS: &str = "counters.json";
 
 /// Runs a study, from the checks to the report.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
-    let study = check::load(&args.study, args.engine)?;
+    let study = check::load(&args.study, args.engine, distributed::hosts(args))?;
     if let Some(node) = args.follow.filter(|&node| node >= study.nodes) {
         return Err(Failure::new(
             Exit::Study,
@@ -154,7 +154,8 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                 Ok(Boot::Done(origin)) => run(Some(&origin), &mut watcher),
                 Ok(Boot::Failed(outcome)) => {
                     if let Some(team) = &team {
-                        team.group().leave("the node that was to boot for all never did");
+                        team.group()
+                            .leave("the node that was to boot for all never did");
                     }
                     unbooted = true;
                     place.keep_console(&results).map(|()| *outcome)

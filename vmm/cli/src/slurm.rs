@@ -49,7 +49,7 @@ fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
             "--snapshot-at needs all nodes in one process; use --hosts 1",
         ));
     }
-    let study = check::load(&args.run.study, args.run.engine)?;
+    let study = check::load(&args.run.study, args.run.engine, args.hosts)?;
     let workers = (args.hosts > 1).then_some(args.hosts - 1);
     let with_workers = Run {
         workers,
@@ -158,21 +158,32 @@ fn arguments(run: &Run) -> Vec<OsString> {
         }),
     );
     add("follow", follow.as_ref().and_then(|node| text(node)));
-    add("snapshot-at", snapshot_at.as_ref().and_then(|at| text(&at.0)));
+    add(
+        "snapshot-at",
+        snapshot_at.as_ref().and_then(|at| text(&at.0)),
+    );
     add("snapshot-name", snapshot_name.as_ref().map(OsString::from));
     add("from", from.as_ref().map(OsString::from));
     add("workers", workers.as_ref().and_then(|n| text(n)));
     add("listen", listen.as_ref().map(OsString::from));
     add("key-file", path(key_file));
     if workers.is_some() {
-        add("worker-wait", text(&worker_wait.to_string().replace(' ', "")));
+        add(
+            "worker-wait",
+            text(&worker_wait.to_string().replace(' ', "")),
+        );
     }
     let flags = [
         ("--interpret", interpret),
         ("--force", force),
         ("--stop-after-snapshot", stop_after_snapshot),
     ];
-    all.extend(flags.iter().filter(|(_, on)| **on).map(|(name, _)| name.into()));
+    all.extend(
+        flags
+            .iter()
+            .filter(|(_, on)| **on)
+            .map(|(name, _)| name.into()),
+    );
     all
 }
 
@@ -228,7 +239,9 @@ fn asked(program: &str, args: &[&str]) -> Result<String, Failure> {
 /// Returns where other hosts reach a host: its address in Slurm's configuration.
 fn address(host: &str) -> Result<String, Failure> {
     let shown = asked("scontrol", &["--oneliner", "show", "node", host])?;
-    let address = shown.split_whitespace().find_map(|word| word.strip_prefix("NodeAddr="));
+    let address = shown
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("NodeAddr="));
     address.map(String::from).ok_or_else(|| {
         Failure::new(
             Exit::Host,
@@ -285,7 +298,11 @@ impl Job {
         let said = salloc.stderr.take().map(BufReader::new);
         let (sender, lines) = mpsc::channel();
         std::thread::spawn(move || {
-            for line in said.into_iter().flat_map(BufRead::lines).map_while(Result::ok) {
+            for line in said
+                .into_iter()
+                .flat_map(BufRead::lines)
+                .map_while(Result::ok)
+            {
                 // What comes after the hosts is not waited for.
                 let _ = sender.send(printable(line.trim()).to_string());
             }
@@ -328,7 +345,10 @@ impl Job {
 
     /// Returns the names of the hosts.
     fn hosts(&self) -> Result<Vec<String>, Failure> {
-        let job = asked("squeue", &["--noheader", "--jobs", &self.number, "--format=%N"])?;
+        let job = asked(
+            "squeue",
+            &["--noheader", "--jobs", &self.number, "--format=%N"],
+        )?;
         let names = asked("scontrol", &["show", "hostnames", job.trim()])?;
         Ok(names.lines().map(String::from).collect())
     }

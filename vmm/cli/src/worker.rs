@@ -44,7 +44,7 @@ pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
 fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Exit, Failure> {
     let signals = on_interrupt()?;
     let engine = task.soft.then_some(EngineChoice::Soft);
-    let study = check::load(&task.study, engine)?;
+    let study = check::load(&task.study, engine, task.hosts)?;
     let threads = host_threads.or(task.host_threads);
     let threads = threads.map(|threads| threads as usize);
     let prepared = config::cluster(&study, threads, signals.flag(), &mut |_| {})?;
@@ -78,8 +78,7 @@ fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Ex
         from: origin.as_ref(),
         peers: Some(Arc::clone(group) as Arc<dyn Peers>),
     };
-    let ran =
-        nodescope_cluster::run_with(&config, &results, signals.flag(), &mut Silent, options);
+    let ran = nodescope_cluster::run_with(&config, &results, signals.flag(), &mut Silent, options);
     match ran {
         Ok(outcome) => match outcome.ending {
             Ending::PeerLost { why } => ended(group, &why),

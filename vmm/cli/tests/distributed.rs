@@ -30,7 +30,9 @@ fn endless() -> Place {
 fn children(of: &Child) -> Vec<i32> {
     let path = format!("/proc/{0}/task/{0}/children", of.id());
     let text = fs::read_to_string(path).unwrap();
-    text.split_whitespace().map(|n| n.parse().unwrap()).collect()
+    text.split_whitespace()
+        .map(|n| n.parse().unwrap())
+        .collect()
 }
 
 fn is_alive(process: i32) -> bool {
@@ -80,7 +82,10 @@ fn a_run_over_several_processes_goes_on_from_a_snapshot() {
     ok(&place, &["run", "s.toml", "--results", "one"]);
     let save = ["--snapshot-at", "mark:step#2", "--snapshot-name", "early"];
     let early = ["run", "s.toml", "--results", "early"];
-    ok(&place, &[&early[..], &save, &["--stop-after-snapshot"]].concat());
+    ok(
+        &place,
+        &[&early[..], &save, &["--stop-after-snapshot"]].concat(),
+    );
     let on = ["run", "s.toml", "--results", "two", "--from", "early"];
     ok(&place, &[&on[..], &["--workers", "2"]].concat());
     same(&place.path().join("one"), &place.path().join("two"));
@@ -93,7 +98,10 @@ fn one_boot_serves_all_processes() {
         let kernel = Kernel::new().say("nodescope: booted\n").work(3_000_000);
         kernel.say_name().mark("end").off(0, path);
     });
-    ok(&place, &["run", "s.toml", "--results", "two", "--workers", "2"]);
+    ok(
+        &place,
+        &["run", "s.toml", "--results", "two", "--workers", "2"],
+    );
     ok(&place, &["run", "s.toml", "--results", "one"]);
     same(&place.path().join("one"), &place.path().join("two"));
 }
@@ -167,15 +175,32 @@ fn free_port() -> u16 {
 #[test]
 fn what_keeps_processes_from_coming_together_is_one_message() {
     let place = talking();
-    refused(&place, &["run", "s.toml", "--workers", "3"], 2, "give 2 workers at most");
+    refused(
+        &place,
+        &["run", "s.toml", "--workers", "3"],
+        2,
+        "give 2 workers at most",
+    );
     let boot = ["run", "s.toml", "--workers", "1", "--snapshot-at", "boot"];
     refused(&place, &boot, 2, "cannot be used with");
     new_key(&place, "key");
     new_key(&place, "other");
     let listen = |key: &'static str, wait: &'static str, address: &str| -> Vec<String> {
-        ["run", "s.toml", "--force", "--workers", "1", "--listen", address, "--key-file", key, "--worker-wait", wait]
-            .map(String::from)
-            .into()
+        [
+            "run",
+            "s.toml",
+            "--force",
+            "--workers",
+            "1",
+            "--listen",
+            address,
+            "--key-file",
+            key,
+            "--worker-wait",
+            wait,
+        ]
+        .map(String::from)
+        .into()
     };
     let address = format!("tcp://127.0.0.1:{}", free_port());
     let args = listen("key", "1s", &address);
@@ -184,17 +209,49 @@ fn what_keeps_processes_from_coming_together_is_one_message() {
     let args = listen("nowhere", "1s", &address);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     refused(&place, &args, 2, "cannot read the key nowhere");
-    let connect = |key: &'static str| ["worker", "--connect", &address, "--wait", "1s", "--key-file", key].map(String::from);
+    let connect = |key: &'static str| {
+        [
+            "worker",
+            "--connect",
+            &address,
+            "--wait",
+            "1s",
+            "--key-file",
+            key,
+        ]
+        .map(String::from)
+    };
     let nobody = connect("key");
-    refused(&place, &nobody.each_ref().map(String::as_str), 5, "no master answers at");
+    refused(
+        &place,
+        &nobody.each_ref().map(String::as_str),
+        5,
+        "no master answers at",
+    );
 
     // The master waits for a worker, and turns away one with another key.
     let args = listen("key", "60s", &address);
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let run = place.command(&args).spawn().unwrap();
-    let stranger = ["worker", "--connect", &address, "--wait", "20s", "--key-file", "other"];
+    let stranger = [
+        "worker",
+        "--connect",
+        &address,
+        "--wait",
+        "20s",
+        "--key-file",
+        "other",
+    ];
     refused(&place, &stranger, 2, "it has another key");
-    let worker = ["worker", "--connect", &address, "--wait", "20s", "--key-file", "key"];
+    let worker = [
+        "worker",
+        "--connect",
+        &address,
+        "--wait",
+        "20s",
+        "--key-file",
+        "key",
+    ];
     assert_eq!(place.run(&worker).status.code(), Some(0));
     assert_eq!(ends_within(run, SOON).status.code(), Some(0));
 }
@@ -204,7 +261,16 @@ fn a_worker_that_reads_another_image_is_refused() {
     let place = talking();
     new_key(&place, "key");
     let address = format!("tcp://127.0.0.1:{}", free_port());
-    let run = ["run", "s.toml", "--workers", "1", "--key-file", "key", "--listen", &address];
+    let run = [
+        "run",
+        "s.toml",
+        "--workers",
+        "1",
+        "--key-file",
+        "key",
+        "--listen",
+        &address,
+    ];
     let mut run = place.command(&run).spawn().unwrap();
     let results = place.results();
     wait_until(&mut run, "a record", || holds(&results.join("run.json"), 1));
@@ -215,5 +281,8 @@ fn a_worker_that_reads_another_image_is_refused() {
     let output = ends_within(run, SOON);
     let told = stderr(&output);
     assert_eq!(output.status.code(), Some(5), "{told}");
-    assert!(told.contains("it reads another study or image: the study ID is"), "{told}");
+    assert!(
+        told.contains("it reads another study or image: the study ID is"),
+        "{told}"
+    );
 }

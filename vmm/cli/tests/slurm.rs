@@ -37,8 +37,9 @@ impl Slurm {
         let at = dir.path().display().to_string();
         // Held all at once, so that they differ.
         let held = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [controller, first, second] =
-            held.each_ref().map(|port| port.local_addr().unwrap().port());
+        let [controller, first, second] = held
+            .each_ref()
+            .map(|port| port.local_addr().unwrap().port());
         drop(held);
         let config = format!(
             "ClusterName=test\nSlurmctldHost=localhost(127.0.0.1)\nSlurmctldPort={controller}\n\
@@ -93,7 +94,9 @@ impl Slurm {
     fn ask(&self, program: &str, args: &[&str]) -> String {
         let mut command = Command::new(program);
         let output = command.args(args).env("SLURM_CONF", self.config()).output();
-        String::from_utf8_lossy(&output.unwrap().stdout).trim().into()
+        String::from_utf8_lossy(&output.unwrap().stdout)
+            .trim()
+            .into()
     }
 }
 
@@ -118,8 +121,20 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
         command.env("SLURM_CONF", slurm.config());
         command
     };
-    ok(&place, &["run", "s.toml", "--results", "one", "--interpret"]);
-    let run = ["slurm", "run", "s.toml", "--results", "two", "--interpret", "--hosts", "2"];
+    ok(
+        &place,
+        &["run", "s.toml", "--results", "one", "--interpret"],
+    );
+    let run = [
+        "slurm",
+        "run",
+        "s.toml",
+        "--results",
+        "two",
+        "--interpret",
+        "--hosts",
+        "2",
+    ];
     let output = command(&run).output().unwrap();
     let told = stderr(&output);
     assert_eq!(output.status.code(), Some(0), "{told}");
@@ -137,9 +152,21 @@ fn a_run_under_slurm_leaves_the_results_of_one_process() {
     assert!(told.contains("already holds results"), "{told}");
 
     for (args, code, text) in [
-        (&["--hosts", "4"][..], 2, "4 processes are more than the study's 3 nodes"),
-        (&["--hosts", "2", "--slurm-option=--partition=none"], 5, "Slurm gives no hosts: salloc: error: "),
-        (&["--hosts", "2", "--workers", "1"], 2, "--workers and --listen follow"),
+        (
+            &["--hosts", "4"][..],
+            2,
+            "4 processes are more than the study's 3 nodes",
+        ),
+        (
+            &["--hosts", "2", "--slurm-option=--partition=none"],
+            5,
+            "Slurm gives no hosts: salloc: error: ",
+        ),
+        (
+            &["--hosts", "2", "--workers", "1"],
+            2,
+            "--workers and --listen follow",
+        ),
     ] {
         let args = [&["slurm", "run", "s.toml", "--results", "three"], args].concat();
         let output = command(&args).output().unwrap();
@@ -157,7 +184,10 @@ fn an_interrupted_run_gives_its_hosts_back() {
         return;
     };
     let place = guest::Place::new(2, "", |path| {
-        guest::Kernel::new().say("on\n").work(1_000_000).for_ever(path);
+        guest::Kernel::new()
+            .say("on\n")
+            .work(1_000_000)
+            .for_ever(path);
     });
     for sent in [libc::SIGINT, libc::SIGTERM, libc::SIGKILL] {
         let mut run = place.command(&["slurm", "run", "s.toml", "--hosts", "2"]);

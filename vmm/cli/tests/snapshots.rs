@@ -4,9 +4,8 @@
 mod guest;
 
 use std::fs;
-use std::path::Path;
 
-use guest::{Kernel, Place, files, ok, same, stderr, talking};
+use guest::{Kernel, Place, ok, same, stderr, talking};
 
 fn refused(place: &Place, args: &[&str], code: i32, texts: &[&str]) {
     let output = place.run(args);

@@ -317,8 +317,7 @@ impl Executor {
 
     /// Returns the sentences of nodes for the user, by node: of all that can still be asked.
     pub fn gather_notes(&self) -> BTreeMap<usize, Vec<String>> {
-        let own: Vec<(usize, Vec<String>)> =
-            self.own().zip(self.with_own(|n| n.notes())).collect();
+        let own: Vec<(usize, Vec<String>)> = self.own().zip(self.with_own(|n| n.notes())).collect();
         let all = self.gather_parts(own.clone());
         all.map_or(own, |all| all.into_iter().flatten().collect())
             .into_iter()
@@ -411,11 +410,7 @@ impl Executor {
         })
     }
 
-    fn quanta(
-        &self,
-        stretch: Stretch,
-        threads: usize,
-    ) -> (u64, Result<Vec<NodeStatus>, RunError>) {
+    fn quanta(&self, stretch: Stretch, threads: usize) -> (u64, Result<Vec<NodeStatus>, RunError>) {
         let first = Quantum {
             number: self.meetings.over() + 1,
             target_ps: stretch.first_ps,

@@ -1,8 +1,8 @@
 //! Nodes on any number of host threads: the same quanta, the same ends, and nobody ahead of what others may still tell him. The
 //! vCPUs here do nothing but take the host's time.
 
-use std::sync::{Arc, Barrier, Mutex};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
 use nodescope_cluster::distribution::{Distribution, PeerError, Peers};
 use nodescope_cluster::executor::{Executor, Stretch};

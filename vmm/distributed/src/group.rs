@@ -31,12 +31,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(
-        rank: usize,
-        names: Vec<String>,
-        link: Link,
-        keys: Option<KeyCheck>,
-    ) -> Self {
+    pub(crate) fn new(rank: usize, names: Vec<String>, link: Link, keys: Option<KeyCheck>) -> Self {
         Self {
             rank,
             names,
@@ -96,10 +91,8 @@ impl Group {
         all[0] = Some(own.to_vec());
         while all.iter().any(Option::is_none) {
             let Some(parts) = receive(socket, LOOK).map_err(|_| self.died(0))? else {
-                for rank in 1..all.len() {
-                    if all[rank].is_none() {
-                        send(rank, &Message::Probe.encode())?;
-                    }
+                for (rank, _) in all.iter().enumerate().filter(|(_, said)| said.is_none()) {
+                    send(rank, &Message::Probe.encode())?;
                 }
                 continue;
             };

@@ -31,7 +31,9 @@ pub enum KeyError {
     },
     #[error("{origin} holds no key: a key is {CHARACTERS} characters of Z85")]
     Form { origin: String },
-    #[error("there is no key; give one with --key-file, or in the environment variable {KEY_VARIABLE}")]
+    #[error(
+        "there is no key; give one with --key-file, or in the environment variable {KEY_VARIABLE}"
+    )]
     None,
 }
 
@@ -107,10 +109,7 @@ mod tests {
     #[test]
     fn a_key_survives_its_text_and_nothing_else_is_one() {
         let key = Key::new().unwrap();
-        assert_eq!(
-            Key::parse(&format!("{}\n", key.text()), "x").unwrap(),
-            key
-        );
+        assert_eq!(Key::parse(&format!("{}\n", key.text()), "x").unwrap(), key);
         assert_ne!(Key::new().unwrap(), key);
         for text in ["", "short", &"ü".repeat(40), &" ".repeat(80)] {
             let error = Key::parse(text, "k").unwrap_err().to_string();

@@ -60,7 +60,9 @@ pub fn monitor(
     events: &[zmq::SocketEvent],
 ) -> Result<Socket, zmq::Error> {
     let address = format!("inproc://{name}");
-    let events = events.iter().fold(0, |all, event| all | event.to_raw() as i32);
+    let events = events
+        .iter()
+        .fold(0, |all, event| all | event.to_raw() as i32);
     of.monitor(&address, events)?;
     let socket = context.socket(zmq::PAIR)?;
     socket.set_linger(0)?;
@@ -167,7 +169,9 @@ pub fn check_keys(context: &Context, key: &Key) -> Result<KeyCheck, GroupError> 
             }
         }
     };
-    let thread = std::thread::Builder::new().name("keys".into()).spawn(answer)?;
+    let thread = std::thread::Builder::new()
+        .name("keys".into())
+        .spawn(answer)?;
     Ok(KeyCheck {
         context: context.clone(),
         thread: Some(thread),

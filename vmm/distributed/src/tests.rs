@@ -1,6 +1,6 @@
 //! Groups whose processes are threads.
 
-use std::thread::{spawn, JoinHandle};
+use std::thread::{JoinHandle, spawn};
 use std::time::{Duration, Instant};
 
 use nodescope_cluster::{PeerError, Peers};
@@ -28,12 +28,7 @@ fn listen(key: &Key) -> (Listener, String) {
 }
 
 /// A group of a master and workers, each of which does `work` with its group.
-fn workers(
-    key: &Key,
-    address: &str,
-    count: usize,
-    work: fn(Group),
-) -> Vec<JoinHandle<()>> {
+fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
     let worker = |_| {
         let (key, address) = (key.clone(), address.to_owned());
         spawn(move || {
@@ -63,7 +58,9 @@ fn each_process_gets_the_messages_of_all() {
         let group = admit(listener, count, LIMIT).unwrap();
         assert!(group.names()[count].contains(&format!("share {count}")));
         gather(&group);
-        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
     }
 }
 
@@ -86,7 +83,9 @@ fn a_worker_that_is_gone_is_named() {
     let peer = group.names()[2].clone();
     assert_eq!(group.all_gather(b"second"), Err(PeerError::Died { peer }));
     assert!(begin.elapsed() < LIMIT, "nobody waits for ever");
-    workers.into_iter().for_each(|worker| worker.join().unwrap());
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
 }
 
 #[test]
@@ -104,9 +103,15 @@ fn who_leaves_says_why_and_a_master_that_is_gone_is_missed() {
     let alone = workers(&key, &address, 1, |group| {
         group.all_gather(b"last").unwrap();
         let error = group.all_gather(b"").unwrap_err().to_string();
-        assert!(error.starts_with("the master (") && error.ends_with("died"), "{error}");
+        assert!(
+            error.starts_with("the master (") && error.ends_with("died"),
+            "{error}"
+        );
     });
-    admit(listener, 1, LIMIT).unwrap().all_gather(b"last").unwrap();
+    admit(listener, 1, LIMIT)
+        .unwrap()
+        .all_gather(b"last")
+        .unwrap();
     alone.into_iter().for_each(|worker| worker.join().unwrap());
 }
 
@@ -123,15 +128,23 @@ fn strangers_and_other_versions_are_refused() {
         let error = join(&address, &stranger, "1", LIMIT).err().unwrap();
         assert!(matches!(error, GroupError::OtherKey { .. }), "{error}");
     }
-    let error = admit(listener, 1, Duration::from_millis(300)).err().unwrap();
+    let error = admit(listener, 1, Duration::from_millis(300))
+        .err()
+        .unwrap();
     let text = error.to_string();
-    assert!(text.starts_with("1 of 1 workers did not come within 0 s"), "{text}");
+    assert!(
+        text.starts_with("1 of 1 workers did not come within 0 s"),
+        "{text}"
+    );
 
     let (listener, address) = listen(&key);
     let older = spawn(move || join(&address, &key, "0", LIMIT).err().unwrap().to_string());
     let error = admit(listener, 1, LIMIT).err().unwrap().to_string();
     for text in [error, older.join().unwrap()] {
-        assert!(text.contains("runs nodescope 0, and the master nodescope 1"), "{text}");
+        assert!(
+            text.contains("runs nodescope 0, and the master nodescope 1"),
+            "{text}"
+        );
     }
 }
 
@@ -140,7 +153,9 @@ fn a_master_that_never_listens_is_not_waited_for_for_ever() {
     let key = Key::new().unwrap();
     let (listener, address) = listen(&key);
     drop(listener);
-    let error = join(&address, &key, "1", Duration::from_millis(400)).err().unwrap();
+    let error = join(&address, &key, "1", Duration::from_millis(400))
+        .err()
+        .unwrap();
     assert!(matches!(error, GroupError::NoMaster { .. }), "{error}");
     for address in ["", "nowhere", "tcp://127.0.0.1:port"] {
         assert!(join(address, &key, "1", LIMIT).is_err());
