@@ -41,7 +41,7 @@ need_rust() {
 }
 
 # Packages of the host that building needs (some crates build C).
-BUILD_PACKAGES=(gcc libc6-dev)
+BUILD_PACKAGES=(gcc libc6-dev libzmq3-dev)
 # Packages that building a guest image needs.
 IMAGE_PACKAGES=(mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev)
 if [ "$(id -u)" -ne 0 ]; then
@@ -51,7 +51,7 @@ fi
 CORE_PACKAGES=(llvm-22)
 # Packages that the tests compare with, or whose tools they run.
 TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ clang libomp-dev binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
-    linux-perf chromium fonts-dejavu-core "${CORE_PACKAGES[@]}")
+    linux-perf chromium fonts-dejavu-core slurmctld slurmd slurm-client "${CORE_PACKAGES[@]}")
 # Packages that an emulated host with full KVM needs (scripts/kvm-host).
 KVM_HOST_PACKAGES=(qemu-system-x86 busybox-static cpio)
 # Packages that the benchmarks compare with.

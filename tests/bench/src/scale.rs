@@ -171,6 +171,7 @@ fn measure(config: &ClusterConfig, folder: &Path, origin: &Origin) -> Result<Fig
         image: IMAGE,
         save: None,
         from: Some(origin),
+        peers: None,
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     let mut console = Console::default();

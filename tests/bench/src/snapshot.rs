@@ -206,6 +206,7 @@ fn run(
         image: IMAGE,
         save,
         from,
+        peers: None,
     };
     let interrupted = Arc::new(AtomicBool::new(false));
     run_with(config, &folder, &interrupted, observer, options).map_err(failed)

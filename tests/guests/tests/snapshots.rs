@@ -124,6 +124,7 @@ fn an_mpi_job_goes_on_from_a_snapshot_as_if_it_had_never_stopped() {
             image: "test",
             save: save(&path, at, false),
             from: None,
+            peers: None,
         };
         let through = place(&format!("through{number}"));
         let finished = run_with(&config, &through, options).unwrap();
@@ -139,6 +140,7 @@ fn an_mpi_job_goes_on_from_a_snapshot_as_if_it_had_never_stopped() {
                 image: "test",
                 save: None,
                 from: Some(&origin),
+                peers: None,
             };
             let on = place(&format!("on{number}-{threads}"));
             let finished = run_with(&config, &on, options).unwrap();
@@ -155,6 +157,7 @@ fn booted(config: &ClusterConfig, dir: &Path) -> Origin {
         image: "test",
         save: save(&path, Moment::Boot, true),
         from: None,
+        peers: None,
     };
     let finished = run_with(config, &dir.join("booted"), options).unwrap();
     assert_eq!(finished.outcome.ending, Ending::Saved);
@@ -195,6 +198,7 @@ nodescope-guest put who who
             image: "test",
             save: None,
             from: Some(&origin),
+            peers: None,
         };
         let path = dir.path().join(name);
         let finished = run_with(&config, &path, options).unwrap();

@@ -21,6 +21,7 @@ fn goes_on(config: &ClusterConfig, origin: &Origin, dir: &Path) -> Finished {
         image: "test",
         save: None,
         from: Some(origin),
+        peers: None,
     };
     let finished = run_with(config, dir, options).unwrap();
     let outcome = &finished.outcome;
@@ -68,6 +69,7 @@ fn a_cluster_saved_on_kvm_goes_on_on_either_engine() {
         image: "test",
         save: Some(save),
         from: None,
+        peers: None,
     };
     let saved = run_with(&config, &place("saved"), options).unwrap();
     assert_eq!(saved.outcome.ending, Ending::Saved, "{}", saved.consoles[0]);

@@ -47,11 +47,13 @@ pub enum Need {
     Browser,
     /// Go's `go tool pprof`.
     Pprof,
+    /// Slurm's commands and daemons, and the right to run them: root.
+    Slurm,
 }
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 15] = [
+    pub const ALL: [Need; 16] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -67,6 +69,7 @@ impl Need {
         Need::Cpu,
         Need::Browser,
         Need::Pprof,
+        Need::Slurm,
     ];
 
     /// The name in `NODESCOPE_REQUIRE`.
@@ -87,6 +90,7 @@ impl Need {
             Need::Cpu => "cpu",
             Need::Browser => "browser",
             Need::Pprof => "pprof",
+            Need::Slurm => "slurm",
         }
     }
 
@@ -105,6 +109,7 @@ impl Need {
             Need::Hpcc => "hpcc",
             Need::Browser => "chromium",
             Need::Pprof => "golang-go",
+            Need::Slurm => "slurmctld slurmd slurm-client",
             Need::Kvm | Need::Mount | Need::Cpu => "none",
         }
     }

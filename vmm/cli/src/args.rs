@@ -47,6 +47,11 @@ pub enum Command {
     /// Run a study: boot its cluster, run its job, measure its windows, print the report.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
+    /// Run a study under Slurm, over several hosts (vmm/distributed/README.md).
+    #[command(after_help = EXIT_CODES)]
+    Slurm(Slurm),
+    /// Run a part of a study's nodes for the nodescope run that listens at an address (vmm/distributed/README.md).
+    Worker(Worker),
     /// Print the report of results, complete or not.
     Report(Report),
     /// Print the results of two runs side by side, with the differences (vmm/report/SCHEMA.md).
@@ -94,7 +99,7 @@ pub enum Command {
 }
 
 /// `nodescope run`.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub struct Run {
     /// The study file (vmm/study/STUDY.md describes it).
     pub study: PathBuf,
@@ -135,6 +140,72 @@ pub struct Run {
     /// Go on from a snapshot, by its name or its path, in place of booting.
     #[arg(long, value_name = "NAME|FILE")]
     pub from: Option<String>,
+    /// Run the nodes in so many further processes, each with its own host threads; never affects the result. They start on this host, or
+    /// come by themselves with --listen (vmm/distributed/README.md).
+    #[arg(long, value_name = "N", conflicts_with = "snapshot_at", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub workers: Option<u32>,
+    /// Wait at this address for the workers, such as tcp://0.0.0.0:5555; each is a nodescope worker, on any host.
+    #[arg(long, value_name = "ADDRESS", requires = "workers")]
+    pub listen: Option<String>,
+    /// The key by which master and workers know each other; without it, it is in the environment variable NODESCOPE_KEY.
+    #[arg(long, value_name = "FILE", requires = "listen")]
+    pub key_file: Option<PathBuf>,
+    /// Longest time to wait for the workers, such as 2min.
+    #[arg(long, value_name = "TIME", requires = "workers", default_value = "60s")]
+    pub worker_wait: humantime::Duration,
+}
+
+/// `nodescope worker`.
+#[derive(Debug, clap::Args)]
+pub struct Worker {
+    /// The address at which the master listens, such as tcp://node1:5555.
+    #[arg(long, value_name = "ADDRESS", required_unless_present = "new_key")]
+    pub connect: Option<String>,
+    /// The key by which master and workers know each other; without it, it is in the environment variable NODESCOPE_KEY.
+    #[arg(long, value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+    /// Host threads on which this worker's nodes run, in place of the master's number.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
+    pub host_threads: Option<u64>,
+    /// Longest time until the master answers, such as 2min.
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    pub wait: humantime::Duration,
+    /// Print a new key, for a file that the user alone can read, and end.
+    #[arg(long, exclusive = true)]
+    pub new_key: bool,
+}
+
+/// `nodescope slurm`.
+#[derive(Debug, clap::Args)]
+pub struct Slurm {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: SlurmCommand,
+}
+
+/// Subcommands of `nodescope slurm`.
+#[derive(Debug, Subcommand)]
+pub enum SlurmCommand {
+    /// Wait for hosts, run the study with a process on each, and give the hosts back.
+    #[command(after_help = EXIT_CODES)]
+    Run(SlurmRun),
+}
+
+/// `nodescope slurm run`.
+#[derive(Debug, clap::Args)]
+pub struct SlurmRun {
+    /// Options of nodescope run.
+    #[command(flatten)]
+    pub run: Run,
+    /// Number of hosts.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub hosts: u32,
+    /// An option for salloc, such as --slurm-option=--partition=debug; may be given several times.
+    #[arg(long, value_name = "OPTION", allow_hyphen_values = true)]
+    pub slurm_option: Vec<String>,
+    /// The port at which the master listens; by default one that follows from the job's number.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
 }
 
 /// An engine, as a study names it.

@@ -15,7 +15,7 @@ use crate::terminal::note;
 
 /// Reads a study and tells all its problems and the host's.
 pub fn check(args: &args::Check) -> Result<Exit, Failure> {
-    let study = load(&args.study, None)?;
+    let study = load(&args.study, None, 1)?;
     println!("{}: no problems", study.file.display());
     for (label, value) in study.description() {
         println!("  {label:<9} {value}");
@@ -60,10 +60,13 @@ fn of_kvm() -> String {
 }
 
 /// The study in `file` if it can be run here; its problems are printed otherwise, warnings in any case.
-/// `engine`: in place of the study's.
-pub fn load(file: &Path, engine: Option<EngineChoice>) -> Result<Study, Failure> {
+/// `engine`: in place of the study's. `hosts`: so many hosts share the nodes.
+pub fn load(file: &Path, engine: Option<EngineChoice>, hosts: u32) -> Result<Study, Failure> {
     let _span = tracing::info_span!("check").entered();
-    let host = Host::probe();
+    let host = Host {
+        hosts,
+        ..Host::probe()
+    };
     let said = |exit, problems: &Problems| {
         eprintln!("{problems}");
         let count = problems.count();

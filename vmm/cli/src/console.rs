@@ -147,7 +147,7 @@ impl Observer for Terminal {
 
 /// Boots the cluster with shells in place of the job.
 pub fn console(args: &args::Console) -> Result<Exit, Failure> {
-    let study = check::load(&args.study, None)?;
+    let study = check::load(&args.study, None, 1)?;
     if args.node >= study.nodes {
         return Err(Failure::new(
             Exit::Study,

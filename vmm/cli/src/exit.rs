@@ -20,12 +20,31 @@ pub enum Exit {
     Guest = 3,
     /// The time limit, a deadlock of the MPI program, or no node will ever wake again.
     TimeLimit = 4,
-    /// The host: files, a full disk, memory, missing tools.
+    /// The host: files, a full disk, memory, missing tools, a process of the run that died.
     Host = 5,
     /// The job ended well, but a window of the study measured nothing, or the moment of a snapshot did not come.
     Window = 6,
     /// Ctrl-C.
     Interrupted = 130,
+}
+
+impl Exit {
+    /// All of them.
+    pub const ALL: [Exit; 8] = [
+        Exit::Ok,
+        Exit::JobFailed,
+        Exit::Study,
+        Exit::Guest,
+        Exit::TimeLimit,
+        Exit::Host,
+        Exit::Window,
+        Exit::Interrupted,
+    ];
+
+    /// Returns the one of this number, if there is one.
+    pub fn of(code: u8) -> Option<Exit> {
+        Exit::ALL.into_iter().find(|exit| *exit as u8 == code)
+    }
 }
 
 /// The table of exit codes, for `--help`.
@@ -36,7 +55,7 @@ Exit codes:
     2  wrong usage, or problems in the study; a snapshot that is damaged or does not fit the study
     3  a guest failed: panic, reset, triple fault, an instruction that the engine does not know
     4  the study's time limit was reached, the MPI program is deadlocked, or every node hangs
-    5  a problem of the host: files, a full disk, too little memory, missing tools
+    5  a problem of the host: files, a full disk, too little memory, missing tools, a worker that died
     6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";
 
@@ -224,16 +243,8 @@ mod tests {
 
     #[test]
     fn the_help_lists_every_code() {
-        for exit in [
-            Exit::Ok,
-            Exit::JobFailed,
-            Exit::Study,
-            Exit::Guest,
-            Exit::TimeLimit,
-            Exit::Host,
-            Exit::Window,
-            Exit::Interrupted,
-        ] {
+        for exit in Exit::ALL {
+            assert_eq!(Exit::of(exit as u8), Some(exit));
             let code = format!("\n{:>5}  ", exit as u8);
             assert!(EXIT_CODES.contains(&code), "{exit:?}");
         }

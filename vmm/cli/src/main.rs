@@ -9,6 +9,7 @@ mod config;
 mod console;
 mod cores;
 mod counters;
+mod distributed;
 mod exit;
 mod export;
 mod follow;
@@ -28,9 +29,11 @@ mod results;
 mod run;
 mod scaling;
 mod sections;
+mod slurm;
 mod snapshot;
 mod terminal;
 mod trace;
+mod worker;
 
 use clap::Parser;
 
@@ -47,6 +50,8 @@ fn main() -> std::process::ExitCode {
     logging::start(&args);
     let result = match &args.command {
         Command::Run(run) => run::run(run, &args),
+        Command::Slurm(slurm) => slurm::slurm(slurm, &args),
+        Command::Worker(args) => worker::worker(args),
         Command::Report(report) => report::report(report),
         Command::Compare(args) => compare::compare(args),
         Command::Profile(args) => profile::profile(args),

@@ -10,7 +10,7 @@ use nodescope_cluster::once::{self, Boot};
 use nodescope_cluster::results::{FILES, console_log};
 use nodescope_cluster::{
     ClusterConfig, Ending, EngineName, EngineSpan, FolderError, Options, Origin, Outcome,
-    ResultsFolder, RunError, Save,
+    PeerError, Peers, ResultsFolder, RunError, Save,
 };
 use nodescope_counters::Measurement;
 use nodescope_report::{CoreCpi, NetworkCounts, StudyInfo};
@@ -21,6 +21,7 @@ use tempfile::TempDir;
 use crate::args::{self, Args, LogFormat};
 use crate::awaited::Awaited;
 use crate::cores::CoreNames;
+use crate::distributed::Team;
 use crate::exit::{Exit, Failure};
 use crate::host_times::HostTimes;
 use crate::interrupt::{Last, Signals, on_interrupt};
@@ -28,7 +29,7 @@ use crate::progress::{Telling, Watcher};
 use crate::results::{REPORT_HTML, REPORT_JSON, RunFile, folder_failure, put, report};
 use crate::sections::sections;
 use crate::terminal::print;
-use crate::{check, config, openmp, snapshot};
+use crate::{check, config, distributed, openmp, snapshot};
 
 /// Copy of the study among the results.
 const STUDY_COPY: &str = "study.toml";
@@ -37,7 +38,7 @@ const COUNTERS: &str = "counters.json";
 
 /// Runs a study, from the checks to the report.
 pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
-    let study = check::load(&args.study, args.engine)?;
+    let study = check::load(&args.study, args.engine, distributed::hosts(args))?;
     if let Some(node) = args.follow.filter(|&node| node >= study.nodes) {
         return Err(Failure::new(
             Exit::Study,
@@ -47,6 +48,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
             ),
         ));
     }
+    distributed::check(args, &study)?;
     let save = snapshot::planned(args, &study)?;
     let origin = args.from.as_deref().map(snapshot::open).transpose()?;
     let path = args.results.as_ref().unwrap_or(&study.results);
@@ -118,16 +120,32 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
     };
     let record = Last::new(file.clone());
     arm(&signals, &results, &record, all.log_format);
+    let team = match args.workers {
+        Some(workers) => {
+            let told = &mut |line: &str| watcher.say(line);
+            let about = distributed::About {
+                config: &config,
+                interrupted: signals.flag(),
+            };
+            Some(Team::gather(args, workers, about, told)?)
+        }
+        None => None,
+    };
     watcher.host_times = args
         .host_times
         .then(|| HostTimes::start(config.host_threads));
     let start = Instant::now();
     let image = prepared.identity.as_str();
     let run = |origin: Option<&Origin>, watcher: &mut Watcher| {
+        if let Some(team) = &team {
+            team.go(origin, args.from.is_some())?;
+        }
+        let peers = (team.as_ref()).map(|team| Arc::clone(team.group()) as Arc<dyn Peers>);
         let options = Options {
             image,
             save: save.clone(),
             from: origin,
+            peers,
         };
         nodescope_cluster::run_with(&config, &results, signals.flag(), watcher, options)
     };
@@ -144,6 +162,10 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
                     run(Some(&origin), &mut watcher)
                 }
                 Ok(Boot::Failed(outcome)) => {
+                    if let Some(team) = &team {
+                        team.group()
+                            .leave("the node that was to boot for all never did");
+                    }
                     unbooted = true;
                     place.keep_console(&results).map(|()| *outcome)
                 }
@@ -158,6 +180,7 @@ pub fn run(args: &args::Run, all: &Args) -> Result<Exit, Failure> {
         }
         times
     });
+    drop(team);
     watcher.end();
     if record.take().is_none() {
         // The signal's thread writes the record, and ends the program.
@@ -438,6 +461,13 @@ fn verdict(study: &Study, outcome: &Outcome, folder: &Path, awaited: &Awaited) -
                 ),
             )
         }
+        Ending::PeerLost { why } => (
+            Exit::Host,
+            format!(
+                "{why} after {at}; the results until then are in {}",
+                folder.display()
+            ),
+        ),
         Ending::Saved => (
             Exit::Ok,
             format!("the run ended behind its snapshot, after {at}"),
@@ -513,6 +543,11 @@ pub fn exit_of(error: &RunError) -> Exit {
             ..
         }) => Exit::Host,
         RunError::Node(_) => Exit::Guest,
+        RunError::Elsewhere { of_host, .. } => match of_host {
+            true => Exit::Host,
+            false => Exit::Guest,
+        },
+        RunError::Peer(PeerError::TooMany { .. }) | RunError::Distributed { .. } => Exit::Study,
         RunError::Window(_) | RunError::Model(_) => Exit::Study,
         RunError::Results(error) => match error {
             FolderError::Io { .. } => Exit::Host,
@@ -523,6 +558,7 @@ pub fn exit_of(error: &RunError) -> Exit {
             false => Exit::Study,
         },
         RunError::Disk { .. }
+        | RunError::Peer(_)
         | RunError::Counters(_)
         | RunError::Trace(_)
         | RunError::Capture(_)

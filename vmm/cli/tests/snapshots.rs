@@ -3,71 +3,9 @@
 #[allow(dead_code, reason = "other tests use the rest")]
 mod guest;
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
 
-use guest::{Kernel, Place, stderr};
-
-/// All files below a folder.
-fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    let mut folders = vec![folder.to_path_buf()];
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(&next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else {
-                let name = path.strip_prefix(folder).unwrap().to_path_buf();
-                found.insert(name, fs::read(&path).unwrap());
-            }
-        }
-    }
-    found
-}
-
-/// Expects the same files with the same bytes.
-fn same(one: &Path, other: &Path) {
-    let compared = other.display().to_string();
-    let (one, other) = (files(one), files(other));
-    let names = |of: &BTreeMap<PathBuf, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(&one), names(&other));
-    for (name, bytes) in &one {
-        let lines = |bytes: &[u8]| -> Vec<String> {
-            let text = String::from_utf8_lossy(bytes);
-            text.lines().map(str::to_owned).collect()
-        };
-        let (lines, others) = (lines(bytes), lines(&other[name]));
-        let differs = lines.iter().zip(&others).find(|(one, other)| one != other);
-        assert!(
-            *bytes == other[name],
-            "{compared}: {} differs: {differs:?}",
-            name.display()
-        );
-    }
-}
-
-/// Three nodes that say and mark something now and then, with a window in between.
-fn talking() -> Place {
-    let window = "node.frequency = \"100 MHz\"\n\
-        [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 4 }\nmeasure = \"2 M instructions\"\n";
-    Place::new(3, window, |path| {
-        let steps = (0..20).fold(Kernel::new(), |kernel, n| {
-            kernel
-                .mark("step")
-                .say(&format!("step {n}\n"))
-                .work(3_000_000)
-        });
-        steps.off(0, path);
-    })
-}
-
-fn ok(place: &Place, args: &[&str]) -> String {
-    let output = place.run(args);
-    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
+use guest::{Kernel, Place, ok, same, stderr, talking};
 
 fn refused(place: &Place, args: &[&str], code: i32, texts: &[&str]) {
     let output = place.run(args);

@@ -135,6 +135,35 @@ pub struct ProfileBuilder {
 /// Identity of a block on all nodes: module, offset, privilege, width of the code segment, machine code.
 type BlockKey = (u32, u64, bool, u8, Vec<u8>);
 
+fn key(block: &Block) -> BlockKey {
+    let Block {
+        module,
+        offset,
+        kernel,
+        bits,
+        ref bytes,
+        ..
+    } = *block;
+    (module, offset, kernel, bits, bytes.clone())
+}
+
+impl From<WindowProfile> for ProfileBuilder {
+    fn from(profile: WindowProfile) -> Self {
+        let numbered = |of: usize| 0..of as u32;
+        let modules = profile.modules.iter().cloned();
+        let functions = profile.functions.iter().cloned();
+        let lines = profile.lines.iter().cloned();
+        let blocks = profile.blocks.iter().map(key);
+        Self {
+            modules: modules.zip(numbered(profile.modules.len())).collect(),
+            functions: functions.zip(numbered(profile.functions.len())).collect(),
+            lines: lines.zip(numbered(profile.lines.len())).collect(),
+            blocks: blocks.zip(numbered(profile.blocks.len())).collect(),
+            profile,
+        }
+    }
+}
+
 /// Number of an element of a list without duplicates.
 fn number<T: Clone + Ord>(known: &mut BTreeMap<T, u32>, list: &mut Vec<T>, element: T) -> u32 {
     let next = list.len() as u32;
@@ -155,6 +184,71 @@ impl ProfileBuilder {
     /// Returns the profile.
     pub fn finish(self) -> WindowProfile {
         self.profile
+    }
+
+    /// Adds the profile of nodes that follow, as if [`Attribution::add`] had added these nodes here.
+    pub fn append(&mut self, part: WindowProfile) {
+        part.notes.into_iter().for_each(|note| self.note(note));
+        let modules = part.modules.into_iter();
+        let modules: Vec<u32> = modules
+            .map(|module| number(&mut self.modules, &mut self.profile.modules, module))
+            .collect();
+        let function = |function: Function| Function {
+            module: modules[function.module as usize],
+            ..function
+        };
+        let functions = part.functions.into_iter().map(function);
+        let functions: Vec<u32> = functions
+            .map(|function| number(&mut self.functions, &mut self.profile.functions, function))
+            .collect();
+        let mut blocks = Vec::with_capacity(part.blocks.len());
+        for block in part.blocks {
+            let block = Block {
+                module: modules[block.module as usize],
+                function: functions[block.function as usize],
+                ..block
+            };
+            let next = self.profile.blocks.len() as u32;
+            let known = self.blocks.get(&key(&block)).copied();
+            blocks.push(known.unwrap_or(next));
+            if known.is_some() {
+                continue;
+            }
+            // Lines come with the first block that has them.
+            let line = |builder: &mut Self, line: u32| {
+                let line = part.lines[line as usize].clone();
+                number(&mut builder.lines, &mut builder.profile.lines, line)
+            };
+            let mut places = block.places.clone();
+            for place in &mut places {
+                place.line = place.line.map(|of| line(self, of));
+                for inlined in &mut place.inlined {
+                    inlined.called_from = inlined.called_from.map(|of| line(self, of));
+                }
+            }
+            self.blocks.insert(key(&block), next);
+            self.profile.blocks.push(Block { places, ..block });
+        }
+        // Within a node both are in the order of numbers, which are others here.
+        let counts = part.counts.into_iter().map(|count| Count {
+            block: blocks[count.block as usize],
+            ..count
+        });
+        let mut counts: Vec<Count> = counts.collect();
+        counts.sort_by_key(|count| (count.node, count.context, count.block));
+        self.profile.counts.append(&mut counts);
+        let paths = part.paths.into_iter().map(|path| Path {
+            functions: (path.functions.iter())
+                .map(|of| functions[*of as usize])
+                .collect(),
+            ..path
+        });
+        let mut paths: Vec<Path> = paths.collect();
+        paths.sort_by(|one, other| {
+            let key = |path: &Path| (path.node, path.context);
+            (key(one).cmp(&key(other))).then_with(|| one.functions.cmp(&other.functions))
+        });
+        self.profile.paths.append(&mut paths);
     }
 
     fn note(&mut self, note: String) {
@@ -476,5 +570,91 @@ fn behind(page: FilePage, bytes: u64) -> FilePage {
             address: address + bytes,
             offset: offset + bytes,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(function: &str, line: u32) -> Location {
+        Location {
+            line: Some(nodescope_symbols::SourceLine {
+                file: "f.c".into(),
+                line,
+            }),
+            ..unknown(function)
+        }
+    }
+
+    /// Adds a block of each of these functions, counted once on a node, and a call path through all.
+    fn add(into: &mut ProfileBuilder, node: u32, functions: &[&str]) {
+        let mut path = Vec::new();
+        let mut counts = BTreeMap::new();
+        for name in functions {
+            let location = location(name, name.len() as u32);
+            let (module, function) = into.function(None, &location, 0);
+            path.push(function);
+            let next = into.profile.blocks.len() as u32;
+            let block = Block {
+                module,
+                offset: u64::from(name.as_bytes()[0]),
+                address: 0,
+                function,
+                kernel: false,
+                bits: 64,
+                bytes: name.as_bytes().into(),
+                instructions: 1,
+                loads: 0,
+                stores: 0,
+                flops: Default::default(),
+                places: Vec::new(),
+            };
+            let number = *into.blocks.entry(key(&block)).or_insert(next);
+            if number == next {
+                let line = location.line.as_ref().map(|line| into.line(line));
+                let place = Place {
+                    first: 0,
+                    line,
+                    inlined: Vec::new(),
+                };
+                let places = vec![place];
+                into.profile.blocks.push(Block { places, ..block });
+            }
+            counts.insert((0, number), BlockCounts::default());
+        }
+        into.profile.counts.extend(
+            (counts.into_iter()).map(|((context, block), counts)| Count {
+                node,
+                context,
+                block,
+                counts,
+            }),
+        );
+        into.profile.paths.push(Path {
+            node,
+            context: 0,
+            functions: path,
+            samples: 1,
+        });
+        into.note(format!("note of {}", functions[0]));
+    }
+
+    #[test]
+    fn profiles_of_several_processes_become_that_of_one() {
+        let nodes: [&[&str]; 4] = [&["a", "bb"], &["ccc", "a"], &["dddd", "ccc", "a"], &["bb"]];
+        let build = |numbers: std::ops::Range<usize>| {
+            let mut builder = ProfileBuilder::new("w");
+            for node in numbers {
+                add(&mut builder, node as u32, nodes[node]);
+            }
+            builder.finish()
+        };
+        let whole = build(0..4);
+        for cut in 1..4 {
+            let mut merged = ProfileBuilder::from(build(0..cut));
+            merged.append(build(cut..4));
+            assert_eq!(merged.finish(), whole, "cut before node {cut}");
+        }
     }
 }

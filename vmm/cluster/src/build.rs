@@ -1,6 +1,7 @@
 //! From a configuration to nodes that are ready to start.
 
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -103,27 +104,37 @@ enum Start<'a> {
 
 /// The switch and all nodes. `job_disk` is a file with the job disk's contents.
 pub fn build(config: &ClusterConfig, job_disk: &Path) -> Result<(Switch, Vec<Node>), BuildError> {
-    let kernel = KernelImage::open(&config.kernel)?;
-    let initramfs = Initramfs::open(&config.initramfs)?;
-    let start = |_| Start::Boot(&kernel, &initramfs);
-    build_each(config, job_disk, (0..config.nodes).map(start))
+    build_some(config, job_disk, 0..config.nodes as usize)
 }
 
-/// The same, with nodes that have run before: each has its memory, and no state yet. `renews`: they become other nodes.
+/// The switch and some of the nodes.
+pub fn build_some(
+    config: &ClusterConfig,
+    job_disk: &Path,
+    nodes: Range<usize>,
+) -> Result<(Switch, Vec<Node>), BuildError> {
+    let kernel = KernelImage::open(&config.kernel)?;
+    let initramfs = Initramfs::open(&config.initramfs)?;
+    let start = |node| (node as u32, Start::Boot(&kernel, &initramfs));
+    build_each(config, job_disk, nodes.map(start))
+}
+
+/// The switch and the nodes from `first` on, which have run before: each has its memory, and no state yet. `renews`: they become other nodes.
 pub fn build_from(
     config: &ClusterConfig,
     job_disk: &Path,
+    first: usize,
     memory: Vec<Ram>,
     renews: bool,
 ) -> Result<(Switch, Vec<Node>), BuildError> {
-    let start = |ram| Start::Memory(ram, renews);
-    build_each(config, job_disk, memory.into_iter().map(start))
+    let start = |(node, ram)| (node, Start::Memory(ram, renews));
+    build_each(config, job_disk, (first as u32..).zip(memory).map(start))
 }
 
 fn build_each<'a>(
     config: &ClusterConfig,
     job_disk: &Path,
-    starts: impl Iterator<Item = Start<'a>>,
+    starts: impl Iterator<Item = (u32, Start<'a>)>,
 ) -> Result<(Switch, Vec<Node>), BuildError> {
     let ports: Vec<_> = (0..config.nodes).map(|n| (mac(n), config.link)).collect();
     let switch = Switch::new(&ports)?;
@@ -140,8 +151,7 @@ fn build_each<'a>(
     let root = open(&config.root, config.root_blocks.as_ref())?;
     let job = open(job_disk, None)?;
     let pool = Arc::default();
-    let nodes = (0..config.nodes)
-        .zip(starts)
+    let nodes = starts
         .map(|(n, start)| build_node(config, n, start, [&root, &job], &pool))
         .collect::<Result<_, _>>()?;
     Ok((switch, nodes))

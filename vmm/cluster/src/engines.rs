@@ -156,7 +156,7 @@ impl Engines {
         if self.current == wanted {
             return Ok(());
         }
-        for node in 0..executor.len() {
+        for node in executor.own() {
             executor.with_node(node, |node| node.change_engine())?;
         }
         executor.keep_on_threads(wanted == EngineName::Kvm);

@@ -7,17 +7,27 @@
 //!
 //! As long as no node has anything to say that somebody waits for, one quantum follows the other without anybody being asked. Where
 //! there is something to be decided, the first thread that finds all nodes through with a quantum does so: it hands frames over and begins the next.
+//!
+//! Nodes may run in several processes ([`Distribution`]). Then every quantum ends with a decision, which all processes take alike.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodescope_devices::virtio::net::Frame;
-use nodescope_fabric::SentFrame;
+use nodescope_engine::EngineError;
+use nodescope_fabric::{Delivery, SentFrame};
+use nodescope_machine::board::NodeEvent;
 use nodescope_machine::node::{Node, NodeError, NodeStatus};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::crew::{self, Work};
+use crate::distribution::{Distribution, NodeFailure, NodeReport, PeerError};
 use crate::meetings::{Meetings, Quantum};
 use crate::network::Network;
+use crate::outcome::RunError;
 use crate::pace::NodePace;
 use crate::stretch::Meeting;
 use crate::sync::CachePadded;
@@ -85,9 +95,14 @@ struct Slot {
     fresh: CachePadded<AtomicBool>,
 }
 
-/// The nodes of a cluster and the state that the host threads share.
+/// The nodes of a cluster and the state that the host threads share. Nodes have their numbers within the cluster; slots hold those that run
+/// in this process.
 pub struct Executor {
     slots: Vec<Slot>,
+    /// Number of the first node of this process.
+    first: usize,
+    /// Other processes have other nodes.
+    distribution: Option<Distribution>,
     network: CachePadded<Mutex<Network>>,
     meetings: Arc<Meetings>,
     /// See [`Executor::keep_on_threads`].
@@ -99,6 +114,25 @@ pub struct Executor {
 impl Executor {
     /// Take the nodes, and what connects them.
     pub fn new(nodes: Vec<Node>, network: Network) -> Self {
+        Self::of(nodes, network, None)
+    }
+
+    /// Takes the nodes of this process, and what connects the nodes of all processes.
+    ///
+    /// # Errors
+    ///
+    /// A process that is lost.
+    pub fn distributed(
+        nodes: Vec<Node>,
+        network: Network,
+        distribution: Distribution,
+    ) -> Result<Self, PeerError> {
+        let executor = Self::of(nodes, network, Some(distribution));
+        executor.gather()?;
+        Ok(executor)
+    }
+
+    fn of(nodes: Vec<Node>, network: Network, distribution: Option<Distribution>) -> Self {
         let meetings = Arc::new(Meetings::new(nodes.len()));
         let slot = |(index, mut node): (usize, Node)| {
             node.set_pace(Box::new(NodePace {
@@ -118,6 +152,8 @@ impl Executor {
         };
         Self {
             slots: nodes.into_iter().enumerate().map(slot).collect(),
+            first: distribution.as_ref().map_or(0, |of| of.own().start),
+            distribution,
             network: CachePadded::new(Mutex::new(network)),
             meetings,
             stay: AtomicBool::new(false),
@@ -131,19 +167,30 @@ impl Executor {
         self.stay.store(stay, Ordering::Relaxed);
     }
 
-    /// Number of nodes.
+    /// Number of nodes, of all processes.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        let distribution = self.distribution.as_ref();
+        distribution.map_or(self.slots.len(), Distribution::nodes)
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.len() == 0
     }
 
-    fn node(&self, index: usize) -> MutexGuard<'_, Node> {
+    /// The nodes that run in this process.
+    pub fn own(&self) -> Range<usize> {
+        self.first..self.first + self.slots.len()
+    }
+
+    /// The share of this process, where there are others.
+    pub fn distribution(&self) -> Option<&Distribution> {
+        self.distribution.as_ref()
+    }
+
+    fn node(&self, slot: usize) -> MutexGuard<'_, Node> {
         // A panic of a worker ends the run through the scope; the data is never used after it.
-        let node = self.slots[index].node.lock();
+        let node = self.slots[slot].node.lock();
         node.unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -153,54 +200,181 @@ impl Executor {
         network.unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report(&self, index: usize) -> MutexGuard<'_, Report> {
-        let report = self.slots[index].report.lock();
+    fn report(&self, slot: usize) -> MutexGuard<'_, Report> {
+        let report = self.slots[slot].report.lock();
         report.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Look at a node between quanta.
+    /// Looks at a node of this process between quanta.
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
-        self.slots[index].fresh.store(false, Ordering::Relaxed);
-        f(&mut self.node(index))
+        let slot = index - self.first;
+        self.slots[slot].fresh.store(false, Ordering::Relaxed);
+        f(&mut self.node(slot))
     }
 
-    /// The report about a node, as it is now.
-    fn fresh_report(&self, index: usize) -> MutexGuard<'_, Report> {
-        let mut report = self.report(index);
-        if !self.slots[index].fresh.swap(true, Ordering::Relaxed) {
+    /// Looks at all nodes of this process.
+    pub fn with_own<R>(&self, mut f: impl FnMut(&mut Node) -> R) -> Vec<R> {
+        self.own()
+            .map(|index| self.with_node(index, &mut f))
+            .collect()
+    }
+
+    /// The report about a node of this process, as it is now.
+    fn fresh_report(&self, slot: usize) -> MutexGuard<'_, Report> {
+        let mut report = self.report(slot);
+        if !self.slots[slot].fresh.swap(true, Ordering::Relaxed) {
             let result = std::mem::replace(&mut report.result, Ok(NodeStatus::Running));
-            *report = Report::of(&mut self.node(index), result);
+            *report = Report::of(&mut self.node(slot), result);
         }
         report
     }
 
+    /// A value that is known of each node: as it is now in a single process, and else as all processes know it.
+    fn known<R>(
+        &self,
+        index: usize,
+        own: impl FnOnce(&Report) -> R,
+        of_all: impl FnOnce(&NodeReport) -> R,
+    ) -> R {
+        match &self.distribution {
+            None => own(&self.fresh_report(index)),
+            Some(distribution) => of_all(&distribution.reports()[index]),
+        }
+    }
+
     /// When something can happen next in a node, picoseconds: see [`Node::next_activity`].
     pub fn next_activity_ps(&self, index: usize) -> u64 {
-        self.fresh_report(index).next_activity_ps
+        self.known(index, |own| own.next_activity_ps, |of| of.next_activity_ps)
     }
 
     /// Instructions that a node has retired.
     pub fn instructions(&self, index: usize) -> u64 {
-        self.fresh_report(index).instructions
+        self.known(index, |own| own.instructions, |of| of.instructions)
     }
 
     /// Whether a node has something to be collected.
     pub fn has_output(&self, index: usize) -> bool {
-        self.fresh_report(index).has_output
+        let some = |of: &NodeReport| !of.console.is_empty() || !of.events.is_empty();
+        self.known(index, |own| own.has_output, some)
+    }
+
+    /// Takes what a node has written to its console, and its hypercalls.
+    pub fn take_output(&self, index: usize) -> (Vec<u8>, Vec<NodeEvent>) {
+        match &self.distribution {
+            None => self.with_node(index, |n| (n.take_console(), n.take_events())),
+            Some(distribution) => {
+                let of = &mut distribution.reports()[index];
+                (
+                    std::mem::take(&mut of.console),
+                    std::mem::take(&mut of.events),
+                )
+            }
+        }
+    }
+
+    /// The bytes that a node's files count so far.
+    pub fn file_bytes(&self, index: usize) -> u64 {
+        match &self.distribution {
+            None => self.with_node(index, |n| n.file_bytes()),
+            Some(distribution) => distribution.reports()[index].file_bytes,
+        }
+    }
+
+    /// What each node is doing between stretches.
+    pub fn statuses(&self) -> Vec<NodeStatus> {
+        match &self.distribution {
+            None => self.with_own(|n| n.status()),
+            Some(distribution) => (distribution.reports().iter())
+                .map(|of| of.result.as_ref().copied().unwrap_or(NodeStatus::Running))
+                .collect(),
+        }
     }
 
     /// The virtual time that all nodes have reached, picoseconds. Where they are not stopped, that is the last quantum's end.
     pub fn reached_ps(&self) -> u64 {
-        let reached = (0..self.len()).map(|index| {
-            let node = self.node(index);
-            node.clock().ps(node.now())
-        });
-        reached.min().unwrap_or(0)
+        let reached = match &self.distribution {
+            None => self.with_own(|node| node.clock().ps(node.now())),
+            Some(distribution) => {
+                let reports = distribution.reports();
+                reports.iter().map(|of| of.reached_ps).collect()
+            }
+        };
+        reached.into_iter().min().unwrap_or(0)
     }
 
     /// Whether any node has a network interface that is up.
     pub fn any_connected(&self) -> bool {
-        (0..self.len()).any(|index| self.fresh_report(index).connected)
+        (0..self.len()).any(|index| self.known(index, |own| own.connected, |of| of.connected))
+    }
+
+    /// Whether the run is to end: where there are several processes, as soon as all know.
+    pub fn is_interrupted(&self, interrupted: &AtomicBool) -> bool {
+        match &self.distribution {
+            None => interrupted.load(Ordering::Relaxed),
+            Some(distribution) => distribution.is_interrupted(),
+        }
+    }
+
+    /// Returns the sentences of nodes for the user, by node: of all that can still be asked.
+    pub fn gather_notes(&self) -> BTreeMap<usize, Vec<String>> {
+        let own: Vec<(usize, Vec<String>)> = self.own().zip(self.with_own(|n| n.notes())).collect();
+        let all = self.gather_parts(own.clone());
+        all.map_or(own, |all| all.into_iter().flatten().collect())
+            .into_iter()
+            .collect()
+    }
+
+    /// Returns the parts of all processes, in the order of nodes, of something that each has a part of; nothing if a process is lost.
+    pub fn gather_parts<T: Serialize + DeserializeOwned>(&self, own: T) -> Option<Vec<T>> {
+        match &self.distribution {
+            None => Some(vec![own]),
+            Some(distribution) => distribution.gather_json(&own).ok(),
+        }
+    }
+
+    /// Lets all processes know the state of all nodes; nothing where there is one.
+    ///
+    /// # Errors
+    ///
+    /// A process that is lost.
+    pub fn gather(&self) -> Result<(), PeerError> {
+        let Some(distribution) = &self.distribution else {
+            return Ok(());
+        };
+        let report = |slot: usize| {
+            let own = self.fresh_report(slot);
+            let mut node = self.node(slot);
+            let result = match &own.result {
+                Ok(NodeStatus::Running) => Ok(node.status()),
+                Ok(status) => Ok(*status),
+                Err(error) => Err(NodeFailure {
+                    text: error.to_string(),
+                    of_host: matches!(
+                        error,
+                        NodeError::Thread { .. }
+                            | NodeError::Engine {
+                                source: EngineError::Host { .. },
+                                ..
+                            }
+                    ),
+                }),
+            };
+            NodeReport {
+                result,
+                next_activity_ps: own.next_activity_ps,
+                instructions: own.instructions,
+                connected: own.connected,
+                reached_ps: node.clock().ps(node.now()),
+                file_bytes: node.file_bytes(),
+                console: node.take_console(),
+                events: node.take_events(),
+            }
+        };
+        let own = (0..self.slots.len()).map(report).collect();
+        for slot in &self.slots {
+            slot.fresh.store(false, Ordering::Relaxed);
+        }
+        distribution.gather_nodes(own)
     }
 
     /// Run `body` with `threads` host threads at its service. Each call of the function it is given runs all nodes through a
@@ -209,9 +383,9 @@ impl Executor {
     pub fn run<R>(
         &self,
         threads: usize,
-        body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>)) -> R,
+        body: impl FnOnce(&mut dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, RunError>)) -> R,
     ) -> R {
-        let helpers = threads.clamp(1, self.len().max(1)) - 1;
+        let helpers = threads.clamp(1, self.slots.len().max(1)) - 1;
         self.meetings.stop(false);
         std::thread::scope(|scope| {
             for thread in 1..=helpers {
@@ -236,75 +410,116 @@ impl Executor {
         })
     }
 
-    fn quanta(
-        &self,
-        stretch: Stretch,
-        threads: usize,
-    ) -> (u64, Result<Vec<NodeStatus>, NodeError>) {
+    fn quanta(&self, stretch: Stretch, threads: usize) -> (u64, Result<Vec<NodeStatus>, RunError>) {
         let first = Quantum {
             number: self.meetings.over() + 1,
             target_ps: stretch.first_ps,
-            waits: self.network().next_ps().is_some(),
+            waits: self.distribution.is_some() || self.network().next_ps().is_some(),
             stretch,
         };
         let last = crew::lead(self, first, threads);
         let last = last.expect("a thread that runs nodes has panicked");
-        let statuses = (0..self.len())
-            .map(|i| std::mem::replace(&mut self.report(i).result, Ok(NodeStatus::Running)))
-            .collect();
+        let gathered = self.gather();
+        let statuses = (0..self.slots.len())
+            .map(|slot| std::mem::replace(&mut self.report(slot).result, Ok(NodeStatus::Running)))
+            .collect::<Result<Vec<_>, _>>();
+        let statuses = match (&self.distribution, gathered) {
+            (None, _) => statuses.map_err(RunError::from),
+            (Some(_), Err(lost)) => Err(lost.into()),
+            (Some(distribution), Ok(())) => (distribution.reports().iter())
+                .map(|of| of.result.clone())
+                .collect::<Result<_, _>>()
+                .map_err(|NodeFailure { text, of_host }| RunError::Elsewhere { text, of_host }),
+        };
         (last.target_ps, statuses)
     }
 
-    /// Hand over the frames of the quantum that has just ended, at this time. When the first of those that still wait for a link will be sent; 0
-    /// where somebody must look at the network.
-    fn exchange(&self, until_ps: u64) -> u64 {
-        let mut network = self.network();
+    /// Takes the frames that nodes of this process have sent in the quantum that has just ended.
+    fn take_frames(&self) -> Vec<SentFrame> {
         let mut frames = Vec::new();
-        for port in (0..self.len()).filter(|&node| self.meetings.speaks(node)) {
-            if !std::mem::take(&mut self.report(port).has_frames) {
+        for slot in (0..self.slots.len()).filter(|&slot| self.meetings.speaks(slot)) {
+            if !std::mem::take(&mut self.report(slot).has_frames) {
                 continue;
             }
-            let mut node = self.node(port);
+            let mut node = self.node(slot);
             let clock = node.clock();
             frames.extend(node.take_frames().into_iter().map(|frame| SentFrame {
                 time_ps: clock.ps(frame.time),
-                port,
+                port: self.first + slot,
                 bytes: frame.bytes,
                 checksum_valid: frame.checksum_valid,
             }));
         }
+        frames
+    }
+
+    /// Hands over the frames of the quantum that has just ended at this time. Returns whether any frame goes to a node of any
+    /// process.
+    fn forward(&self, frames: Vec<SentFrame>, until_ps: u64) -> bool {
+        let mut network = self.network();
         if frames.is_empty() && network.next_ps().is_none() {
-            return u64::MAX;
+            return false;
         }
-        for delivery in network.forward(frames, until_ps) {
-            let mut node = self.node(delivery.port);
-            let time = node.clock().cycles(delivery.time_ps).max(node.now());
-            node.inject(Frame {
-                time,
-                bytes: delivery.bytes,
-                checksum_valid: delivery.checksum_valid,
-            });
-            let next_ps = activity_ps(&mut node);
-            self.report(delivery.port).next_activity_ps = next_ps;
+        let deliveries = network.forward(frames, until_ps);
+        let any = !deliveries.is_empty();
+        let own = self.own();
+        for delivery in deliveries.into_iter().filter(|to| own.contains(&to.port)) {
+            self.deliver(delivery);
         }
-        if network.has_failed() {
+        any
+    }
+
+    fn deliver(&self, delivery: Delivery) {
+        let slot = delivery.port - self.first;
+        let mut node = self.node(slot);
+        let time = node.clock().cycles(delivery.time_ps).max(node.now());
+        node.inject(Frame {
+            time,
+            bytes: delivery.bytes,
+            checksum_valid: delivery.checksum_valid,
+        });
+        let next_ps = activity_ps(&mut node);
+        self.report(slot).next_activity_ps = next_ps;
+    }
+
+    /// When the first of the frames that still wait for a link will be sent; 0 where somebody must look at the network.
+    fn waiting_ps(&self) -> u64 {
+        let network = self.network();
+        // Other processes have no capture, and would not look.
+        if network.has_failed() && self.distribution.is_none() {
             return 0;
         }
         network.next_ps().unwrap_or(u64::MAX)
     }
 
-    /// What is to be known of all nodes; `waiting_ps`: see [`Executor::exchange`].
-    fn meeting(&self, waiting_ps: u64) -> Meeting {
-        let nodes = (0..self.len()).map(|node| match self.meetings.speaks(node) {
-            true => self.report(node).meeting(),
+    /// What is to be known of the nodes of this process.
+    fn own_meeting(&self) -> Meeting {
+        let nodes = (0..self.slots.len()).map(|slot| match self.meetings.speaks(slot) {
+            true => self.report(slot).meeting(),
             false => Meeting::USUAL,
         });
-        let network = Meeting {
-            quiet: waiting_ps > 0,
-            activity_ps: waiting_ps,
+        let none = Meeting {
+            quiet: true,
+            activity_ps: u64::MAX,
             connected: false,
         };
-        nodes.fold(network, Meeting::and)
+        nodes.fold(none, Meeting::and)
+    }
+
+    /// Hands over the frames of a quantum. Returns what is then to be known of the nodes of all processes.
+    fn exchange(&self, quantum: Quantum) -> Result<Meeting, PeerError> {
+        let frames = self.take_frames();
+        let Some(distribution) = &self.distribution else {
+            self.forward(frames, quantum.target_ps);
+            return Ok(self.own_meeting());
+        };
+        let own = self.own_meeting();
+        let (frames, mut all) = distribution.gather_quantum(quantum.number, frames, own)?;
+        // A frame may wake a node up before all others, which its own process alone can tell.
+        if self.forward(frames, quantum.target_ps) && all.activity_ps > quantum.target_ps {
+            all.activity_ps = distribution.gather_activity(self.own_meeting().activity_ps)?;
+        }
+        Ok(all)
     }
 
     fn help(&self, thread: usize, threads: usize) {
@@ -322,7 +537,7 @@ impl Work for Executor {
     }
 
     fn nodes(&self) -> usize {
-        self.len()
+        self.slots.len()
     }
 
     fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>) {
@@ -357,14 +572,23 @@ impl Work for Executor {
     }
 
     fn decide(&self, quantum: Quantum) {
-        let waiting_ps = self.exchange(quantum.target_ps);
-        let all = self.meeting(waiting_ps);
+        let Ok(nodes) = self.exchange(quantum) else {
+            // The error is kept where the stretch ends.
+            self.meetings.end(quantum.number);
+            return;
+        };
+        let waiting_ps = self.waiting_ps();
+        let all = nodes.and(Meeting {
+            quiet: waiting_ps > 0,
+            activity_ps: waiting_ps,
+            connected: false,
+        });
         let mut stretch = quantum.stretch;
         match stretch.following(quantum.target_ps, all) {
             Some(target_ps) => self.meetings.begin(Quantum {
                 number: quantum.number + 1,
                 target_ps,
-                waits: waiting_ps != u64::MAX,
+                waits: waiting_ps != u64::MAX || self.distribution.is_some(),
                 stretch,
             }),
             None => self.meetings.end(quantum.number),

@@ -4,7 +4,7 @@
 //! the [`network`] forwards frames; [`run`](mod@run) is what happens between stretches of quanta: hypercalls become trace events and
 //! files, nodes change engines ([`engines`], [`kvm`]), windows open and close (`windows`), and the code that ran in them gets names (`attribution`);
 //! `counting` reads the host's hardware counters.
-//! [`saving`] and [`snapshot`] keep a run half-way for others to go on from; [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
+//! [`distribution`] deals the nodes to several processes. [`saving`] and [`snapshot`] keep a run half-way for others to go on from; [`folder`] is where results go; [`outcome`] is what users hear of it. Nothing here reads the
 //! host's clock.
 
 pub mod agreement;
@@ -14,6 +14,7 @@ pub mod config;
 mod counting;
 mod crew;
 mod deadlock;
+pub mod distribution;
 pub mod engines;
 pub mod executor;
 pub mod folder;
@@ -37,6 +38,7 @@ mod watch;
 mod windows;
 
 pub use config::{ClusterConfig, Engine};
+pub use distribution::{PeerError, Peers};
 pub use engines::{EngineName, EngineSpan};
 pub use folder::{FolderError, ResultsFolder};
 pub use outcome::{Ending, Observer, Outcome, Phase, Progress, RunError, WindowProgress};

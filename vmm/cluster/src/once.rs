@@ -73,6 +73,7 @@ pub fn boot(
         image,
         save: Some(save),
         from: None,
+        peers: None,
     };
     let outcome = run_with(&alone(config), folder, interrupted, observer, options)?;
     if outcome.ending != Ending::Saved {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::build::BuildError;
+use crate::distribution::PeerError;
 use crate::engines::EngineSpan;
 use crate::folder::FolderError;
 use crate::saving::Saved;
@@ -132,6 +133,11 @@ pub enum Ending {
     },
     /// A snapshot was taken, and the run was to end behind it.
     Saved,
+    /// Another process of the run died or could not go on.
+    PeerLost {
+        /// Which, and why.
+        why: PeerError,
+    },
     /// Node 0 is off, but another node did not follow.
     Stragglers {
         /// The nodes that still ran.
@@ -174,6 +180,14 @@ pub enum RunError {
     Build(#[from] BuildError),
     #[error(transparent)]
     Node(#[from] NodeError),
+    /// A node of another process.
+    #[error("{text}")]
+    Elsewhere { text: String, of_host: bool },
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    /// Windows, snapshots or engines that need all nodes in one process.
+    #[error("a run over several processes {what}; run the study in one process")]
+    Distributed { what: &'static str },
     /// The guests cannot have read what the study says.
     #[error("{fault}{}", mend(fault))]
     Disk { fault: ImageFault },
@@ -195,6 +209,13 @@ pub enum RunError {
     Snapshot(#[from] SnapshotFault),
     #[error(transparent)]
     Counters(#[from] CountersError),
+}
+
+impl RunError {
+    /// Whether each process of a run finds the error at the same time.
+    pub(crate) fn is_known_to_all(&self) -> bool {
+        matches!(self, RunError::Node(_) | RunError::Elsewhere { .. })
+    }
 }
 
 /// Advice to the user about the error.

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nodescope_devices::virtio::block::Image;
 use nodescope_fabric::Capture;
 use nodescope_hypercall::{Request, printable};
-use nodescope_machine::node::{Node, NodeError, NodeStatus};
+use nodescope_machine::clock::NodeClock;
+use nodescope_machine::node::{Node, NodeStatus};
 use nodescope_profile::ProfilesFile;
 use nodescope_trace::{Body, Event, Header, NodeEntry, Stamp, TraceWriter, merge};
 use nodescope_window::WindowsFile;
 
-use crate::build::build;
+use crate::build::build_some;
 use crate::config::ClusterConfig;
 use crate::counting::Counting;
+use crate::distribution::Distribution;
 use crate::engines::{EngineName, Engines};
 use crate::executor::{Executor, Stretch};
 use crate::folder::ResultsFolder;
@@ -73,20 +75,31 @@ pub fn run_with(
         Some(origin) => origin.check(config, options.image)?,
         None => false,
     };
+    let count = config.nodes as usize;
+    let distributed = |what| Err(RunError::Distributed { what });
+    match options.peers {
+        Some(_) if config.engine.uses_kvm() => return distributed("cannot use KVM"),
+        Some(_) if options.save.is_some() => return distributed("cannot take a snapshot"),
+        _ => {}
+    }
+    let distribution = match options.peers {
+        Some(peers) => Some(Distribution::new(peers, count, Arc::clone(interrupted))?),
+        None => None,
+    };
+    let own = (distribution.as_ref()).map_or(0..count, Distribution::own);
     let results = Results::create(folder, config.nodes)?;
     let job_disk = folder.write(JOB_DISK, &config.job_disk)?;
     let earlier = from.map(|origin| origin.state());
     let earlier = earlier.transpose()?;
     let (switch, nodes) = match (from, &earlier) {
-        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, renews)?,
-        _ => build(config, &job_disk)?,
+        (Some(origin), Some((state, _))) => origin.build(config, &job_disk, state, renews, own)?,
+        _ => build_some(config, &job_disk, own)?,
     };
-    let entries = nodes
-        .iter()
+    let entries = (0..count)
         .map(|n| NodeEntry {
-            name: format!("node{}", n.index()),
+            name: format!("node{n}"),
             vcpus: config.topology.vcpus(),
-            frequency_hz: n.clock().hz,
+            frequency_hz: config.topology.tsc_hz,
         })
         .collect();
     let header = Header::new(&config.name, &config.study_id, entries);
@@ -111,7 +124,6 @@ pub fn run_with(
         }
         false => None,
     };
-    let count = nodes.len();
     // All nodes have the same.
     let images = nodes.first().map(Node::images).unwrap_or_default();
     let mut run = Run {
@@ -137,24 +149,23 @@ pub fn run_with(
         saved: None,
         image: options.image,
     };
+    let network = Network::new(switch, capture);
+    let executor = match distribution {
+        Some(distribution) => Executor::distributed(nodes, network, distribution)?,
+        None => Executor::new(nodes, network),
+    };
     if let (Some(origin), Some((state, windows))) = (from, earlier) {
         match renews {
             true => run.renew(origin, &state)?,
-            false => {
-                let statuses = nodes.iter().map(Node::status).collect();
-                run.load(origin, state, windows, statuses, observer)?;
-            }
+            false => run.load(origin, state, windows, executor.statuses(), observer)?,
         }
     }
     drop(restoring);
-    let executor = Executor::new(nodes, Network::new(switch, capture));
-    for node in 0..count {
-        executor.with_node(node, |n| {
-            let functions = run.windows.driver().functions().into_iter();
-            n.heed(functions.chain(run.engines.function()).collect());
-            n.set_stop(Arc::clone(interrupted));
-        });
-    }
+    executor.with_own(|n| {
+        let functions = run.windows.driver().functions().into_iter();
+        n.heed(functions.chain(run.engines.function()).collect());
+        n.set_stop(Arc::clone(interrupted));
+    });
     let result = executor.run(config.host_threads, |quanta| {
         loop {
             match run.turn(&executor, quanta, interrupted, observer) {
@@ -164,11 +175,17 @@ pub fn run_with(
             }
         }
     });
+    if let (Some(distribution), Err(error)) = (executor.distribution(), &result)
+        && !error.is_known_to_all()
+    {
+        distribution.leave(&error.to_string());
+    }
     // Whatever happened, what is known is written.
     let finished = run.finish(&executor, result.as_ref().ok());
     match (result, finished) {
+        // What a process measured that has died is gone, but there are results of all others.
+        (Err(RunError::Peer(_)) | Ok(_), Ok(outcome)) => Ok(outcome),
         (Err(error), _) | (Ok(_), Err(error)) => Err(error),
-        (Ok(_), Ok(outcome)) => Ok(outcome),
     }
 }
 
@@ -203,7 +220,7 @@ pub(crate) struct Run<'a> {
     pub(crate) image: &'a str,
 }
 
-type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, NodeError>) + 'a;
+type Quanta<'a> = dyn FnMut(Stretch) -> (u64, Result<Vec<NodeStatus>, RunError>) + 'a;
 
 /// Between two looks at the host, who may type or end the run: so much virtual time where nodes are awake, which takes the host
 /// some milliseconds, and so many quanta.
@@ -241,6 +258,7 @@ impl Run<'_> {
         let stepped = windows.step(executor, watches, engines, self.now_ps, &mut said);
         self.note(said)?;
         stepped?;
+        self.warnings.append(&mut self.windows.lost());
         // Behind one that has closed.
         if self.save_if_due(executor, observer)? {
             return Ok(Some(Ending::Saved));
@@ -252,7 +270,7 @@ impl Run<'_> {
             observer.phase(phase, window, &|| self.progress(executor));
         }
         self.counting.follow(phase)?;
-        for node in 0..executor.len() {
+        for node in executor.own() {
             let typed = observer.typed(node as u32);
             if !typed.is_empty() {
                 executor.with_node(node, |n| n.type_console(&typed));
@@ -297,6 +315,12 @@ impl Run<'_> {
             until_ps: self.undisturbed_ps(),
             most: (LONGEST_STRETCH_PS / self.slowness() / lookahead).clamp(1, MOST_QUANTA),
         });
+        // All processes must decide alike, whenever the signal comes.
+        let agreed = AtomicBool::new(executor.is_interrupted(interrupted));
+        let interrupted = match executor.distribution() {
+            Some(_) => &agreed,
+            None => interrupted,
+        };
         self.now_ps = match interrupted.load(Ordering::Relaxed) {
             // Nodes stand still where they saw it.
             true => executor.reached_ps().clamp(self.now_ps, reached),
@@ -384,7 +408,7 @@ impl Run<'_> {
     fn progress(&self, executor: &Executor) -> Progress {
         let open = self.windows.open();
         let instructions: Vec<u64> = (0..executor.len())
-            .map(|n| executor.with_node(n, |n| n.instructions()))
+            .map(|n| executor.instructions(n))
             .collect();
         let driver = self.windows.driver();
         let window = driver.open().map(|window| {
@@ -454,12 +478,14 @@ impl Run<'_> {
     ) -> Result<(), RunError> {
         let mut streams = Vec::new();
         let mut files_grew = false;
+        let clock = NodeClock {
+            hz: self.config.topology.tsc_hz,
+        };
         for index in 0..executor.len() {
             if !executor.has_output(index) {
                 continue;
             }
-            let (clock, console, events) =
-                executor.with_node(index, |n| (n.clock(), n.take_console(), n.take_events()));
+            let (console, events) = executor.take_output(index);
             let watch = &mut self.watches[index];
             if !console.is_empty() {
                 let before = watch.booted;
@@ -532,10 +558,9 @@ impl Run<'_> {
 
     /// Tell all nodes what guests may still put among the results.
     fn share_file_bytes(&self, executor: &Executor) {
-        let nodes = || 0..executor.len();
-        let used = nodes().map(|n| executor.with_node(n, |n| n.file_bytes()));
+        let used = (0..executor.len()).map(|n| executor.file_bytes(n));
         let left = self.config.file_limits.study.saturating_sub(used.sum());
-        nodes().for_each(|n| executor.with_node(n, |n| n.set_file_bytes_left(left)));
+        executor.with_own(|n| n.set_file_bytes_left(left));
     }
 
     /// Events of the host into the trace.
@@ -564,11 +589,12 @@ impl Run<'_> {
     /// Close what is open and write what is known.
     fn finish(mut self, executor: &Executor, ending: Option<&Ending>) -> Result<Outcome, RunError> {
         let instructions: Vec<u64> = (0..executor.len())
-            .map(|n| executor.with_node(n, |n| n.instructions()))
+            .map(|n| executor.instructions(n))
             .collect();
         let total = instructions.iter().sum();
         let (windows, watches) = (&mut self.windows, &self.watches);
         let said = windows.stop(executor, watches, self.now_ps, total);
+        self.warnings.append(&mut self.windows.lost());
         self.note(said)?;
         let stamp = self.stamp();
         let streams: Vec<Vec<Event>> = self
@@ -584,8 +610,9 @@ impl Run<'_> {
             self.trace.write(&event)?;
         }
         self.trace.finish()?;
+        let mut of_nodes = executor.gather_notes();
         for (node, watch) in self.watches.iter().enumerate() {
-            let mut notes = executor.with_node(node, |n| n.notes());
+            let mut notes = of_nodes.remove(&node).unwrap_or_default();
             notes.extend(watch.notes());
             let notes = notes.iter().map(|text| format!("node {node}: {text}"));
             self.warnings.extend(notes);
@@ -607,8 +634,12 @@ impl Run<'_> {
             folder.reserve(&ProfilesFile::partial_name())?;
             profiles.write(folder.reserve(ProfilesFile::NAME)?)?;
         }
+        let lost = executor.distribution().and_then(Distribution::lost);
         Ok(Outcome {
-            ending: ending.cloned().unwrap_or(Ending::Interrupted),
+            ending: match lost {
+                Some(why) => Ending::PeerLost { why },
+                None => ending.cloned().unwrap_or(Ending::Interrupted),
+            },
             job_status: self.job_status,
             virtual_ps: self.now_ps,
             instructions,

@@ -5,11 +5,13 @@
 //! a snapshot's sake.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use nodescope_config::quantity::Time;
 use nodescope_trace::Event;
 use nodescope_window::{Moment, TriggerWatch};
 
+use crate::distribution::Peers;
 use crate::outcome::Phase;
 use crate::snapshot::Origin;
 use crate::watch::Watch;
@@ -36,6 +38,8 @@ pub struct Options<'a> {
     pub save: Option<Save>,
     /// The snapshot that the run begins from; none: it begins at power-on.
     pub from: Option<&'a Origin>,
+    /// The processes that the nodes run in, where there are several. All call [`run_with`](crate::run_with) with the same study.
+    pub peers: Option<Arc<dyn Peers>>,
 }
 
 /// A snapshot that was taken.

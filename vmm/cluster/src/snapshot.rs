@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use nodescope_config::quantity::{Bytes, Time};
@@ -314,16 +315,18 @@ impl Origin {
     ) -> Result<Vec<Node>, RunError> {
         let renews = self.check(config, image)?;
         let (run, _) = self.state()?;
-        Ok(self.build(config, job_disk, &run, renews)?.1)
+        let nodes = 0..config.nodes as usize;
+        Ok(self.build(config, job_disk, &run, renews, nodes)?.1)
     }
 
-    /// The switch and all nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
+    /// The switch and these nodes, as they were; or new nodes, each of which goes on as the one of the snapshot.
     pub(crate) fn build(
         &self,
         config: &ClusterConfig,
         job_disk: &Path,
         run: &RunState,
         renews: bool,
+        numbers: Range<usize>,
     ) -> Result<(Switch, Vec<Node>), RunError> {
         let layout = &config.topology.socket_memory;
         let of = |index| if renews { 0 } else { index };
@@ -339,11 +342,12 @@ impl Origin {
             read.map_err(SnapshotFault::from)?;
             Ok(own)
         };
-        let rams = (0..config.nodes as usize)
+        let rams = (numbers.clone())
             .map(memory)
             .collect::<Result<Vec<_>, _>>()?;
-        let (mut switch, mut nodes) = build_from(config, job_disk, rams, renews)?;
-        for (index, built) in nodes.iter_mut().enumerate() {
+        let first = numbers.start;
+        let (mut switch, mut nodes) = build_from(config, job_disk, first, rams, renews)?;
+        for (index, built) in numbers.zip(&mut nodes) {
             let state = self.snapshot.state(&node(of(index)));
             let mut state: NodeState = state.map_err(SnapshotFault::from)?;
             self.check_time(&state, built, run.now_ps)?;

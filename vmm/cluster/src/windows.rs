@@ -30,15 +30,20 @@ pub struct Windows<'a> {
     driver: WindowDriver,
     records: Vec<WindowRecord>,
     code: WindowCode<'a>,
+    /// Sentences for the user about windows whose measurements are lost.
+    lost: Vec<String>,
 }
+
+/// Records of nodes are worth keeping only where they are of all nodes of the window.
+const LOST: &str = "its measurements are lost with the process that died";
 
 /// The code of windows that have closed.
 pub struct WindowCode<'a> {
     config: &'a ClusterConfig,
     attribution: Option<Attribution>,
     profiles: Vec<WindowProfile>,
-    /// The last window's counts by node, whose code has no names yet.
-    unnamed: Option<(String, Vec<Counted>)>,
+    /// The last window's counts by node of this process, whose code has no names yet.
+    unnamed: Option<(String, Vec<(usize, Counted)>)>,
 }
 
 /// Counts by basic block and samples of call stacks of one node; none where nothing is attributed.
@@ -55,14 +60,22 @@ impl WindowCode<'_> {
             .attribution
             .get_or_insert_with(|| Attribution::new(&config.kernel, &config.root));
         let mut profile = ProfileBuilder::new(&name);
-        for (index, counted) in nodes.iter().enumerate() {
+        for (index, counted) in &nodes {
             if let Some((blocks, samples)) = counted {
-                executor.with_node(index, |n| {
+                executor.with_node(*index, |n| {
                     attribution.add(&mut profile, n, blocks, samples);
                 });
             }
         }
-        self.profiles.push(profile.finish());
+        let Some(parts) = executor.gather_parts(profile.finish()) else {
+            return;
+        };
+        let parts = parts.into_iter();
+        self.profiles.extend(parts.reduce(|first, next| {
+            let mut all = ProfileBuilder::from(first);
+            all.append(next);
+            all.finish()
+        }));
     }
 
     /// Names what has no names yet, and returns all profiles, if a window was to have one.
@@ -91,6 +104,7 @@ impl<'a> Windows<'a> {
                 profiles: Vec::new(),
                 unnamed: None,
             },
+            lost: Vec::new(),
         })
     }
 
@@ -149,8 +163,10 @@ impl<'a> Windows<'a> {
         if self.driver.is_empty() || self.driver.is_done() {
             return Ok(engines.step(executor, now_ps)?);
         }
+        let mut changed = false;
         let instructions = (0..executor.len()).map(|n| executor.instructions(n)).sum();
         for action in self.driver.step(now_ps, instructions) {
+            changed = true;
             match action {
                 WindowAction::Attach(window) => {
                     said.push(Body::WindowOpen(self.driver.spec(window).name.clone()));
@@ -158,9 +174,7 @@ impl<'a> Windows<'a> {
                     self.attach(executor, window)?;
                 }
                 WindowAction::StartMeasuring(_) => {
-                    for n in 0..executor.len() {
-                        executor.with_node(n, |n| n.start_measuring());
-                    }
+                    executor.with_own(|n| n.start_measuring());
                 }
                 WindowAction::Detach(window) => {
                     said.push(self.detach(executor, watches, window, now_ps));
@@ -170,6 +184,9 @@ impl<'a> Windows<'a> {
         }
         if self.driver.open().is_none() {
             engines.step(executor, now_ps)?;
+        }
+        if changed {
+            executor.gather()?;
         }
         Ok(())
     }
@@ -188,6 +205,11 @@ impl<'a> Windows<'a> {
             }
             _ => None,
         }
+    }
+
+    /// Takes sentences for the user about windows whose measurements are lost.
+    pub fn lost(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.lost)
     }
 
     /// Returns the measurements of all windows with the outcome of each, and their code.
@@ -215,7 +237,7 @@ impl<'a> Windows<'a> {
         let places = self.places();
         let spec = self.driver.spec(window);
         let samples = (SAMPLES / executor.len().max(1)).clamp(FEWEST_SAMPLES, MOST_SAMPLES);
-        for n in 0..executor.len() {
+        for n in executor.own() {
             let ranges: Vec<HomeRange> = executor.with_node(n, |n| {
                 let range = |r: &nodescope_memory::NumaRange| HomeRange {
                     start: r.start,
@@ -242,10 +264,11 @@ impl<'a> Windows<'a> {
         let spec = self.driver.spec(window).clone();
         let name = spec.name.clone();
         let mut unnamed = Vec::new();
-        let record = |(index, watch): (usize, &Watch)| {
+        let record = |index: usize| {
+            let watch = &watches[index];
             let (measurement, clock) = executor.with_node(index, |n| (n.detach(), n.clock()));
             let blocks = measurement.blocks;
-            unnamed.push(blocks.map(|blocks| (blocks, measurement.samples)));
+            unnamed.push((index, blocks.map(|blocks| (blocks, measurement.samples))));
             let activities = measurement.activities.iter();
             NodeRecord {
                 node: index as u32,
@@ -261,7 +284,12 @@ impl<'a> Windows<'a> {
                     .collect(),
             }
         };
-        let nodes = watches.iter().enumerate().map(record).collect();
+        let nodes: Vec<NodeRecord> = executor.own().map(record).collect();
+        let Some(nodes) = executor.gather_parts(nodes) else {
+            self.lost.push(format!("window \"{name}\": {LOST}"));
+            return Body::WindowClose(name);
+        };
+        let nodes = nodes.into_iter().flatten().collect();
         if spec.attribution {
             self.code.unnamed = Some((name.clone(), unnamed));
         }

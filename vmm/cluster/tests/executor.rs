@@ -1,9 +1,10 @@
 //! Nodes on any number of host threads: the same quanta, the same ends, and nobody ahead of what others may still tell him. The
 //! vCPUs here do nothing but take the host's time.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Barrier, Mutex};
 
+use nodescope_cluster::distribution::{Distribution, PeerError, Peers};
 use nodescope_cluster::executor::{Executor, Stretch};
 use nodescope_cluster::network::Network;
 use nodescope_devices::virtio::Device;
@@ -241,6 +242,11 @@ fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
     let network = Network::new(Switch::new(&[]).unwrap(), None);
     let extended = Arc::default();
     let executor = Executor::new(nodes(script, &extended), network);
+    let ends = ends_of(&executor, threads, script, most);
+    (ends, extended.load(Ordering::Relaxed))
+}
+
+fn ends_of(executor: &Executor, threads: usize, script: Script<'_>, most: u64) -> Vec<End> {
     let mut ends: Vec<End> = Vec::new();
     executor.run(threads, |stretch| {
         loop {
@@ -254,7 +260,7 @@ fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
                 most,
             });
             let said = (0..executor.len())
-                .map(|node| executor.with_node(node, |node| !node.take_console().is_empty()))
+                .map(|node| !executor.take_output(node).0.is_empty())
                 .collect();
             let statuses = statuses.unwrap();
             let over = statuses.contains(&NodeStatus::Off);
@@ -266,7 +272,88 @@ fn ends(threads: usize, script: Script<'_>, most: u64) -> (Vec<End>, u64) {
             }
         }
     });
-    (ends, extended.load(Ordering::Relaxed))
+    ends
+}
+
+/// Processes that are threads: what each says, and where they meet.
+struct Process {
+    rank: usize,
+    said: Arc<Mutex<Vec<Vec<u8>>>>,
+    meeting: Arc<Barrier>,
+}
+
+impl Peers for Process {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn count(&self) -> usize {
+        self.said.lock().unwrap().len()
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
+        self.said.lock().unwrap()[self.rank] = own.to_vec();
+        self.meeting.wait();
+        let all = self.said.lock().unwrap().clone();
+        self.meeting.wait();
+        Ok(all)
+    }
+
+    fn leave(&self, why: &str) {
+        panic!("{why}");
+    }
+}
+
+/// The ends of all stretches as each of several processes sees them.
+fn ends_of_processes(count: usize, threads: usize, script: Script<'_>, most: u64) -> Vec<Vec<End>> {
+    let mut nodes = nodes(script, &Arc::default());
+    let all = nodes.len();
+    let said = Arc::new(Mutex::new(vec![Vec::new(); count]));
+    let meeting = Arc::new(Barrier::new(count));
+    std::thread::scope(|scope| {
+        let processes: Vec<_> = (0..count)
+            .map(|rank| {
+                let peers = Arc::new(Process {
+                    rank,
+                    said: Arc::clone(&said),
+                    meeting: Arc::clone(&meeting),
+                });
+                let distribution = Distribution::new(peers, all, Arc::default()).unwrap();
+                let own = nodes.drain(..distribution.own().len()).collect();
+                scope.spawn(move || {
+                    let network = Network::new(Switch::new(&[]).unwrap(), None);
+                    let executor = Executor::distributed(own, network, distribution).unwrap();
+                    ends_of(&executor, threads, script, most)
+                })
+            })
+            .collect();
+        processes.into_iter().map(|of| of.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn quanta_are_the_same_in_any_number_of_processes() {
+    let speak_at: [&[u64]; 5] = [
+        &[],
+        &[1, 31_000, 700_000],
+        &[31_500],
+        &[QUANTUM * 40],
+        &[700_000],
+    ];
+    for (connect_at, most) in [(u64::MAX, 1000), (0, 1000), (20_000, 7)] {
+        let script = Script {
+            speak_at: &speak_at,
+            connect_at,
+            off_at: 1_001_999,
+            panics: None,
+        };
+        let (expected, _) = ends(1, script, most);
+        for (count, threads) in [(1, 1), (2, 1), (2, 2), (3, 2), (5, 1)] {
+            for found in ends_of_processes(count, threads, script, most) {
+                assert_eq!(found, expected, "{count} processes of {threads} threads");
+            }
+        }
+    }
 }
 
 /// As many threads as nodes, fewer, more than the host has cores.

@@ -39,6 +39,8 @@ pub struct Host {
     pub path: Vec<PathBuf>,
     /// Where images are cached; None if there is no place.
     pub image_cache: Option<PathBuf>,
+    /// Hosts that the nodes are dealt to, this one included.
+    pub hosts: u32,
 }
 
 impl Host {
@@ -66,6 +68,7 @@ impl Host {
                 .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
                 .collect(),
             image_cache: nodescope_image::default_cache_dir().ok(),
+            hosts: 1,
         }
     }
 
@@ -152,15 +155,16 @@ impl Host {
 
     fn memory_problems(&self, study: &Study) -> Vec<Problem> {
         // Nodes that are made of one share what none of them has written.
+        let nodes = study.nodes.div_ceil(self.hosts.max(1));
         let guests = match study.boots_once {
             true => study.node_memory(),
-            false => study.cluster_memory(),
+            false => Bytes(study.node_memory().0.saturating_mul(nodes.into())),
         };
         let needed = Bytes(guests.0.saturating_add(OVERHEAD));
         let least = if study.boots_once { "at least " } else { "" };
         let what = format!(
             "{} nodes of {} need {least}{guests} and {} for nodescope itself",
-            study.nodes,
+            nodes,
             study.node_memory(),
             Bytes(OVERHEAD)
         );
@@ -267,12 +271,19 @@ mod tests {
             root: true,
             path: Vec::new(),
             image_cache: None,
+            hosts: 1,
         }
     }
 
     #[test]
     fn more_memory_than_the_host_has_is_an_error_at_its_line() {
         let study = study("[node]\nmemory = \"4 GiB\"\n[results]\ndirectory = \"/tmp/r\"\n");
+        let shared = Host { hosts: 2, ..host() };
+        let text = shared.problems(&study).to_string();
+        assert!(
+            !text.contains("node.memory: 2 nodes"),
+            "a node fits each host: {text}"
+        );
         let text = host().problems(&study).to_string();
         assert!(
             text.contains("s.toml:6: node.memory: 2 nodes of 4 GiB need 8 GiB and 256 MiB for nodescope itself, but this host has 8 GiB; lower it"),

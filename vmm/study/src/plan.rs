@@ -306,11 +306,6 @@ impl Study {
         Bytes(self.topology.socket_memory.iter().sum())
     }
 
-    /// Memory of all nodes.
-    pub fn cluster_memory(&self) -> Bytes {
-        Bytes(self.node_memory().0.saturating_mul(self.nodes.into()))
-    }
-
     /// The nodes' clock.
     pub fn frequency(&self) -> Frequency {
         Frequency(self.topology.tsc_hz)

@@ -48,7 +48,7 @@ fn a_small_study_is_enough() {
     assert_eq!((study.nodes, study.topology.vcpus()), (2, 2));
     assert_eq!(study.deadlock.to_string(), "1 s");
     assert_eq!((study.job.ranks, study.job.slots), (4, 2));
-    assert_eq!(study.cluster_memory().to_string(), "1 GiB");
+    assert_eq!(study.node_memory().to_string(), "512 MiB");
     assert_eq!(study.results, Path::new("results/small"));
     assert_eq!(study.windows[0].models.caches, Some(study.caches.clone()));
     assert_eq!(study.windows[0].models.memory, Some(study.memory.clone()));

@@ -1,9 +1,10 @@
 //! Kernels of a few instructions, which boot at once and do one thing: tests see a run's handling of its guest without a guest
 //! image.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -293,4 +294,64 @@ pub fn ends_within(mut child: Child, limit: Duration) -> Output {
 
 pub fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// All files below a folder.
+pub fn files(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![folder.to_path_buf()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                let name = path.strip_prefix(folder).unwrap().to_path_buf();
+                found.insert(name, fs::read(&path).unwrap());
+            }
+        }
+    }
+    found
+}
+
+/// Expects the same files with the same bytes.
+pub fn same(one: &Path, other: &Path) {
+    let compared = other.display().to_string();
+    let (one, other) = (files(one), files(other));
+    let names = |of: &BTreeMap<PathBuf, Vec<u8>>| of.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&one), names(&other));
+    for (name, bytes) in &one {
+        let lines = |bytes: &[u8]| -> Vec<String> {
+            let text = String::from_utf8_lossy(bytes);
+            text.lines().map(str::to_owned).collect()
+        };
+        let (lines, others) = (lines(bytes), lines(&other[name]));
+        let differs = lines.iter().zip(&others).find(|(one, other)| one != other);
+        assert!(
+            *bytes == other[name],
+            "{compared}: {} differs: {differs:?}",
+            name.display()
+        );
+    }
+}
+
+/// Three nodes that say and mark something now and then, with a window in between.
+pub fn talking() -> Place {
+    let window = "node.frequency = \"100 MHz\"\n\
+        [[window]]\nname = \"w\"\nopen = { marker = \"step\", occurrence = 4 }\nmeasure = \"2 M instructions\"\n";
+    Place::new(3, window, |path| {
+        let steps = (0..20).fold(Kernel::new(), |kernel, n| {
+            kernel
+                .mark("step")
+                .say(&format!("step {n}\n"))
+                .work(3_000_000)
+        });
+        steps.off(0, path);
+    })
+}
+
+pub fn ok(place: &Place, args: &[&str]) -> String {
+    let output = place.run(args);
+    assert_eq!(output.status.code(), Some(0), "{args:?}: {output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }

@@ -8,6 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use iced_x86::IcedError;
 use iced_x86::code_asm::*;
+use nodescope_cluster::RunError;
 use nodescope_cluster::executor::{Executor, Stretch};
 use nodescope_cluster::network::Network;
 use nodescope_devices::time::Hertz;
@@ -540,12 +541,14 @@ fn outcome(executor: &Executor, threads: usize, cycles: u64) -> Vec<(String, u64
                     ending = format!("{statuses:?}");
                     return;
                 }
-                Err(error @ NodeError::Thread { .. }) => panic!("{error}"),
                 // A guest may shut itself down, and start a vCPU in a mode that no Linux uses.
-                Err(error @ (NodeError::TripleFault { .. } | NodeError::Engine { .. })) => {
+                Err(RunError::Node(
+                    error @ (NodeError::TripleFault { .. } | NodeError::Engine { .. }),
+                )) => {
                     ending = error.to_string();
                     return;
                 }
+                Err(error) => panic!("{error}"),
             }
         }
     });

@@ -1,0 +1,258 @@
+//! The master of a run over several processes: it starts or awaits its workers.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use nodescope_cluster::distribution::block;
+use nodescope_cluster::{ClusterConfig, Origin, PeerError, Peers, RunError};
+use nodescope_distributed::{Admission, Group, GroupError, KEY_VARIABLE, Key, Listener};
+use nodescope_study::Study;
+use serde::{Deserialize, Serialize};
+
+use crate::args;
+use crate::exit::{Exit, Failure};
+
+/// Where workers of this host connect: a free port.
+const LOCAL: &str = "tcp://127.0.0.1:*";
+/// Time for workers of this host to end by themselves once the run is over.
+const LAST: Duration = Duration::from_secs(5);
+
+/// What a worker is to do.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Task {
+    /// The study's file, which all hosts see.
+    pub study: PathBuf,
+    /// Identifies everything that decides the result, as the master reads it.
+    pub study_id: String,
+    /// See [`args::Run::interpret`].
+    pub interpret: bool,
+    /// See [`args::Run::host_threads`].
+    pub host_threads: Option<u64>,
+    /// [`args::Run::engine`] asks for the portable engine.
+    pub soft: bool,
+    /// Hosts that share the nodes.
+    pub hosts: u32,
+}
+
+/// The snapshot that all processes begin from.
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub struct Beginning {
+    /// Its file, which all hosts see; none: the nodes boot.
+    pub snapshot: Option<PathBuf>,
+    /// The user has named it: nodes are as it has them ([`Origin::adopt`]).
+    pub adopt: bool,
+}
+
+/// Number of hosts that share the nodes. Workers that come by themselves may come from as many.
+pub fn hosts(args: &args::Run) -> u32 {
+    match (&args.listen, args.workers) {
+        (Some(_), Some(workers)) => workers + 1,
+        _ => 1,
+    }
+}
+
+/// Checks that a study can run in several processes, if it is to.
+pub fn check(args: &args::Run, study: &Study) -> Result<(), Failure> {
+    let Some(workers) = args.workers else {
+        return Ok(());
+    };
+    let wrong = |text: String| Err(Failure::new(Exit::Study, text));
+    if workers >= study.nodes {
+        return wrong(format!(
+            "--workers: {} processes are more than the study's {} nodes; give {} workers at most",
+            workers + 1,
+            study.nodes,
+            study.nodes - 1
+        ));
+    }
+    if study.uses_kvm() {
+        return wrong(
+            "--workers: KVM runs all nodes in one process; use --engine soft, or leave --workers out"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+/// The version of this program: its number, and what identifies its file, since another build may give other results.
+pub fn version() -> Result<String, Failure> {
+    let path = PathBuf::from("/proc/self/exe");
+    let program = fs::read(&path).map_err(Failure::io("read", &path))?;
+    let digest = blake3::hash(&program).to_hex();
+    Ok(format!(
+        "{} (build {})",
+        env!("CARGO_PKG_VERSION"),
+        &digest[..12]
+    ))
+}
+
+/// The exit code where processes do not come together.
+pub fn group_failure(error: GroupError) -> Failure {
+    let exit = match error {
+        GroupError::Version { .. } | GroupError::OtherKey { .. } | GroupError::Refused { .. } => {
+            Exit::Study
+        }
+        _ => Exit::Host,
+    };
+    Failure::of(exit, &error)
+}
+
+/// What the master knows of the run.
+pub struct About<'a> {
+    /// The cluster.
+    pub config: &'a ClusterConfig,
+    /// The user wants the program to end.
+    pub interrupted: &'a AtomicBool,
+}
+
+/// The processes of a run, and those among them that this one has started.
+pub struct Team {
+    group: Arc<Group>,
+    _started: Started,
+}
+
+/// Workers on this host. They end with the run.
+struct Started(Vec<Child>);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let begin = Instant::now();
+        for worker in &mut self.0 {
+            while matches!(worker.try_wait(), Ok(None)) {
+                if begin.elapsed() > LAST {
+                    // It may have ended in the meantime.
+                    let _ = worker.kill();
+                    let _ = worker.wait();
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+}
+
+impl Team {
+    /// Starts the workers, or waits for them.
+    pub fn gather(
+        args: &args::Run,
+        workers: u32,
+        about: About<'_>,
+        tell: &mut dyn FnMut(&str),
+    ) -> Result<Team, Failure> {
+        let About {
+            config,
+            interrupted,
+        } = about;
+        let key_failure = |error| Failure::of(Exit::Study, &error);
+        let key = match &args.listen {
+            Some(_) => Key::find(args.key_file.as_deref()),
+            None => Key::new(),
+        };
+        let key = key.map_err(key_failure)?;
+        let address = args.listen.as_deref().unwrap_or(LOCAL);
+        let listener = Listener::bind(address, &key).map_err(group_failure)?;
+        let address = listener.address().map_err(group_failure)?;
+        let mut started = Started(Vec::new());
+        match &args.listen {
+            Some(_) => tell(&format!("waiting for {workers} workers at {address}")),
+            None => {
+                for _ in 0..workers {
+                    started.0.push(start(&address, &key)?);
+                }
+            }
+        }
+        let study = (args.study.canonicalize()).map_err(Failure::io("find", &args.study))?;
+        let task = Task {
+            study,
+            study_id: config.study_id.clone(),
+            interpret: args.interpret,
+            host_threads: args.host_threads,
+            soft: args.engine == Some(args::EngineChoice::Soft),
+            hosts: hosts(args),
+        };
+        let nodes = config.nodes as usize;
+        let share = |rank| {
+            let block = block(nodes, rank, workers as usize + 1);
+            match block.len() {
+                1 => format!("node {}", block.start),
+                _ => format!("nodes {} to {}", block.start, block.end - 1),
+            }
+        };
+        let mut look = || {
+            if interrupted.load(Ordering::Relaxed) {
+                return Err("interrupted while waiting for workers".into());
+            }
+            for worker in &mut started.0 {
+                if let Ok(Some(status)) = worker.try_wait() {
+                    let number = worker.id();
+                    return Err(format!(
+                        "worker process {number} ended before it began: {status}"
+                    ));
+                }
+            }
+            Ok(())
+        };
+        let group = listener.admit(Admission {
+            workers: workers as usize,
+            version: &version()?,
+            task: serde_json::to_value(task).expect("plain values have a form in JSON"),
+            limit: *args.worker_wait,
+            share: &share,
+            look: &mut look,
+        });
+        let group = group.map_err(|error| match interrupted.load(Ordering::Relaxed) {
+            true => Failure::new(Exit::Interrupted, error.to_string()),
+            false => group_failure(error),
+        })?;
+        Ok(Team {
+            group: Arc::new(group),
+            _started: started,
+        })
+    }
+
+    /// The processes.
+    pub fn group(&self) -> &Arc<Group> {
+        &self.group
+    }
+
+    /// Lets all workers begin, and waits until they have prepared.
+    pub fn go(&self, origin: Option<&Origin>, adopt: bool) -> Result<(), RunError> {
+        let snapshot = origin.map(|origin| {
+            let path = origin.path();
+            path.canonicalize().unwrap_or_else(|_| path.into())
+        });
+        let beginning = Beginning { snapshot, adopt };
+        let message = serde_json::to_vec(&beginning).expect("plain values have a form in JSON");
+        self.group.all_gather(&message)?;
+        Ok(())
+    }
+}
+
+/// Starts a worker on this host. The terminal's signals go to the master alone, which tells the workers.
+fn start(address: &str, key: &Key) -> Result<Child, Failure> {
+    use std::os::unix::process::CommandExt;
+    let program = PathBuf::from("/proc/self/exe");
+    let name = env::args_os().next().unwrap_or_else(|| "nodescope".into());
+    Command::new(&program)
+        .arg0(name)
+        .args(["worker", "--quiet", "--connect", address])
+        .env(KEY_VARIABLE, key.text())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .map_err(Failure::io("start a worker by", &program))
+}
+
+/// Reads what the master lets all begin from.
+pub fn beginning(group: &Group) -> Result<Beginning, PeerError> {
+    let messages = group.all_gather(&[])?;
+    serde_json::from_slice(&messages[0]).map_err(|error| PeerError::Message {
+        peer: group.names()[0].clone(),
+        why: error.to_string(),
+    })
+}

@@ -1,0 +1,398 @@
+//! `nodescope slurm run`: a run over hosts that Slurm gives.
+//!
+//! `salloc` waits for the hosts. Two steps of the job then run at the same time: the master on the first host, and a worker on each of
+//! the others. The key comes to them by their environment.
+
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+use std::{env, process};
+
+use nodescope_distributed::{KEY_VARIABLE, Key};
+use nodescope_hypercall::printable;
+
+use crate::args::{Args, LogFormat, Run, Slurm, SlurmCommand, SlurmRun};
+use crate::check;
+use crate::distributed;
+use crate::exit::{Exit, Failure};
+use crate::interrupt::on_interrupt;
+use crate::terminal::tell;
+
+/// Ports of masters by default, of which each job has one that follows from its number.
+const FIRST_PORT: u64 = 20_000;
+const PORTS: u64 = 10_000;
+/// Time for workers to end once the master has.
+const LAST: Duration = Duration::from_secs(10);
+/// Between two looks at whether a step has ended.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Does what the command asks of Slurm.
+pub fn slurm(args: &Slurm, all: &Args) -> Result<Exit, Failure> {
+    match &args.command {
+        SlurmCommand::Run(args) => run(args, all),
+    }
+}
+
+fn run(args: &SlurmRun, all: &Args) -> Result<Exit, Failure> {
+    let of_user = |text: &str| Failure::new(Exit::Study, text);
+    if args.run.workers.is_some() || args.run.listen.is_some() {
+        return Err(of_user(
+            "--workers and --listen follow from --hosts; leave them out",
+        ));
+    }
+    if args.hosts > 1 && args.run.snapshot_at.is_some() {
+        return Err(of_user(
+            "--snapshot-at needs all nodes in one process; use --hosts 1",
+        ));
+    }
+    let study = check::load(&args.run.study, args.run.engine, args.hosts)?;
+    let workers = (args.hosts > 1).then_some(args.hosts - 1);
+    let with_workers = Run {
+        workers,
+        ..args.run.clone()
+    };
+    distributed::check(&with_workers, &study)?;
+    let signals = on_interrupt()?;
+    let key = Key::new().map_err(|error| Failure::of(Exit::Host, &error))?;
+    let job = Job::ask(args, signals.flag())?;
+    let hosts = job.hosts()?;
+    let Some((first, others)) = hosts.split_first() else {
+        return Err(Failure::new(Exit::Host, "Slurm has given no hosts"));
+    };
+    tell_unless_quiet(all, &format!("job {}: {}", job.number, hosts.join(", ")));
+    let program = env::current_exe()
+        .map_err(|error| Failure::new(Exit::Host, format!("cannot find this program: {error}")))?;
+    let number: u64 = job.number.parse().unwrap_or(u64::from(process::id()));
+    let port = match args.port {
+        Some(port) => u64::from(port),
+        None => FIRST_PORT + number % PORTS,
+    };
+    let mut step = Vec::new();
+    if !others.is_empty() {
+        let mut command = job.step(others, &program, &key);
+        let address = format!("tcp://{}:{port}", address(first)?);
+        let wait = args.run.worker_wait.to_string().replace(' ', "");
+        command.args(["worker", "--quiet", "--connect", &address, "--wait", &wait]);
+        // The master tells what befalls a worker.
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        step.push(start(command)?);
+    }
+    let mut workers = Steps(step);
+    let mut command = job.step(std::slice::from_ref(first), &program, &key);
+    command.arg("run").args(arguments(&with_workers));
+    if !others.is_empty() {
+        command.args(["--listen", &format!("tcp://0.0.0.0:{port}")]);
+    }
+    command.args(of_all(all));
+    let master = start(command)?;
+    let status = job.follow(master, signals.flag())?;
+    workers.end();
+    exit(status)
+}
+
+fn tell_unless_quiet(all: &Args, text: &str) {
+    if !all.quiet && all.log_format == LogFormat::Text {
+        tell(text);
+    }
+}
+
+/// The exit code of the master, which has told the user why.
+fn exit(status: ExitStatus) -> Result<Exit, Failure> {
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    let known = code.and_then(Exit::of);
+    match known {
+        Some(Exit::Ok) => Ok(Exit::Ok),
+        Some(exit) => Err(Failure {
+            exit,
+            chain: Vec::new(),
+            also: None,
+        }),
+        None => Err(Failure::new(
+            Exit::Host,
+            format!("the master's step of the job ended without a result: {status}"),
+        )),
+    }
+}
+
+/// Returns the arguments of `nodescope run` that say the same.
+fn arguments(run: &Run) -> Vec<OsString> {
+    // A new option does not compile before it is passed on here.
+    let Run {
+        study,
+        results,
+        host_threads,
+        engine,
+        interpret,
+        force,
+        follow,
+        host_times,
+        snapshot_at,
+        snapshot_name,
+        stop_after_snapshot,
+        from,
+        workers,
+        listen,
+        key_file,
+        worker_wait,
+    } = run;
+    let mut all: Vec<OsString> = vec![study.into()];
+    let mut add = |name: &str, value: Option<OsString>| {
+        if let Some(value) = value {
+            let mut argument = OsString::from(format!("--{name}="));
+            argument.push(value);
+            all.push(argument);
+        }
+    };
+    let text = |value: &dyn ToString| Some(OsString::from(value.to_string()));
+    let path = |of: &Option<PathBuf>| of.as_ref().map(|path| path.clone().into_os_string());
+    add("results", path(results));
+    add("host-threads", host_threads.as_ref().and_then(|n| text(n)));
+    add(
+        "engine",
+        engine.and_then(|engine| {
+            let value = clap::ValueEnum::to_possible_value(&engine)?;
+            text(&value.get_name())
+        }),
+    );
+    add("follow", follow.as_ref().and_then(|node| text(node)));
+    add(
+        "snapshot-at",
+        snapshot_at.as_ref().and_then(|at| text(&at.0)),
+    );
+    add("snapshot-name", snapshot_name.as_ref().map(OsString::from));
+    add("from", from.as_ref().map(OsString::from));
+    add("workers", workers.as_ref().and_then(|n| text(n)));
+    add("listen", listen.as_ref().map(OsString::from));
+    add("key-file", path(key_file));
+    if workers.is_some() {
+        add(
+            "worker-wait",
+            text(&worker_wait.to_string().replace(' ', "")),
+        );
+    }
+    let flags = [
+        ("--interpret", interpret),
+        ("--force", force),
+        ("--host-times", host_times),
+        ("--stop-after-snapshot", stop_after_snapshot),
+    ];
+    all.extend(
+        flags
+            .iter()
+            .filter(|(_, on)| **on)
+            .map(|(name, _)| name.into()),
+    );
+    all
+}
+
+/// Returns the options that all commands have, as they were given.
+fn of_all(all: &Args) -> Vec<String> {
+    let format = match all.log_format {
+        LogFormat::Text => "text",
+        LogFormat::Json => "json",
+    };
+    let mut options = vec![format!("--log-format={format}")];
+    options.extend((0..all.verbose).map(|_| "--verbose".into()));
+    options.extend(all.quiet.then(|| "--quiet".into()));
+    options
+}
+
+fn command(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null());
+    command
+}
+
+/// Starts a step of the job. Signals of the terminal go to this process alone, which passes them on.
+fn start(mut command: Command) -> Result<Child, Failure> {
+    use std::os::unix::process::CommandExt;
+    let program = command.get_program().to_string_lossy().into_owned();
+    let started = command.process_group(0).spawn();
+    started.map_err(|error| missing(&program, &error))
+}
+
+fn missing(program: &str, error: &std::io::Error) -> Failure {
+    Failure::new(
+        Exit::Host,
+        format!(
+            "cannot start {program}: {error}; nodescope slurm needs Slurm's commands (Debian: slurm-client)"
+        ),
+    )
+}
+
+/// Returns what a command of Slurm prints.
+fn asked(program: &str, args: &[&str]) -> Result<String, Failure> {
+    let output = command(program).args(args).output();
+    let output = output.map_err(|error| missing(program, &error))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(Failure::new(
+            Exit::Host,
+            format!("Slurm: {program} failed: {}", printable(said.trim())),
+        ));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Returns where other hosts reach a host: its address in Slurm's configuration.
+fn address(host: &str) -> Result<String, Failure> {
+    let shown = asked("scontrol", &["--oneliner", "show", "node", host])?;
+    let address = shown
+        .split_whitespace()
+        .find_map(|word| word.strip_prefix("NodeAddr="));
+    address.map(String::from).ok_or_else(|| {
+        Failure::new(
+            Exit::Host,
+            format!("Slurm: scontrol shows no NodeAddr of {host}"),
+        )
+    })
+}
+
+/// Steps of a job that end with the master.
+struct Steps(Vec<Child>);
+
+impl Steps {
+    fn end(&mut self) {
+        let begin = Instant::now();
+        for step in &mut self.0 {
+            while matches!(step.try_wait(), Ok(None)) && begin.elapsed() < LAST {
+                std::thread::sleep(LOOK);
+            }
+        }
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        for step in &mut self.0 {
+            // Most have ended.
+            let _ = step.kill();
+            let _ = step.wait();
+        }
+    }
+}
+
+/// A job of Slurm. Its hosts are given back when it is dropped, and also where this process is killed: `salloc` waits for a command that
+/// ends with its standard input.
+struct Job {
+    number: String,
+    salloc: Child,
+}
+
+impl Job {
+    /// Asks for hosts, and waits until they are given.
+    fn ask(args: &SlurmRun, interrupted: &AtomicBool) -> Result<Job, Failure> {
+        let hosts = args.hosts.to_string();
+        let mut salloc = command("salloc");
+        salloc
+            .arg("--job-name=nodescope")
+            .args(["--nodes", &hosts, "--ntasks", &hosts, "--ntasks-per-node=1"])
+            .args(&args.slurm_option)
+            .arg("cat")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let mut salloc = start(salloc)?;
+        let said = salloc.stderr.take().map(BufReader::new);
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in said
+                .into_iter()
+                .flat_map(BufRead::lines)
+                .map_while(Result::ok)
+            {
+                // What comes after the hosts is not waited for.
+                let _ = sender.send(printable(line.trim()).to_string());
+            }
+        });
+        let mut told = Vec::new();
+        let mut ends = false;
+        loop {
+            match lines.recv_timeout(LOOK) {
+                Ok(line) => {
+                    if let Some((_, number)) = line.split_once("Granted job allocation ") {
+                        let number = number.to_owned();
+                        return Ok(Job { number, salloc });
+                    }
+                    if line.contains("queued and waiting") {
+                        tell(&line);
+                    }
+                    told.push(line);
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+            if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut ends, true) {
+                // It gives up its place in the queue.
+                terminate(&salloc);
+            }
+        }
+        // It has closed its standard error, and ends.
+        let _ = salloc.wait();
+        if interrupted.load(Ordering::Relaxed) {
+            return Err(Failure::new(
+                Exit::Interrupted,
+                "interrupted while waiting for hosts",
+            ));
+        }
+        Err(Failure::new(
+            Exit::Host,
+            format!("Slurm gives no hosts: {}", told.join("; ")),
+        ))
+    }
+
+    /// Returns the names of the hosts.
+    fn hosts(&self) -> Result<Vec<String>, Failure> {
+        let job = asked(
+            "squeue",
+            &["--noheader", "--jobs", &self.number, "--format=%N"],
+        )?;
+        let names = asked("scontrol", &["show", "hostnames", job.trim()])?;
+        Ok(names.lines().map(String::from).collect())
+    }
+
+    /// Returns the beginning of a command that runs this program on hosts of the job.
+    fn step(&self, hosts: &[String], program: &Path, key: &Key) -> Command {
+        let count = hosts.len().to_string();
+        let mut srun = command("srun");
+        srun.args(["--jobid", &self.number, "--overlap", "--kill-on-bad-exit=0"])
+            .args(["--nodes", &count, "--ntasks", &count, "--ntasks-per-node=1"])
+            .args(["--nodelist", &hosts.join(",")])
+            .arg(program)
+            .env(KEY_VARIABLE, key.text());
+        srun
+    }
+
+    /// Waits for the master's step. An interrupted master writes its results and ends.
+    fn follow(&self, mut master: Child, interrupted: &AtomicBool) -> Result<ExitStatus, Failure> {
+        let mut told = false;
+        loop {
+            match master.try_wait() {
+                Ok(Some(status)) => return Ok(status),
+                Ok(None) => std::thread::sleep(LOOK),
+                Err(error) => return Err(missing("srun", &error)),
+            }
+            if interrupted.load(Ordering::Relaxed) && !std::mem::replace(&mut told, true) {
+                asked("scancel", &["--signal=INT", &self.number])?;
+            }
+        }
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        drop(self.salloc.stdin.take());
+        if let Err(error) = self.salloc.wait() {
+            tracing::warn!("job {} may still have its hosts: {error}", self.number);
+        }
+    }
+}
+
+fn terminate(child: &Child) {
+    // SAFETY: kill takes any process and signal; the child has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+}

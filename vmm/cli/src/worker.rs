@@ -1,0 +1,113 @@
+//! `nodescope worker`: a process that runs some of the nodes of another process's run.
+
+use std::env;
+use std::sync::Arc;
+
+use nodescope_cluster::{
+    Ending, Observer, Options, Origin, PeerError, Peers, Progress, ResultsFolder, RunError,
+};
+use nodescope_distributed::{Group, Key, join};
+
+use crate::args::{self, EngineChoice};
+use crate::distributed::{Beginning, Task, beginning, group_failure, version};
+use crate::exit::{Exit, Failure};
+use crate::interrupt::on_interrupt;
+use crate::results::folder_failure;
+use crate::run::exit_of;
+use crate::terminal::print;
+use crate::{check, config};
+
+/// Waits for the master's task, and does it.
+pub fn worker(args: &args::Worker) -> Result<Exit, Failure> {
+    let of_user = |error| Failure::of(Exit::Study, &error);
+    let Some(address) = &args.connect else {
+        let key = Key::new().map_err(of_user)?;
+        print(&format!("{}\n", key.text()))?;
+        return Ok(Exit::Ok);
+    };
+    let key = Key::find(args.key_file.as_deref()).map_err(of_user)?;
+    let joined = join(address, &key, &version()?, *args.wait);
+    let (group, task) = joined.map_err(group_failure)?;
+    let group = Arc::new(group);
+    let task = serde_json::from_value(task)
+        .map_err(|error| Failure::new(Exit::Host, format!("the master's task: {error}")));
+    let done = task.and_then(|task| work(&group, &task, args.host_threads));
+    if let Err(failure) = &done
+        && !failure.chain.is_empty()
+    {
+        // The master tells the user.
+        group.leave(&failure.chain.join(": "));
+    }
+    done
+}
+
+fn work(group: &Arc<Group>, task: &Task, host_threads: Option<u64>) -> Result<Exit, Failure> {
+    let signals = on_interrupt()?;
+    let engine = task.soft.then_some(EngineChoice::Soft);
+    let study = check::load(&task.study, engine, task.hosts)?;
+    let threads = host_threads.or(task.host_threads);
+    let threads = threads.map(|threads| threads as usize);
+    let prepared = config::cluster(&study, threads, signals.flag(), &mut |_| {})?;
+    let mut config = prepared.cluster;
+    config.translate = !task.interpret;
+    if config.study_id != task.study_id {
+        return Err(Failure::new(
+            Exit::Study,
+            format!(
+                "it reads another study or image: the study ID is {} there, and {} at the master; let all hosts see the same files",
+                config.study_id, task.study_id
+            ),
+        ));
+    }
+    let Beginning { snapshot, adopt } = match beginning(group) {
+        Ok(beginning) => beginning,
+        Err(error) => return ended(group, &error),
+    };
+    let failed = |error: RunError| Failure::of(exit_of(&error), &error);
+    let origin = snapshot.map(|path| Origin::open(&path)).transpose();
+    let origin = origin.map_err(|fault| failed(fault.into()))?;
+    if let Some(origin) = origin.as_ref().filter(|_| adopt) {
+        origin.adopt(&mut config);
+    }
+    // The master has the results; what this process would write is the same, and goes.
+    let scratch = tempfile::tempdir().map_err(Failure::io("create", &env::temp_dir()))?;
+    let results = ResultsFolder::create(scratch.path()).map_err(folder_failure)?;
+    let options = Options {
+        image: &prepared.identity,
+        save: None,
+        from: origin.as_ref(),
+        peers: Some(Arc::clone(group) as Arc<dyn Peers>),
+    };
+    let ran = nodescope_cluster::run_with(&config, &results, signals.flag(), &mut Silent, options);
+    match ran {
+        Ok(outcome) => match outcome.ending {
+            Ending::PeerLost { why } => ended(group, &why),
+            _ => Ok(Exit::Ok),
+        },
+        // All processes see errors of nodes; the master tells of them.
+        Err(RunError::Node(_) | RunError::Elsewhere { .. }) => Ok(Exit::Ok),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// The run ended without this process. Somebody must hear of it where the master is gone.
+fn ended(group: &Group, why: &PeerError) -> Result<Exit, Failure> {
+    let chain = match why {
+        PeerError::Died { peer } if *peer == group.names()[0] => vec![why.to_string()],
+        _ => Vec::new(),
+    };
+    Err(Failure {
+        exit: Exit::Host,
+        chain,
+        also: None,
+    })
+}
+
+/// The master tells the user what happens.
+struct Silent;
+
+impl Observer for Silent {
+    fn progress(&mut self, _: &dyn Fn() -> Progress) {}
+    fn message(&mut self, _: u32, _: &str) {}
+    fn console(&mut self, _: u32, _: &[u8]) {}
+}

@@ -1,0 +1,292 @@
+//! How processes find each other: the master listens, and workers connect to it.
+
+use std::time::{Duration, Instant};
+
+use zmq::{Context, Socket, SocketEvent};
+
+use crate::GroupError;
+use crate::group::{Group, Link};
+use crate::key::Key;
+use crate::message::{Hello, Message, Welcome};
+use crate::socket::{self, Connection, KeyCheck};
+
+/// Between two looks at what may end the waiting.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Returns what people call this host.
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "unknown host".into(), |name| name.trim().into())
+}
+
+fn own_hello(version: &str) -> Hello {
+    Hello {
+        version: version.into(),
+        host: host(),
+        process: std::process::id(),
+    }
+}
+
+/// Whom a master waits for.
+pub struct Admission<'a> {
+    /// Number of workers.
+    pub workers: usize,
+    /// The master's version, which all must have.
+    pub version: &'a str,
+    /// What is to be done: workers get it.
+    pub task: serde_json::Value,
+    /// Longest time until all are there.
+    pub limit: Duration,
+    /// What a process of this number is to do, for people.
+    pub share: &'a dyn Fn(usize) -> String,
+    /// Looks now and then whether waiting makes sense. An error is a sentence for the user.
+    pub look: &'a mut dyn FnMut() -> Result<(), String>,
+}
+
+/// A master that waits for its workers.
+pub struct Listener {
+    socket: Socket,
+    monitor: Socket,
+    keys: KeyCheck,
+}
+
+impl Listener {
+    /// Listens at an address, such as `tcp://127.0.0.1:*`.
+    ///
+    /// # Errors
+    ///
+    /// An address that is none, or is taken.
+    pub fn bind(address: &str, key: &Key) -> Result<Self, GroupError> {
+        let context = Context::new();
+        let keys = socket::check_keys(&context, key)?;
+        let socket = socket::master(&context, key)?;
+        let events = [
+            SocketEvent::HANDSHAKE_FAILED_AUTH,
+            SocketEvent::HANDSHAKE_FAILED_PROTOCOL,
+        ];
+        let monitor = socket::monitor(&context, &socket, "connections", &events)?;
+        socket.bind(address).map_err(|source| GroupError::Listen {
+            address: address.into(),
+            source,
+        })?;
+        Ok(Self {
+            socket,
+            monitor,
+            keys,
+        })
+    }
+
+    /// Returns the address that workers connect to.
+    ///
+    /// # Errors
+    ///
+    /// What libzmq says.
+    pub fn address(&self) -> Result<String, GroupError> {
+        let address = self.socket.get_last_endpoint()?;
+        Ok(address.unwrap_or_else(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Waits until all workers are there, and gives them their numbers and their task.
+    ///
+    /// # Errors
+    ///
+    /// A worker that does not come, or is of another version.
+    pub fn admit(self, admission: Admission<'_>) -> Result<Group, GroupError> {
+        let Admission {
+            workers,
+            version,
+            task,
+            limit,
+            share,
+            look,
+        } = admission;
+        let begin = Instant::now();
+        let mut identities: Vec<Vec<u8>> = Vec::new();
+        let mut names = vec![format!("the master ({})", own_hello(version).name())];
+        let mut refused = 0;
+        while identities.len() < workers {
+            look().map_err(GroupError::GivenUp)?;
+            while socket::event(&self.monitor, Duration::ZERO)?.is_some() {
+                refused += 1;
+            }
+            if begin.elapsed() > limit {
+                return Err(GroupError::Missing {
+                    missing: workers - identities.len(),
+                    workers,
+                    limit,
+                    refused,
+                });
+            }
+            let Some(parts) = socket::receive(&self.socket, LOOK)? else {
+                continue;
+            };
+            let [identity, message] = parts.as_slice() else {
+                continue;
+            };
+            let unreadable = |why: String| GroupError::Message {
+                sender: "a worker".into(),
+                why,
+            };
+            let hello = match Message::decode(message).map_err(unreadable)? {
+                Message::Hello(content) => content,
+                _ => continue,
+            };
+            let hello: Hello =
+                serde_json::from_slice(hello).map_err(|error| unreadable(error.to_string()))?;
+            let rank = identities.len() + 1;
+            if hello.version != version {
+                let error = GroupError::Version {
+                    worker: format!("the worker on {}", hello.name()),
+                    found: hello.version,
+                    expected: version.into(),
+                };
+                let text = error.to_string();
+                let answer = Message::Refused(&text).encode();
+                self.socket.send_multipart([identity, &answer], 0)?;
+                return Err(error);
+            }
+            names.push(format!("worker {rank} ({}, {})", hello.name(), share(rank)));
+            tracing::debug!("{} is there", names[rank]);
+            identities.push(identity.clone());
+        }
+        for (index, identity) in identities.iter().enumerate() {
+            let welcome = Welcome {
+                rank: index + 1,
+                names: names.clone(),
+                task: task.clone(),
+            };
+            let welcome = serde_json::to_vec(&welcome).expect("plain values have a form in JSON");
+            let message = Message::Welcome(&welcome).encode();
+            let sent = self.socket.send_multipart([identity, &message], 0);
+            sent.map_err(|_| GroupError::GivenUp(format!("{} died", names[index + 1])))?;
+        }
+        let link = Link::Master(self.socket, identities);
+        Ok(Group::new(0, names, link, Some(self.keys)))
+    }
+}
+
+/// Connects to a master, and returns the group and the task once all workers are there. `limit` is the longest time until the master answers.
+///
+/// # Errors
+///
+/// A master that does not answer, or does not admit this process.
+pub fn join(
+    address: &str,
+    key: &Key,
+    version: &str,
+    limit: Duration,
+) -> Result<(Group, serde_json::Value), GroupError> {
+    let begin = Instant::now();
+    let context = Context::new();
+    // The master may not listen yet.
+    let (mut attempt, mut broken) = (0, 0);
+    let master = loop {
+        attempt += 1;
+        let left = limit.saturating_sub(begin.elapsed());
+        match connect(&context, address, key, attempt, left)? {
+            Attempt::Connected(master) => break master,
+            Attempt::TurnedAway => {
+                return Err(GroupError::OtherKey {
+                    address: address.into(),
+                });
+            }
+            // A master that begins or ends may break a connection, too.
+            Attempt::Broken if broken == TURNED_AWAY => {
+                return Err(GroupError::OtherKey {
+                    address: address.into(),
+                });
+            }
+            Attempt::Broken => broken += 1,
+            Attempt::Nobody if begin.elapsed() > limit => {
+                return Err(GroupError::NoMaster {
+                    address: address.into(),
+                    limit,
+                });
+            }
+            Attempt::Nobody => {}
+        }
+        std::thread::sleep(LOOK);
+    };
+    let hello = own_hello(version);
+    let hello = serde_json::to_vec(&hello).expect("plain values have a form in JSON");
+    let gone = || GroupError::GivenUp(format!("the master at {address} died"));
+    let sent = master.send(&Message::Hello(&hello).encode());
+    sent.map_err(|_| gone())?;
+    loop {
+        // Others may come much later; the master has the time limit.
+        let Some(message) = master.receive(LOOK).map_err(|_| gone())? else {
+            continue;
+        };
+        let unreadable = |why: String| GroupError::Message {
+            sender: "the master".into(),
+            why,
+        };
+        match Message::decode(&message).map_err(unreadable)? {
+            Message::Welcome(content) => {
+                let welcome: Welcome = serde_json::from_slice(content)
+                    .map_err(|error| unreadable(error.to_string()))?;
+                let Welcome { rank, names, task } = welcome;
+                if rank >= names.len() {
+                    return Err(unreadable(format!("there is no process {rank}")));
+                }
+                let link = Link::Worker(master);
+                return Ok((Group::new(rank, names, link, None), task));
+            }
+            Message::Refused(why) => {
+                return Err(GroupError::Refused {
+                    address: address.into(),
+                    why: why.into(),
+                });
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Attempts after which a master that breaks the connection each time has another key.
+const TURNED_AWAY: u32 = 3;
+
+/// What became of an attempt to connect.
+enum Attempt {
+    Connected(Connection),
+    /// The master knows another key.
+    TurnedAway,
+    /// The connection broke before keys were compared.
+    Broken,
+    /// Nobody listens.
+    Nobody,
+}
+
+/// Connects to a master.
+fn connect(
+    context: &Context,
+    address: &str,
+    key: &Key,
+    attempt: u32,
+    limit: Duration,
+) -> Result<Attempt, GroupError> {
+    let socket = socket::worker(context, key)?;
+    let events = [
+        SocketEvent::CLOSED,
+        SocketEvent::DISCONNECTED,
+        SocketEvent::HANDSHAKE_SUCCEEDED,
+        SocketEvent::HANDSHAKE_FAILED_NO_DETAIL,
+        SocketEvent::HANDSHAKE_FAILED_AUTH,
+        SocketEvent::HANDSHAKE_FAILED_PROTOCOL,
+    ];
+    let name = format!("connection-{attempt}");
+    let monitor = socket::monitor(context, &socket, &name, &events)?;
+    let connected = socket.connect(address);
+    connected.map_err(|source| GroupError::Connect {
+        address: address.into(),
+        source,
+    })?;
+    match socket::event(&monitor, limit)? {
+        Some(SocketEvent::HANDSHAKE_SUCCEEDED) => {
+            Ok(Attempt::Connected(Connection { socket, monitor }))
+        }
+        Some(SocketEvent::HANDSHAKE_FAILED_AUTH) => Ok(Attempt::TurnedAway),
+        None | Some(SocketEvent::CLOSED) => Ok(Attempt::Nobody),
+        Some(_) => Ok(Attempt::Broken),
+    }
+}

@@ -1,0 +1,199 @@
+//! Processes that exchange messages.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nodescope_cluster::{PeerError, Peers};
+use zmq::Socket;
+
+use crate::message::Message;
+use crate::socket::{Connection, KeyCheck, receive};
+
+/// Without a message for so long, a process looks whether the others are still there.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// This process's connections.
+pub(crate) enum Link {
+    /// Of the master: a socket, and the identities of the workers, from that of process 1 on.
+    Master(Socket, Vec<Vec<u8>>),
+    /// Of a worker: its connection to the master.
+    Worker(Connection),
+}
+
+/// All processes of a run, as one of them sees them.
+pub struct Group {
+    rank: usize,
+    /// What people call each process.
+    names: Vec<String>,
+    /// None: being closed.
+    link: Mutex<Option<Link>>,
+    _keys: Option<KeyCheck>,
+}
+
+impl Group {
+    pub(crate) fn new(rank: usize, names: Vec<String>, link: Link, keys: Option<KeyCheck>) -> Self {
+        Self {
+            rank,
+            names,
+            link: Mutex::new(Some(link)),
+            _keys: keys,
+        }
+    }
+
+    /// What people call each process.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    fn link(&self) -> MutexGuard<'_, Option<Link>> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn died(&self, rank: usize) -> PeerError {
+        PeerError::Died {
+            peer: self.names[rank].clone(),
+        }
+    }
+
+    fn unreadable(&self, rank: usize, why: impl Into<String>) -> PeerError {
+        PeerError::Message {
+            peer: self.names[rank].clone(),
+            why: why.into(),
+        }
+    }
+
+    fn left(&self, rank: usize, why: &str) -> PeerError {
+        match self.names.get(rank) {
+            Some(name) => PeerError::Left {
+                peer: name.clone(),
+                why: why.into(),
+            },
+            None => self.unreadable(0, format!("there is no process {rank}")),
+        }
+    }
+
+    /// The master's part: it passes each worker's message on to all others.
+    fn gather_as_master(
+        &self,
+        socket: &Socket,
+        workers: &[Vec<u8>],
+        own: &[u8],
+    ) -> Result<Vec<Vec<u8>>, PeerError> {
+        let send = |rank: usize, message: &[u8]| {
+            let sent = socket.send_multipart([&workers[rank - 1][..], message], 0);
+            sent.map_err(|_| self.died(rank))
+        };
+        let message = Message::Gather(0, own).encode();
+        for rank in 1..=workers.len() {
+            send(rank, &message)?;
+        }
+        let mut all: Vec<Option<Vec<u8>>> = vec![None; workers.len() + 1];
+        all[0] = Some(own.to_vec());
+        while all.iter().any(Option::is_none) {
+            let Some(parts) = receive(socket, LOOK).map_err(|_| self.died(0))? else {
+                for (rank, _) in all.iter().enumerate().filter(|(_, said)| said.is_none()) {
+                    send(rank, &Message::Probe.encode())?;
+                }
+                continue;
+            };
+            let [identity, message] = parts.as_slice() else {
+                continue;
+            };
+            // A process that came too late is none of the run.
+            let Some(index) = workers.iter().position(|worker| worker == identity) else {
+                continue;
+            };
+            let rank = index + 1;
+            let decoded = Message::decode(message).map_err(|why| self.unreadable(rank, why))?;
+            match decoded {
+                Message::Gather(_, content) => {
+                    if all[rank].is_some() {
+                        return Err(self.unreadable(rank, "it comes too early"));
+                    }
+                    let passed = Message::Gather(rank, content).encode();
+                    for other in (1..all.len()).filter(|&other| other != rank) {
+                        send(other, &passed)?;
+                    }
+                    all[rank] = Some(content.to_vec());
+                }
+                Message::Leave(_, why) => return Err(self.left(rank, why)),
+                Message::Probe => {}
+                _ => return Err(self.unreadable(rank, "it is not expected")),
+            }
+        }
+        Ok(all.into_iter().flatten().collect())
+    }
+
+    fn gather_as_worker(&self, master: &Connection, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
+        let sent = master.send(&Message::Gather(self.rank, own).encode());
+        sent.map_err(|_| self.died(0))?;
+        let mut all: Vec<Option<Vec<u8>>> = vec![None; self.names.len()];
+        all[self.rank] = Some(own.to_vec());
+        while all.iter().any(Option::is_none) {
+            let received = master.receive(LOOK).map_err(|_| self.died(0))?;
+            let Some(message) = received else {
+                continue;
+            };
+            match Message::decode(&message).map_err(|why| self.unreadable(0, why))? {
+                Message::Gather(rank, content) => match all.get_mut(rank) {
+                    Some(place @ None) => *place = Some(content.to_vec()),
+                    _ => return Err(self.unreadable(0, "it is not expected")),
+                },
+                Message::Leave(rank, why) => return Err(self.left(rank, why)),
+                Message::Probe => {}
+                _ => return Err(self.unreadable(0, "it is not expected")),
+            }
+        }
+        Ok(all.into_iter().flatten().collect())
+    }
+}
+
+/// Tells all workers; one that is gone need not know.
+fn tell(socket: &Socket, workers: &[Vec<u8>], message: &Message<'_>) {
+    for worker in workers {
+        let _ = socket.send_multipart([worker, &message.encode()], 0);
+    }
+}
+
+impl Peers for Group {
+    fn rank(&self) -> usize {
+        self.rank
+    }
+
+    fn count(&self) -> usize {
+        self.names.len()
+    }
+
+    fn all_gather(&self, own: &[u8]) -> Result<Vec<Vec<u8>>, PeerError> {
+        match &*self.link() {
+            Some(Link::Master(socket, workers)) => {
+                let gathered = self.gather_as_master(socket, workers, own);
+                gathered.inspect_err(|error| {
+                    // The other workers end with the run.
+                    tell(socket, workers, &Message::Leave(0, &error.to_string()));
+                })
+            }
+            Some(Link::Worker(master)) => self.gather_as_worker(master, own),
+            None => Err(self.died(self.rank)),
+        }
+    }
+
+    fn leave(&self, why: &str) {
+        let message = Message::Leave(self.rank, why);
+        match &*self.link() {
+            Some(Link::Master(socket, workers)) => tell(socket, workers, &message),
+            Some(Link::Worker(master)) => {
+                // A master that is gone need not know.
+                let _ = master.send(&message.encode());
+            }
+            None => {}
+        }
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The check of keys ends once all other sockets are closed.
+        self.link().take();
+    }
+}

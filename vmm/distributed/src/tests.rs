@@ -1,0 +1,164 @@
+//! Groups whose processes are threads.
+
+use std::thread::{JoinHandle, spawn};
+use std::time::{Duration, Instant};
+
+use nodescope_cluster::{PeerError, Peers};
+use serde_json::json;
+
+use crate::{Admission, Group, GroupError, Key, Listener, join};
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn admit(listener: Listener, workers: usize, limit: Duration) -> Result<Group, GroupError> {
+    listener.admit(Admission {
+        workers,
+        version: "1",
+        task: json!("task"),
+        limit,
+        share: &|rank| format!("share {rank}"),
+        look: &mut || Ok(()),
+    })
+}
+
+fn listen(key: &Key) -> (Listener, String) {
+    let listener = Listener::bind("tcp://127.0.0.1:*", key).unwrap();
+    let address = listener.address().unwrap();
+    (listener, address)
+}
+
+/// A group of a master and workers, each of which does `work` with its group.
+fn workers(key: &Key, address: &str, count: usize, work: fn(Group)) -> Vec<JoinHandle<()>> {
+    let worker = |_| {
+        let (key, address) = (key.clone(), address.to_owned());
+        spawn(move || {
+            let (group, task) = join(&address, &key, "1", LIMIT).unwrap();
+            assert_eq!(task, json!("task"));
+            work(group);
+        })
+    };
+    (0..count).map(worker).collect()
+}
+
+/// Gathers long and short messages for some rounds.
+fn gather(group: &Group) {
+    for round in 0..200_usize {
+        let own = |rank: usize| vec![rank as u8; round * 37 % 5000 * (rank + 1)];
+        let all = group.all_gather(&own(group.rank())).unwrap();
+        assert_eq!(all, (0..group.count()).map(own).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn each_process_gets_the_messages_of_all() {
+    let key = Key::new().unwrap();
+    for count in [1, 2, 3] {
+        let (listener, address) = listen(&key);
+        let workers = workers(&key, &address, count, |group| gather(&group));
+        let group = admit(listener, count, LIMIT).unwrap();
+        assert!(group.names()[count].contains(&format!("share {count}")));
+        gather(&group);
+        workers
+            .into_iter()
+            .for_each(|worker| worker.join().unwrap());
+    }
+}
+
+#[test]
+fn a_worker_that_is_gone_is_named() {
+    let key = Key::new().unwrap();
+    let (listener, address) = listen(&key);
+    let workers = workers(&key, &address, 2, |group| {
+        group.all_gather(b"first").unwrap();
+        if group.rank() == 2 {
+            return;
+        }
+        // The master tells why the run ends.
+        let error = group.all_gather(b"second").unwrap_err();
+        assert!(error.to_string().contains("worker 2"), "{error}");
+    });
+    let group = admit(listener, 2, LIMIT).unwrap();
+    group.all_gather(b"first").unwrap();
+    let begin = Instant::now();
+    let peer = group.names()[2].clone();
+    assert_eq!(group.all_gather(b"second"), Err(PeerError::Died { peer }));
+    assert!(begin.elapsed() < LIMIT, "nobody waits for ever");
+    workers
+        .into_iter()
+        .for_each(|worker| worker.join().unwrap());
+}
+
+#[test]
+fn who_leaves_says_why_and_a_master_that_is_gone_is_missed() {
+    let key = Key::new().unwrap();
+    let (listener, address) = listen(&key);
+    let left = workers(&key, &address, 1, |group| group.leave("no disk"));
+    let group = admit(listener, 1, LIMIT).unwrap();
+    let error = group.all_gather(b"").unwrap_err().to_string();
+    assert!(error.starts_with("worker 1 ("), "{error}");
+    assert!(error.ends_with(" cannot go on: no disk"), "{error}");
+    left.into_iter().for_each(|worker| worker.join().unwrap());
+
+    let (listener, address) = listen(&key);
+    let alone = workers(&key, &address, 1, |group| {
+        group.all_gather(b"last").unwrap();
+        let error = group.all_gather(b"").unwrap_err().to_string();
+        assert!(
+            error.starts_with("the master (") && error.ends_with("died"),
+            "{error}"
+        );
+    });
+    admit(listener, 1, LIMIT)
+        .unwrap()
+        .all_gather(b"last")
+        .unwrap();
+    alone.into_iter().for_each(|worker| worker.join().unwrap());
+}
+
+#[test]
+fn strangers_and_other_versions_are_refused() {
+    let (key, other) = (Key::new().unwrap(), Key::new().unwrap());
+    let (listener, address) = listen(&key);
+    // The key of the master is known, but not the pair.
+    let half = Key {
+        public: key.public.clone(),
+        ..other.clone()
+    };
+    for stranger in [other, half] {
+        let error = join(&address, &stranger, "1", LIMIT).err().unwrap();
+        assert!(matches!(error, GroupError::OtherKey { .. }), "{error}");
+    }
+    let error = admit(listener, 1, Duration::from_millis(300))
+        .err()
+        .unwrap();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("1 of 1 workers did not come within 0 s"),
+        "{text}"
+    );
+
+    let (listener, address) = listen(&key);
+    let older = spawn(move || join(&address, &key, "0", LIMIT).err().unwrap().to_string());
+    let error = admit(listener, 1, LIMIT).err().unwrap().to_string();
+    for text in [error, older.join().unwrap()] {
+        assert!(
+            text.contains("runs nodescope 0, and the master nodescope 1"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_master_that_never_listens_is_not_waited_for_for_ever() {
+    let key = Key::new().unwrap();
+    let (listener, address) = listen(&key);
+    drop(listener);
+    let error = join(&address, &key, "1", Duration::from_millis(400))
+        .err()
+        .unwrap();
+    assert!(matches!(error, GroupError::NoMaster { .. }), "{error}");
+    for address in ["", "nowhere", "tcp://127.0.0.1:port"] {
+        assert!(join(address, &key, "1", LIMIT).is_err());
+        assert!(Listener::bind(address, &key).is_err());
+    }
+}
