@@ -41,8 +41,8 @@ use crate::args::{Args, Command};
 use crate::exit::Exit;
 
 fn main() -> std::process::ExitCode {
-    let args = Args::parse();
     memory::tell_lack();
+    let args = Args::parse();
     interrupt::survive_file_limit();
     if args.quiet {
         terminal::be_quiet();

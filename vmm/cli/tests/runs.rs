@@ -202,8 +202,8 @@ fn a_file_that_would_exceed_the_limit_of_its_size_is_told_with_the_limit() {
 fn too_little_address_space_is_a_problem_of_the_host() {
     let place = Place::new(2, "", |path| Kernel::new().mark("step").off(0, path));
     let mut codes = Vec::new();
-    // With less than 28 MiB the system cannot even start the program.
-    for mebibytes in [32, 48, 96, 144, 160, 192, 256, 512] {
+    // With less than 36 MiB the system cannot even start the program and the libraries that it is linked with.
+    for mebibytes in [40, 48, 96, 144, 160, 192, 256, 512] {
         let mut command = place.command(&["run", "s.toml", "--force"]);
         limited(&mut command, libc::RLIMIT_AS, mebibytes << 20);
         let output = ends_within(command.spawn().unwrap(), SOON);
