@@ -21,7 +21,7 @@ const LOCAL: &str = "tcp://127.0.0.1:*";
 /// Time for workers of this host to end by themselves once the run is over.
 const LAST: Duration = Duration::from_secs(5);
 
-/// What a worker is to do.
+/// Instructions to a worker.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Task {
     /// The study's file, which all hosts see.
@@ -101,7 +101,7 @@ pub fn group_failure(error: GroupError) -> Failure {
     Failure::of(exit, &error)
 }
 
-/// What the master knows of the run.
+/// Run as the master knows it.
 pub struct About<'a> {
     /// The cluster.
     pub config: &'a ClusterConfig,

@@ -1,4 +1,4 @@
-//! What the phases of a run take of the host: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. It is the one
+//! Host times of a run's phases: `host.json` (vmm/report/HOST.md), which `nodescope run --host-times` writes. It is the one
 //! file among the results that differs from run to run.
 
 use std::fs;
@@ -33,7 +33,7 @@ struct PhaseCost {
     cpu_seconds: f64,
 }
 
-/// What this process has taken of the host until a moment.
+/// Host times of this process until a moment.
 #[derive(Clone, Copy, Debug)]
 struct Mark {
     at: Instant,

@@ -61,7 +61,7 @@ pub struct Watcher {
     resumed: bool,
     /// Files that the study collects and that have not come.
     pub awaited: Awaited,
-    /// What the phases take of the host, where that is asked for.
+    /// Host times of the phases, where that is asked for.
     pub host_times: Option<HostTimes>,
 }
 

@@ -305,7 +305,7 @@ impl Job {
                 .flat_map(BufRead::lines)
                 .map_while(Result::ok)
             {
-                // What comes after the hosts is not waited for.
+                // Output after the line with the hosts is not waited for.
                 let _ = sender.send(printable(line.trim()).to_string());
             }
         });

@@ -90,7 +90,7 @@ impl Slurm {
         self.dir.path().join("slurm.conf")
     }
 
-    /// What a command of Slurm prints.
+    /// Output of a command of Slurm.
     fn ask(&self, program: &str, args: &[&str]) -> String {
         let mut command = Command::new(program);
         let output = command.args(args).env("SLURM_CONF", self.config()).output();

@@ -131,7 +131,7 @@ pub fn build_from(
     build_each(config, job_disk, (first as u32..).zip(memory).map(start))
 }
 
-/// Nodes from which on a cluster shares decoded code. Sharing halves the memory of a node, and costs a tenth of the processor time of its boot.
+/// Least nodes of a cluster that shares decoded code. Sharing took eight nodes from 926 to 695 MiB, and made the boot of two nodes a tenth slower.
 const SHARING_NODES: u32 = 8;
 
 fn build_each<'a>(

@@ -78,14 +78,14 @@ pub(crate) struct NodeReport {
     pub events: Vec<NodeEvent>,
 }
 
-/// What a process says at the end of a stretch.
+/// Report of a process at the end of a stretch.
 #[derive(Serialize, Deserialize)]
 struct StretchReport<N> {
     nodes: N,
     interrupted: bool,
 }
 
-/// What a process says at the end of a quantum.
+/// Report of a process at the end of a quantum.
 #[derive(Serialize, Deserialize)]
 struct QuantumReport {
     number: u64,

@@ -280,7 +280,7 @@ impl Executor {
         }
     }
 
-    /// What each node is doing between stretches.
+    /// Status of each node between stretches.
     pub fn statuses(&self) -> Vec<NodeStatus> {
         match &self.distribution {
             None => self.with_own(|n| n.status()),

@@ -183,7 +183,7 @@ pub fn run_with(
     // Whatever happened, what is known is written.
     let finished = run.finish(&executor, result.as_ref().ok());
     match (result, finished) {
-        // What a process measured that has died is gone, but there are results of all others.
+        // Measurements of a process that died are lost; those of all others are kept.
         (Err(RunError::Peer(_)) | Ok(_), Ok(outcome)) => Ok(outcome),
         (Err(error), _) | (Ok(_), Err(error)) => Err(error),
     }

@@ -80,7 +80,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// What libzmq says.
+    /// Message of libzmq.
     pub fn address(&self) -> Result<String, GroupError> {
         let address = self.socket.get_last_endpoint()?;
         Ok(address.unwrap_or_else(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
@@ -246,7 +246,7 @@ pub fn join(
 /// Attempts after which a master that breaks the connection each time has another key.
 const TURNED_AWAY: u32 = 3;
 
-/// What became of an attempt to connect.
+/// Outcome of an attempt to connect.
 enum Attempt {
     Connected(Connection),
     /// The master knows another key.

@@ -23,7 +23,7 @@ pub(crate) enum Link {
 /// All processes of a run, as one of them sees them.
 pub struct Group {
     rank: usize,
-    /// What people call each process.
+    /// Name of each process, for people.
     names: Vec<String>,
     /// None: being closed.
     link: Mutex<Option<Link>>,
@@ -40,7 +40,7 @@ impl Group {
         }
     }
 
-    /// What people call each process.
+    /// Name of each process, for people.
     pub fn names(&self) -> &[String] {
         &self.names
     }

@@ -14,7 +14,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// What people call the worker.
+    /// Name of the worker, for people.
     pub fn name(&self) -> String {
         format!("{}, process {}", self.host, self.process)
     }
@@ -25,7 +25,7 @@ impl Hello {
 pub struct Welcome {
     /// The worker's number.
     pub rank: usize,
-    /// What people call each process.
+    /// Name of each process, for people.
     pub names: Vec<String>,
     /// What is to be done.
     pub task: serde_json::Value,
@@ -40,7 +40,7 @@ pub enum Message<'a> {
     Welcome(&'a [u8]),
     /// Why the master does not admit a worker.
     Refused(&'a str),
-    /// What a process, by its number, gives to all.
+    /// Contribution of a process, by its number.
     Gather(usize, &'a [u8]),
     /// Why a process, by its number, cannot go on.
     Leave(usize, &'a str),

@@ -11,7 +11,7 @@ use crate::key::Key;
 /// Between two signs of life of a connection, and until it counts as broken without one.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(5);
-/// What a process still sends when it ends.
+/// Last message of a process that ends.
 const LINGER: Duration = Duration::from_secs(2);
 /// A waiting process looks for messages all the time for so long, about what a quantum takes, before it sleeps: waking up takes as long.
 const SPIN: Duration = Duration::from_micros(100);

@@ -1,4 +1,4 @@
-//! What a larger cluster costs the host, by a fit of the measured runs.
+//! Host cost of a larger cluster, by a fit of the measured runs.
 //!
 //! The processor time of a phase is fitted as
 //!
@@ -95,7 +95,7 @@ impl FromStr for PlanRequest {
     }
 }
 
-/// What a cluster costs the host.
+/// Host cost of a cluster.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
     /// The cluster.
@@ -122,7 +122,7 @@ pub struct Plan {
     pub hours: [f64; 2],
 }
 
-/// What one phase costs the host.
+/// Host cost of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhasePlan {
     /// `job` (without models), or `window` (with caches, warm-up included).

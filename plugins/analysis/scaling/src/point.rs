@@ -20,7 +20,7 @@ pub struct Point {
     pub mpi: Mpi,
     /// The measured window; none where the run has no complete one.
     pub window: Option<Window>,
-    /// What the run took of the host; none where the run had no `--host-times`.
+    /// Host times of the run; none where the run had no `--host-times`.
     pub host: Option<Host>,
 }
 
@@ -46,7 +46,7 @@ pub struct Function {
     pub time_ps: u64,
 }
 
-/// What a window measured of all ranks.
+/// Measurements of a window, of all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     /// Its name.
@@ -108,7 +108,7 @@ pub struct Host {
     pub phases: Vec<PhaseCost>,
 }
 
-/// What one phase took of the host.
+/// Host times of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseCost {
     /// `boot`, `restore`, `job`, `warm-up`, `window`, `power-off`.
@@ -440,7 +440,7 @@ pub struct Cost {
 impl Host {
     /// Adds up the phases of a kind: `boot`, `job` (MPI traced, no models), `window` (with caches, warm-up included).
     pub fn cost(&self, kind: &str) -> Cost {
-        // What nodes do that are made of a booted one is no boot: they take their names, and start the job.
+        // Nodes made of a booted one do not boot: they take their names and start the job.
         let restored = (self.phases.iter()).position(|phase| phase.phase == "restore");
         let boots = restored.unwrap_or(self.phases.len());
         let of_kind = |(number, phase): &(usize, &PhaseCost)| match phase.phase.as_str() {
