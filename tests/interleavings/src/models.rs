@@ -6,7 +6,7 @@ use loom::sync::Arc;
 use loom::thread;
 
 use crate::crew::{self, Work};
-use crate::meetings::{Meetings, Quantum};
+use crate::meetings::{Meetings, Quantum, Rest};
 use crate::stretch::{Meeting, Stretch};
 
 /// Length of a quantum, picoseconds.
@@ -27,6 +27,10 @@ struct Model {
     speaks: Option<(usize, u64)>,
     /// True if the stretch ends after the quantum in which a node speaks.
     ends: bool,
+    /// A node that sleeps behind a quantum, until the end of another, as (node, quantum, quantum).
+    sleeps: Option<(usize, u64, u64)>,
+    /// Whoever decides what follows wakes that node up.
+    wakes: bool,
     /// The thread that runs a node through a quantum panics and sends all home, as (node, quantum).
     panics: Option<(usize, u64)>,
     /// Times at most that a thread is interrupted where it could go on.
@@ -40,6 +44,8 @@ const PLAIN: Model = Model {
     quanta: 2,
     speaks: None,
     ends: false,
+    sleeps: None,
+    wakes: false,
     panics: None,
     interrupted: 2,
 };
@@ -66,14 +72,15 @@ impl Work for Cluster {
         self.nodes.len()
     }
 
-    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>) {
+    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<Rest>) {
         let mut quantum = quantum;
         loop {
             let number = quantum.number;
             for other in 0..self.nodes() {
                 let last = self.meetings.last(other);
+                let slept = |(node, from, _)| node == other && from < number;
                 assert!(
-                    last + 1 >= number,
+                    last + 1 >= number || self.model.sleeps.is_some_and(slept),
                     "node {index} begins quantum {number} while node {other} has ended {last}"
                 );
             }
@@ -83,10 +90,16 @@ impl Work for Cluster {
                 self.meetings.stop(true);
             }
             if self.model.speaks == Some((index, number)) {
-                return (quantum, Some(false));
+                return (quantum, Some(Rest::Speaks));
+            }
+            if let Some((node, from, until)) = self.model.sleeps
+                && (node, from) == (index, number)
+            {
+                let until_ps = quantum.target_ps + (until - from) * LENGTH_PS;
+                return (quantum, Some(Rest::Asleep(until_ps)));
             }
             if !goes_on {
-                return (quantum, Some(true));
+                return (quantum, Some(Rest::Awake));
             }
             match self.meetings.go_on(index, quantum) {
                 Some(next) => quantum = next,
@@ -97,10 +110,16 @@ impl Work for Cluster {
 
     fn decide(&self, quantum: Quantum) {
         // The thread that decides looks at all nodes.
-        for node in &self.nodes {
+        for (index, node) in self.nodes.iter().enumerate() {
             // SAFETY: as above.
             let last = node.with(|node| unsafe { (*node).last().copied() });
-            assert_eq!(last, Some(quantum.number));
+            let asleep = self.meetings.sleeps_through(index, quantum.target_ps);
+            assert!(asleep || last == Some(quantum.number));
+        }
+        if let Some((node, ..)) = self.model.sleeps
+            && self.model.wakes
+        {
+            self.meetings.wakes(node, quantum.number, 0);
         }
         // SAFETY: as above.
         self.decided
@@ -155,10 +174,10 @@ impl Model {
             last = crew::lead(&*cluster, self.first_after(before), self.threads);
             if let Some(last) = last {
                 // Between stretches nodes are the leader's alone.
-                for node in &cluster.nodes {
+                for (index, node) in cluster.nodes.iter().enumerate() {
                     // SAFETY: as in `run_node`.
                     let ran = node.with(|node| unsafe { (*node).clone() });
-                    assert_eq!(ran, (1..=last.number).collect::<Vec<_>>());
+                    assert_eq!(ran, self.runs(index, last.number));
                 }
             }
         }
@@ -174,7 +193,7 @@ impl Model {
             assert!(decided.is_empty());
             return;
         }
-        let spoke = self.speaks.map(|(_, number)| number);
+        let spoke = self.decided();
         assert_eq!(decided, spoke.into_iter().collect::<Vec<_>>());
         let ended = spoke.filter(|_| self.ends);
         let expected = match ended {
@@ -189,6 +208,26 @@ impl Model {
         let long = spoke.filter(|&number| !self.ends && inside(number));
         let longer_ps = long.map_or(0, |_| DECIDED_PS - LENGTH_PS);
         assert_eq!(last.target_ps, expected * LENGTH_PS + longer_ps);
+    }
+
+    /// The quantum behind which somebody decides: in which a node speaks, or behind which all sleep.
+    fn decided(self) -> Option<u64> {
+        let all_sleep = self.sleeps.filter(|_| self.nodes == 1);
+        let speaks = self.speaks.map(|(_, number)| number);
+        speaks.or(all_sleep.map(|(_, number, _)| number))
+    }
+
+    /// The quanta that a node is run through, up to a last one: not those that it sleeps through.
+    fn runs(self, index: usize, last: u64) -> Vec<u64> {
+        let Some((_, from, until)) = self.sleeps.filter(|(node, ..)| *node == index) else {
+            return (1..=last).collect();
+        };
+        let until = match self.decided() {
+            // The quantum behind a decision is longer than what is left of the sleep.
+            Some(decided) if decided < until => decided,
+            _ => until,
+        };
+        (1..=from).chain(until + 1..=last).collect()
     }
 
     fn first_after(self, before: Quantum) -> Quantum {
@@ -281,6 +320,77 @@ fn a_quantum_is_read_no_earlier_than_its_number() {
 fn nobody_waits_for_a_thread_that_panicked() {
     Model {
         panics: Some((1, 2)),
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_node_sleeps_and_wakes_by_itself() {
+    Model {
+        sleeps: Some((1, 1, 2)),
+        quanta: 3,
+        interrupted: 1,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_thread_goes_on_with_one_node_until_another_wakes() {
+    Model {
+        nodes: 3,
+        sleeps: Some((2, 1, 2)),
+        quanta: 3,
+        interrupted: 0,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_decision_wakes_a_node_that_sleeps() {
+    Model {
+        speaks: Some((0, 2)),
+        sleeps: Some((1, 1, 4)),
+        wakes: true,
+        quanta: 3,
+        interrupted: 1,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_node_sleeps_through_a_decision() {
+    Model {
+        speaks: Some((0, 2)),
+        sleeps: Some((1, 1, 2)),
+        quanta: 3,
+        interrupted: 1,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn somebody_decides_where_all_sleep() {
+    Model {
+        nodes: 1,
+        sleeps: Some((0, 1, 2)),
+        quanta: 2,
+        ..PLAIN
+    }
+    .check();
+}
+
+#[test]
+fn a_node_sleeps_from_one_stretch_to_the_next() {
+    Model {
+        sleeps: Some((1, 1, 2)),
+        stretches: 3,
+        quanta: 1,
+        interrupted: 1,
         ..PLAIN
     }
     .check();

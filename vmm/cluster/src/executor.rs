@@ -12,7 +12,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nodescope_devices::virtio::net::Frame;
@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 
 use crate::crew::{self, Work};
 use crate::distribution::{Distribution, NodeFailure, NodeReport, PeerError};
-use crate::meetings::{Meetings, Quantum};
+use crate::meetings::{Meetings, Quantum, Rest};
 use crate::network::Network;
 use crate::outcome::RunError;
 use crate::pace::NodePace;
@@ -69,6 +69,12 @@ impl Report {
         }
     }
 
+    /// Takes the error, if there is one. A status stays.
+    fn take_result(&mut self) -> Result<NodeStatus, NodeError> {
+        let status = *self.result.as_ref().unwrap_or(&NodeStatus::Running);
+        std::mem::replace(&mut self.result, Ok(status))
+    }
+
     fn is_quiet(&self) -> bool {
         matches!(self.result, Ok(NodeStatus::Running)) && !self.wants_attention
     }
@@ -105,6 +111,8 @@ pub struct Executor {
     distribution: Option<Distribution>,
     network: CachePadded<Mutex<Network>>,
     meetings: Arc<Meetings>,
+    /// The end of the last quantum, picoseconds. Nodes that slept through it may be behind.
+    reached_ps: AtomicU64,
     /// See [`Executor::keep_on_threads`].
     stay: AtomicBool,
     /// The host has given all threads.
@@ -156,6 +164,7 @@ impl Executor {
             distribution,
             network: CachePadded::new(Mutex::new(network)),
             meetings,
+            reached_ps: AtomicU64::new(0),
             stay: AtomicBool::new(false),
             complete: AtomicBool::new(true),
         }
@@ -209,7 +218,19 @@ impl Executor {
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
         let slot = index - self.first;
         self.slots[slot].fresh.store(false, Ordering::Relaxed);
-        f(&mut self.node(slot))
+        let mut node = self.awake_node(slot, self.meetings.over(), self.reached_ps.load(Ordering::Relaxed));
+        f(&mut node)
+    }
+
+    /// A node of which nobody knows any more that it sleeps, at the time of the others, after the quantum that all are through with.
+    fn awake_node(&self, slot: usize, number: u64, reached_ps: u64) -> MutexGuard<'_, Node> {
+        let mut node = self.node(slot);
+        if self.meetings.asleep_ps(slot) > 0 {
+            let reached = node.clock().cycles(reached_ps);
+            node.sleep_until(reached);
+            self.meetings.wakes(slot, number, 0);
+        }
+        node
     }
 
     /// Looks at all nodes of this process.
@@ -223,7 +244,7 @@ impl Executor {
     fn fresh_report(&self, slot: usize) -> MutexGuard<'_, Report> {
         let mut report = self.report(slot);
         if !self.slots[slot].fresh.swap(true, Ordering::Relaxed) {
-            let result = std::mem::replace(&mut report.result, Ok(NodeStatus::Running));
+            let result = report.take_result();
             *report = Report::of(&mut self.node(slot), result);
         }
         report
@@ -419,9 +440,10 @@ impl Executor {
         };
         let last = crew::lead(self, first, threads);
         let last = last.expect("a thread that runs nodes has panicked");
+        self.reached_ps.store(last.target_ps, Ordering::Relaxed);
         let gathered = self.gather();
         let statuses = (0..self.slots.len())
-            .map(|slot| std::mem::replace(&mut self.report(slot).result, Ok(NodeStatus::Running)))
+            .map(|slot| self.report(slot).take_result())
             .collect::<Result<Vec<_>, _>>();
         let statuses = match (&self.distribution, gathered) {
             (None, _) => statuses.map_err(RunError::from),
@@ -455,23 +477,24 @@ impl Executor {
 
     /// Hands over the frames of the quantum that has just ended at this time. Returns whether any frame goes to a node of any
     /// process.
-    fn forward(&self, frames: Vec<SentFrame>, until_ps: u64) -> bool {
+    fn forward(&self, frames: Vec<SentFrame>, quantum: Quantum) -> bool {
         let mut network = self.network();
         if frames.is_empty() && network.next_ps().is_none() {
             return false;
         }
-        let deliveries = network.forward(frames, until_ps);
+        let deliveries = network.forward(frames, quantum.target_ps);
         let any = !deliveries.is_empty();
         let own = self.own();
         for delivery in deliveries.into_iter().filter(|to| own.contains(&to.port)) {
-            self.deliver(delivery);
+            self.deliver(delivery, quantum);
         }
         any
     }
 
-    fn deliver(&self, delivery: Delivery) {
+    fn deliver(&self, delivery: Delivery, quantum: Quantum) {
         let slot = delivery.port - self.first;
-        let mut node = self.node(slot);
+        let slept = self.meetings.asleep_ps(slot) > 0;
+        let mut node = self.awake_node(slot, quantum.number, quantum.target_ps);
         let time = node.clock().cycles(delivery.time_ps).max(node.now());
         node.inject(Frame {
             time,
@@ -480,6 +503,9 @@ impl Executor {
         });
         let next_ps = activity_ps(&mut node);
         self.report(slot).next_activity_ps = next_ps;
+        if slept {
+            self.meetings.wakes(slot, quantum.number, next_ps);
+        }
     }
 
     /// When the first of the frames that still wait for a link will be sent; 0 where somebody must look at the network.
@@ -494,29 +520,36 @@ impl Executor {
 
     /// What is to be known of the nodes of this process.
     fn own_meeting(&self) -> Meeting {
-        let nodes = (0..self.slots.len()).map(|slot| match self.meetings.speaks(slot) {
-            true => self.report(slot).meeting(),
-            false => Meeting::USUAL,
-        });
-        let none = Meeting {
+        let mut all = Meeting {
             quiet: true,
             activity_ps: u64::MAX,
             connected: false,
         };
-        nodes.fold(none, Meeting::and)
+        for slot in 0..self.slots.len() {
+            let asleep_ps = self.meetings.asleep_ps(slot);
+            if asleep_ps > 0 {
+                all.activity_ps = all.activity_ps.min(asleep_ps);
+                all.connected = all.connected || self.report(slot).connected;
+            } else if self.meetings.speaks(slot) {
+                all = all.and(self.report(slot).meeting());
+            } else {
+                all = all.and(Meeting::USUAL);
+            }
+        }
+        all
     }
 
     /// Hands over the frames of a quantum. Returns what is then to be known of the nodes of all processes.
     fn exchange(&self, quantum: Quantum) -> Result<Meeting, PeerError> {
         let frames = self.take_frames();
         let Some(distribution) = &self.distribution else {
-            self.forward(frames, quantum.target_ps);
+            self.forward(frames, quantum);
             return Ok(self.own_meeting());
         };
         let own = self.own_meeting();
         let (frames, mut all) = distribution.gather_quantum(quantum.number, frames, own)?;
         // A frame may wake a node up before all others, which its own process alone can tell.
-        if self.forward(frames, quantum.target_ps) && all.activity_ps > quantum.target_ps {
+        if self.forward(frames, quantum) && all.activity_ps > quantum.target_ps {
             all.activity_ps = distribution.gather_activity(self.own_meeting().activity_ps)?;
         }
         Ok(all)
@@ -540,11 +573,12 @@ impl Work for Executor {
         self.slots.len()
     }
 
-    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<bool>) {
+    fn run_node(&self, index: usize, quantum: Quantum, goes_on: bool) -> (Quantum, Option<Rest>) {
         let mut node = self.node(index);
         let target = node.clock().cycles(quantum.target_ps);
         let fresh = &self.slots[index].fresh;
         fresh.store(false, Ordering::Relaxed);
+        let before = node.status();
         let (result, last) = if goes_on {
             pace(&mut node).quantum = quantum;
             let result = node.run_from(target);
@@ -557,14 +591,20 @@ impl Work for Executor {
             debug_assert!(matches!(result, Ok(NodeStatus::Running)));
             return (last, None);
         }
-        let usual = matches!(result, Ok(NodeStatus::Running)) && node.is_usual();
-        let report = (!usual).then(|| Report::of(&mut node, result));
-        drop(node);
-        if let Some(report) = report {
-            *self.report(index) = report;
-            fresh.store(true, Ordering::Relaxed);
+        if matches!(result, Ok(NodeStatus::Running)) && node.is_usual() {
+            return (last, Some(Rest::Awake));
         }
-        (last, Some(usual))
+        // A node that has just stopped says so, once.
+        let says = result.as_ref().map_or(true, |status| *status != before);
+        let says = says || node.wants_attention() || node.has_frames() || node.runs_at_once();
+        let report = Report::of(&mut node, result);
+        drop(node);
+        let next_ps = report.next_activity_ps;
+        *self.report(index) = report;
+        fresh.store(true, Ordering::Relaxed);
+        let asleep = !says && next_ps > last.target_ps;
+        let rest = if asleep { Rest::Asleep(next_ps) } else { Rest::Speaks };
+        (last, Some(rest))
     }
 
     fn nodes_stay(&self) -> bool {

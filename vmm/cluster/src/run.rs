@@ -387,10 +387,15 @@ impl Run<'_> {
 
     /// Until when quanta may follow each other as long as no node wants attention: nothing else is to be done between them.
     fn undisturbed_ps(&self) -> u64 {
-        let running = |w: &Watch| w.status == NodeStatus::Running;
-        if !self.watches.iter().all(running) {
+        let reset = |w: &Watch| w.status == NodeStatus::Reset;
+        if self.watches.iter().any(reset) {
             return 0;
         }
+        // The others have some time to follow the first node.
+        let stragglers = match self.watches[0].status {
+            NodeStatus::Running => u64::MAX,
+            _ => self.off_since.unwrap_or(self.now_ps) + GRACE_PS + 1,
+        };
         let deadlock = match self.config.deadlock_ps {
             Some(patience) if !self.judged => self.active_ps + patience,
             _ => u64::MAX,
@@ -400,7 +405,7 @@ impl Run<'_> {
             true => self.now_ps + CONSOLE_STRETCH_PS,
             false => u64::MAX,
         };
-        let until = self.windows.driver().next_ps().min(deadlock);
+        let until = self.windows.driver().next_ps().min(deadlock).min(stragglers);
         let until = until.min(self.engines.next_ps());
         until.min(console).min(self.config.time_limit_ps)
     }

@@ -428,7 +428,19 @@ impl Node {
         self.run(target)
     }
 
-    /// The same, and on until the time that its pace has told last.
+    /// Let a node sleep until the node's clock shows `target` cycles: nothing is due before ([`Node::next_activity`]).
+    pub fn sleep_until(&mut self, target: u64) {
+        if self.now >= target || self.status != NodeStatus::Running {
+            return;
+        }
+        debug_assert!(self.next_activity() >= target);
+        for vcpu in &mut self.vcpus {
+            vcpu.advance_to(target);
+        }
+        self.now = target;
+    }
+
+    /// Run until the node's clock shows `target` cycles, and on until the time that its pace has told last.
     pub fn run_from(&mut self, target: u64) -> Result<NodeStatus, NodeError> {
         self.board.paced = self.board.pace.is_some();
         self.run(target)
