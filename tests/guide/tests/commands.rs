@@ -13,12 +13,13 @@ use nodescope_test_needs::{Need, have};
 use serde_json::Value;
 
 /// Pages whose scripts run, in the order in which a reader would go through them: later pages use results of earlier ones.
-const PAGES: [&str; 10] = [
+const PAGES: [&str; 11] = [
     "five-minutes.md",
     "report.md",
     "results.md",
     "windows.md",
     "predicting.md",
+    "what-if.md",
     "phases.md",
     "scaling.md",
     "exports.md",
