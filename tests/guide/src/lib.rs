@@ -78,13 +78,17 @@ pub fn scripts(page: &str) -> Result<Vec<Script>, String> {
             Event::End(TagEnd::HtmlBlock) | Event::Start(Tag::HtmlBlock) => {}
             _ => {
                 if let Some((at, _)) = stated {
-                    return Err(format!("line {at}: no block marked sh follows the exit code"));
+                    return Err(format!(
+                        "line {at}: no block marked sh follows the exit code"
+                    ));
                 }
             }
         }
     }
     match stated {
-        Some((at, _)) => Err(format!("line {at}: no block marked sh follows the exit code")),
+        Some((at, _)) => Err(format!(
+            "line {at}: no block marked sh follows the exit code"
+        )),
         None => Ok(scripts),
     }
 }

@@ -7,7 +7,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nodescope_guest_tests::image;
 use nodescope_guide_tests::scripts;
 use nodescope_test_needs::{Need, have};
 use serde_json::Value;
@@ -45,7 +44,10 @@ fn nodescope() -> PathBuf {
         .output()
         .expect("cargo");
     let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "nodescope cannot be built:\n{text}");
+    assert!(
+        output.status.success(),
+        "nodescope cannot be built:\n{text}"
+    );
     let messages = String::from_utf8_lossy(&output.stdout);
     let executable = messages.lines().find_map(|message| {
         let message: Value = serde_json::from_str(message).ok()?;
@@ -61,16 +63,41 @@ fn tail(text: &[u8]) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
+/// Whether the guest image is there or can be built; if not, the test is skipped.
+fn image(program: &Path) -> bool {
+    let image = |what: &str| {
+        let output = Command::new(program).args(["image", what]).output();
+        output.expect("nodescope")
+    };
+    if image("show").status.success() {
+        return true;
+    }
+    if !have(Need::Image, &["mmdebstrap", "mke2fs"]) {
+        return false;
+    }
+    let output = image("build");
+    assert!(
+        output.status.success(),
+        "the guest image cannot be built:\n{}",
+        tail(&output.stderr)
+    );
+    true
+}
+
 #[test]
 fn the_commands_of_the_guide_run() {
-    if image().is_none() || !have(Need::Mpi, &["mpicc"]) {
+    if !have(Need::Mpi, &["mpicc"]) {
+        return;
+    }
+    let program = nodescope();
+    if !image(&program) {
         return;
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     // The scripts find the program by its name.
     let bin = folder.path().join("bin");
     fs::create_dir(&bin).expect("a folder");
-    std::os::unix::fs::symlink(nodescope(), bin.join("nodescope")).expect("a link");
+    std::os::unix::fs::symlink(&program, bin.join("nodescope")).expect("a link");
     let mut path = bin.into_os_string();
     path.push(":");
     path.push(env::var_os("PATH").unwrap_or_default());
