@@ -1,4 +1,4 @@
-# The strong-scaling campaign of docs/SCALING.md; scripts/bench sources this file.
+# The strong-scaling campaign of docs/scaling-study.md; scripts/bench sources this file.
 #
 #     scripts/bench scaling PROGRAM CLUSTER [NODES...]
 #

@@ -60,7 +60,7 @@ pub enum Failure {
 }
 
 #[derive(Parser)]
-#[command(about = "How fast nodescope is; tests/bench/README.md says what is measured and how")]
+#[command(about = "How fast nodescope is; docs/benchmarks.md says what is measured and how")]
 struct Arguments {
     #[command(subcommand)]
     what: What,

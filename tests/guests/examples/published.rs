@@ -1,5 +1,5 @@
 //! Predicted against emulated time of the published reference programs, for `scripts/bench published` and
-//! plugins/analysis/predict/VALIDATION.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the trace of
+//! docs/validation.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the trace of
 //! every other one. `published DIR [RANKS,...]`; what DIR holds already is not emulated again.
 
 use std::path::Path;

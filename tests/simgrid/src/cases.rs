@@ -1,7 +1,7 @@
 //! Traces that both replay, and by how much the times may differ.
 //!
 //! Where messages share links as SimGrid's do, every case must agree within [`WITHIN`]; where they follow one another, those without a
-//! reason must. `plugins/analysis/predict/SIMGRID.md` explains the others.
+//! reason must. `docs/simgrid.md` explains the others.
 
 use std::path::Path;
 

@@ -289,7 +289,7 @@ pub enum ProfileFormat {
 #[command(group = clap::ArgGroup::new("measured").required(true).multiple(true).args(["network", "memory"]))]
 pub struct Calibrate {
     /// What was measured between two nodes: NetPIPE's output file (bytes, Mbit/s, seconds), a trace, or the folder of a traced run
-    /// (plugins/analysis/predict/CALIBRATION.md).
+    /// (docs/calibration.md).
     #[arg(long, value_name = "FILE|DIR")]
     pub network: Option<PathBuf>,
     /// The same within a node.

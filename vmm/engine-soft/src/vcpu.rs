@@ -40,7 +40,7 @@ pub enum Translate {
 }
 
 impl Default for Translate {
-    /// Translating costs as much as interpreting a block about a hundred times (tests/bench/HISTORY.md).
+    /// Translating costs as much as interpreting a block about a hundred times (docs/history.md).
     fn default() -> Self {
         Translate::After(100)
     }

@@ -2,7 +2,7 @@
 //!
 //! What was measured comes from NetPIPE's output ([`netpipe`]) or from a trace ([`trace`]), of a guest cluster or of a real one. Lines
 //! with breaks are fitted to it ([`piecewise`]), the costs of a channel follow ([`fit`]), and a cluster file has them ([`mod@file`]).
-//! `plugins/analysis/predict/CALIBRATION.md` is the user's description.
+//! `docs/calibration.md` is the user's description.
 
 pub mod file;
 pub mod fit;

@@ -1,0 +1,194 @@
+//! Reads the pages of the guide: the commands that a reader may run, and the links.
+//!
+//! A fenced block marked `sh` is a script that a reader may run as it stands. A comment directly before the block may name
+//! the exit code that the script ends with: `<!-- exit: 2 -->`. Blocks of other kinds (`console`, `text`, `toml`, …) do not run.
+
+use pulldown_cmark::{CodeBlockKind, Event, Options, Parser, Tag, TagEnd};
+
+/// A script of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// Line of the page at which the fence of the script begins, from 1.
+    pub line: usize,
+    /// Text of the script.
+    pub text: String,
+    /// Exit code that the page states; 0 where the page states none.
+    pub exit: i32,
+}
+
+/// A link of a page, or a picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Line of the page, from 1.
+    pub line: usize,
+    /// Target, as the page writes it.
+    pub target: String,
+    /// Whether the link is a picture.
+    pub picture: bool,
+}
+
+/// Returns the parser's events with their places. Tables are read, since cells hold links.
+fn events(page: &str) -> impl Iterator<Item = (Event<'_>, std::ops::Range<usize>)> {
+    Parser::new_ext(page, Options::ENABLE_TABLES).into_offset_iter()
+}
+
+/// Returns the line of a place in a page, from 1.
+fn line(page: &str, place: usize) -> usize {
+    page[..place].matches('\n').count() + 1
+}
+
+/// Returns the scripts of a page in order.
+///
+/// # Errors
+///
+/// A sentence with the line of a comment that begins like an exit code and is none, or that no script follows.
+pub fn scripts(page: &str) -> Result<Vec<Script>, String> {
+    let mut scripts = Vec::new();
+    // Line and exit code of the comment that was read last, as long as nothing has followed.
+    let mut stated: Option<(usize, i32)> = None;
+    let mut open: Option<Script> = None;
+    for (event, range) in events(page) {
+        match event {
+            Event::Html(text) => {
+                let text = text.trim();
+                let Some(code) = text.strip_prefix("<!-- exit:") else {
+                    continue;
+                };
+                let at = line(page, range.start);
+                let code = code.strip_suffix("-->").map(str::trim);
+                let code = code.and_then(|code| code.parse().ok());
+                let code = code.ok_or(format!(
+                    "line {at}: {text:?} is no exit code; write <!-- exit: 2 -->"
+                ))?;
+                stated = Some((at, code));
+            }
+            Event::Start(Tag::CodeBlock(CodeBlockKind::Fenced(kind))) if &*kind == "sh" => {
+                open = Some(Script {
+                    line: line(page, range.start),
+                    text: String::new(),
+                    exit: stated.take().map_or(0, |(_, code)| code),
+                });
+            }
+            Event::Text(text) if open.is_some() => {
+                if let Some(script) = &mut open {
+                    script.text.push_str(&text);
+                }
+            }
+            Event::End(TagEnd::CodeBlock) if open.is_some() => scripts.extend(open.take()),
+            Event::End(TagEnd::HtmlBlock) | Event::Start(Tag::HtmlBlock) => {}
+            _ => {
+                if let Some((at, _)) = stated {
+                    return Err(format!(
+                        "line {at}: no block marked sh follows the exit code"
+                    ));
+                }
+            }
+        }
+    }
+    match stated {
+        Some((at, _)) => Err(format!(
+            "line {at}: no block marked sh follows the exit code"
+        )),
+        None => Ok(scripts),
+    }
+}
+
+/// Returns the links and pictures of a page in order.
+pub fn links(page: &str) -> Vec<Link> {
+    let links = events(page).filter_map(|(event, range)| {
+        let (target, picture) = match event {
+            Event::Start(Tag::Link { dest_url, .. }) => (dest_url, false),
+            Event::Start(Tag::Image { dest_url, .. }) => (dest_url, true),
+            _ => return None,
+        };
+        Some(Link {
+            line: line(page, range.start),
+            target: target.into_string(),
+            picture,
+        })
+    });
+    links.collect()
+}
+
+/// Returns the anchors of a page's headings, as forges and mdBook make them: lower case, blanks as hyphens, without other signs
+/// but hyphens and underscores; a heading that repeats an earlier one has a number behind it.
+pub fn anchors(page: &str) -> Vec<String> {
+    let mut anchors: Vec<String> = Vec::new();
+    let mut heading: Option<String> = None;
+    for (event, _) in events(page) {
+        match event {
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::Text(text) | Event::Code(text) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&text);
+                }
+            }
+            Event::End(TagEnd::Heading(_)) => {
+                let text = heading.take().unwrap_or_default().to_lowercase();
+                let kept = text.chars().filter_map(|sign| match sign {
+                    ' ' => Some('-'),
+                    '-' | '_' => Some(sign),
+                    _ => sign.is_alphanumeric().then_some(sign),
+                });
+                let anchor: String = kept.collect();
+                let before = anchors.iter().filter(|other| **other == anchor).count();
+                anchors.push(match before {
+                    0 => anchor,
+                    _ => format!("{anchor}-{before}"),
+                });
+            }
+            _ => {}
+        }
+    }
+    anchors
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_have_lines_and_exit_codes() {
+        let page = "# A\n\n```sh\ntrue\nfalse\n```\n\n```console\nsudo x\n```\n\n<!-- exit: 2 -->\n```sh\nexit 2\n```\n";
+        let script = |line, text: &str, exit| Script {
+            line,
+            text: text.into(),
+            exit,
+        };
+        assert_eq!(
+            scripts(page),
+            Ok(vec![
+                script(3, "true\nfalse\n", 0),
+                script(13, "exit 2\n", 2)
+            ])
+        );
+    }
+
+    #[test]
+    fn exit_codes_without_a_script_are_refused() {
+        let lost = "line 1: no block marked sh follows the exit code";
+        assert_eq!(scripts("<!-- exit: 2 -->\n\ntext\n"), Err(lost.into()));
+        assert_eq!(scripts("<!-- exit: 2 -->\n"), Err(lost.into()));
+        let wrong = "line 1: \"<!-- exit: two -->\" is no exit code; write <!-- exit: 2 -->";
+        assert_eq!(scripts("<!-- exit: two -->\n"), Err(wrong.into()));
+    }
+
+    #[test]
+    fn links_are_found_in_tables_too() {
+        let page = "[a](b.md#c)\n\n| x |\n|---|\n| ![p](q.png) |\n";
+        let found: Vec<_> = links(page)
+            .into_iter()
+            .map(|link| (link.line, link.target, link.picture))
+            .collect();
+        assert_eq!(
+            found,
+            [(1, "b.md#c".into(), false), (5, "q.png".into(), true)]
+        );
+    }
+
+    #[test]
+    fn anchors_are_those_of_forges() {
+        let page = "# What `x-y` is, 1\n## Limits\n## Limits\n";
+        assert_eq!(anchors(page), ["what-x-y-is-1", "limits", "limits-1"]);
+    }
+}
