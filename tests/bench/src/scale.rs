@@ -27,8 +27,8 @@ const IMAGE: &str = "bench";
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/scale.c");
 /// The job: a rank on each node.
 const JOB: &str = "#!/bin/sh\nexec mpirun.openmpi -n \"$NODESCOPE_NODES\" ./scale\n";
-/// Between looks at the memory: a look reads all page tables of the process.
-const LOOK: Duration = Duration::from_millis(500);
+/// Between looks at the memory: a look reads all page tables of the process, which takes long where there are many.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// What to run.
 #[derive(Args, Clone, Debug)]
