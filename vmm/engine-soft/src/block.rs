@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cpu::Mode;
-use crate::native::CodeAddress;
+use crate::native::{CodeAddress, SharedPage};
 use crate::op::Op;
 use crate::pool::Decoded;
 use crate::profile::UNNUMBERED;
@@ -38,8 +38,22 @@ pub struct Block {
     refused: Cell<bool>,
     /// Its numbers in the profile ([`crate::profile`]) as user and as kernel code, once it has them.
     pub numbers: [Cell<u32>; 2],
-    /// Host code, by the linear address, mode and privilege, and attachment that it was made for.
-    natives: RefCell<Vec<(u64, u8, bool, CodeAddress)>>,
+    /// Host code.
+    natives: RefCell<Vec<HostCode>>,
+}
+
+/// Host code of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostCode {
+    /// Linear address that it was made for.
+    pub ip: u64,
+    pub code: CodeAddress,
+    /// The page that it is shared with; None where the code is this node's own.
+    pub page: Option<SharedPage>,
+    /// Mode and privilege that it was made for.
+    pub key: u8,
+    /// Made for a window.
+    pub attached: bool,
 }
 
 impl Block {
@@ -95,29 +109,30 @@ impl Block {
     }
 
     /// Its host code for a linear address, if there is any.
-    pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<CodeAddress> {
+    pub fn native(&self, ip: u64, key: u8, attached: bool) -> Option<HostCode> {
         self.natives
             .borrow()
             .iter()
-            .find(|n| (n.0, n.1, n.2) == (ip, key, attached))
-            .map(|n| n.3)
+            .find(|n| (n.ip, n.key, n.attached) == (ip, key, attached))
+            .copied()
     }
 
     /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
     /// in each process, and much of what runs in a window runs a few times only.
-    pub fn add_native(&self, ip: u64, key: u8, attached: bool, code: CodeAddress) {
+    pub fn add_native(&self, native: HostCode) {
         let mut natives = self.natives.borrow_mut();
         // Most blocks have one.
         natives.reserve_exact(1);
-        natives.push((ip, key, attached, code));
+        natives.push(native);
         self.warmth.set(0);
     }
 
-    /// Whether it was interpreted again since this was last asked, or must stay: host code and the profile refer to it. Code that was
-    /// written to never runs again.
+    /// Whether it was interpreted again since this was last asked, or must stay: the node's own host code and the profile refer to it.
+    /// Code that was written to never runs again.
     fn is_kept(&self) -> bool {
         let numbered = self.numbers.iter().any(|n| n.get() != UNNUMBERED);
-        if numbered || !self.natives.borrow().is_empty() {
+        let own = self.natives.borrow().iter().any(|n| n.page.is_none());
+        if numbered || own {
             return true;
         }
         let warmth = self.warmth.get();

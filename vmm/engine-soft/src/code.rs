@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
-use crate::native::Translations;
+use crate::native::{SharedPages, Translations};
 use crate::pool::DecodedPool;
 use crate::profile::Profile;
 
@@ -27,8 +27,10 @@ pub struct Code {
     pub blocks: Blocks,
     /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
     pub pool: Arc<DecodedPool>,
-    /// Translated blocks.
+    /// Translated blocks that are the node's own.
     pub translations: Translations,
+    /// Pages of the node whose translated code is shared with other nodes.
+    pub shared_pages: SharedPages,
     /// Counts of windows by block.
     pub profile: Profile,
     /// Times that blocks were thrown away. What a vCPU keeps of them must not be used afterwards.
@@ -104,6 +106,7 @@ impl Code {
         self.blocks.clear();
         if !self.pool.has_room() {
             self.pool = Arc::new(self.pool.another());
+            self.shared_pages = SharedPages::default();
         }
     }
 }

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use thiserror::Error;
 
@@ -134,8 +135,8 @@ impl Executable {
     pub unsafe fn write_data(&mut self, number: usize, word: u64) {
         assert!(number < self.data / 8);
         let at = (self.data_address() as *mut u64).wrapping_add(number);
-        // SAFETY: within the plain memory behind the code, aligned.
-        unsafe { at.write(word) };
+        // SAFETY: within the plain memory behind the code, aligned. Code of other threads may read the word at the same time.
+        unsafe { AtomicU64::from_ptr(at) }.store(word, Ordering::Release);
     }
 
     /// Put the code from a multiple of [`HUGE`] on into a huge page. If the host does not do so, only speed differs.

@@ -14,6 +14,7 @@ use nodescope_plugin_api::FLOP_CLASSES;
 use crate::block::AddressHasher;
 use crate::features::Features;
 use crate::fetch::MAX_BLOCK;
+use crate::native::SharedTranslations;
 use crate::op::Op;
 use crate::ops::simd::Stubs;
 
@@ -112,6 +113,8 @@ pub struct PoolCounts {
 pub struct DecodedPool {
     shards: [Mutex<Shard>; SHARDS],
     stubs: Mutex<Stubs>,
+    /// Translated code that refers to them.
+    pub(crate) translations: SharedTranslations,
     decoded: AtomicU64,
     shared: AtomicU64,
 }
@@ -140,6 +143,7 @@ impl DecodedPool {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             stubs: Mutex::new(stubs),
+            translations: SharedTranslations::default(),
             decoded: AtomicU64::new(0),
             shared: AtomicU64::new(0),
         }
@@ -158,6 +162,11 @@ impl DecodedPool {
     /// Returns whether another block can be decoded.
     pub fn has_room(&self) -> bool {
         self.stubs().has_room(MAX_BLOCK)
+    }
+
+    /// Returns the number of blocks that were translated for all nodes.
+    pub fn translated(&self) -> usize {
+        self.translations.len()
     }
 
     /// Returns how often blocks were decoded, and found decoded.

@@ -65,6 +65,48 @@ fn a_second_node_decodes_nothing_and_computes_alike() {
     }
 }
 
+/// A loop that adds what another block of the page returns, and changes that block's constant halfway.
+fn rewriting(a: &mut CodeAssembler) {
+    let (mut again, mut same, mut constant) =
+        (a.create_label(), a.create_label(), a.create_label());
+    a.mov(ecx, 40).unwrap();
+    a.set_label(&mut again).unwrap();
+    a.call(constant).unwrap();
+    a.add(rbx, rax).unwrap();
+    a.cmp(ecx, edx).unwrap();
+    a.jne(same).unwrap();
+    a.lea(rsi, ptr(constant)).unwrap();
+    a.mov(byte_ptr(rsi + 1), 5).unwrap();
+    a.set_label(&mut same).unwrap();
+    a.dec(ecx).unwrap();
+    a.jnz(again).unwrap();
+    a.hlt().unwrap();
+    a.set_label(&mut constant).unwrap();
+    a.mov(eax, 1).unwrap();
+    a.ret().unwrap();
+}
+
+#[test]
+fn a_second_node_runs_what_the_first_has_translated() {
+    let pool = Arc::default();
+    let mut machines = [0, 1, 2].map(|_| sharing(&pool, Translate::After(1), rewriting));
+    // The round in which each changes the page, the sum, and whether code is made that no node had.
+    let cases = [
+        (0, 40, true),
+        (30, 40 + 29 * 4, true),
+        (11, 40 + 10 * 4, false),
+    ];
+    for (machine, (changes_at, sum, makes)) in machines.iter_mut().zip(cases) {
+        machine.state.general.gpr[RDX] = changes_at;
+        let before = pool.translated();
+        run(machine);
+        assert_eq!(machine.reg(RBX), sum);
+        assert_eq!(machine.vcpu.translations(), 0, "all is shared");
+        assert!(machine.vcpu.activity().entries > 0);
+        assert_eq!(pool.translated() > before, makes);
+    }
+}
+
 #[test]
 fn code_that_one_node_changes_stays_as_it_was_in_another() {
     let program = |a: &mut CodeAssembler| {

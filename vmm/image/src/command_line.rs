@@ -149,7 +149,8 @@ impl std::fmt::Display for NodeCommandLine {
             f.write_str(" nodescope.doorbell=1")?;
         }
         if self.warm {
-            f.write_str(" nodescope.warm=1")?;
+            // Programs lie at the same addresses in all nodes, which therefore share their translated code.
+            f.write_str(" norandmaps nodescope.warm=1")?;
         }
         self.extra.iter().try_for_each(|word| write!(f, " {word}"))
     }
@@ -199,7 +200,7 @@ mod tests {
         node.extra = vec!["loglevel=7".into()];
         assert!(
             node.to_string()
-                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 nodescope.warm=1 loglevel=7")
+                .ends_with(" nodescope.slots=2,2,4 nodescope.mtu=9000 nodescope.trace=1 nodescope.openmp=1 nodescope.console=1 nodescope.doorbell=1 norandmaps nodescope.warm=1 loglevel=7")
         );
         assert!(node.to_string().len() < 2048, "COMMAND_LINE_SIZE of x86");
     }

@@ -1,11 +1,12 @@
 //! Runs programs on both and compares.
 
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
 use nodescope_engine::{EngineError, Exit, Limit, Vcpu};
-use nodescope_engine_soft::{SharedCode, SoftConfig, SoftVcpu, Translate};
+use nodescope_engine_soft::{DecodedPool, SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::{LayoutError, Ram};
 use nodescope_plugin_api::FilterGeometry;
 use nodescope_x86::VcpuState;
@@ -63,6 +64,8 @@ pub struct Tally {
     pub events: u64,
     /// Blocks translated.
     pub translations: u64,
+    /// Those of them that were translated for several nodes.
+    pub shared: u64,
     /// Times that translated code was thrown away for want of room.
     pub evictions: u64,
     /// Times that a model was attached or detached in the middle of a program.
@@ -165,9 +168,22 @@ pub fn run(
         begin(seed);
         tally.seeds += 1;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
-        let mut pair = Pair::new(kind, seed).map_err(|e| Box::new(e.into()))?;
-        let base = &bases[usize::from(pair.large)];
-        let Err(place) = pair.run(&mut writer, base, &mut tally, None) else {
+        // A second node finds the code that the first has made.
+        let pool = (seed % 3 == 1).then(Arc::<DecodedPool>::default);
+        let nodes = if pool.is_some() { 2 } else { 1 };
+        let mut ran = Ok(());
+        for _ in 0..nodes {
+            let mut pair = Pair::new(kind, seed, pool.as_ref()).map_err(|e| Box::new(e.into()))?;
+            let base = &bases[usize::from(pair.large)];
+            ran = ran.and_then(|()| {
+                let place = pair.run(&mut writer, base, &mut tally, None);
+                place.map_err(|place| (place, base))
+            });
+        }
+        let shared = pool.map_or(0, |pool| pool.translated() as u64);
+        tally.translations += shared;
+        tally.shared += shared;
+        let Err((place, base)) = ran else {
             continue;
         };
         let what = narrow(kind, seed, &mut writer, base, &place);
@@ -204,7 +220,7 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
     let mut trail: Vec<String> = Vec::new();
     let (from, to) = place.instructions;
     for instructions in from + 1..=to.min(from + 3000) {
-        let Ok(mut pair) = Pair::new(kind, seed) else {
+        let Ok(mut pair) = Pair::new(kind, seed, None) else {
             break;
         };
         let cut = Cut {
@@ -310,7 +326,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(kind: Kind, seed: u64) -> Result<Self, LayoutError> {
+    fn new(kind: Kind, seed: u64, pool: Option<&Arc<DecodedPool>>) -> Result<Self, LayoutError> {
         let mut r = Random::new(match kind {
             Kind::Blocks => seed.wrapping_mul(2),
             Kind::Bytes => seed.wrapping_mul(2) ^ 1,
@@ -340,7 +356,12 @@ impl Pair {
         let numbered = (r.chance(200) && room == usize::MAX).then(|| 2 + r.below(60) as usize);
         let side = |translate| {
             let ram = guest::ram()?;
-            let code = SharedCode::new(ram.clone());
+            let code = match (pool, translate) {
+                (Some(pool), Translate::After(_)) => {
+                    SharedCode::with_pool(ram.clone(), pool.clone())
+                }
+                _ => SharedCode::new(ram.clone()),
+            };
             let vcpu = |id| {
                 let mut vcpu = SoftVcpu::new(SoftConfig {
                     id: id as u16,

@@ -33,6 +33,7 @@ pub mod registers;
 mod runtime;
 mod second_level;
 mod share;
+mod shared_code;
 mod split;
 mod stack;
 mod string;
@@ -42,21 +43,27 @@ mod transfer;
 mod translate;
 mod turn;
 
+use std::collections::HashMap;
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+
 use nodescope_plugin_api::{Context, FLOP_CLASSES};
 
 use nodescope_x86::bits::rflags;
 
-use crate::block::Block;
+use crate::block::{AddressHasher, Block};
 use crate::cpi::Cpi;
 use crate::cpu::{Cpu, Mode};
 use crate::lookup::{Counts, Entry};
 use crate::op::{Done, Flow, RIP};
 use crate::ops::integer::host::{keeps_undefined_flags, scans_keep_flags};
+use crate::pool::Decoded;
 use crate::profile::Record;
 use crate::vcpu::Translate;
 
 pub use arena::CodeAddress;
 pub use code_map::write_code_map;
+pub use shared_code::{SharedPage, SharedPages, SharedTranslations};
 
 use arena::{Arena, Cell};
 use jumps::Jumps;
@@ -85,16 +92,25 @@ enum Exit {
     GoOn = 5,
 }
 
+/// Code that nodes share is made when a node has run a block so many times less often, as log2 of a factor.
+const SHARED_WARM_SHIFT: u32 = 4;
+/// Bit of the numbers of exits of shared code.
+const SHARED_EXIT: u32 = 1 << 31;
+
 /// An exit of a block.
 #[derive(Clone, Copy, Debug)]
-struct Leaving {
+pub struct Leaving {
     ip: u64,
     /// Cell to be filled.
     cell: Option<Cell>,
+    /// The page of shared code that the exit belongs to.
+    page: Option<SharedPage>,
 }
 
 /// The host code of a block at one linear address.
 pub struct Translation {
+    decoded: Arc<Decoded>,
+    /// The block, where the code is made for a window.
     block: *const Block,
     ip: u64,
     count: u32,
@@ -206,7 +222,7 @@ pub struct Native {
     activity: Activity,
 }
 
-/// The translated code of a node's vCPUs.
+/// Translated code of a node's vCPUs, or of all nodes.
 pub struct Translations {
     arena: Option<Arena>,
     routines: Routines,
@@ -216,6 +232,10 @@ pub struct Translations {
     #[expect(clippy::vec_box)]
     translations: Vec<Box<Translation>>,
     exits: Vec<Leaving>,
+    /// The page of the block that is being translated, in code that nodes share.
+    page: Option<SharedPage>,
+    /// Shared code by its page, offset within the page, and key.
+    by_page: HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>,
     /// No room is left: everything must be thrown away.
     full: bool,
     /// The filter of the window that code was last made for, and whether that code attributes costs to blocks.
@@ -234,6 +254,8 @@ impl Default for Translations {
             enter: None,
             translations: Vec::new(),
             exits: Vec::new(),
+            page: None,
+            by_page: HashMap::default(),
             full: false,
             window: None,
             room: arena::HOT,
@@ -246,6 +268,14 @@ impl Translations {
     /// Blocks with code.
     pub fn len(&self) -> usize {
         self.translations.len()
+    }
+
+    /// Keeps another exit; returns its number.
+    fn push_exit(&mut self, ip: u64, cell: Option<Cell>) -> u32 {
+        let shared = if self.page.is_some() { SHARED_EXIT } else { 0 };
+        let page = self.page;
+        self.exits.push(Leaving { ip, cell, page });
+        self.exits.len() as u32 - 1 | shared
     }
 
     /// Keep at most so many bytes of code in line; before anything is translated.
@@ -292,7 +322,7 @@ pub struct Activity {
 }
 
 /// What the host's processor can do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Host {
     avx: bool,
     bmi: bool,
@@ -494,13 +524,8 @@ impl Cpu {
             code
         } else {
             let code = match block.native(ip, self.code_key, self.attached) {
-                Some(code) => code,
-                None => {
-                    if block.warm_up() <= self.native.warm {
-                        return None;
-                    }
-                    self.translate_block(block, ip)?
-                }
+                Some(native) => native.code,
+                None => self.code_of_cold(block, ip)?,
             };
             let sought = self.native.sought == Some(ip);
             self.native.jumps.add(table, ip, code, sought);
@@ -509,9 +534,48 @@ impl Cpu {
         if let Some(n) = pending
             && block.second_page == 0
         {
-            self.code().translations.link(n, ip, code);
+            if n & SHARED_EXIT == 0 {
+                self.code().translations.link(n, ip, code);
+            } else if let Some(native) = block.native(ip, self.code_key, self.attached) {
+                self.code().pool.clone().translations.link(n, native);
+            }
         }
         Some(code)
+    }
+
+    /// An exit by its number.
+    fn leaving(&mut self, n: u32) -> Leaving {
+        let code = self.code();
+        match n & SHARED_EXIT {
+            0 => code.translations.exits[n as usize],
+            _ => code.pool.translations.exit(n & !SHARED_EXIT),
+        }
+    }
+
+    /// The host code of a block that has none in this node: what another node has made of the same page, or new code once the block
+    /// has become warm.
+    fn code_of_cold(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
+        let n = block.warm_up();
+        let shares = self.shares_code();
+        // Each node has run it as often, or will.
+        let warm = self.native.warm >> if shares { SHARED_WARM_SHIFT } else { 0 };
+        if n <= warm && !(shares && n.is_power_of_two()) {
+            return None;
+        }
+        if shares && let Some(page) = self.shared_page(block, ip) {
+            if let Some(code) = self.shared_code(block, ip, page) {
+                return Some(code);
+            }
+            if n > warm
+                && let Some(code) = self.translate_shared(block, ip, page)
+            {
+                return Some(code);
+            }
+        }
+        if n <= self.native.warm {
+            return None;
+        }
+        self.translate_block(block, ip)
     }
 
     /// Run translated code: blocks are begun for `left` instructions.
@@ -532,7 +596,9 @@ impl Cpu {
         self.native.activity.entries += 1;
         self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
         self.native.attend = false;
-        let enter = self.code().translations.enter;
+        let code_of_node = self.code();
+        let enter = code_of_node.translations.enter;
+        let enter = enter.or(code_of_node.shared_pages.enter);
         let enter = enter.expect("code has routines").get() as usize;
         // SAFETY: the routine was assembled with this signature, and is kept as long as the arena.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
@@ -552,7 +618,7 @@ impl Cpu {
             self.retired = self.native.retired_at(self.native.left);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
-                let leaving = self.code().translations.exits[n as usize];
+                let leaving = self.leaving(n);
                 self.gpr[RIP as usize] = leaving.ip;
                 self.native.pending = leaving.cell.map(|_| n);
             }

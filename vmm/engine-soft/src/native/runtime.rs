@@ -404,7 +404,7 @@ impl Cpu {
 
     fn fetch_translated(&mut self, translation: &Translation) {
         self.arrive(translation, false);
-        // SAFETY: a translation does not outlive its block.
+        // SAFETY: code for a window calls this, and its translation does not outlive its block.
         let block = unsafe { &*translation.block };
         let fetches = self.counters[translation.privilege].fetches;
         let stall = self.stall;
@@ -433,13 +433,12 @@ impl Cpu {
         // The operation may change where pages lie.
         self.native.kept = Default::default();
         self.arrive(translation, true);
-        // SAFETY: a translation does not outlive its block.
-        let block = unsafe { &*translation.block };
-        let op = &block.ops()[k];
+        let ops = &translation.decoded.ops;
+        let op = &ops[k];
         // The handler goes on by itself up to the block's end: end it behind this operation.
         // SAFETY: at most one past the last operation.
-        self.block_end = unsafe { block.ops().as_ptr().add(k + 1) };
-        self.block_start = block.ops().as_ptr();
+        self.block_end = unsafe { ops.as_ptr().add(k + 1) };
+        self.block_start = ops.as_ptr();
         self.current = op;
         let stall = self.stall;
         let long = self.stall - self.model_stall;
@@ -475,11 +474,11 @@ impl Cpu {
         }
         // The block ends here, or the interpreter finishes it.
         let (done, executed) = match done {
-            Ok(Flow::Next) if may_go_on && k + 1 < block.ops().len() => {
+            Ok(Flow::Next) if may_go_on && k + 1 < ops.len() => {
                 let long = self.stall - self.model_stall;
                 let start = self.retired;
-                self.block_end = block.ops().as_ptr_range().end;
-                let done = self.run_operations(block.ops().as_ptr(), &block.ops()[k + 1]);
+                self.block_end = ops.as_ptr_range().end;
+                let done = self.run_operations(ops.as_ptr(), &ops[k + 1]);
                 let executed = self.retired.wrapping_sub(start);
                 self.retired = start;
                 if self.attached {
@@ -495,7 +494,7 @@ impl Cpu {
                 (Ok(Flow::Next), (k as u64 + 1).wrapping_add(taken_back))
             }
             Ok(Flow::Branch | Flow::Attend)
-                if k + 1 == block.ops().len()
+                if k + 1 == ops.len()
                     && taken_back == 0
                     && self.blocks.counts() == counts
                     && self.goes_on(translation, self.stall != stall) =>
@@ -512,13 +511,15 @@ impl Cpu {
         };
         debug_assert_eq!(translation.mode, Mode::Bits64);
         if self.numbered() {
-            if executed as usize != block.ops().len() {
+            if executed as usize != ops.len() {
+                // SAFETY: blocks have numbers in windows alone, and the translation does not outlive its block.
+                let block = unsafe { &*translation.block };
                 self.cut_profiled(block, executed as usize, block.len());
             }
         } else if self.attached {
             self.native.packed = 0;
             let counters = &mut self.counters[translation.privilege];
-            for op in &block.ops()[..executed as usize] {
+            for op in &ops[..executed as usize] {
                 crate::run::count_operation(counters, op);
             }
         }

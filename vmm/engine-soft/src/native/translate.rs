@@ -12,8 +12,8 @@ use super::plan::{Branch, Plan, System, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
 use super::share::{Share, shares};
-use super::{Arena, CodeAddress, Leaving, PACKED_BITS, Translation};
-use crate::block::Block;
+use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, Translation};
+use crate::block::{Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
 use crate::fetch::MAX_INSTRUCTION;
@@ -46,16 +46,25 @@ impl Cpu {
             block.never_translate();
             return None;
         };
+        self.emit_or_forget(block, ip, &instructions)
+    }
+
+    /// Emit a block; where that fails, forget its exits, which are never reached.
+    pub(super) fn emit_or_forget(
+        &mut self,
+        block: &Block,
+        ip: u64,
+        instructions: &[Instruction],
+    ) -> Option<CodeAddress> {
         let first_exit = self.code().translations.exits.len();
-        let code = self.emit_block(block, ip, &instructions);
+        let code = self.emit_block(block, ip, instructions);
         if code.is_none() {
-            // Exits of a block without code are never reached.
             self.code().translations.exits.truncate(first_exit);
         }
         code
     }
 
-    fn prepare_arena(&mut self) -> bool {
+    pub(super) fn prepare_arena(&mut self) -> bool {
         if self.code().translations.arena.is_some() {
             return true;
         }
@@ -92,7 +101,7 @@ impl Cpu {
     }
 
     /// Decode the block's bytes again.
-    fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
+    pub(super) fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
         let mut bytes = vec![0_u8; block.len() as usize];
         let in_first = (block.len() as usize).min(4096 - (block.physical & 0xfff) as usize);
         self.copy_physical(block.physical, &mut bytes[..in_first])?;
@@ -155,7 +164,12 @@ impl Cpu {
         };
         let translation = Box::new(Translation {
             record_offset,
-            block,
+            decoded: block.decoded.clone(),
+            block: if self.attached {
+                block
+            } else {
+                std::ptr::null()
+            },
             ip,
             count: block.ops().len() as u32,
             mode: self.mode,
@@ -246,9 +260,7 @@ impl Cpu {
         e.a.begin_cold();
         e.finish_cold();
         e.a.part(Part::Head);
-        let leaving = self.code().translations.exits.len() as u32;
-        let own_exit = Leaving { ip, cell: None };
-        self.code().translations.exits.push(own_exit);
+        let leaving = self.code().translations.push_exit(ip, None);
         for head in &heads {
             self.finish_head(&mut e, head, own, leaving);
         }
@@ -270,7 +282,8 @@ impl Cpu {
         let mut stubs = Vec::new();
         for pending in exits.pending {
             e.a.bind(pending.stub);
-            let leaving = self.code().translations.exits[pending.leaving as usize];
+            let number = pending.leaving & !SHARED_EXIT;
+            let leaving = self.code().translations.exits[number as usize];
             stubs.extend(leaving.cell.map(|cell| (cell, e.a.here())));
             e.a.mi(
                 Code::Mov_rm32_imm32,
@@ -304,9 +317,27 @@ impl Cpu {
             arena.set_cell(cell, pushed.at(stub).expect("stubs lie out of line"));
         }
         let code = pushed.start();
-        block.add_native(ip, self.code_key, self.attached, code);
+        let page = self.code().translations.page;
+        self.add_native(block, ip, code, page);
         self.code().translations.translations.push(translation);
         Some(code)
+    }
+
+    /// A block has this host code.
+    pub(super) fn add_native(
+        &self,
+        block: &Block,
+        ip: u64,
+        code: CodeAddress,
+        page: Option<super::SharedPage>,
+    ) {
+        block.add_native(HostCode {
+            ip,
+            code,
+            page,
+            key: self.code_key,
+            attached: self.attached,
+        });
     }
 
     /// Emit all operations of a block, behind a head of it.
@@ -414,12 +445,18 @@ impl Cpu {
     /// The code for an address of the block's own page, where there is some. A jump to it needs no cell: where the page's code
     /// changes, all its blocks are found no more, and nothing leads to this one either. It does not change while it runs but
     /// by its own stores, which end the block.
-    fn known(&self, exits: &Exits, target: u64) -> Option<Known> {
+    fn known(&mut self, exits: &Exits, target: u64) -> Option<Known> {
         if exits.page != Some(target >> 12) {
             return None;
         }
         if target == exits.ip {
             return Some(Known::Start);
+        }
+        let key = self.code_key;
+        let translations = &self.code().translations;
+        if let Some(page) = translations.page {
+            let place = (page, (target & 0xfff) as u16, key);
+            return translations.by_page.get(&place).copied().map(Known::Code);
         }
         let entry = self.blocks.find(target, self.code_key)?;
         // SAFETY: the entry was just found: its block is alive.
@@ -427,8 +464,9 @@ impl Cpu {
         if block.second_page != 0 || !block.is_current() {
             return None;
         }
-        let code = block.native(target, self.code_key, self.attached)?;
-        Some(Known::Code(code))
+        let native = block.native(target, self.code_key, self.attached)?;
+        // Shared code may lie too far away for a jump.
+        native.page.is_none().then_some(Known::Code(native.code))
     }
 
     /// Leave the block for a constant address; flags are safe.
@@ -444,7 +482,6 @@ impl Cpu {
             }
             None => {}
         }
-        let leaving = self.code().translations.exits.len() as u32;
         let stub = e.a.label();
         let mut cell = None;
         if exits.page == Some(target >> 12) && !may_cross(target) {
@@ -463,17 +500,14 @@ impl Cpu {
             e.a.jcc(cc::NE, stub);
             e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jumps::CODE));
         }
-        self.code()
-            .translations
-            .exits
-            .push(Leaving { ip: target, cell });
+        let leaving = self.code().translations.push_exit(target, cell);
         exits.pending.push(Pending { stub, leaving });
         Some(())
     }
 
     /// Where a conditional jump to the block's own head leads to, if the flags can be made again there: behind the second head. They
     /// are in the host's.
-    fn again(&self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
+    fn again(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.in_host && !e.in_memory && e.needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));
         if !lazy || e.recipe.is_none() || !to_start {
