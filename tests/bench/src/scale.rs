@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use clap::Args;
@@ -178,18 +179,21 @@ fn measure(config: &ClusterConfig, folder: &Path, origin: &Origin) -> Result<Fig
     // SAFETY: returns freed memory of earlier clusters to the host; no memory in use changes.
     unsafe { libc::malloc_trim(0) };
     let before = memory()?;
-    let (most, done) = (AtomicU64::new(before), AtomicBool::new(false));
+    let most = AtomicU64::new(before);
+    let (done, is_done) = mpsc::channel::<()>();
     let start = Point::now();
+    let highest = &most;
     let outcome = std::thread::scope(|scope| {
-        let looks = scope.spawn(|| -> Result<(), Failure> {
-            while !done.load(Ordering::Relaxed) {
-                most.fetch_max(memory()?, Ordering::Relaxed);
-                std::thread::sleep(LOOK);
+        let looks = scope.spawn(move || -> Result<(), Failure> {
+            loop {
+                highest.fetch_max(memory()?, Ordering::Relaxed);
+                if is_done.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                    return Ok(());
+                }
             }
-            Ok(())
         });
         let outcome = run_with(config, &results, &interrupted, &mut console, options);
-        done.store(true, Ordering::Relaxed);
+        drop(done);
         looks.join().expect("looking does not panic")?;
         outcome.map_err(failed)
     })?;

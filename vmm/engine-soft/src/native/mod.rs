@@ -17,6 +17,8 @@
 //! address, once the run loop has found it; across pages, and for indirect branches, it looks in tables of instruction pointers
 //! ([`jumps`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
 //! no more, so that what leads from one of them to another is never used again.
+//!
+//! Nodes of a larger cluster share the code that runs outside of windows ([`shared_code`]).
 
 mod access;
 mod arena;
@@ -275,7 +277,7 @@ impl Translations {
         let shared = if self.page.is_some() { SHARED_EXIT } else { 0 };
         let page = self.page;
         self.exits.push(Leaving { ip, cell, page });
-        self.exits.len() as u32 - 1 | shared
+        (self.exits.len() as u32 - 1) | shared
     }
 
     /// Keep at most so many bytes of code in line; before anything is translated.

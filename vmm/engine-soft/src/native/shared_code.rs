@@ -29,7 +29,7 @@ const MOST_REWRITES: u32 = 16;
 pub struct SharedPage(NonZeroU32);
 
 /// Everything but the page that code depends on: nodes in which this differs do not share code.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct MadeFor {
     features: Features,
     layout: FilterLayout,
@@ -129,11 +129,8 @@ impl Cpu {
         };
         let pool = self.code().pool.clone();
         let mut shared = pool.translations.lock();
-        if *shared
-            .made_for
-            .get_or_insert_with(|| MadeFor { ..made_for })
-            != made_for
-        {
+        let theirs = shared.made_for.get_or_insert(made_for);
+        if *theirs != made_for {
             return None;
         }
         let next = NonZeroU32::new(shared.pages.len() as u32 + 1)?;
