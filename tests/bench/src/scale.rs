@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use nodescope_cluster::once::{self, Boot};
@@ -28,8 +28,10 @@ const IMAGE: &str = "bench";
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/scale.c");
 /// The job: a rank on each node.
 const JOB: &str = "#!/bin/sh\nexec mpirun.openmpi -n \"$NODESCOPE_NODES\" ./scale\n";
-/// Between looks at the memory: a look reads all page tables of the process, which takes long where there are many.
-const LOOK: Duration = Duration::from_secs(2);
+/// Least time between looks at the memory. A look reads all page tables of the process.
+const LOOK: Duration = Duration::from_millis(500);
+/// A look takes at most one part in so many of a processor's time.
+const SELDOM: u32 = 50;
 
 /// What to run.
 #[derive(Args, Clone, Debug)]
@@ -186,8 +188,10 @@ fn measure(config: &ClusterConfig, folder: &Path, origin: &Origin) -> Result<Fig
     let outcome = std::thread::scope(|scope| {
         let looks = scope.spawn(move || -> Result<(), Failure> {
             loop {
+                let begin = Instant::now();
                 highest.fetch_max(memory()?, Ordering::Relaxed);
-                if is_done.recv_timeout(LOOK) != Err(RecvTimeoutError::Timeout) {
+                let wait = LOOK.max(SELDOM * begin.elapsed());
+                if is_done.recv_timeout(wait) != Err(RecvTimeoutError::Timeout) {
                     return Ok(());
                 }
             }

@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use smallvec::SmallVec;
+
 use crate::cpu::Mode;
 use crate::native::{CodeAddress, SharedPage};
 use crate::op::Op;
@@ -38,8 +40,8 @@ pub struct Block {
     refused: Cell<bool>,
     /// Its numbers in the profile ([`crate::profile`]) as user and as kernel code, once it has them.
     pub numbers: [Cell<u32>; 2],
-    /// Host code.
-    natives: RefCell<Vec<HostCode>>,
+    /// Host code; most blocks have one.
+    natives: RefCell<SmallVec<[HostCode; 1]>>,
 }
 
 /// Host code of a block.
@@ -120,10 +122,7 @@ impl Block {
     /// Keep its host code for a linear address. Whether code for another one pays must show again: libraries lie somewhere else
     /// in each process, and much of what runs in a window runs a few times only.
     pub fn add_native(&self, native: HostCode) {
-        let mut natives = self.natives.borrow_mut();
-        // Most blocks have one.
-        natives.reserve_exact(1);
-        natives.push(native);
+        self.natives.borrow_mut().push(native);
         self.warmth.set(0);
     }
 
@@ -173,8 +172,8 @@ impl Hasher for AddressHasher {
 }
 
 /// Blocks that a node decodes before those that did not run again are thrown away. Where other nodes share the pool, a block is soon found
-/// again, and few are kept: some MB. A lone node would decode it anew, and keeps as many as take some 60 MB.
-const MAX_COLD: [usize; 2] = [1 << 17, 1 << 14];
+/// again, and fewer are kept: some 8 MB. A lone node would decode it anew, and keeps as many as take some 60 MB.
+const MAX_COLD: [usize; 2] = [1 << 17, 1 << 15];
 
 /// All blocks of a node.
 pub struct Blocks {
