@@ -1,0 +1,52 @@
+//! What a package of nodescope contains beside the program: manual pages and shell completions, both made from the command line
+//! that the program reads, and the licences of the libraries that the program contains. `scripts/package` runs this crate's program.
+
+mod licences;
+
+use std::fs::{self, File};
+use std::io;
+use std::path::Path;
+
+use clap::Command;
+use clap_complete::Shell;
+
+pub use licences::{Library, libraries, third_party};
+
+/// Shells that get completions, each with the name under which the shell looks for them.
+pub const COMPLETIONS: [(Shell, &str); 3] = [
+    (Shell::Bash, "nodescope"),
+    (Shell::Zsh, "_nodescope"),
+    (Shell::Fish, "nodescope.fish"),
+];
+
+/// Returns the name of a subcommand's manual page without its section, such as `nodescope-image-build`, for each subcommand at any
+/// depth, and that of the command itself first.
+pub fn page_names(command: &Command) -> Vec<String> {
+    fn add(command: &Command, name: String, names: &mut Vec<String>) {
+        names.push(name.clone());
+        for inner in command.get_subcommands() {
+            add(inner, format!("{name}-{}", inner.get_name()), names);
+        }
+    }
+    let mut names = Vec::new();
+    add(command, command.get_name().to_owned(), &mut names);
+    names
+}
+
+/// Writes the manual pages to the folder `out/man`, a file each, such as `nodescope-run.1`, and the completions of each shell to
+/// the folder `out/completions`, under the names of [`COMPLETIONS`].
+///
+/// # Errors
+///
+/// A folder or file that cannot be written.
+pub fn write(command: &Command, out: &Path) -> io::Result<()> {
+    let (manual, completions) = (out.join("man"), out.join("completions"));
+    fs::create_dir_all(&manual)?;
+    fs::create_dir_all(&completions)?;
+    clap_mangen::generate_to(command.clone(), &manual)?;
+    for (shell, name) in COMPLETIONS {
+        let mut file = File::create(completions.join(name))?;
+        clap_complete::generate(shell, &mut command.clone(), command.get_name(), &mut file);
+    }
+    Ok(())
+}
