@@ -218,7 +218,11 @@ impl Executor {
     pub fn with_node<R>(&self, index: usize, f: impl FnOnce(&mut Node) -> R) -> R {
         let slot = index - self.first;
         self.slots[slot].fresh.store(false, Ordering::Relaxed);
-        let mut node = self.awake_node(slot, self.meetings.over(), self.reached_ps.load(Ordering::Relaxed));
+        let mut node = self.awake_node(
+            slot,
+            self.meetings.over(),
+            self.reached_ps.load(Ordering::Relaxed),
+        );
         f(&mut node)
     }
 
@@ -603,7 +607,11 @@ impl Work for Executor {
         *self.report(index) = report;
         fresh.store(true, Ordering::Relaxed);
         let asleep = !says && next_ps > last.target_ps;
-        let rest = if asleep { Rest::Asleep(next_ps) } else { Rest::Speaks };
+        let rest = if asleep {
+            Rest::Asleep(next_ps)
+        } else {
+            Rest::Speaks
+        };
         (last, Some(rest))
     }
 

@@ -405,7 +405,12 @@ impl Run<'_> {
             true => self.now_ps + CONSOLE_STRETCH_PS,
             false => u64::MAX,
         };
-        let until = self.windows.driver().next_ps().min(deadlock).min(stragglers);
+        let until = self
+            .windows
+            .driver()
+            .next_ps()
+            .min(deadlock)
+            .min(stragglers);
         let until = until.min(self.engines.next_ps());
         until.min(console).min(self.config.time_limit_ps)
     }

@@ -12,7 +12,12 @@ use cargo_metadata::{CargoOpt, DependencyKind, MetadataCommand, PackageId, Targe
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// Beginnings of the names of files with licences and notices, in lower case.
 const NAMES: [&str; 6] = [
-    "license", "licence", "copying", "copyright", "notice", "unlicense",
+    "license",
+    "licence",
+    "copying",
+    "copyright",
+    "notice",
+    "unlicense",
 ];
 /// Levels of folders below a library's own in which such files lie: sources of C libraries bring theirs.
 const DEPTH: usize = 2;
@@ -50,7 +55,8 @@ pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
         .exec()
         .map_err(|error| format!("cargo metadata: {error}"))?;
     let resolve = metadata.resolve.as_ref().ok_or("cargo resolves nothing")?;
-    let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
+    let nodes: BTreeMap<&PackageId, _> =
+        resolve.nodes.iter().map(|node| (&node.id, node)).collect();
     let first = metadata
         .workspace_packages()
         .into_iter()
@@ -62,7 +68,11 @@ pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
     while let Some(id) = open.pop() {
         let package = &metadata[id];
         let macros = |kind: &TargetKind| *kind == TargetKind::ProcMacro;
-        if package.targets.iter().any(|target| target.kind.iter().any(macros)) {
+        if package
+            .targets
+            .iter()
+            .any(|target| target.kind.iter().any(macros))
+        {
             continue;
         }
         if package.source.is_some() {
@@ -72,7 +82,11 @@ pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
                 licence: package.license.clone().unwrap_or_default(),
                 authors: package.authors.clone(),
                 repository: package.repository.clone().unwrap_or_default(),
-                folder: package.manifest_path.parent().map(Into::into).unwrap_or_default(),
+                folder: package
+                    .manifest_path
+                    .parent()
+                    .map(Into::into)
+                    .unwrap_or_default(),
             });
         }
         let normal = nodes[id].deps.iter().filter(|dependency| {
@@ -104,7 +118,13 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut without = Vec::new();
     for library in libraries {
-        let Library { name, version, licence, repository, .. } = library;
+        let Library {
+            name,
+            version,
+            licence,
+            repository,
+            ..
+        } = library;
         let _ = writeln!(page, "| {name} | {version} | {licence} | {repository} |");
         let files = files(&library.folder, DEPTH)
             .map_err(|error| format!("cannot read {}: {error}", library.folder.display()))?;
@@ -112,7 +132,8 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
             without.push(library);
         }
         for file in files {
-            let text = fs::read(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let text = fs::read(&file)
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
             let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
             let users = texts.entry(text.trim().to_owned()).or_default();
             let user = format!("{name} {version}");
@@ -123,12 +144,26 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
     }
     if !without.is_empty() {
         page.push_str("\nThe sources of these libraries hold no text of their licence:\n\n");
-        for Library { name, version, licence, authors, .. } in without {
-            let _ = writeln!(page, "- {name} {version}: {licence}; {}", authors.join(", "));
+        for Library {
+            name,
+            version,
+            licence,
+            authors,
+            ..
+        } in without
+        {
+            let _ = writeln!(
+                page,
+                "- {name} {version}: {licence}; {}",
+                authors.join(", ")
+            );
         }
     }
     // In the order of their first users.
-    let mut texts: Vec<_> = texts.into_iter().map(|(text, users)| (users, text)).collect();
+    let mut texts: Vec<_> = texts
+        .into_iter()
+        .map(|(text, users)| (users, text))
+        .collect();
     texts.sort();
     for (users, text) in texts {
         let _ = write!(page, "\n## {}\n\n", users.join(", "));
@@ -151,7 +186,10 @@ fn files(folder: &Path, depth: usize) -> io::Result<Vec<PathBuf>> {
         }
         let name = entry.file_name().to_string_lossy().to_lowercase();
         // Code about licences is none of theirs.
-        if kind.is_file() && NAMES.iter().any(|begin| name.starts_with(begin)) && !name.ends_with(".rs") {
+        if kind.is_file()
+            && NAMES.iter().any(|begin| name.starts_with(begin))
+            && !name.ends_with(".rs")
+        {
             found.push(entry.path());
         }
     }

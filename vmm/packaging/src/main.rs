@@ -4,7 +4,9 @@ use std::error::Error;
 use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let out = std::env::args_os().nth(1).ok_or("usage: nodescope-packaging OUT")?;
+    let out = std::env::args_os()
+        .nth(1)
+        .ok_or("usage: nodescope-packaging OUT")?;
     let out = PathBuf::from(out);
     nodescope_packaging::write(&nodescope::command(), &out)
         .map_err(|error| format!("cannot write to {}: {error}", out.display()))?;
