@@ -43,10 +43,16 @@ impl User {
                 return None;
             }
             std::os::unix::fs::chown(&user.home, Some(NOBODY), Some(NOBODY)).expect("a home");
-            let output = user.command(Path::new("/"), "true").output().expect("unshare");
+            let output = user
+                .command(Path::new("/"), "true")
+                .output()
+                .expect("unshare");
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
-                skip(Need::Mount, format_args!("no program runs as another user: {said}"));
+                skip(
+                    Need::Mount,
+                    format_args!("no program runs as another user: {said}"),
+                );
                 return None;
             }
         }

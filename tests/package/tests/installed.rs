@@ -160,7 +160,11 @@ fn packages_hold_what_an_installation_needs() {
         assert!(field("Depends").contains(library), "{}", field("Depends"));
     }
     for tool in ["mmdebstrap, ", "e2fsprogs, ", "libmpich-dev, ", "uidmap"] {
-        assert!(field("Recommends").contains(tool), "{}", field("Recommends"));
+        assert!(
+            field("Recommends").contains(tool),
+            "{}",
+            field("Recommends")
+        );
     }
 }
 
@@ -182,7 +186,10 @@ fn a_plain_user_runs_an_installed_program() {
         assert_eq!(run("nodescope --version"), format!("nodescope {VERSION}\n"));
         run(&format!("cat >study.toml <<'END'\n{STUDY}END"));
         if have(Need::Manual, &["man"]) {
-            let page = run(&format!("man --manpath='{}/share/man' --where nodescope-run", prefix.display()));
+            let page = run(&format!(
+                "man --manpath='{}/share/man' --where nodescope-run",
+                prefix.display()
+            ));
             assert!(page.starts_with(&*prefix.to_string_lossy()), "{page}");
         }
         let Some(image) = &image else { continue };

@@ -39,7 +39,7 @@ pub struct Library {
     pub folder: PathBuf,
 }
 
-/// Returns the libraries that the crate `root` of this workspace is linked with, by name and version. Neither macros, which run
+/// Returns the libraries that the crate `root` of the workspace around the current folder is linked with, by name and version. Neither macros, which run
 /// when the program is compiled, nor what tests and build scripts need are among them.
 ///
 /// # Errors
@@ -48,7 +48,6 @@ pub struct Library {
 pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
     let mut command = MetadataCommand::new();
     command
-        .manifest_path(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml"))
         .features(CargoOpt::SomeFeatures(Vec::new()))
         .other_options(["--filter-platform", PLATFORM, "--locked"].map(String::from));
     let metadata = command
