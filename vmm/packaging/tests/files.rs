@@ -10,7 +10,7 @@ use nodescope_test_needs::{Need, have};
 #[test]
 fn each_subcommand_has_a_page_that_man_shows_without_a_warning() {
     let out = tempfile::tempdir().unwrap();
-    write(&nodescope::command(), out.path()).unwrap();
+    write(&nodescope::command(), "2026-01-31", out.path()).unwrap();
     let folder = out.path().join("man");
     let written: BTreeSet<String> = fs::read_dir(&folder)
         .unwrap()
@@ -50,7 +50,7 @@ fn each_subcommand_has_a_page_that_man_shows_without_a_warning() {
 #[test]
 fn shells_complete_subcommands_and_options() {
     let out = tempfile::tempdir().unwrap();
-    write(&nodescope::command(), out.path()).unwrap();
+    write(&nodescope::command(), "2026-01-31", out.path()).unwrap();
     let folder = out.path().join("completions");
     let names: BTreeSet<_> = COMPLETIONS
         .iter()
