@@ -43,15 +43,20 @@ need_rust() {
 # Packages of the host that building needs (some crates build C).
 BUILD_PACKAGES=(gcc libc6-dev libzmq3-dev)
 # Packages that building a guest image needs.
-IMAGE_PACKAGES=(mmdebstrap e2fsprogs libopenmpi-dev libmpich-dev)
+IMAGE_TOOLS=(mmdebstrap e2fsprogs gcc libc6-dev libopenmpi-dev libmpich-dev)
+# Packages that it needs besides where the user is not root.
+IMAGE_USER_TOOLS=(fakeroot uidmap)
+IMAGE_PACKAGES=("${IMAGE_TOOLS[@]}")
 if [ "$(id -u)" -ne 0 ]; then
-    IMAGE_PACKAGES+=(fakeroot uidmap)
+    IMAGE_PACKAGES+=("${IMAGE_USER_TOOLS[@]}")
 fi
+# Packages that making packages of nodescope needs.
+PACKAGING_PACKAGES=(binutils dpkg-dev git)
 # Packages that the model of a core needs (node.core).
 CORE_PACKAGES=(llvm-22)
 # Packages that the tests compare with, or whose tools they run.
 TEST_PACKAGES=(valgrind hpcc acpica-tools openmpi-bin mpich gfortran g++ clang libomp-dev binutils python3-mpi4py iproute2 otf2-tools libsimgrid-dev
-    linux-perf chromium fonts-dejavu-core slurmctld slurmd slurm-client "${CORE_PACKAGES[@]}")
+    linux-perf chromium fonts-dejavu-core slurmctld slurmd slurm-client man-db zsh fish "${PACKAGING_PACKAGES[@]}" "${CORE_PACKAGES[@]}")
 # Packages that an emulated host with full KVM needs (scripts/kvm-host).
 KVM_HOST_PACKAGES=(qemu-system-x86 busybox-static cpio)
 # Packages that the benchmarks compare with.

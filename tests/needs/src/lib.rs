@@ -49,11 +49,17 @@ pub enum Need {
     Pprof,
     /// Slurm's commands and daemons, and the right to run them: root.
     Slurm,
+    /// `man`, which shows manual pages.
+    Manual,
+    /// Shells beside bash: zsh and fish.
+    Shell,
+    /// Tools that make and unpack Debian packages.
+    Packaging,
 }
 
 impl Need {
     /// Every need.
-    pub const ALL: [Need; 16] = [
+    pub const ALL: [Need; 19] = [
         Need::Kvm,
         Need::Mpi,
         Need::Compiler,
@@ -70,6 +76,9 @@ impl Need {
         Need::Browser,
         Need::Pprof,
         Need::Slurm,
+        Need::Manual,
+        Need::Shell,
+        Need::Packaging,
     ];
 
     /// The name in `NODESCOPE_REQUIRE`.
@@ -91,6 +100,9 @@ impl Need {
             Need::Browser => "browser",
             Need::Pprof => "pprof",
             Need::Slurm => "slurm",
+            Need::Manual => "manual",
+            Need::Shell => "shell",
+            Need::Packaging => "packaging",
         }
     }
 
@@ -110,6 +122,9 @@ impl Need {
             Need::Browser => "chromium",
             Need::Pprof => "golang-go",
             Need::Slurm => "slurmctld slurmd slurm-client",
+            Need::Manual => "man-db",
+            Need::Shell => "zsh fish",
+            Need::Packaging => "dpkg-dev binutils git",
             Need::Kvm | Need::Mount | Need::Cpu => "none",
         }
     }

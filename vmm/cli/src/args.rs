@@ -7,7 +7,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use nodescope_study::SnapshotAt;
 use nodescope_study::quantity::Bytes;
 
-use crate::exit::EXIT_CODES;
+use crate::exit::{EXIT_CODES, GUIDE};
 pub use crate::phases::args::Phases;
 pub use crate::predict::args::Predict;
 pub use crate::represent::args::Represent;
@@ -15,7 +15,7 @@ pub use crate::scaling::args::Scaling;
 
 /// Boots a cluster of unmodified Linux guests, runs MPI programs in it, and tells where their time goes.
 #[derive(Debug, Parser)]
-#[command(version, after_help = EXIT_CODES, max_term_width = 110)]
+#[command(version, after_help = format!("{GUIDE}\n\n{EXIT_CODES}"), max_term_width = 110)]
 pub struct Args {
     /// What to do.
     #[command(subcommand)]
@@ -47,52 +47,52 @@ pub enum Command {
     /// Run a study: boot its cluster, run its job, measure its windows, print the report.
     #[command(after_help = EXIT_CODES)]
     Run(Run),
-    /// Run a study under Slurm, over several hosts (vmm/distributed/README.md).
+    /// Run a study under Slurm, over several hosts (guide: Several hosts and Slurm).
     #[command(after_help = EXIT_CODES)]
     Slurm(Slurm),
-    /// Run a part of a study's nodes for the nodescope run that listens at an address (vmm/distributed/README.md).
+    /// Run a part of a study's nodes for the nodescope run that listens at an address (guide: Several hosts and Slurm).
     Worker(Worker),
     /// Print the report of results, complete or not.
     Report(Report),
-    /// Print the results of two runs side by side, with the differences (vmm/report/SCHEMA.md).
+    /// Print the results of two runs side by side, with the differences (guide: report.json).
     Compare(Compare),
-    /// Write the code that ran in a window: tables, a flame graph, or a profile for other tools (vmm/profile/README.md).
+    /// Write the code that ran in a window: tables, a flame graph, or a profile for other tools (guide: Results and formats).
     Profile(Profile),
     /// Predict how long a traced program takes on another cluster, and why.
     #[command(after_help = EXIT_CODES)]
     Predict(Box<Predict>),
-    /// Find the communication phases of a traced program, and placements of its ranks that suit them (plugins/analysis/phases/README.md).
+    /// Find the communication phases of a traced program, and placements of its ranks that suit them (guide: Phases and placements).
     #[command(after_help = EXIT_CODES)]
     Phases(Box<Phases>),
     /// Find ranks that represent all others, record what they receive, replay each alone on another machine, and predict the whole
-    /// program from these replays (plugins/analysis/represent/README.md).
+    /// program from these replays (guide: Representative ranks).
     #[command(after_help = EXIT_CODES)]
     Represent(Box<Represent>),
-    /// Put runs of a program on growing numbers of nodes side by side: MPI calls, CPI, FLOPS, host costs (plugins/analysis/scaling/README.md).
+    /// Put runs of a program on growing numbers of nodes side by side: MPI calls, CPI, FLOPS, host costs (guide: Scaling).
     #[command(after_help = EXIT_CODES)]
     Scaling(Scaling),
     /// Fit a cluster's network to measurements: NetPIPE's output, or a trace of a ping-pong.
     #[command(after_help = EXIT_CODES)]
     Calibrate(Calibrate),
-    /// Trace an MPI program on this machine, without guests (vmm/host-trace/README.md).
+    /// Trace an MPI program on this machine, without guests (guide: Traces from real machines).
     #[command(after_help = EXIT_CODES)]
     Trace(Trace),
-    /// Tell where the time of OpenMP threads goes, of a run in guests or on this machine (plugins/analysis/openmp/README.md).
+    /// Tell where the time of OpenMP threads goes, of a run in guests or on this machine (guide: OpenMP).
     #[command(after_help = EXIT_CODES)]
     Openmp(Openmp),
     /// Count cycles, instructions, memory stalls and floating-point operations of a program on this machine, by rank, or show counters that
-    /// other tools wrote (vmm/counters/README.md).
+    /// other tools wrote (guide: Hardware counters).
     #[command(after_help = EXIT_CODES)]
     Counters(Counters),
     /// Tell every problem of a study and of this host, each with its mend, without booting anything.
     Check(Check),
     /// Build, list or show guest images.
     Image(Image),
-    /// List, show or remove snapshots of running clusters (vmm/study/STUDY.md).
+    /// List, show or remove snapshots of running clusters (guide: KVM and snapshots).
     Snapshot(Snapshot),
     /// Boot a study's cluster with a shell in place of the job and connect this terminal to a node's console.
     Console(Console),
-    /// Write a trace in the format of another tool (plugins/export/README.md).
+    /// Write a trace in the format of another tool (guide: Exports).
     Export(Export),
     /// Make a trace of one that another tool wrote: an OTF2 archive or a SimGrid time-independent trace.
     Import(Import),
@@ -101,7 +101,7 @@ pub enum Command {
 /// `nodescope run`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Run {
-    /// The study file (vmm/study/STUDY.md describes it).
+    /// The study file (guide: The study file).
     pub study: PathBuf,
     /// Folder of the results, in place of the study's.
     #[arg(long, value_name = "DIR")]
@@ -121,7 +121,7 @@ pub struct Run {
     /// Show a node's console on standard error as it is written. Without NODE: node 0, which has the job's output.
     #[arg(long, value_name = "NODE", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     pub follow: Option<u32>,
-    /// Write host.json among the results: what each phase of the run took of this host (vmm/report/HOST.md). This file alone differs
+    /// Write host.json among the results: what each phase of the run took of this host (guide: host.json). This file alone differs
     /// from run to run.
     #[arg(long)]
     pub host_times: bool,
@@ -141,7 +141,7 @@ pub struct Run {
     #[arg(long, value_name = "NAME|FILE")]
     pub from: Option<String>,
     /// Run the nodes in so many further processes, each with its own host threads; never affects the result. They start on this host, or
-    /// come by themselves with --listen (vmm/distributed/README.md).
+    /// come by themselves with --listen (guide: Several hosts and Slurm).
     #[arg(long, value_name = "N", conflicts_with = "snapshot_at", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub workers: Option<u32>,
     /// Wait at this address for the workers, such as tcp://0.0.0.0:5555; each is a nodescope worker, on any host.
@@ -213,7 +213,7 @@ pub struct SlurmRun {
 pub enum EngineChoice {
     /// The portable engine: the same bytes in each run.
     Soft,
-    /// KVM: as fast as the host; windows run on the portable engine (vmm/engine-kvm/README.md).
+    /// KVM: as fast as the host; windows run on the portable engine (guide: The KVM engine).
     Kvm,
 }
 
@@ -222,7 +222,7 @@ pub enum EngineChoice {
 pub struct Report {
     /// Folder of the results.
     pub results: PathBuf,
-    /// Print it as JSON in place of text (vmm/report/SCHEMA.md).
+    /// Print it as JSON in place of text (guide: report.json).
     #[arg(long, conflicts_with = "html")]
     pub json: bool,
     /// Print it as an HTML page in place of text.
@@ -272,7 +272,7 @@ pub struct Profile {
 pub enum ProfileFormat {
     /// Functions, source lines, MPI time, roofline and machine code, as in the report.
     Text,
-    /// Exact figures of all that (vmm/report/SCHEMA.md).
+    /// Exact figures of all that (guide: report.json).
     Json,
     /// A flame graph for a browser.
     Svg,
@@ -289,13 +289,13 @@ pub enum ProfileFormat {
 #[command(group = clap::ArgGroup::new("measured").required(true).multiple(true).args(["network", "memory"]))]
 pub struct Calibrate {
     /// What was measured between two nodes: NetPIPE's output file (bytes, Mbit/s, seconds), a trace, or the folder of a traced run
-    /// (docs/calibration.md).
+    /// (guide: Calibration).
     #[arg(long, value_name = "FILE|DIR")]
     pub network: Option<PathBuf>,
     /// The same within a node.
     #[arg(long, value_name = "FILE|DIR")]
     pub memory: Option<PathBuf>,
-    /// The cluster file to write, for nodescope predict --cluster (plugins/analysis/predict/CLUSTER.md).
+    /// The cluster file to write, for nodescope predict --cluster (guide: The cluster file).
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// The cluster's name; by default that of the file.

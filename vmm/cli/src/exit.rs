@@ -59,6 +59,11 @@ Exit codes:
     6  the job ended well, but a window of the study measured nothing, or no snapshot was taken
   130  interrupted; what was measured until then is among the results";
 
+/// Where the guide is, for `--help`. Help texts name its pages.
+pub const GUIDE: &str = "\
+Texts such as (guide: Exports) name a page of the guide. An installation has the guide in
+share/doc/nodescope beside the folder of the program, such as /usr/share/doc/nodescope.";
+
 /// Why a command did not do what was asked.
 #[derive(Debug)]
 pub struct Failure {

@@ -239,7 +239,7 @@ fn read(results: &[PathBuf]) -> Result<(Vec<Record>, Vec<String>), Failure> {
             return Err(Failure::new(
                 Exit::Study,
                 format!(
-                    "{} holds no record of the OpenMP tracer (*.{SUFFIX}): the program used no OpenMP, is linked statically, or ran without the tracer; see plugins/analysis/openmp/README.md for how to record",
+                    "{} holds no record of the OpenMP tracer (*.{SUFFIX}): the program used no OpenMP, is linked statically, or ran without the tracer; see the page OpenMP of the guide for how to record",
                     path.display()
                 ),
             ));

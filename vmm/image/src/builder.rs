@@ -9,7 +9,8 @@ use crate::cache::{INITRAMFS, ROOT, VMLINUX, open, open_checked, record};
 use crate::claim::{Claim, remove_leftovers};
 use crate::initramfs::{ModuleFile, initramfs, module_order};
 use crate::manifest::{BlockRecord, MANIFEST_FORMAT};
-use crate::tools::{find_tool, run};
+use crate::subordinate_ids::check_subordinate_ids;
+use crate::tools::{find_tool, run, tidy_environment};
 use crate::{
     BuildOptions, Image, ImageError, ImageSpec, InputSet, Manifest, Recipe, unpack_bzimage,
 };
@@ -101,6 +102,7 @@ pub fn build_with(
     };
     if fakeroot.is_some() {
         find_tool("newuidmap", "uidmap")?;
+        check_subordinate_ids()?;
     }
 
     progress("compiling the in-guest tools");
@@ -131,6 +133,7 @@ pub fn build_with(
         // So that the next build can remove what this one leaves if it is killed.
         .env("TMPDIR", unpacked.path())
         .env("LC_ALL", "C.UTF-8");
+    tidy_environment(&mut command);
     run(
         &command,
         "installing Debian packages",
@@ -168,6 +171,7 @@ pub fn build_with(
         .env("SOURCE_DATE_EPOCH", EPOCH)
         .env("LC_ALL", "C.UTF-8");
     command.env("PATH", with_sbin());
+    tidy_environment(&mut command);
     run(&command, "making the root disk", &log, options, &mut |_| {})?;
 
     progress("unpacking the kernel, making the initramfs");
@@ -255,8 +259,11 @@ fn stage_files(
     copy_tree(&spec.recipe.join("root"), stage)?;
     let built = work.join("tools");
     let script = spec.recipe.join(&recipe.tools).join("build");
+    let mut command = Command::new(&script);
+    command.arg(&built);
+    tidy_environment(&mut command);
     run(
-        Command::new(&script).arg(&built),
+        &command,
         "compiling the in-guest tools",
         log,
         options,

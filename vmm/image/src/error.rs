@@ -15,6 +15,11 @@ pub enum ImageError {
         /// The Debian package that holds it.
         package: &'static str,
     },
+    /// A plain user has no subordinate user and group IDs, or may not make a user namespace of them.
+    #[error(
+        "a user who is not root needs subordinate user and group IDs to build a guest image ({0}); let root run: usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER, and sysctl kernel.unprivileged_userns_clone=1 where that is 0; or copy the folder .cache/nodescope/images of a user who has the image"
+    )]
+    NoSubordinateIds(String),
     /// A program the build ran has failed.
     #[error("{what} failed ({status}); the end of {}:\n{tail}", log.display())]
     Command {

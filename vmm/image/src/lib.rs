@@ -21,6 +21,7 @@ mod key;
 mod manifest;
 mod options;
 mod spec;
+mod subordinate_ids;
 mod tools;
 
 pub use blocks::{BLOCK_BYTES, BlockHashes};
@@ -35,3 +36,4 @@ pub use key::{Input, InputSet};
 pub use manifest::{BlockRecord, FileRecord, Image, MANIFEST_FORMAT, Manifest};
 pub use options::BuildOptions;
 pub use spec::{ImageSpec, Recipe, check_package_name};
+pub use subordinate_ids::check_subordinate_ids;

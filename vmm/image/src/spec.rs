@@ -20,17 +20,33 @@ pub struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// The recipe that comes with nodescope, from `$NODESCOPE_GUEST_IMAGES` if set, else from the source tree nodescope was built from.
+    /// The recipe that comes with nodescope: from `$NODESCOPE_GUEST_IMAGES` if set, else from the installation that the running
+    /// program is part of (`share/nodescope` beside the program's folder), else from the source tree nodescope was built from.
     pub fn debian() -> ImageSpec {
         let images = match std::env::var_os("NODESCOPE_GUEST_IMAGES") {
             Some(path) => PathBuf::from(path),
-            None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images"),
+            None => guest_images(std::env::current_exe().ok().as_deref()),
         };
         ImageSpec {
             recipe: images.join("debian"),
             packages: Vec::new(),
             mirror: None,
         }
+    }
+}
+
+/// Returns the folder `guest-images` of the installation of `program`, or of the source tree where the installation has none. Where
+/// both are missing, the folder is the installation's, so that a message names what an installation lacks.
+fn guest_images(program: Option<&Path>) -> PathBuf {
+    let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images");
+    let prefix = program.and_then(|program| program.parent()?.parent());
+    let Some(installed) = prefix.map(|prefix| prefix.join("share/nodescope/guest-images")) else {
+        return tree;
+    };
+    if installed.is_dir() || !tree.is_dir() {
+        installed
+    } else {
+        tree
     }
 }
 
@@ -120,6 +136,18 @@ mod tests {
         ] {
             assert!(spec.recipe.join(file).is_file(), "{file}");
         }
+    }
+
+    #[test]
+    fn an_installed_program_takes_the_recipe_of_its_installation() {
+        let prefix = tempfile::tempdir().unwrap();
+        let program = prefix.path().join("bin/nodescope");
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest-images");
+        assert_eq!(guest_images(None), tree);
+        assert_eq!(guest_images(Some(&program)), tree);
+        let installed = prefix.path().join("share/nodescope/guest-images");
+        fs::create_dir_all(&installed).unwrap();
+        assert_eq!(guest_images(Some(&program)), installed);
     }
 
     #[test]

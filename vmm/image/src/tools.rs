@@ -32,6 +32,41 @@ pub(crate) fn find_tool(tool: &'static str, package: &'static str) -> Result<Pat
         .ok_or(ImageError::MissingTool { tool, package })
 }
 
+/// Variables of the user's that a build's programs get: where programs, libraries and folders lie, and how the network is reached.
+const PASSED_ON: [&str; 16] = [
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "TMPDIR",
+    "TERM",
+    "LANG",
+    "http_proxy",
+    "https_proxy",
+    "ftp_proxy",
+    "no_proxy",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+    "APT_CONFIG",
+];
+
+/// Takes the user's variables from a command, but for those of [`PASSED_ON`] and those that the command sets itself. Programs in the
+/// image's tree run with a build's variables, and what a user has set for own work would change what is in the image:
+/// `PYTHONDONTWRITEBYTECODE`, for instance, which files Python compiles.
+pub(crate) fn tidy_environment(command: &mut Command) {
+    let set: Vec<_> = command
+        .get_envs()
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    for (name, _) in std::env::vars_os() {
+        if !set.contains(&name) && !PASSED_ON.iter().any(|passed| name == *passed) {
+            command.env_remove(name);
+        }
+    }
+}
+
 /// Runs `command` for `what`; both its outputs go to the file `log`, and each line to `line` as it comes. The command does not
 /// outlive this process, however that ends, and no other process sees the command's mounts.
 ///
@@ -219,6 +254,35 @@ mod tests {
                 .to_string(),
             "`mmdebstrap-that-is-not-there` not found on PATH: install the Debian package `mmdebstrap` (apt-get install mmdebstrap)"
         );
+    }
+
+    #[test]
+    fn variables_of_the_user_stay_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut command = Command::new("env");
+        command.env("SOURCE_DATE_EPOCH", "1");
+        // Cargo sets this variable for tests.
+        assert!(std::env::var_os("CARGO_MANIFEST_DIR").is_some());
+        tidy_environment(&mut command);
+        let mut names = Vec::new();
+        run(
+            &command,
+            "listing",
+            &dir.path().join("log"),
+            &BuildOptions::default(),
+            &mut |line| names.extend(line.split_once('=').map(|(name, _)| name.to_owned())),
+        )
+        .unwrap();
+        assert!(
+            names.iter().any(|name| name == "SOURCE_DATE_EPOCH"),
+            "{names:?}"
+        );
+        assert!(names.iter().any(|name| name == "PATH"), "{names:?}");
+        let carried: Vec<_> = names
+            .iter()
+            .filter(|name| name.starts_with("CARGO"))
+            .collect();
+        assert_eq!(carried, Vec::<&String>::new());
     }
 
     #[test]

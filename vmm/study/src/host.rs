@@ -137,7 +137,7 @@ impl Host {
             Err(error) => return vec![host(error.to_string())],
         }
         let user: &[(&str, &str)] = if self.root { &[] } else { USER_TOOLS };
-        let missing = BUILD_TOOLS
+        let missing: Vec<_> = BUILD_TOOLS
             .iter()
             .chain(user)
             .filter(|(tool, _)| !self.has(tool))
@@ -145,8 +145,15 @@ impl Host {
                 host(format!(
                     "the guest image has to be built, and {tool} is not installed; apt-get install {package}"
                 ))
-            });
-        missing.collect()
+            })
+            .collect();
+        if !self.root
+            && missing.is_empty()
+            && let Err(error) = nodescope_image::check_subordinate_ids()
+        {
+            return vec![host(format!("the guest image has to be built: {error}"))];
+        }
+        missing
     }
 
     fn has(&self, tool: &str) -> bool {

@@ -33,7 +33,7 @@ pub struct ClusterFile {
 impl ClusterFile {
     /// The file's text, which `nodescope predict --cluster` reads; `CLUSTER.md` describes it. Comments tell residuals and ranges.
     pub fn text(&self) -> String {
-        let mut out = String::from("# Made by nodescope calibrate (docs/calibration.md).\n");
+        let mut out = String::from("# Made by nodescope calibrate (guide: Calibration).\n");
         // Writing to a string cannot fail.
         let _ = write!(
             out,

@@ -181,7 +181,7 @@ fn process(record: &Record, options: &Options, places: &mut Places) -> (ProcessR
     }
     if record.runtime == "libgomp" {
         notes.push(
-            "libgomp tells nothing of master constructs and flushes, and little of loops of static schedule: see the limits in plugins/analysis/openmp/README.md"
+            "libgomp tells nothing of master constructs and flushes, and little of loops of static schedule: see the limits in the page OpenMP of the guide"
                 .into(),
         );
     }

@@ -17,7 +17,7 @@ const MOST_CLASSES: usize = 256;
 pub struct Phases {
     /// Folder of the results, or a trace.
     pub results: PathBuf,
-    /// Print JSON in place of text (plugins/analysis/phases/SCHEMA.md).
+    /// Print JSON in place of text (guide: Results and formats).
     #[arg(long)]
     pub json: bool,
     /// Print an HTML page in place of text: bars and matrix portraits of the phases, coloured by class.
@@ -38,7 +38,7 @@ pub struct Phases {
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
     #[arg(long, value_name = "N")]
     pub job: Option<usize>,
-    /// A file that describes a cluster (plugins/analysis/predict/CLUSTER.md): places the ranks on its nodes for each phase and for the
+    /// A file that describes a cluster (guide: The cluster file): places the ranks on its nodes for each phase and for the
     /// whole run, and predicts what that gains. Its section "collectives" chooses their algorithms, too.
     #[arg(long, value_name = "FILE")]
     pub cluster: Option<PathBuf>,

@@ -16,10 +16,10 @@ pub struct Predict {
     /// Folder of the results, or a trace; with --ranks, those of at least three numbers of ranks.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
-    /// The file that describes the cluster (plugins/analysis/predict/CLUSTER.md).
+    /// The file that describes the cluster (guide: The cluster file).
     #[arg(long, value_name = "FILE")]
     pub cluster: PathBuf,
-    /// Print JSON in place of text (plugins/analysis/predict/SCHEMA.md).
+    /// Print JSON in place of text (guide: The prediction as JSON).
     #[arg(long)]
     pub json: bool,
     /// Print an HTML page in place of text: a bar for each rank, and what each does when.

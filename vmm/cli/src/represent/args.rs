@@ -46,7 +46,7 @@ pub struct Choice {
     /// The MPI job, from 0, where the trace holds several; by default the one with most calls.
     #[arg(long, value_name = "N")]
     pub job: Option<usize>,
-    /// Print JSON in place of text (plugins/analysis/represent/SCHEMA.md).
+    /// Print JSON in place of text (guide: Results and formats).
     #[arg(long, conflicts_with = "html")]
     pub json: bool,
 }
@@ -108,7 +108,7 @@ pub struct Predict {
     /// Folder of the results, or the trace, of a representative's replay on the target; one for each representative.
     #[arg(long, value_name = "DIR", required = true, num_args = 1..)]
     pub replay: Vec<PathBuf>,
-    /// The file that describes the target (plugins/analysis/predict/CLUSTER.md); its speed of nodes is not applied.
+    /// The file that describes the target (guide: The cluster file); its speed of nodes is not applied.
     #[arg(long, value_name = "FILE")]
     pub cluster: PathBuf,
     /// Another value of a field of the cluster file, such as `network.latency=2us`; may be given several times.

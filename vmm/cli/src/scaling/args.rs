@@ -11,7 +11,7 @@ pub struct Scaling {
     /// the same program.
     #[arg(required = true)]
     pub results: Vec<PathBuf>,
-    /// Print JSON in place of text (plugins/analysis/scaling/SCHEMA.md).
+    /// Print JSON in place of text (guide: Results and formats).
     #[arg(long)]
     pub json: bool,
     /// Print an HTML page in place of text.

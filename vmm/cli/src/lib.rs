@@ -1,0 +1,90 @@
+//! The command `nodescope`: glue over the crates that do the work.
+
+mod args;
+mod awaited;
+mod calibrate;
+mod check;
+mod compare;
+mod config;
+mod console;
+mod cores;
+mod counters;
+mod distributed;
+mod exit;
+mod export;
+mod follow;
+mod host_times;
+mod image;
+mod interrupt;
+mod logging;
+mod memory;
+mod openmp;
+mod phases;
+mod predict;
+mod profile;
+mod progress;
+mod report;
+mod represent;
+mod results;
+mod run;
+mod scaling;
+mod sections;
+mod slurm;
+mod snapshot;
+mod terminal;
+mod trace;
+mod worker;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Args, Command};
+use crate::exit::Exit;
+
+/// Returns the description of the command line: all subcommands, options and help texts.
+pub fn command() -> clap::Command {
+    Args::command()
+}
+
+/// Does what the command line of this process asks for, and returns the exit code.
+pub fn run() -> std::process::ExitCode {
+    memory::tell_lack();
+    let args = Args::parse();
+    interrupt::survive_file_limit();
+    if args.quiet {
+        terminal::be_quiet();
+    }
+    logging::start(&args);
+    let result = match &args.command {
+        Command::Run(run) => run::run(run, &args),
+        Command::Slurm(slurm) => slurm::slurm(slurm, &args),
+        Command::Worker(args) => worker::worker(args),
+        Command::Report(report) => report::report(report),
+        Command::Compare(args) => compare::compare(args),
+        Command::Profile(args) => profile::profile(args),
+        Command::Predict(predict) => predict::predict(predict),
+        Command::Phases(args) => phases::phases(args),
+        Command::Represent(args) => represent::represent(args),
+        Command::Scaling(args) => scaling::scaling(args),
+        Command::Calibrate(args) => calibrate::calibrate(args),
+        Command::Counters(args) => counters::counters(args),
+        Command::Trace(trace) => trace::trace(trace),
+        Command::Openmp(args) => openmp::openmp(args),
+        Command::Check(check) => check::check(check),
+        Command::Image(image) => image::image(image),
+        Command::Snapshot(args) => snapshot::snapshot(args),
+        Command::Console(console) => console::console(console),
+        Command::Export(args) => export::export(args),
+        Command::Import(args) => export::import(args),
+    };
+    let exit = result.unwrap_or_else(|failure| {
+        failure.print(args.log_format);
+        failure.exit
+    });
+    exit.into()
+}
+
+impl From<Exit> for std::process::ExitCode {
+    fn from(exit: Exit) -> Self {
+        std::process::ExitCode::from(exit as u8)
+    }
+}

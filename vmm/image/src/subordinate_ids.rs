@@ -1,0 +1,27 @@
+//! The user and group IDs beyond their own that a plain user's build needs, for the files of packages.
+
+use std::process::Command;
+
+use crate::ImageError;
+use crate::tools::find_tool;
+
+/// Checks that a plain user can have a user namespace with the subordinate IDs of `/etc/subuid` and `/etc/subgid`, in which
+/// mmdebstrap unpacks packages.
+///
+/// # Errors
+///
+/// [`ImageError::NoSubordinateIds`], with what the system says.
+pub fn check_subordinate_ids() -> Result<(), ImageError> {
+    let unshare = find_tool("unshare", "util-linux")?;
+    let output = Command::new(&unshare)
+        .args(["--map-root-user", "--map-auto", "true"])
+        .env("LC_ALL", "C.UTF-8")
+        .output()
+        .map_err(ImageError::io("run", &unshare))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let said = said.lines().next().unwrap_or_default();
+    Err(ImageError::NoSubordinateIds(said.to_owned()))
+}

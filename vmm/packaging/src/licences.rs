@@ -1,0 +1,197 @@
+//! The licences of the libraries that the program contains.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cargo_metadata::{CargoOpt, DependencyKind, MetadataCommand, PackageId, TargetKind};
+
+/// The platform that packages are for; dependencies of other platforms are not in the program.
+const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+/// Beginnings of the names of files with licences and notices, in lower case.
+const NAMES: [&str; 6] = [
+    "license",
+    "licence",
+    "copying",
+    "copyright",
+    "notice",
+    "unlicense",
+];
+/// Levels of folders below a library's own in which such files lie: sources of C libraries bring theirs.
+const DEPTH: usize = 2;
+
+/// A library from a registry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Library {
+    /// Its name.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Its licence, an SPDX expression.
+    pub licence: String,
+    /// Its authors, as its manifest names them.
+    pub authors: Vec<String>,
+    /// Where its source is kept; empty if its manifest does not tell.
+    pub repository: String,
+    /// The folder of its source on this machine.
+    pub folder: PathBuf,
+}
+
+/// Returns the libraries that the crate `root` of the workspace around the current folder is linked with, by name and version. Neither macros, which run
+/// when the program is compiled, nor what tests and build scripts need are among them.
+///
+/// # Errors
+///
+/// Cargo fails, or knows no such crate.
+pub fn libraries(root: &str) -> Result<Vec<Library>, String> {
+    let mut command = MetadataCommand::new();
+    command
+        .features(CargoOpt::SomeFeatures(Vec::new()))
+        .other_options(["--filter-platform", PLATFORM, "--locked"].map(String::from));
+    let metadata = command
+        .exec()
+        .map_err(|error| format!("cargo metadata: {error}"))?;
+    let resolve = metadata.resolve.as_ref().ok_or("cargo resolves nothing")?;
+    let nodes: BTreeMap<&PackageId, _> =
+        resolve.nodes.iter().map(|node| (&node.id, node)).collect();
+    let first = metadata
+        .workspace_packages()
+        .into_iter()
+        .find(|package| package.name.as_str() == root)
+        .ok_or(format!("the workspace has no crate {root}"))?;
+    let mut seen = BTreeSet::from([&first.id]);
+    let mut open = vec![&first.id];
+    let mut libraries = BTreeSet::new();
+    while let Some(id) = open.pop() {
+        let package = &metadata[id];
+        let macros = |kind: &TargetKind| *kind == TargetKind::ProcMacro;
+        if package
+            .targets
+            .iter()
+            .any(|target| target.kind.iter().any(macros))
+        {
+            continue;
+        }
+        if package.source.is_some() {
+            libraries.insert(Library {
+                name: package.name.to_string(),
+                version: package.version.to_string(),
+                licence: package.license.clone().unwrap_or_default(),
+                authors: package.authors.clone(),
+                repository: package.repository.clone().unwrap_or_default(),
+                folder: package
+                    .manifest_path
+                    .parent()
+                    .map(Into::into)
+                    .unwrap_or_default(),
+            });
+        }
+        let normal = nodes[id].deps.iter().filter(|dependency| {
+            let mut kinds = dependency.dep_kinds.iter();
+            kinds.any(|kind| kind.kind == DependencyKind::Normal)
+        });
+        for dependency in normal {
+            if seen.insert(&dependency.pkg) {
+                open.push(&dependency.pkg);
+            }
+        }
+    }
+    Ok(libraries.into_iter().collect())
+}
+
+/// Returns the page of a package that lists libraries with their licences, followed by each text of a licence or notice that they
+/// bring, once.
+///
+/// # Errors
+///
+/// A folder or file of a library that cannot be read.
+pub fn third_party(libraries: &[Library]) -> Result<String, String> {
+    let mut page = String::from(
+        "# Libraries in nodescope, and their licences\n\n\
+         The program contains Rust's standard library (MIT OR Apache-2.0, the Rust project's contributors) and these libraries.\n\n\
+         | library | version | licence | source |\n|---|---|---|---|\n",
+    );
+    // Those that have a text, by the text.
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut without = Vec::new();
+    for library in libraries {
+        let Library {
+            name,
+            version,
+            licence,
+            repository,
+            ..
+        } = library;
+        let _ = writeln!(page, "| {name} | {version} | {licence} | {repository} |");
+        let files = files(&library.folder, DEPTH)
+            .map_err(|error| format!("cannot read {}: {error}", library.folder.display()))?;
+        if files.is_empty() {
+            without.push(library);
+        }
+        for file in files {
+            let text = fs::read(&file)
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+            let text = String::from_utf8_lossy(&text).replace("\r\n", "\n");
+            let users = texts.entry(text.trim().to_owned()).or_default();
+            let user = format!("{name} {version}");
+            if !users.contains(&user) {
+                users.push(user);
+            }
+        }
+    }
+    if !without.is_empty() {
+        page.push_str("\nThe sources of these libraries hold no text of their licence:\n\n");
+        for Library {
+            name,
+            version,
+            licence,
+            authors,
+            ..
+        } in without
+        {
+            let _ = writeln!(
+                page,
+                "- {name} {version}: {licence}; {}",
+                authors.join(", ")
+            );
+        }
+    }
+    // In the order of their first users.
+    let mut texts: Vec<_> = texts
+        .into_iter()
+        .map(|(text, users)| (users, text))
+        .collect();
+    texts.sort();
+    for (users, text) in texts {
+        let _ = write!(page, "\n## {}\n\n", users.join(", "));
+        for line in text.lines() {
+            let line = format!("    {line}");
+            let _ = writeln!(page, "{}", line.trim_end());
+        }
+    }
+    Ok(page)
+}
+
+/// Returns the files with licences and notices in a folder and in folders up to `depth` levels below, in order.
+fn files(folder: &Path, depth: usize) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        if kind.is_dir() && depth > 0 {
+            found.extend(files(&entry.path(), depth - 1)?);
+        }
+        let name = entry.file_name().to_string_lossy().to_lowercase();
+        // Code about licences is none of theirs.
+        if kind.is_file()
+            && NAMES.iter().any(|begin| name.starts_with(begin))
+            && !name.ends_with(".rs")
+        {
+            found.push(entry.path());
+        }
+    }
+    found.sort();
+    Ok(found)
+}
