@@ -769,6 +769,10 @@ fn impossible_values_are_named() {
             "job.script: is given together with command; leave out one of them",
         ),
         (
+            "[job]\ncommand = \"cd x; /usr/bin/mpirun.openmpi -n 2 ./a\"",
+            "job.command: starts /usr/bin/mpirun.openmpi, but every rank executes the command",
+        ),
+        (
             "[job]\ncommand = \"a\"\nranks = 3",
             "job.ranks: is 3, but 2 nodes with 1 slots each have room for 2",
         ),

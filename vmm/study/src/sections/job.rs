@@ -58,7 +58,7 @@ pub(super) fn read(
             ));
         }
     }
-    let program = program(folder, section);
+    let program = program(folder, section, mpi);
     let files = section
         .item("files")
         .map(|item| files(folder, &item))
@@ -149,10 +149,28 @@ fn intervals(item: &Item<'_>) -> Vec<CallInterval> {
     lines.into_iter().filter_map(read).collect()
 }
 
-fn program(folder: &Path, section: &Section<'_>) -> Program {
+/// The launcher of MPI ranks that a shell command starts, if it starts one.
+fn launcher(command: &str) -> Option<&str> {
+    let words = command.split(|c: char| c.is_whitespace() || ";&|()".contains(c));
+    words.into_iter().find(|word| {
+        let name = word.rsplit('/').next().unwrap_or_default();
+        let stem = name.split('.').next().unwrap_or_default();
+        matches!(stem, "mpirun" | "mpiexec" | "orterun")
+    })
+}
+
+fn program(folder: &Path, section: &Section<'_>, mpi: Mpi) -> Program {
     let command = section.item("command");
     let script = section.item("script");
     let line = command.as_ref().and_then(|item| item.line("hpcc"));
+    if mpi != Mpi::None
+        && let Some(item) = &command
+        && let Some(word) = line.as_deref().and_then(launcher)
+    {
+        item.complain(format!(
+            "starts {word}, but every rank executes the command, and nodescope starts the ranks; give the program alone and job.ranks, or start the ranks in job.script"
+        ));
+    }
     let path = script.as_ref().and_then(|item| {
         let path = resolve(folder, &item.line("run-hpcc.sh")?);
         if let Err(problem) = readable_file(&path) {
