@@ -7,8 +7,8 @@ use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::explain::meaning;
 use crate::input::ReportError;
 use crate::mpi::{COLUMNS, GROUPS, MpiReport, Timeline};
-use crate::text::{column_cycles, columns};
 use crate::units::{bytes, time};
+use crate::window_tables::{column_cycles, columns};
 
 /// Most lanes of the timeline, cells of a matrix's side and bars of a stack.
 pub(crate) const MOST_LANES: usize = 64;

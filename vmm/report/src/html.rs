@@ -8,8 +8,9 @@ use crate::explain::meaning;
 use crate::table::Table;
 use crate::text::{
     CORE, core, equations_table, matrix_table, mpi_tables, network_table, sizes_table, title,
-    window_check, window_lines, window_tables, window_title,
+    window_check, window_lines, window_title,
 };
+use crate::window_tables::window_tables;
 
 /// Characters of a name beyond which it may be cut.
 const LONG: usize = 16;
@@ -58,7 +59,7 @@ pub(crate) fn write(report: &Report) -> String {
         page.element("dt", "", label);
         page.element("dd", "", value);
     }
-    page.element("dt", "", CORE);
+    page.explained("dt", "", CORE, meaning("", "core").unwrap_or_default());
     page.element("dd", "", &core(&report.core));
     page.element("dt", "", "study");
     page.element("dd", "", &report.study.id);

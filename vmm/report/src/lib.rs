@@ -19,6 +19,7 @@ mod mpi;
 mod table;
 mod text;
 mod units;
+mod window_tables;
 
 pub use breakdown::{
     CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,

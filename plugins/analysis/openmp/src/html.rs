@@ -49,6 +49,7 @@ impl Analysis {
             page.raw(&markup);
             page.raw("</section>\n");
         }
+        page.sort_script();
         Ok(page.finish())
     }
 
@@ -245,11 +246,11 @@ impl ProcessReport {
 fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     // In the page of a report, names stand left and wide tables scroll by these classes.
     let class = |column: usize| if column == 0 { "name" } else { "" };
-    page.raw("<div class=\"wide\"><table><tr>");
+    page.raw("<div class=\"wide\"><table class=\"sortable\">\n<thead><tr>");
     for (column, name) in head.iter().enumerate() {
         page.element("th", class(column), name);
     }
-    page.raw("</tr>\n");
+    page.raw("</tr></thead>\n<tbody>\n");
     for row in rows {
         page.raw("<tr>");
         for (column, cell) in row.iter().enumerate() {
@@ -257,7 +258,7 @@ fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>
         }
         page.raw("</tr>\n");
     }
-    page.raw("</table></div>\n");
+    page.raw("</tbody></table></div>\n");
 }
 
 /// A bar for each row: the parts of its total time, of which all bars show the same width.

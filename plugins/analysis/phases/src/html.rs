@@ -30,6 +30,7 @@ impl Analysis {
         page.element("h2", "", "In numbers");
         page.element("pre", "", &self.text());
         page.raw("</section>\n");
+        page.sort_script();
         Ok(page.finish())
     }
 
@@ -171,7 +172,7 @@ fn table<const N: usize>(
     rows: impl ExactSizeIterator<Item = [String; N]>,
 ) {
     let count = rows.len();
-    page.raw("<div class=\"wide\"><table>\n<thead><tr>");
+    page.raw("<div class=\"wide\"><table class=\"sortable\">\n<thead><tr>");
     head.iter().for_each(|cell| page.element("th", "", cell));
     page.raw("</tr></thead>\n<tbody>\n");
     for row in rows.take(ROWS) {
