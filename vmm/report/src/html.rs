@@ -32,7 +32,7 @@ p { margin: 4px 0; color: var(--soft); } .caption { font-size: 13px; margin: 0 0
 .findings { border-left: 4px solid var(--accent); } .findings li { margin: 5px 0; font-size: 16px; } .findings ol { margin: 0; padding-left: 22px; }
 /* Charts and tables stand beside each other where there is room. Their titles are no wider than they are. */
 .blocks { display: flex; flex-wrap: wrap; gap: 4px 48px; align-items: flex-start; }
-.block { margin: 0; max-width: 100%; min-width: min(100%, 360px); } .block > h3, .block > p { width: 0; min-width: 100%; }
+.block { margin: 0; max-width: 100%; min-width: min(100%, 360px); } .block > h3, .block > p { width: 0; min-width: 100%; } .block > p { font-size: 13px; }
 .notes { border-left: 4px solid #e07b39; } .notes li { margin: 3px 0; } .notes ul { margin: 0; padding-left: 18px; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft); margin: 8px 0 0; }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }

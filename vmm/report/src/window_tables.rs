@@ -221,7 +221,7 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
     tables.extend(classes(window));
 
     let privileges = Table::new(
-        "User and kernel apart, inside and outside MPI. Counted; cycles modelled, idle left out",
+        "User and kernel apart, inside and outside MPI. Counted; cycles modelled, idle left out. A mode without instructions has no row",
         2,
         &[
             "", "mode", "instr.", "cycles", "loads", "stores", "fetches", "FLOPs",
@@ -241,7 +241,8 @@ pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
                 si(at.flops as f64),
             ]
         };
-        scope.privileges.iter().map(row).collect()
+        let ran = scope.privileges.iter().filter(|at| at.instructions > 0);
+        ran.map(row).collect()
     }));
     tables
 }
