@@ -123,23 +123,18 @@ pub enum What {
         /// Its share of the time in MPI.
         function_share: f64,
     },
-    /// Most messages are short.
-    ShortMessages {
+    /// Most messages are short, or most bytes are in long messages, or both.
+    MessageSizes {
         /// Point-to-point messages of the whole run.
         messages: u64,
         /// Largest size that is called short, bytes.
-        up_to_bytes: u64,
+        short_up_to_bytes: u64,
         /// Share of the messages that are short.
-        share: f64,
-    },
-    /// Most bytes are in long messages.
-    LongMessages {
-        /// Point-to-point messages of the whole run.
-        messages: u64,
+        short_share: f64,
         /// Size above which a message is called long, bytes.
-        above_bytes: u64,
+        long_above_bytes: u64,
         /// Share of the bytes in long messages.
-        share: f64,
+        long_share: f64,
     },
 }
 
@@ -236,17 +231,30 @@ impl What {
                 percent(*share),
                 percent(*function_share)
             ),
-            What::ShortMessages {
-                messages, share, ..
-            } => format!(
-                "Whole run: {} of the {} point-to-point messages have at most 1 KiB. The network's latency matters more for them than its bandwidth.",
-                percent(*share),
-                grouped((*messages).into())
-            ),
-            What::LongMessages { share, .. } => format!(
-                "Whole run: {} of the bytes sent point to point are in messages of more than 64 KiB. The network's bandwidth matters more for them than its latency.",
-                percent(*share)
-            ),
+            What::MessageSizes {
+                messages,
+                short_share,
+                long_share,
+                ..
+            } => {
+                let messages = grouped((*messages).into());
+                let short = format!(
+                    "{} of the {messages} point-to-point messages have at most 1 KiB",
+                    percent(*short_share)
+                );
+                let long = format!("{} of the bytes", percent(*long_share));
+                match (*short_share >= SIZES, *long_share >= SIZES) {
+                    (true, true) => format!(
+                        "Whole run: {short}, but {long} are in messages of more than 64 KiB. Both the latency and the bandwidth of the network matter."
+                    ),
+                    (true, false) => format!(
+                        "Whole run: {short}. The network's latency matters more for them than its bandwidth."
+                    ),
+                    (false, _) => format!(
+                        "Whole run: {long} of the {messages} point-to-point messages are in messages of more than 64 KiB. The network's bandwidth matters more for them than its latency."
+                    ),
+                }
+            }
         }
     }
 }
@@ -336,9 +344,10 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
             };
             found.push((stalls / total, what));
         }
+        // Events without cycles are no references that a rank waits for.
         let count = |name: &str| {
             let events = all.events.iter();
-            let events = events.filter(|event| event.term.as_deref() == Some(name));
+            let events = events.filter(|event| event.term.as_deref() == Some(name) && event.cycles > 0);
             events.map(|event| event.count).sum::<u128>() as f64
         };
         let (local, remote) = (count("memory_local"), count("memory_remote"));
@@ -478,20 +487,16 @@ fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, What)>) {
     let short = short.map(|size| size.messages).sum::<u64>() as f64 / messages as f64;
     let long = sizes.iter().filter(|size| size.up_to_bytes > LONG);
     let long = long.map(|size| size.bytes as f64).sum::<f64>() / bytes;
-    let what = if short >= SIZES {
-        What::ShortMessages {
-            messages,
-            up_to_bytes: SHORT,
-            share: short,
-        }
-    } else if long >= SIZES {
-        What::LongMessages {
-            messages,
-            above_bytes: LONG,
-            share: long,
-        }
-    } else {
+    if short < SIZES && (long.is_nan() || long < SIZES) {
         return;
+    }
+    let what = What::MessageSizes {
+        messages,
+        short_up_to_bytes: SHORT,
+        short_share: short,
+        long_above_bytes: LONG,
+        // Messages without a byte.
+        long_share: if long.is_nan() { 0.0 } else { long },
     };
     // Sizes explain the time in MPI: they stand behind it.
     found.push((share / 2.0, what));

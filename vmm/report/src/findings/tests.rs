@@ -89,9 +89,7 @@ fn mpi_is_told_from_a_fifth_of_the_cpi_on_and_with_its_main_cause() {
     );
     assert_eq!(
         texts(vec![all(vec![inside("MPI_Recv", 900, 100)])]),
-        [
-            "Window \"w\": 50 % of the CPI is MPI, most of it in MPI_Recv; 10 % of it is waiting."
-        ]
+        ["Window \"w\": 50 % of the CPI is MPI, most of it in MPI_Recv; 10 % of it is waiting."]
     );
     let several = vec![
         inside("MPI_Recv", 100, 300),
@@ -150,7 +148,7 @@ fn memory_and_another_sockets_memory_are_told() {
             count,
             per_instruction: None,
             latency: 1.0,
-            cycles: 0,
+            cycles: 1,
         });
     }
     assert_eq!(
@@ -203,17 +201,22 @@ fn the_whole_runs_mpi_and_sizes_of_messages_are_told() {
     };
     assert!(texts(run(300, &[(4, 1000)])).is_empty());
     assert_eq!(
-        texts(run(1000, &[(256, 900), (1 << 20, 100)])),
+        texts(run(1000, &[(256, 900), (1 << 16, 100)])),
         [
             "Whole run: from the first MPI call to the last, 50 % of the ranks' time is MPI; MPI_Recv has the largest part of MPI, 75 %.",
             "Whole run: 90 % of the 1,000 point-to-point messages have at most 1 KiB. The network's latency matters more for them than its bandwidth.",
         ]
     );
-    let long = texts(run(1000, &[(256, 400), (1 << 18, 600)]));
-    assert!(
-        long[1].contains("100 % of the bytes sent point to point"),
-        "{long:?}"
+    assert_eq!(
+        texts(run(1000, &[(256, 900), (1 << 20, 100)]))[1],
+        "Whole run: 90 % of the 1,000 point-to-point messages have at most 1 KiB, but 100 % of the bytes are in messages of more than 64 KiB. Both the latency and the bandwidth of the network matter."
     );
+    assert_eq!(
+        texts(run(1000, &[(256, 400), (1 << 18, 600)]))[1],
+        "Whole run: 100 % of the bytes of the 1,000 point-to-point messages are in messages of more than 64 KiB. The network's bandwidth matters more for them than its latency."
+    );
+    assert_eq!(texts(run(1000, &[(0, 400), (4096, 600)])).len(), 1);
+    assert_eq!(texts(run(1000, &[(0, 400)])).len(), 2);
     assert_eq!(texts(run(1000, &[(256, 4)])).len(), 1);
     assert!(texts(MpiReport::default()).is_empty());
 }
