@@ -347,7 +347,8 @@ fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
         // Events without cycles are no references that a rank waits for.
         let count = |name: &str| {
             let events = all.events.iter();
-            let events = events.filter(|event| event.term.as_deref() == Some(name) && event.cycles > 0);
+            let events =
+                events.filter(|event| event.term.as_deref() == Some(name) && event.cycles > 0);
             events.map(|event| event.count).sum::<u128>() as f64
         };
         let (local, remote) = (count("memory_local"), count("memory_remote"));
