@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use nodescope_cluster::run::TRACE_FILE;
-use nodescope_config::quantity::{self, BitRate, Time};
+use nodescope_config::quantity::{self, BitRate, Time, counted};
 use nodescope_export::{Bursts, ExportError, Format, ImportError, Network, Options, Summary};
 
 use crate::args;
@@ -101,10 +101,10 @@ pub fn import(args: &args::Import) -> Result<Exit, Failure> {
         Failure::of(exit, &error)
     })?;
     let mut text = format!(
-        "{}: {} ranks, {} MPI calls\n",
+        "{}: {}, {}\n",
         args.output.display(),
-        imported.ranks,
-        imported.calls
+        counted(imported.ranks, "rank"),
+        counted(imported.calls, "MPI call")
     );
     for note in &imported.notes {
         let _ = writeln!(text, "  note: {note}");

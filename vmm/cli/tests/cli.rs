@@ -417,7 +417,7 @@ mod killed {
         serde_json::json!({
             "version": 1,
             "study": {"name": "hpcc", "id": "0123", "description": [["nodes", "2 x 2 vCPUs"]]},
-            "core": {"nominal": {"source": "nominal, not measured"}},
+            "core": {"nominal": {"source": "1 cycle, not measured"}},
             "ending": null,
             "exit_code": null,
             "job_status": null,

@@ -88,7 +88,7 @@ fn the_page_of_a_report_has_a_section_where_there_are_records() {
     let run = serde_json::json!({
         "version": 1,
         "study": {"name": "hybrid", "id": "0123", "description": []},
-        "core": {"nominal": {"source": "nominal, not measured"}},
+        "core": {"nominal": {"source": "1 cycle, not measured"}},
         "ending": null, "exit_code": null, "job_status": null, "virtual_ps": 0,
         "instructions": [], "network": [], "notes": [],
     });

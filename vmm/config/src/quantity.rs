@@ -7,6 +7,14 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+/// Returns a count of things in words: "1 rank", "4 ranks".
+pub fn counted(count: impl Into<u64>, thing: &str) -> String {
+    match count.into() {
+        1 => format!("1 {thing}"),
+        count => format!("{count} {thing}s"),
+    }
+}
+
 /// A number with a unit.
 pub trait Quantity: Sized {
     /// What it is, for messages: "a size".
@@ -331,6 +339,12 @@ mod tests {
 
     fn message<Q: Quantity + fmt::Debug>(text: &str) -> String {
         parse::<Q>(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn one_thing_is_no_plural() {
+        let told = [0u32, 1, 2].map(|count| counted(count, "rank"));
+        assert_eq!(told, ["0 ranks", "1 rank", "2 ranks"]);
     }
 
     #[test]

@@ -10,6 +10,8 @@ pub const BASE_COMMAND_LINE: &[&str] = &[
     // The clock's frequency is given (`tsc_early_khz`), not measured against a timer that is not there.
     "tsc=reliable",
     "no_timer_check",
+    // There is no PCI bus. Looking for one would end in an error message on each console, even with `pci=off`.
+    "initcall_blacklist=pci_arch_init",
     // Two thirds of the boot otherwise.
     "cryptomgr.notests",
     "random.trust_cpu=on",

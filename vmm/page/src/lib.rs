@@ -2,6 +2,25 @@
 //!
 //! Names from users and guests go in by [`Page::element`] and [`Page::text`], which escape them. [`Page::raw`] takes markup.
 
+pub mod chart;
+mod style;
+
+pub use style::STYLE;
+
+/// The script of [`Page::sort_script`].
+const SORT: &str = include_str!("sort.js");
+
+/// A name in a chart, what stands for the name, and what the name means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The colour, as a style sheet writes it.
+    pub colour: &'a str,
+    /// A sentence, shown where the mouse rests; may be empty.
+    pub meaning: &'a str,
+}
+
 /// A page being written.
 #[derive(Clone, Debug, Default)]
 pub struct Page(String);
@@ -59,16 +78,57 @@ impl Page {
         self.0.push_str(&format!("</{tag}>"));
     }
 
+    /// Adds an element that holds text, and a sentence that shows where the mouse rests; no sentence if that is empty.
+    pub fn explained(&mut self, tag: &str, class: &str, text: &str, meaning: &str) {
+        if meaning.is_empty() {
+            return self.element(tag, class, text);
+        }
+        self.raw(&format!("<{tag}"));
+        if !class.is_empty() {
+            self.raw(&format!(" class=\"{class}\""));
+        }
+        self.raw(" title=\"");
+        self.text(meaning);
+        self.raw("\">");
+        self.text(text);
+        self.raw(&format!("</{tag}>"));
+    }
+
+    /// Adds the script that sorts tables of the class `sortable` where a head is pressed. Tables must stand before the script. Rows are
+    /// sorted within their `tbody`, and rows of a `tfoot` stay.
+    pub fn sort_script(&mut self) {
+        self.raw("<script>\n");
+        self.raw(SORT);
+        self.raw("</script>\n");
+    }
+
     /// Adds names and the colours that stand for them in a chart.
     pub fn legend<'a>(&mut self, entries: impl IntoIterator<Item = (&'a str, &'a str)>) {
+        let meaning = "";
+        self.explained_legend(entries.into_iter().map(|(name, colour)| Entry {
+            name,
+            colour,
+            meaning,
+        }));
+    }
+
+    /// Adds names, the colours that stand for them in a chart, and their meanings.
+    pub fn explained_legend<'a>(&mut self, entries: impl IntoIterator<Item = Entry<'a>>) {
         let mut entries = entries.into_iter().peekable();
         if entries.peek().is_none() {
             return;
         }
         self.raw("<div class=\"legend\">");
-        for (name, colour) in entries {
-            self.raw(&format!("<span><i style=\"background: {colour}\"></i>"));
-            self.text(name);
+        for entry in entries {
+            self.raw("<span");
+            if !entry.meaning.is_empty() {
+                self.raw(" title=\"");
+                self.text(entry.meaning);
+                self.raw("\"");
+            }
+            let colour = entry.colour;
+            self.raw(&format!("><i style=\"background: {colour}\"></i>"));
+            self.text(entry.name);
             self.raw("</span>");
         }
         self.raw("</div>");
@@ -91,6 +151,12 @@ mod tests {
         let mut page = Page::begin(hostile, "p { margin: 0; }");
         page.element("p", "name", hostile);
         page.legend([(hostile, "#123456")]);
+        page.explained("p", "name", "text", hostile);
+        page.explained_legend([Entry {
+            name: "name",
+            colour: "#123456",
+            meaning: hostile,
+        }]);
         page.legend([]);
         let page = page.finish();
         let document = roxmltree::Document::parse_with_options(
@@ -104,13 +170,15 @@ mod tests {
         let texts: Vec<_> = document
             .descendants()
             .filter(|node| matches!(node.tag_name().name(), "title" | "p" | "span"))
-            .map(|node| {
-                node.descendants()
+            .map(|node| match node.attribute("title") {
+                Some(meaning) => meaning.to_owned(),
+                None => node
+                    .descendants()
                     .filter_map(|node| node.text())
-                    .collect::<String>()
+                    .collect::<String>(),
             })
             .collect();
-        assert_eq!(texts.len(), 3);
+        assert_eq!(texts.len(), 5);
         assert!(
             texts
                 .iter()
@@ -118,5 +186,20 @@ mod tests {
             "{texts:?}"
         );
         assert!(!page.contains("<script>"));
+    }
+
+    #[test]
+    fn the_script_needs_no_escapes() {
+        let mut page = Page::begin("sorted", STYLE);
+        page.sort_script();
+        let page = page.finish();
+        let options = roxmltree::ParsingOptions {
+            allow_dtd: true,
+            ..roxmltree::ParsingOptions::default()
+        };
+        let document = roxmltree::Document::parse_with_options(&page, options).unwrap();
+        let mut nodes = document.descendants();
+        let script = nodes.find(|node| node.tag_name().name() == "script");
+        assert_eq!(script.unwrap().text(), Some(format!("\n{SORT}").as_str()));
     }
 }

@@ -1,12 +1,14 @@
 //! Charts as SVG text.
 
+use nodescope_page::chart::{FAINT, INK, css, font};
 use plotters::prelude::*;
 
 use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
+use crate::explain::meaning;
 use crate::input::ReportError;
 use crate::mpi::{COLUMNS, GROUPS, MpiReport, Timeline};
-use crate::text::{column_cycles, columns};
 use crate::units::{bytes, time};
+use crate::window_tables::{column_cycles, columns};
 
 /// Most lanes of the timeline, cells of a matrix's side and bars of a stack.
 pub(crate) const MOST_LANES: usize = 64;
@@ -17,8 +19,8 @@ const LABELLED: u32 = 10;
 
 const WIDTH: u32 = 1080;
 
-/// SVG (empty if there is nothing to draw), and the legend: name and colour.
-pub(crate) type Drawn = (String, Vec<(String, String)>);
+/// SVG (empty if there is nothing to draw), and the legend: name, colour and meaning.
+pub(crate) type Drawn = (String, Vec<(String, String, &'static str)>);
 
 /// The charts of a report.
 #[derive(Clone, Debug, Default)]
@@ -40,8 +42,6 @@ const PALETTE: [RGBColor; 9] = [
     RGBColor(0xb0, 0x3a, 0x5b),
     RGBColor(0x8a, 0x8a, 0x8a),
 ];
-pub(crate) const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
-pub(crate) const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
 const GROUP_COLOURS: [RGBColor; GROUPS.len()] = [
     RGBColor(0x3b, 0x6f, 0xb6),
     RGBColor(0xf2, 0xb1, 0x34),
@@ -63,17 +63,13 @@ fn colour(name: &str, index: usize) -> RGBColor {
 
 fn long_name(column: &str) -> String {
     match column {
-        "core" => "CPI_core".into(),
-        "mem loc" => "CPI_memory, local".into(),
-        "mem rem" => "CPI_memory, remote".into(),
-        "mem other" => "CPI_memory, other".into(),
+        "mem loc" => "local memory".into(),
+        "mem rem" => "remote memory".into(),
+        "mem other" => "other memory".into(),
         "unattrib." => "unattributed".into(),
-        other => format!("CPI_{other}"),
+        level if level.starts_with('L') => format!("{level} misses"),
+        other => other.into(),
     }
-}
-
-fn css(colour: RGBColor) -> String {
-    format!("#{:02x}{:02x}{:02x}", colour.0, colour.1, colour.2)
 }
 
 pub(crate) fn failed<E: std::fmt::Display>(chart: &'static str) -> impl Fn(E) -> ReportError {
@@ -96,10 +92,6 @@ pub(crate) fn draw(
         charts.timeline = draw_timeline(timeline, windows)?;
     }
     Ok(charts)
-}
-
-pub(crate) fn font(size: i32) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&INK)
 }
 
 fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
@@ -132,7 +124,10 @@ fn stack(window: &WindowReport) -> Result<Drawn, ReportError> {
     let legend = columns
         .iter()
         .enumerate()
-        .map(|(index, (name, _))| (long_name(name), css(colour(name, index))))
+        .map(|(index, (name, _))| {
+            let meaning = meaning("", name).unwrap_or_default();
+            (long_name(name), css(colour(name, index)), meaning)
+        })
         .collect();
     if scopes.is_empty() || highest <= 0.0 {
         return Ok((String::new(), legend));
@@ -223,12 +218,12 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
     let most = cells.values().copied().max().unwrap_or(0).max(1);
     let mut svg = String::new();
     {
-        let area = SVGBackend::with_string(&mut svg, (620, 560)).into_drawing_area();
+        let area = SVGBackend::with_string(&mut svg, (660, 560)).into_drawing_area();
         let failed = failed("matrix");
         let edge = f64::from(side);
         let mut chart = ChartBuilder::on(&area)
             .margin(8)
-            .margin_right(64)
+            .margin_right(104)
             .x_label_area_size(44)
             .y_label_area_size(60)
             .build_cartesian_2d(-0.5..edge - 0.5, edge - 0.5..-0.5)
@@ -259,11 +254,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
         let plane = chart.plotting_area().clone();
         for (&(from, to), &sum) in &cells {
             let (x, y) = (f64::from(to), f64::from(from));
-            let share = if most > 1 {
-                ((sum.max(1) as f64).ln() / (most as f64).ln()).powi(2)
-            } else {
-                1.0
-            };
+            let share = sum as f64 / most as f64;
             plane
                 .draw(&Rectangle::new(
                     [(x - 0.48, y - 0.48), (x + 0.48, y + 0.48)],
@@ -271,7 +262,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
                 ))
                 .map_err(&failed)?;
             if side <= LABELLED {
-                let ink = if share > 0.35 { WHITE } else { INK };
+                let ink = if share > 0.45 { WHITE } else { INK };
                 let (x, y) = plane.map_coordinate(&(x, y));
                 let text = bytes(sum);
                 area.draw(&Text::new(
@@ -287,7 +278,7 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
                 .map_err(&failed)?;
             }
         }
-        // The scale: dark is the largest cell.
+        // The scale is linear, so that cells look as different as they are: dark is the largest cell.
         for step in 0..40 {
             let top = 40 + step * 5;
             area.draw(&Rectangle::new(
@@ -296,10 +287,11 @@ fn matrix(mpi: &MpiReport) -> Result<Option<String>, ReportError> {
             ))
             .map_err(&failed)?;
         }
-        area.draw(&Text::new(bytes(most), (560, 20), font(12)))
-            .map_err(&failed)?;
-        area.draw(&Text::new("1 B (log)", (560, 246), font(12)))
-            .map_err(&failed)?;
+        for (amount, at) in [(most, 20), (most / 2, 136), (0, 244)] {
+            let left = if amount == most / 2 { 594 } else { 568 };
+            area.draw(&Text::new(bytes(amount), (left, at), font(12)))
+                .map_err(&failed)?;
+        }
         area.present().map_err(&failed)?;
     }
     Ok(Some(svg))
@@ -312,14 +304,17 @@ fn draw_timeline(
     if timeline.lanes.is_empty() {
         return Ok(None);
     }
-    let mut legend: Vec<(String, String)> = GROUPS
-        .iter()
-        .zip(GROUP_COLOURS)
-        .map(|(name, colour)| ((*name).to_owned(), css(colour)))
-        .collect();
+    let mut names: Vec<(&str, RGBColor)> = GROUPS.into_iter().zip(GROUP_COLOURS).collect();
     if !windows.is_empty() {
-        legend.push(("measured by a window".into(), css(INK)));
+        names.push(("measured by a window", INK));
     }
+    let legend = names
+        .into_iter()
+        .map(|(name, colour)| {
+            let meaning = meaning("timeline", name).unwrap_or_default();
+            (name.to_owned(), css(colour), meaning)
+        })
+        .collect();
     let lanes = timeline.lanes.len();
     let lane_height = if lanes <= 16 { 30 } else { 12 };
     let mut svg = String::new();

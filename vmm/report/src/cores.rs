@@ -203,8 +203,8 @@ fn stack(scope: &Scope, parallelism: f64) -> CoreStack {
     }
 }
 
-/// Tables of the stacks: by core, and what the models do not know.
-pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
+/// Tables of the stacks: by core, and what the models do not know. Scopes that are named `empty` are left out.
+pub(crate) fn tables(stacks: &[CoreStacks], empty: &[&str]) -> Vec<Table> {
     if stacks.is_empty() {
         return Vec::new();
     }
@@ -217,18 +217,20 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
         false => String::new(),
     };
     let title = format!(
-        "The same on modelled cores, side by side, every stall added as published{overlap}. Cores modelled ({})",
+        "The same on modelled cores, side by side. Every stall is added, as the published method does{overlap}. Cores modelled ({})",
         stacks[0].published_error
     );
-    let mut head = vec!["", "core", "CPI", "core", "stalls", "MPI", "FLOPS (6)"];
+    let mut head = vec!["", "on core", "CPI", "core", "stalls", "MPI", "formula"];
     if overlaps {
         head.push("overlapped");
     }
-    let mut table = Table::new(title, 2, &head);
+    let mut table = Table::new(title, 2, &head).about("cores");
     let scopes = stacks.iter().map(|stack| stack.scopes.len()).max();
     for scope in 0..scopes.unwrap_or(0) {
         for stack in stacks {
-            let Some(values) = stack.scopes.get(scope) else {
+            let values = stack.scopes.get(scope);
+            let Some(values) = values.filter(|values| !empty.contains(&values.scope.as_str()))
+            else {
                 continue;
             };
             let mut row = vec![
@@ -246,6 +248,9 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
             table.row(row);
         }
     }
+    table.below.push(
+        "formula: floating-point rate of one core by the published formula, see FLOPS below".into(),
+    );
     for stack in stacks {
         table.below.push(format!(
             "{}: {}; blocks with cycles of their own have {:.2} % of the instructions, the others the mean",
@@ -259,7 +264,8 @@ pub(crate) fn tables(stacks: &[CoreStacks]) -> Vec<Table> {
         "Blocks that a core's model has no cycles for. Counted",
         3,
         &["core", "function", "reason", "share"],
-    );
+    )
+    .about("blocks");
     for stack in stacks {
         for block in &stack.not_modelled {
             missing.row(vec![

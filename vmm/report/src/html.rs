@@ -1,14 +1,16 @@
 //! The report as one HTML page, written so that it is well-formed XML, too.
 
-use nodescope_page::Page;
+use nodescope_page::{Entry, Page};
 
 use crate::Report;
 use crate::code;
+use crate::explain::meaning;
 use crate::table::Table;
 use crate::text::{
-    core, limited, matrix_table, mpi_tables, network_table, title, window_lines, window_tables,
-    window_title,
+    CORE, core, equations_table, matrix_table, mpi_tables, network_table, sizes_table, title,
+    window_check, window_lines, window_title,
 };
+use crate::window_tables::window_tables;
 
 /// Characters of a name beyond which it may be cut.
 const LONG: usize = 16;
@@ -23,19 +25,26 @@ header { background: #16263d; color: #fff; padding: 28px 0 24px; }
 header h1 { margin: 0 0 6px; font-size: 26px; font-weight: 600; }
 header dl { display: grid; grid-template-columns: max-content 1fr; gap: 2px 18px; margin: 12px 0 0; font-size: 14px; }
 header dt { color: #a9bbd3; } header dd { margin: 0; }
-main, header > div { max-width: 1160px; margin: 0 auto; padding: 0 24px; }
+main, header > div { max-width: 1860px; margin: 0 auto; padding: 0 24px; }
 section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 20px 24px; margin: 22px 0; }
 h2 { margin: 0 0 8px; font-size: 20px; } h3 { margin: 22px 0 6px; font-size: 15px; font-weight: 600; }
 p { margin: 4px 0; color: var(--soft); } .caption { font-size: 13px; margin: 0 0 4px; }
+.findings { border-left: 4px solid var(--accent); } .findings li { margin: 5px 0; font-size: 16px; } .findings ol { margin: 0; padding-left: 22px; }
+/* Charts and tables stand beside each other where there is room. Their titles are no wider than they are. */
+.blocks { display: flex; flex-wrap: wrap; gap: 4px 48px; align-items: flex-start; }
+.block { margin: 0; max-width: 100%; min-width: min(100%, 360px); } .block > h3, .block > p { width: 0; min-width: 100%; } .block > p { font-size: 13px; }
 .notes { border-left: 4px solid #e07b39; } .notes li { margin: 3px 0; } .notes ul { margin: 0; padding-left: 18px; }
 .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; font-size: 13px; color: var(--soft); margin: 8px 0 0; }
 .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; vertical-align: -1px; }
 .wide { overflow-x: auto; } svg { max-width: 100%; height: auto; display: block; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { padding: 4px 12px 4px 0; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap; }
-th { color: var(--soft); font-weight: 600; } .name { text-align: left; }
-tbody tr:hover { background: #f3f6fa; }
-footer { max-width: 1160px; margin: 0 auto 40px; padding: 0 24px; color: var(--soft); font-size: 13px; }
+th { color: var(--soft); font-weight: 600; vertical-align: bottom; } [title] { cursor: help; } th[title] { text-decoration: underline dotted 1px; text-underline-offset: 3px; }
+th button { all: unset; cursor: pointer; } th button:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+th[aria-sort=ascending] button::after { content: \" \\2191\"; } th[aria-sort=descending] button::after { content: \" \\2193\"; }
+tfoot td { font-weight: 600; } tbody + tbody tr:first-child td, tfoot tr:first-child td { border-top: 2px solid var(--line); } .name { text-align: left; }
+tr:hover td { background: #f3f6fa; }
+footer { max-width: 1860px; margin: 0 auto 40px; padding: 0 24px; color: var(--soft); font-size: 13px; }
 @media print { body { background: #fff; } section { break-inside: avoid; } }
 ";
 
@@ -50,12 +59,21 @@ pub(crate) fn write(report: &Report) -> String {
         page.element("dt", "", label);
         page.element("dd", "", value);
     }
-    page.element("dt", "", "CPI_core");
+    page.explained("dt", "", CORE, meaning("", "core").unwrap_or_default());
     page.element("dd", "", &core(&report.core));
     page.element("dt", "", "study");
     page.element("dd", "", &report.study.id);
     page.raw("</dl>\n</div></header>\n<main>\n");
 
+    if !report.findings.is_empty() {
+        page.raw("<section class=\"findings\">");
+        page.element("h2", "", "Findings");
+        page.raw("<ol>");
+        for finding in &report.findings {
+            page.element("li", "", &finding.text);
+        }
+        page.raw("</ol></section>\n");
+    }
     if !report.notes.is_empty() {
         page.raw("<section class=\"notes\">");
         page.element("h2", "", "Notes");
@@ -71,12 +89,16 @@ pub(crate) fn write(report: &Report) -> String {
         for line in window_lines(window) {
             page.element("p", "", &line);
         }
+        page.raw("<div class=\"blocks\">\n");
         if !svg.is_empty() {
-            page.element("h3", "", "CPI stack");
-            chart(&mut page, svg, legend);
+            chart(&mut page, "CPI stack", svg, legend, None);
         }
         for shown in window_tables(window) {
             table(&mut page, shown);
+        }
+        page.raw("</div>\n");
+        if let Some(check) = window_check(window) {
+            page.element("p", "", &check);
         }
         page.raw("</section>\n");
         if let Some(code) = &window.code {
@@ -89,31 +111,28 @@ pub(crate) fn write(report: &Report) -> String {
     if let Some(mpi) = &report.mpi {
         page.raw("<section>");
         page.element("h2", "", "MPI profile of the whole run");
+        page.raw("<div class=\"blocks\">\n");
         if let Some((svg, legend)) = &report.charts.timeline {
-            page.element(
-                "h3",
-                "",
-                "Timeline: how much of each interval the ranks spent inside MPI, from the first entry to the last exit",
-            );
-            chart(&mut page, svg, legend);
-            let shown = report.mpi.as_ref().map_or(0, |mpi| mpi.ranks.len());
-            if shown > crate::charts::MOST_LANES {
-                page.element(
-                    "p",
-                    "",
-                    &format!("Not all of the {shown} ranks are drawn: evenly spaced ones are."),
-                );
-            }
+            let shown = mpi.ranks.len();
+            let below = (shown > crate::charts::MOST_LANES).then(|| {
+                format!("Not all of the {shown} ranks are drawn: evenly spaced ones are.")
+            });
+            let title = "Timeline: how much of each interval the ranks spent inside MPI, from the first entry to the last exit";
+            chart(&mut page, title, svg, legend, below.as_deref());
         }
         if let Some(svg) = &report.charts.matrix {
-            page.element("h3", "", "Bytes sent, point to point, counted");
-            chart(&mut page, svg, &[]);
+            let below = "The darker a cell, the more bytes: half as many bytes are half as dark.";
+            let title = "Bytes sent, point to point, counted";
+            chart(&mut page, title, svg, &[], Some(below));
         }
         for shown in mpi_tables(mpi) {
             table(&mut page, shown);
         }
-        table(&mut page, matrix_table(mpi));
-        page.raw("</section>\n");
+        let last = [Some(matrix_table(mpi)), sizes_table(mpi)];
+        for shown in last.into_iter().flatten() {
+            table(&mut page, shown);
+        }
+        page.raw("</div></section>\n");
     }
     for section in &report.sections {
         page.raw("<section>");
@@ -129,7 +148,8 @@ pub(crate) fn write(report: &Report) -> String {
     }
     page.raw("<section>");
     page.element("h2", "", "Units and sources");
-    let mut sources = Table::new("", 3, &["figures", "unit", "source"]);
+    page.raw("<div class=\"blocks\">\n");
+    let mut sources = Table::new("", 3, &["figures", "unit", "source"]).about("sources");
     for source in &report.sources {
         sources.row(vec![
             source.figure.into(),
@@ -138,24 +158,40 @@ pub(crate) fn write(report: &Report) -> String {
         ]);
     }
     table(&mut page, sources);
-    page.raw("</section>\n</main>\n<footer>The exact figures are in report.json.</footer>\n");
+    if !report.windows.is_empty() {
+        table(&mut page, equations_table());
+    }
+    page.raw("</div></section>\n</main>\n<footer>The exact figures are in report.json.</footer>\n");
+    page.sort_script();
     page.finish()
 }
 
-fn chart(page: &mut Page, svg: &str, legend: &[(String, String)]) {
+fn chart(
+    page: &mut Page,
+    title: &str,
+    svg: &str,
+    legend: &[(String, String, &str)],
+    below: Option<&str>,
+) {
+    page.raw("<figure class=\"block\">");
+    page.element("h3", "", title);
     page.raw("<div class=\"wide\">");
     page.raw(svg);
     page.raw("</div>");
-    page.legend(
-        legend
-            .iter()
-            .map(|(name, colour)| (name.as_str(), colour.as_str())),
-    );
-    page.raw("\n");
+    page.explained_legend(legend.iter().map(|(name, colour, meaning)| Entry {
+        name,
+        colour,
+        meaning,
+    }));
+    if let Some(below) = below {
+        page.element("p", "", below);
+    }
+    page.raw("</figure>\n");
 }
 
 fn table(page: &mut Page, table: Table) {
-    let table = limited(table, ROWS);
+    let table = table.limited(ROWS);
+    page.raw("<figure class=\"block\">");
     if !table.title.is_empty() {
         let (head, rest) = table.title.split_once(". ").unwrap_or((&table.title, ""));
         page.element("h3", "", head);
@@ -164,31 +200,49 @@ fn table(page: &mut Page, table: Table) {
         }
     }
     if !table.rows.is_empty() {
-        let class = |column: usize| if column < table.names { "name" } else { "" };
-        page.raw("<div class=\"wide\"><table>\n<thead><tr>");
-        for (column, cell) in table.head.iter().enumerate() {
-            page.element("th", class(column), cell);
-        }
-        page.raw("</tr></thead>\n<tbody>\n");
-        for row in &table.rows {
-            page.raw("<tr>");
-            for (column, cell) in row.iter().enumerate() {
-                if column < table.names && cell.chars().count() > LONG {
-                    // A name that is cut shows as a whole where the mouse rests.
-                    page.raw("<td class=\"name\" title=\"");
-                    page.text(cell);
-                    page.raw("\">");
-                    page.text(cell);
-                    page.raw("</td>");
-                } else {
-                    page.element("td", class(column), cell);
-                }
-            }
-            page.raw("</tr>\n");
-        }
-        page.raw("</tbody></table></div>\n");
+        rows(page, &table);
     }
     for sentence in &table.below {
         page.element("p", "", sentence);
     }
+    page.raw("</figure>\n");
+}
+
+/// The rows of a table in groups, with the sums at the end; the page's script sorts the rows of a group.
+fn rows(page: &mut Page, table: &Table) {
+    let class = |column: usize| if column < table.names { "name" } else { "" };
+    page.raw("<div class=\"wide\"><table");
+    page.raw(if table.ordered {
+        ""
+    } else {
+        " class=\"sortable\""
+    });
+    page.raw(">\n<thead><tr>");
+    for (column, cell) in table.head.iter().enumerate() {
+        let meaning = meaning(table.topic, cell).unwrap_or_default();
+        page.explained("th", class(column), cell, meaning);
+    }
+    page.raw("</tr></thead>\n<tbody>\n");
+    let own = table.rows.len() - table.sums.min(table.rows.len());
+    for (number, row) in table.rows.iter().enumerate() {
+        if number == own {
+            page.raw("</tbody>\n<tfoot>\n");
+        } else if number > 0 && table.groups.contains(&number) {
+            page.raw("</tbody>\n<tbody>\n");
+        }
+        page.raw("<tr>");
+        for (column, cell) in row.iter().enumerate() {
+            // A name that is cut shows as a whole where the mouse rests.
+            let is_long = column < table.names && cell.chars().count() > LONG;
+            let whole = if is_long { cell.as_str() } else { "" };
+            page.explained("td", class(column), cell, whole);
+        }
+        page.raw("</tr>\n");
+    }
+    let end = if own < table.rows.len() {
+        "tfoot"
+    } else {
+        "tbody"
+    };
+    page.raw(&format!("</{end}></table></div>\n"));
 }

@@ -10,6 +10,8 @@ mod charts;
 pub mod code;
 pub mod compare;
 mod cores;
+mod explain;
+mod findings;
 mod flops;
 mod html;
 mod input;
@@ -17,6 +19,7 @@ mod mpi;
 mod table;
 mod text;
 mod units;
+mod window_tables;
 
 pub use breakdown::{
     CYCLE, ClockCheck, EventValue, MpiValue, PrivilegeValue, Scope, ScopeKind, TermValue,
@@ -24,9 +27,10 @@ pub use breakdown::{
 };
 pub use code::CodeReport;
 pub use cores::{CoreStack, CoreStacks, ModelledCore, NotModelled, WindowCores};
+pub use findings::{Finding, What};
 pub use flops::{ClassCount, Flops};
 pub use input::{CoreCpi, NetworkCounts, PageSection, ReportError, ReportInput, StudyInfo};
-pub use mpi::{FunctionRow, MatrixCell, MpiReport, RankRow, TraceSummary};
+pub use mpi::{FunctionRow, MatrixCell, MessageSize, MpiReport, RankRow, TraceSummary};
 
 use nodescope_window::WindowOutcome;
 use serde::Serialize;
@@ -58,6 +62,8 @@ pub struct Report {
     pub core: CoreCpi,
     /// Unit and source of every kind of figure.
     pub sources: Vec<Source>,
+    /// What matters most, the finding that concerns most of the time first; may be empty.
+    pub findings: Vec<Finding>,
     /// Sentences for the user: what is missing, cut or does not fit comes first.
     pub notes: Vec<String>,
     /// What became of every window of the study.
@@ -109,6 +115,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         &windows,
         traced.as_ref().map(|t| (&t.summary, &t.report)),
     );
+    let findings = findings::find(&windows, traced.as_ref().map(|traced| &traced.report));
     let charts = charts::draw(
         &windows,
         traced
@@ -124,6 +131,7 @@ pub fn build(input: &ReportInput) -> Result<Report, ReportError> {
         study: input.study.clone(),
         core: input.core.clone(),
         sources: sources(&input.core),
+        findings,
         notes,
         outcomes: input.windows.outcomes.clone(),
         windows,
@@ -266,7 +274,7 @@ fn sources(core: &CoreCpi) -> Vec<Source> {
         (
             "FLOPS as published",
             "FLOP/s of one core",
-            "modelled: equation (6)".into(),
+            "modelled: the published formula, equation (6)".into(),
         ),
         (
             "FLOPS, direct",

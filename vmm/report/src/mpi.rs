@@ -29,6 +29,8 @@ pub struct MpiReport {
     pub rank_functions: Vec<FunctionRow>,
     /// Point-to-point messages, by sender and receiver.
     pub matrix: Vec<MatrixCell>,
+    /// Point-to-point messages, by size.
+    pub message_sizes: Vec<MessageSize>,
     /// Calls that had not ended when the trace did, deadlocks, and what else is wrong.
     pub standing: Standing,
 }
@@ -87,6 +89,17 @@ pub struct MatrixCell {
     /// Messages.
     pub messages: u64,
     /// Bytes.
+    pub bytes: u64,
+}
+
+/// Messages of a class of sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MessageSize {
+    /// The largest size of the class, bytes; the class begins above the largest size of the class before: 0, 1, 4, 16, 64 and so on.
+    pub up_to_bytes: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of all of them.
     pub bytes: u64,
 }
 
@@ -262,6 +275,14 @@ pub(crate) fn read(file: &Path, windows: &[WindowRecord]) -> Result<Traced, Trac
         .map(|(rank, function, sums)| function_row(Some(rank), function, sums))
         .collect();
     report.standing = standing.finish();
+    let sizes = matrix.matrix().sizes();
+    report.message_sizes = sizes
+        .map(|(up_to_bytes, Traffic { messages, bytes })| MessageSize {
+            up_to_bytes,
+            messages,
+            bytes,
+        })
+        .collect();
     report.matrix = matrix
         .matrix()
         .cells()

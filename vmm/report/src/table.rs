@@ -9,9 +9,17 @@ use nodescope_hypercall::printable;
 pub(crate) struct Table {
     /// What it shows, with units and sources.
     pub(crate) title: String,
+    /// Topic of the meanings of its figures ([`crate::explain`]).
+    pub(crate) topic: &'static str,
     pub(crate) names: usize,
     pub(crate) head: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
+    /// Rows at which a group begins: a reader sorts the rows of each group apart.
+    pub(crate) groups: Vec<usize>,
+    /// Last rows that are sums of others.
+    pub(crate) sums: usize,
+    /// The order of rows is part of what they say.
+    pub(crate) ordered: bool,
     /// Sentences below it.
     pub(crate) below: Vec<String>,
 }
@@ -24,6 +32,28 @@ impl Table {
             head: head.iter().map(|&word| word.to_owned()).collect(),
             ..Table::default()
         }
+    }
+
+    /// The table with the topic of its figures' meanings.
+    pub(crate) fn about(mut self, topic: &'static str) -> Table {
+        self.topic = topic;
+        self
+    }
+
+    /// A new group of rows begins.
+    pub(crate) fn group(&mut self) {
+        self.groups.push(self.rows.len());
+    }
+
+    /// At most so many rows that are no sums, and how many are left out.
+    pub(crate) fn limited(mut self, rows: usize) -> Table {
+        let own = self.rows.len() - self.sums.min(self.rows.len());
+        if own > rows {
+            self.rows.drain(rows..own);
+            self.below
+                .push(format!("{} more rows in report.json", own - rows));
+        }
+        self
     }
 
     pub(crate) fn row(&mut self, cells: Vec<String>) {

@@ -2,12 +2,12 @@
 
 use nodescope_trace::Standing;
 
-use crate::breakdown::{CYCLE, Scope, ScopeKind, WindowReport};
+use crate::breakdown::{CYCLE, ScopeKind, WindowReport};
 use crate::code;
-use crate::cores;
 use crate::mpi::{FunctionRow, MpiReport};
 use crate::table::{Table, wrap};
-use crate::units::{bytes, cpi, flops, grouped, si, time};
+use crate::units::{bytes, grouped, si, time};
+use crate::window_tables::window_tables;
 use crate::{CoreCpi, NetworkCounts, Report};
 
 /// Widest line.
@@ -22,6 +22,19 @@ pub(crate) fn write(report: &Report) -> String {
         "{title}\n{}\n",
         "=".repeat(title.chars().count().min(WIDTH))
     ));
+    if !report.findings.is_empty() {
+        out.push_str("Findings\n");
+        for (number, finding) in (1..).zip(&report.findings) {
+            for (index, line) in wrap(&finding.text, WIDTH - 5).iter().enumerate() {
+                let mark = match index {
+                    0 => format!("{number}."),
+                    _ => String::new(),
+                };
+                out.push_str(&format!("  {mark:<2} {line}\n"));
+            }
+        }
+        out.push('\n');
+    }
     for (label, value) in &report.study.description {
         for (index, line) in wrap(value, WIDTH - 17).iter().enumerate() {
             let label = if index == 0 { label } else { "" };
@@ -29,7 +42,7 @@ pub(crate) fn write(report: &Report) -> String {
         }
     }
     for (index, line) in wrap(&core(&report.core), WIDTH - 17).iter().enumerate() {
-        let label = if index == 0 { "CPI_core" } else { "" };
+        let label = if index == 0 { CORE } else { "" };
         out.push_str(&format!("{label:<16} {line}\n"));
     }
     for note in &report.notes {
@@ -50,7 +63,11 @@ pub(crate) fn write(report: &Report) -> String {
             }
         }
         for table in window_tables(window) {
-            out.push_str(&format!("\n{}", limited(table, ROWS).text(WIDTH)));
+            out.push_str(&format!("\n{}", table.limited(ROWS).text(WIDTH)));
+        }
+        if let Some(check) = window_check(window) {
+            let lines = wrap(&check, WIDTH).join("\n");
+            out.push_str(&format!("\n{lines}\n"));
         }
         if let Some(code) = &window.code {
             let head = format!("Code of window \"{}\"", window.name);
@@ -66,12 +83,20 @@ pub(crate) fn write(report: &Report) -> String {
         out.push_str("\nMPI profile of the whole run\n----------------------------\n");
         for (index, table) in mpi_tables(mpi).into_iter().enumerate() {
             let gap = if index == 0 { "" } else { "\n" };
-            out.push_str(&format!("{gap}{}", limited(table, ROWS).text(WIDTH)));
+            out.push_str(&format!("{gap}{}", table.limited(ROWS).text(WIDTH)));
         }
-        out.push_str(&format!("\n{}", matrix_table(mpi).text(WIDTH)));
+        for table in [Some(matrix_table(mpi)), sizes_table(mpi)]
+            .into_iter()
+            .flatten()
+        {
+            out.push_str(&format!("\n{}", table.text(WIDTH)));
+        }
     }
     if !report.network.is_empty() {
         out.push_str(&format!("\n{}", network_table(&report.network).text(WIDTH)));
+    }
+    if !report.windows.is_empty() {
+        out.push_str(&format!("\n{}", equations_table().text(WIDTH)));
     }
     out
 }
@@ -80,9 +105,14 @@ pub(crate) fn title(report: &Report) -> String {
     format!("nodescope report: {}", report.study.name)
 }
 
+/// What the line about the core's CPI is called.
+pub(crate) const CORE: &str = "CPI_core";
+
 pub(crate) fn core(core: &CoreCpi) -> String {
     match core {
-        CoreCpi::Nominal { source } => format!("nominal CPI and long instructions ({source})"),
+        CoreCpi::Nominal { source } => format!(
+            "the same nominal CPI for every instruction, and extra cycles of long instructions such as REP MOVS ({source})"
+        ),
         CoreCpi::Modelled { source } => format!("modelled by basic block ({source})"),
         CoreCpi::Replaced { cpi, source } => format!("{cpi} ({source})"),
         CoreCpi::PerRank {
@@ -108,7 +138,7 @@ pub(crate) fn window_title(window: &WindowReport) -> String {
 pub(crate) fn window_lines(window: &WindowReport) -> Vec<String> {
     let duration = window.closed_ps.saturating_sub(window.measured_from_ps);
     let late = window.opened_ps.saturating_sub(window.triggered_ps);
-    let mut lines = vec![
+    vec![
         format!(
             "Trigger: {}, at {}; opened {} later; measured {} of virtual time, from {} to {}.",
             window.trigger,
@@ -119,301 +149,68 @@ pub(crate) fn window_lines(window: &WindowReport) -> Vec<String> {
             time(window.closed_ps as f64),
         ),
         format!("Models: {}.", window.models),
-    ];
-    if let Some(check) = window.scopes.iter().find_map(|scope| {
-        (scope.kind == ScopeKind::Total).then_some(scope.clock.map(|clock| (scope, clock)))?
-    }) {
-        let (scope, clock) = check;
-        let substituted = if clock.substituted_65536 == 0 {
-            String::new()
-        } else {
-            format!(" + {} replaced core cycles", fixed(clock.substituted_65536))
-        };
-        lines.push(format!(
-            "Check: terms {} + idle {}{substituted} = vCPU clocks {} cycles; difference {}{}.",
-            fixed(scope.cycles_65536),
-            grouped(clock.idle_cycles),
-            grouped(clock.clock_cycles),
-            fixed(clock.difference_65536),
-            if clock.consistent {
-                ""
-            } else {
-                " (NOT consistent)"
-            },
-        ));
-    }
-    lines
+    ]
 }
 
-/// 1/65536 cycles as cycles, with a fraction where there is one.
-fn fixed(value: i128) -> String {
-    let sign = if value < 0 { "-" } else { "" };
-    let whole = grouped(value.unsigned_abs() / CYCLE as u128);
-    match value.unsigned_abs() % CYCLE as u128 {
-        0 => format!("{sign}{whole}"),
-        rest => {
-            let rest = format!("{:.4}", rest as f64 / CYCLE as f64);
-            // A fraction that rounds to 1 stays below it.
-            let rest = rest.strip_prefix("0.").unwrap_or("9999");
-            format!("{sign}{whole}.{rest}")
-        }
-    }
-}
-
-fn term(scope: &Scope, name: &str) -> Option<i128> {
-    let mut terms = scope.terms.iter().filter(|term| term.term == name);
-    terms.next().map(|term| term.cycles_65536)
-}
-
-/// Terms in the columns of a table: at most four cache levels, further ones together.
-pub(crate) fn columns(window: &WindowReport) -> Vec<(String, Vec<String>)> {
-    let mut names: Vec<&str> = Vec::new();
-    for scope in &window.scopes {
-        for term in &scope.terms {
-            if !names.contains(&term.term.as_str()) {
-                names.push(&term.term);
-            }
-        }
-    }
-    let levels: Vec<&str> = names
-        .iter()
-        .copied()
-        .filter(|name| name.starts_with('L'))
-        .collect();
-    let mut columns = vec![("core".to_owned(), vec!["core".to_owned()])];
-    let apart = if levels.len() > 4 { 3 } else { levels.len() };
-    for level in &levels[..apart] {
-        columns.push(((*level).to_owned(), vec![(*level).to_owned()]));
-    }
-    if levels.len() > apart {
-        columns.push((
-            format!("L{}+", apart + 1),
-            levels[apart..].iter().map(|&l| l.to_owned()).collect(),
-        ));
-    }
-    for (head, name) in [
-        ("mem loc", "memory_local"),
-        ("mem rem", "memory_remote"),
-        ("mem other", "memory_other"),
-        ("MPI", "mpi"),
-        ("unattrib.", "unattributed"),
-    ] {
-        if names.contains(&name) {
-            columns.push((head.to_owned(), vec![name.to_owned()]));
-        }
-    }
-    columns
-}
-
-pub(crate) fn column_cycles(scope: &Scope, terms: &[String]) -> i128 {
-    terms.iter().filter_map(|name| term(scope, name)).sum()
-}
-
-pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
-    let columns = columns(window);
-    let per = |scope: &Scope, cycles: i128| {
-        (scope.instructions != 0).then(|| cycles as f64 / CYCLE as f64 / scope.instructions as f64)
+/// Says whether all cycles are accounted for.
+pub(crate) fn window_check(window: &WindowReport) -> Option<String> {
+    let mut scopes = window.scopes.iter();
+    let total = scopes.find(|scope| scope.kind == ScopeKind::Total)?;
+    let clock = total.clock?;
+    let replaced = match clock.substituted_65536 {
+        0 => "",
+        _ => " (with the core's cycles as the clocks had them)",
     };
-    let mut head = vec!["", "instr.", "CPI"];
-    head.extend(columns.iter().map(|(name, _)| name.as_str()));
-    let mut stack = Table::new(
-        "CPI breakdown, cycles per instruction outside MPI (1)-(5). Instructions counted; core as above; rest modelled",
-        1,
-        &head,
-    );
-    for scope in &window.scopes {
-        let mut row = vec![
-            scope.name.clone(),
-            si(scope.instructions as f64),
-            cpi(scope.cpi),
-        ];
-        row.extend(
-            columns
-                .iter()
-                .map(|(_, terms)| cpi(per(scope, column_cycles(scope, terms)))),
-        );
-        stack.row(row);
-    }
-
-    let mut head = vec!["", "sum"];
-    head.extend(columns.iter().map(|(name, _)| name.as_str()));
-    head.extend(["idle", "clocks"]);
-    let mut cycles = Table::new(
-        "The same in cycles, modelled. Idle (HLT outside MPI) belongs to the node, not to CPI",
-        1,
-        &head,
-    );
-    for scope in &window.scopes {
-        let of = |cycles: i128| si(cycles as f64 / CYCLE as f64);
-        let mut row = vec![scope.name.clone(), of(scope.cycles_65536)];
-        row.extend(
-            columns
-                .iter()
-                .map(|(_, terms)| of(column_cycles(scope, terms))),
-        );
-        row.push(
-            scope
-                .clock
-                .map_or(String::new(), |c| si(c.idle_cycles as f64)),
-        );
-        row.push(
-            scope
-                .clock
-                .map_or(String::new(), |c| si(c.clock_cycles as f64)),
-        );
-        cycles.row(row);
-    }
-
-    let mut tables = vec![stack, cycles];
-    tables.extend(cores::tables(&window.cores));
-    let sum = window
-        .scopes
-        .iter()
-        .find(|scope| scope.kind == ScopeKind::Ranks)
-        .or_else(|| window.scopes.last());
-    if let Some(scope) = sum {
-        if !scope.mpi.is_empty() {
-            tables.push(mpi_terms(scope));
-        }
-        let mut events = Table::new(
-            format!(
-                "(3), (4) for {}, outside MPI: P x L by event. Events counted by the models; L stated",
-                scope.name
-            ),
-            2,
-            &["event", "term", "count", "P", "L, cycles", "CPI"],
-        );
-        for event in scope.events.iter().filter(|event| event.cycles != 0) {
-            let value = per(scope, event.cycles as i128 * CYCLE);
-            events.row(vec![
-                event.event.clone(),
-                event.term.clone().unwrap_or_default(),
-                grouped(event.count),
-                event
-                    .per_instruction
-                    .map_or_else(|| "-".into(), |p| format!("{p:.6}")),
-                si(event.latency),
-                cpi(value),
-            ]);
-        }
-        if !events.rows.is_empty() {
-            tables.push(events);
-        }
-    }
-
-    let mut rates = Table::new(
-        "FLOPS (6), as published, beside the direct figures. alpha: FLOPs per instruction, counted, outside MPI. (6): per core. Busy: counted FLOPs / \
-         modelled busy time, per core. Window: counted FLOPs / virtual time, of all cores",
-        1,
-        &[
-            "",
-            "FLOPs",
-            "in MPI",
-            "alpha",
-            "(6) published",
-            "direct, busy",
-            "direct, window",
-        ],
-    );
-    for scope in &window.scopes {
-        let f = &scope.flops;
-        rates.row(vec![
-            scope.name.clone(),
-            si(f.total as f64),
-            si(f.in_mpi as f64),
-            cpi(f.alpha),
-            flops(f.published_per_second),
-            flops(f.direct_per_second),
-            flops(f.window_per_second),
-        ]);
-    }
-    tables.push(rates);
-
-    let mut classes = Table::new(
-        "FLOPs by width and type, counted (an FMA is 2, lanes counted)",
-        1,
-        &[
-            "", "x87", "sc. f32", "sc. f64", "128 f32", "128 f64", "256 f32", "256 f64",
-        ],
-    );
-    for scope in &window.scopes {
-        let mut row = vec![scope.name.clone()];
-        row.extend(scope.flops.by_class.iter().map(|c| si(c.count as f64)));
-        classes.row(row);
-    }
-    tables.push(classes);
-
-    let mut privileges = Table::new(
-        "User and kernel apart, inside and outside MPI. Counted; cycles modelled, idle left out",
-        2,
-        &[
-            "", "mode", "instr.", "cycles", "loads", "stores", "fetches", "FLOPs",
-        ],
-    );
-    for scope in &window.scopes {
-        for at in &scope.privileges {
-            privileges.row(vec![
-                scope.name.clone(),
-                at.privilege.into(),
-                si(at.instructions as f64),
-                si(at.cycles_65536 as f64 / CYCLE as f64),
-                si(at.loads as f64),
-                si(at.stores as f64),
-                si(at.fetches as f64),
-                si(at.flops as f64),
-            ]);
-        }
-    }
-    tables.push(privileges);
-    tables
-}
-
-fn mpi_terms(scope: &Scope) -> Table {
-    let mut table = Table::new(
-        format!(
-            "(5) for {}: P x L by MPI function. Calls that ended in the window counted; cycles modelled",
-            scope.name
+    let clocks = grouped(clock.clock_cycles);
+    let difference = clock.difference_65536.unsigned_abs() as f64 / CYCLE as f64;
+    Some(match (clock.consistent, clock.difference_65536) {
+        (true, 0) => format!(
+            "Every cycle is accounted for: terms and idle time{replaced} add up to the {clocks} cycles of the vCPUs' clocks."
         ),
-        1,
-        &[
-            "function",
-            "calls",
-            "P",
-            "L, cycles",
-            "CPI",
-            "executing",
-            "stalled",
-            "waiting",
-        ],
-    );
-    for value in &scope.mpi {
-        table.row(vec![
-            value.function.into(),
-            grouped(value.calls.into()),
-            value
-                .per_instruction
-                .map_or_else(|| "-".into(), |p| format!("{p:.3e}")),
-            value.latency.map_or_else(|| "-".into(), si),
-            cpi(value.cpi),
-            si(value.executing_65536 as f64 / CYCLE as f64),
-            si(value.stalled as f64),
-            si(value.waiting as f64),
-        ]);
-    }
-    table.below.push(
-        "Waiting: in HLT, or polling until the message or rank that the call needs began to come"
-            .into(),
-    );
-    table
+        (true, _) => format!(
+            "Every cycle is accounted for: terms and idle time{replaced} add up to the {clocks} cycles of the vCPUs' clocks, but for {difference:.2} cycles: fractions of a cycle at the window's ends."
+        ),
+        (false, _) => format!(
+            "NOT every cycle is accounted for: terms and idle time{replaced} differ by {} cycles from the {clocks} cycles of the vCPUs' clocks.",
+            si(difference)
+        ),
+    })
 }
 
-/// At most so many rows, and how many are left out.
-pub(crate) fn limited(mut table: Table, rows: usize) -> Table {
-    if table.rows.len() > rows {
-        let more = table.rows.len() - rows;
-        table.rows.truncate(rows);
-        table.below.push(format!("{more} more rows in report.json"));
+/// The equations that figures of windows come from, in words, and who published them.
+pub(crate) fn equations_table() -> Table {
+    let mut table = Table::new(
+        "Equations, with their numbers in Rechistov's full-platform simulation of supercomputers (2013)",
+        3,
+        &["number", "where", "equation"],
+    )
+    .about("equations");
+    for (number, place, equation) in [
+        (
+            "(1)",
+            "CPI",
+            "core + caches + memory + MPI, each in cycles per instruction",
+        ),
+        ("(2)", "caches", "L1 + L2 + L3 + ..."),
+        ("(3)", "L1, L2, ...", "the level's events: sum of P x L"),
+        (
+            "(4)",
+            "mem loc, mem rem",
+            "references to memory: sum of P x L",
+        ),
+        ("(5)", "MPI", "MPI functions: sum of P x L"),
+        (
+            "(6)",
+            "FLOPS, formula",
+            "frequency / (core / alpha + caches + memory + MPI)",
+        ),
+    ] {
+        table.row(vec![number.into(), place.into(), equation.into()]);
     }
+    table.ordered = true;
+    table
+        .below
+        .push("P: how often, for each instruction outside MPI. L: cycles each time.".into());
     table
 }
 
@@ -442,7 +239,8 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
         &[
             "rank", "node", "program", "calls", "calls/s", "sent", "received", "in MPI", "share",
         ],
-    );
+    )
+    .about("run");
     for row in &mpi.ranks {
         by_rank.row(vec![
             row.rank.to_string(),
@@ -479,7 +277,8 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     by_time.sort_by(|a, b| b.time_ps.cmp(&a.time_ps).then(a.function.cmp(b.function)));
     let mut head = vec!["function"];
     head.extend(HEAD);
-    let mut functions = Table::new("By function, all ranks, longest total first", 1, &head);
+    let mut functions =
+        Table::new("By function, all ranks, longest total first", 1, &head).about("run");
     for row in by_time {
         let mut line = vec![row.function.to_owned()];
         line.extend(cells(row, mpi.ranks.len()));
@@ -493,7 +292,7 @@ pub(crate) fn mpi_tables(mpi: &MpiReport) -> Vec<Table> {
     });
     let mut head = vec!["function", "rank"];
     head.extend(HEAD);
-    let mut both = Table::new("By function and rank, longest total first", 2, &head);
+    let mut both = Table::new("By function and rank, longest total first", 2, &head).about("run");
     for row in by_time {
         let rank = row.rank.map(|rank| rank.to_string()).unwrap_or_default();
         let mut line = vec![row.function.to_owned(), rank];
@@ -541,7 +340,7 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
         return table;
     }
     if ranks > SQUARE {
-        let mut table = Table::new(title, 0, &["from", "to", "messages", "bytes"]);
+        let mut table = Table::new(title, 0, &["from", "to", "messages", "bytes"]).about("run");
         let mut cells = mpi.matrix.clone();
         cells.sort_by(|a, b| {
             (b.bytes.cmp(&a.bytes))
@@ -556,13 +355,17 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
                 bytes(cell.bytes),
             ]);
         }
-        return limited(table, PAIRS);
+        return table.limited(PAIRS);
     }
     let names: Vec<String> = (0..ranks).map(|to| format!("to {to}")).collect();
     let mut head = vec![""];
     head.extend(names.iter().map(String::as_str));
-    let mut table = Table::new(format!("{title}: bytes, then messages"), 1, &head);
+    let title = format!("{title}: bytes, then messages");
+    let mut table = Table::new(title, 1, &head).about("run");
     for (what, of) in [("B", true), ("msg", false)] {
+        if !of {
+            table.group();
+        }
         for from in 0..ranks {
             let mut row = vec![format!("{from} ({what})")];
             row.extend((0..ranks).map(|to| {
@@ -584,12 +387,40 @@ pub(crate) fn matrix_table(mpi: &MpiReport) -> Table {
     table
 }
 
+/// How large messages are; none without a message.
+pub(crate) fn sizes_table(mpi: &MpiReport) -> Option<Table> {
+    let mut table = Table::new(
+        "Message sizes, point to point, counted",
+        0,
+        &["at most", "messages", "of messages", "bytes", "of bytes"],
+    )
+    .about("sizes");
+    let sizes = &mpi.message_sizes;
+    let messages: u64 = sizes.iter().map(|size| size.messages).sum();
+    let all: u128 = sizes.iter().map(|size| u128::from(size.bytes)).sum();
+    let share = |part: f64, whole: f64| match whole > 0.0 {
+        true => format!("{:.1} %", 100.0 * part / whole),
+        false => "-".into(),
+    };
+    for size in sizes {
+        table.row(vec![
+            bytes(size.up_to_bytes),
+            grouped(size.messages.into()),
+            share(size.messages as f64, messages as f64),
+            bytes(size.bytes),
+            share(size.bytes as f64, all as f64),
+        ]);
+    }
+    (messages > 0).then_some(table)
+}
+
 pub(crate) fn network_table(network: &[NetworkCounts]) -> Table {
     let mut table = Table::new(
         "Network of the whole run, counted by the fabric",
         1,
         &["node", "frames out", "out", "frames in", "in", "dropped"],
-    );
+    )
+    .about("network");
     for node in network {
         table.row(vec![
             node.node.clone(),

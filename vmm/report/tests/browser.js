@@ -97,10 +97,36 @@ window.addEventListener("load", function () {
     return found;
   }
 
+  // Heads sort the rows of each group; sums stay. A button takes the focus, and the keyboard presses it.
+  function sorts() {
+    const tables = document.querySelectorAll("table.sortable");
+    tell(tables.length > 3, "no table can be sorted");
+    const table = tables[0];
+    const column = Array.from(table.tHead.rows[0].cells).findIndex((head) => head.textContent === "CPI");
+    const head = table.tHead.rows[0].cells[column];
+    const button = head.querySelector("button");
+    tell(button && button.tabIndex === 0, "the keyboard cannot sort");
+    const values = () => Array.from(table.tBodies[0].rows).map((row) => Number(row.cells[column].textContent));
+    const sums = table.tFoot.textContent;
+    const others = Array.from(table.tBodies).slice(1).map((body) => body.rows.length).join();
+    button.click();
+    const down = values();
+    tell(head.getAttribute("aria-sort") === "descending", "a head does not tell that its column sorts");
+    tell(down.every((value, n) => n === 0 || down[n - 1] >= value), `not descending: ${down}`);
+    button.click();
+    const up = values();
+    tell(up.length === down.length && up.every((value, n) => n === 0 || up[n - 1] <= value), `not ascending: ${up}`);
+    tell(up.length < 2 || up.join() !== down.join(), "sorting changes nothing");
+    tell(table.tFoot.textContent === sums && table.lastElementChild === table.tFoot, "the sums move");
+    tell(Array.from(table.tBodies).slice(1).map((body) => body.rows.length).join() === others, "rows change their group");
+    for (const other of tables) for (const press of other.querySelectorAll("th button")) press.click();
+  }
+
   let found = "";
   try {
     page();
     texts("first");
+    if (document.querySelector("section")) sorts();
     for (const svg of document.querySelectorAll("svg.flame")) found = flame(svg);
     for (const svg of document.querySelectorAll("svg.flame")) svg.dispatchEvent(new KeyboardEvent("keydown", { key: "Escape" }));
     for (const details of document.querySelectorAll("details")) details.setAttribute("open", "open");

@@ -178,6 +178,7 @@ fn text_that_does_not_fit_is_found() {
             "const pixels = (to - from) * wide;",
         ),
         ("event.key === \"Enter\"", "event.key === \"F9\""),
+        ("b.value - a.value", "a.value - b.value"),
         (
             "</body>",
             "<img src=\"http://localhost/x.png\" alt=\"\" /></body>",

@@ -46,7 +46,7 @@ fn check_page(html: &str) {
         let tag = node.tag_name().name();
         assert!(
             ![
-                "script", "link", "img", "iframe", "image", "object", "use", "a", "base"
+                "link", "img", "iframe", "image", "object", "use", "a", "base"
             ]
             .contains(&tag),
             "{tag}"
@@ -58,6 +58,13 @@ fn check_page(html: &str) {
             );
             assert!(!attribute.value().contains("://"), "{attribute:?}");
             assert!(!attribute.value().contains("url("), "{attribute:?}");
+        }
+        if tag == "script" {
+            let script = node.text().unwrap();
+            assert!(
+                script.contains("aria-sort") && !script.contains("://"),
+                "{script}"
+            );
         }
         if tag == "style" {
             let style = node.text().unwrap();
@@ -142,7 +149,9 @@ fn html_shows_charts_and_escapes_names() {
         input.windows.windows[0].name = "<b>".into();
     })
     .html();
-    assert!(!html.contains("<script") && !html.contains("<b>"));
+    // The page's own script is the only one.
+    assert_eq!(html.matches("<script").count(), 1);
+    assert!(!html.contains("\"<script>\"") && !html.contains("<b>"));
     let text = built(|input| input.windows.windows[0].name = "a\u{1b}[31m".into()).text();
     assert!(!text.contains('\u{1b}'));
 }
@@ -157,6 +166,88 @@ fn the_page_has_the_sections_of_others() {
     let html = report.html();
     assert!(html.contains("<h2>Phases &amp; more</h2><p>of the run</p></section>"));
     assert!(!report.json().contains("of the run"));
+}
+
+#[test]
+fn heads_and_legends_are_explained_and_sums_stay_last() {
+    let html = built(|_| {}).html();
+    let options = roxmltree::ParsingOptions {
+        allow_dtd: true,
+        ..Default::default()
+    };
+    let page = roxmltree::Document::parse_with_options(&html, options).unwrap();
+    let named = |name: &'static str| {
+        let nodes = page.descendants();
+        nodes.filter(move |node| node.tag_name().name() == name)
+    };
+    for head in named("th").filter(|head| head.text().is_some_and(|text| !text.is_empty())) {
+        assert!(head.attribute("title").is_some(), "{:?}", head.text());
+    }
+    let legends = named("span").filter(|node| {
+        node.children()
+            .any(|n| n.has_tag_name("i") || n.tag_name().name() == "i")
+    });
+    let mut count = 0;
+    for entry in legends {
+        count += 1;
+        assert!(entry.attribute("title").is_some(), "{entry:?}");
+    }
+    assert!(count > 6);
+    let sums: Vec<_> = named("tfoot")
+        .map(|foot| {
+            let rows = foot.children().filter(|row| row.is_element());
+            rows.map(|row| {
+                row.first_element_child()
+                    .unwrap()
+                    .text()
+                    .unwrap_or_default()
+            })
+            .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(sums[0], ["all ranks", "total"]);
+}
+
+#[test]
+fn scopes_without_instructions_have_no_rows() {
+    let report = built(|_| {});
+    let text = report.text();
+    assert!(
+        text.contains("others node0") && !text.contains("others node1"),
+        "{text}"
+    );
+    assert!(text.contains("Nothing but ranks ran on 1 node: that node has no row \"others\"."));
+    // The exact figures have all scopes.
+    assert!(
+        report.windows[0]
+            .scopes
+            .iter()
+            .any(|scope| scope.name == "others node1")
+    );
+}
+
+#[test]
+fn findings_come_first_in_every_form() {
+    let report = built(|_| {});
+    let first = &report.findings[0];
+    let text = report.text();
+    let before = text.split_once("nodes ").unwrap().0.replace("\n     ", " ");
+    assert!(before.contains("Findings\n  1. "), "{before}");
+    assert!(before.contains(&first.text), "{before}");
+    let json: Value = serde_json::from_str(&report.json()).unwrap();
+    assert_eq!(json["findings"][0]["text"], first.text.as_str());
+    assert!(json["findings"][0]["finding"].is_string());
+    let html = report.html();
+    let section = html.split_once("<h2>Findings</h2>").unwrap().1;
+    assert_eq!(
+        section
+            .split_once("</ol>")
+            .unwrap()
+            .0
+            .matches("<li>")
+            .count(),
+        report.findings.len()
+    );
 }
 
 #[test]
@@ -333,6 +424,10 @@ fn a_deadlock_is_told_with_its_cycle() {
 ";
     assert!(text.contains(expected), "{text}");
     assert!(text.contains("note: 2 ranks are deadlocked"), "{text}");
+    assert_eq!(
+        report.findings[0].text,
+        "Deadlock: 2 ranks wait for ever; ranks 0 and 1 wait for each other."
+    );
     assert!(report.html().contains("rank 0 in MPI_Recv(from 1, tag 7"));
     let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
     let standing = &json["mpi"]["standing"];

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use crate::collect::Collect;
 use nodescope_config::problem::Position;
-use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time};
+use nodescope_config::quantity::{BitRate, ByteRate, Bytes, Cpi, Frequency, Time, counted};
 
 /// A study file, read and checked. Serialised, it is what decides the results apart from the contents of image and job disk. The topology's caches and distances, the cache model and the memory model come from the
 /// same lines of the file.
@@ -250,8 +250,8 @@ impl Study {
                 .into(),
         };
         let mpi = match self.job.mpi {
-            Mpi::Openmpi => format!(", {} ranks under Open MPI", self.job.ranks),
-            Mpi::Mpich => format!(", {} ranks under MPICH", self.job.ranks),
+            Mpi::Openmpi => format!(", {} under Open MPI", counted(self.job.ranks, "rank")),
+            Mpi::Mpich => format!(", {} under MPICH", counted(self.job.ranks, "rank")),
             Mpi::None => String::new(),
         };
         let caches = node.sorted_caches();

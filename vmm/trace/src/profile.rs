@@ -154,9 +154,17 @@ pub struct Traffic {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Matrix {
     cells: BTreeMap<(u32, u32), Traffic>,
+    /// By the largest size of a class of sizes.
+    sizes: BTreeMap<u64, Traffic>,
 }
 
 impl Matrix {
+    /// Messages by size: each class of sizes with at least one message, by the largest size of the class. The classes end at 0, 1, 4,
+    /// 16, 64 bytes, and so on.
+    pub fn sizes(&self) -> impl Iterator<Item = (u64, Traffic)> {
+        self.sizes.iter().map(|(&up_to, &traffic)| (up_to, traffic))
+    }
+
     /// What `from` sent to `to`.
     pub fn get(&self, from: u32, to: u32) -> Traffic {
         self.cells.get(&(from, to)).copied().unwrap_or_default()
@@ -233,8 +241,11 @@ impl MatrixBuilder {
 
     fn message(&mut self, from: u32, to: u32, bytes: u64) {
         let cell = self.matrix.cells.entry((from, to)).or_default();
-        cell.messages = cell.messages.saturating_add(1);
-        cell.bytes = cell.bytes.saturating_add(bytes);
+        let size = self.matrix.sizes.entry(class_of(bytes)).or_default();
+        for sum in [cell, size] {
+            sum.messages = sum.messages.saturating_add(1);
+            sum.bytes = sum.bytes.saturating_add(bytes);
+        }
     }
 
     /// The sums so far.
@@ -243,8 +254,26 @@ impl MatrixBuilder {
     }
 }
 
+/// Returns the largest size of the class of sizes that a size belongs to: 0 or a power of four.
+fn class_of(bytes: u64) -> u64 {
+    let bits = bytes
+        .checked_next_power_of_two()
+        .map_or(64, u64::trailing_zeros);
+    match (bytes, bits.next_multiple_of(2)) {
+        (0, _) => 0,
+        (_, 64..) => u64::MAX,
+        (_, bits) => 1 << bits,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn sizes_fall_into_classes() {
+        let classes = [0, 1, 2, 4, 5, 16, 17, 1024, 1025, u64::MAX].map(super::class_of);
+        assert_eq!(classes, [0, 1, 4, 4, 16, 16, 64, 1024, 4096, u64::MAX]);
+    }
+
     use nodescope_hypercall::record::Flags;
     use nodescope_hypercall::{Completion, ThreadId};
 

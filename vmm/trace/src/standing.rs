@@ -405,7 +405,7 @@ impl StandingCall {
                     of => format!("waits for {whom}: {}", of.join(", ")),
                 }
             }
-            Waits::Ready => "had what it needs".into(),
+            Waits::Ready => "could go on: what the call needs had come".into(),
             Waits::Polling { polls } => format!("has polled {polls} times in vain"),
             Waits::Unknown => "has not ended".into(),
         }

@@ -1,20 +1,13 @@
 //! An analysis as one HTML page, and as a section of another page. Both are well-formed XML, too.
 
-use nodescope_page::Page;
+use nodescope_page::chart::{ChartError, css, failed, font};
+use nodescope_page::{Page, STYLE};
 use plotters::prelude::*;
 
 use crate::analysis::{Analysis, ProcessReport};
 use crate::characteristics::Characteristics;
 use crate::text::{RANK_HEAD, RANK_TITLE, percent, schedule, time};
 
-const STYLE: &str = "
-body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
-section { background: #fff; border: 1px solid #e3e7ed; border-radius: 10px; padding: 16px 22px; margin: 20px 0; overflow-x: auto; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; } h3 { font-size: 15px; margin: 14px 0 4px; } p { margin: 4px 0; color: #5b6675; }
-svg { max-width: 100%; height: auto; display: block; }
-table { border-collapse: collapse; font-size: 13px; } th, td { text-align: right; padding: 2px 10px; border-bottom: 1px solid #e3e7ed; } .name { text-align: left; } .wide { overflow-x: auto; }
-.legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px 0 14px; vertical-align: -1px; }
-";
 const WIDTH: u32 = 1030;
 /// Rows of each table.
 const ROWS: usize = 40;
@@ -32,15 +25,6 @@ const PARTS: [(&str, RGBColor); 9] = [
     ("insufficient parallelism", RGBColor(0xf2, 0xb1, 0x34)),
     ("desynchronisation", RGBColor(0xe0, 0x7a, 0x9b)),
 ];
-
-/// A chart that could not be drawn.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the chart cannot be drawn: {0}")]
-pub struct ChartError(String);
-
-fn failed(error: impl std::fmt::Display) -> ChartError {
-    ChartError(error.to_string())
-}
 
 /// The title of the section.
 pub const TITLE: &str = "OpenMP";
@@ -65,6 +49,7 @@ impl Analysis {
             page.raw(&markup);
             page.raw("</section>\n");
         }
+        page.sort_script();
         Ok(page.finish())
     }
 
@@ -261,11 +246,11 @@ impl ProcessReport {
 fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     // In the page of a report, names stand left and wide tables scroll by these classes.
     let class = |column: usize| if column == 0 { "name" } else { "" };
-    page.raw("<div class=\"wide\"><table><tr>");
+    page.raw("<div class=\"wide\"><table class=\"sortable\">\n<thead><tr>");
     for (column, name) in head.iter().enumerate() {
         page.element("th", class(column), name);
     }
-    page.raw("</tr>\n");
+    page.raw("</tr></thead>\n<tbody>\n");
     for row in rows {
         page.raw("<tr>");
         for (column, cell) in row.iter().enumerate() {
@@ -273,7 +258,7 @@ fn table(page: &mut Page, head: &[&str], rows: impl Iterator<Item = Vec<String>>
         }
         page.raw("</tr>\n");
     }
-    page.raw("</table></div>\n");
+    page.raw("</tbody></table></div>\n");
 }
 
 /// A bar for each row: the parts of its total time, of which all bars show the same width.
@@ -283,8 +268,6 @@ fn bars(page: &mut Page, rows: &[(String, &Characteristics)]) -> Result<(), Char
         let height = 40 + 22 * rows.len() as u32;
         let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         let count = rows.len().max(1) as f64;
-        let ink = RGBColor(0x33, 0x3d, 0x4b);
-        let font = ("sans-serif", 13).into_font().color(&ink);
         let mut chart = ChartBuilder::on(&area)
             .margin(4)
             .margin_right(24)
@@ -297,7 +280,7 @@ fn bars(page: &mut Page, rows: &[(String, &Characteristics)]) -> Result<(), Char
             .disable_mesh()
             .disable_y_axis()
             .x_label_formatter(&|value| format!("{value:.0} %"))
-            .label_style(font.clone())
+            .label_style(font(13))
             .draw()
             .map_err(failed)?;
         let plane = chart.plotting_area().clone();
@@ -318,13 +301,12 @@ fn bars(page: &mut Page, rows: &[(String, &Characteristics)]) -> Result<(), Char
             }
             let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
             let short: String = name.chars().take(32).collect();
-            area.draw(&Text::new(short, (6, y - 7), font.clone()))
+            area.draw(&Text::new(short, (6, y - 7), font(13)))
                 .map_err(failed)?;
         }
         area.present().map_err(failed)?;
     }
-    let colour = |RGBColor(r, g, b): RGBColor| format!("#{r:02x}{g:02x}{b:02x}");
-    let colours: Vec<String> = PARTS.iter().map(|part| colour(part.1)).collect();
+    let colours: Vec<String> = PARTS.iter().map(|part| css(part.1)).collect();
     page.legend(
         PARTS
             .iter()

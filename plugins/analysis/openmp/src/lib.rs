@@ -17,7 +17,7 @@ mod text;
 
 pub use analysis::{Analysis, IntervalReport, Options, ProcessReport, RegionReport, ThreadReport};
 pub use characteristics::{Characteristics, Lost, Ratio};
-pub use html::{ChartError, TITLE};
+pub use html::TITLE;
 pub use hybrid::{Hybrid, MpiTime, NodeReport, RankMpi, RankReport, TalpTimes};
 pub use places::{Place, Places};
 pub use points::{LoopReport, Point, Spread};

@@ -1,6 +1,6 @@
 //! Charts of phases as SVG.
 
-use nodescope_predict::{ChartError, font};
+use nodescope_page::chart::{self, ChartError, failed, font};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
@@ -21,10 +21,6 @@ const FRAME: RGBColor = RGBColor(0x8a, 0x94, 0xa3);
 /// The colour of phases without communication.
 const SILENT: RGBColor = RGBColor(0xd5, 0xda, 0xe1);
 
-fn failed(error: impl std::fmt::Display) -> ChartError {
-    ChartError(error.to_string())
-}
-
 /// Returns the colour of a class.
 pub(crate) fn colour(class: u32) -> RGBColor {
     let (red, green, blue) = Palette99::pick(class as usize).rgb();
@@ -33,8 +29,7 @@ pub(crate) fn colour(class: u32) -> RGBColor {
 
 /// Returns the colour of a class as a style sheet writes it.
 pub(crate) fn css(class: u32) -> String {
-    let RGBColor(red, green, blue) = colour(class);
-    format!("#{red:02x}{green:02x}{blue:02x}")
+    chart::css(colour(class))
 }
 
 /// Draws a bar for each phase, as wide as the phase is long: the mean over all ranks, with a line from the least to the greatest.

@@ -1,7 +1,8 @@
 //! Phases as an HTML page, and as a section of another page.
 
-use nodescope_page::Page;
-use nodescope_predict::{ChartError, STYLE};
+use nodescope_config::quantity::counted;
+use nodescope_page::chart::ChartError;
+use nodescope_page::{Page, STYLE};
 
 use crate::analysis::Analysis;
 use crate::chart::{PORTRAITS, bars, css, portraits};
@@ -20,11 +21,8 @@ impl Analysis {
     ///
     /// Where a chart cannot be drawn.
     pub fn html(&self) -> Result<String, ChartError> {
-        let title = format!("{TITLE} of {} ranks", self.ranks);
-        let style = format!(
-            "{STYLE}table {{ border-collapse: collapse; font-size: 13px; }} th, td {{ padding: 3px 12px 3px 0; text-align: right; }}\n"
-        );
-        let mut page = Page::begin(&title, &style);
+        let title = format!("{TITLE} of {}", counted(self.ranks, "rank"));
+        let mut page = Page::begin(&title, STYLE);
         page.element("h1", "", &title);
         page.raw("<section>");
         page.raw(&self.section()?);
@@ -32,6 +30,7 @@ impl Analysis {
         page.element("h2", "", "In numbers");
         page.element("pre", "", &self.text());
         page.raw("</section>\n");
+        page.sort_script();
         Ok(page.finish())
     }
 
@@ -173,7 +172,7 @@ fn table<const N: usize>(
     rows: impl ExactSizeIterator<Item = [String; N]>,
 ) {
     let count = rows.len();
-    page.raw("<div class=\"wide\"><table>\n<thead><tr>");
+    page.raw("<div class=\"wide\"><table class=\"sortable\">\n<thead><tr>");
     head.iter().for_each(|cell| page.element("th", "", cell));
     page.raw("</tr></thead>\n<tbody>\n");
     for row in rows.take(ROWS) {

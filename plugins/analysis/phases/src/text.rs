@@ -2,7 +2,7 @@
 
 use std::fmt::{Result, Write};
 
-use nodescope_config::quantity::Time;
+use nodescope_config::quantity::{Time, counted};
 
 use crate::analysis::{Analysis, Figures, Phase, StepReason};
 
@@ -72,8 +72,8 @@ impl Analysis {
         let span = self.to - self.from;
         writeln!(
             out,
-            "Communication phases: {} ranks, {} from {} of the trace on, from which times count",
-            self.ranks,
+            "Communication phases: {}, {} from {} of the trace on, from which times count",
+            counted(self.ranks, "rank"),
             time(span),
             time(self.from)
         )?;

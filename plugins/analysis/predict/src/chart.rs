@@ -1,5 +1,6 @@
-//! Charts as SVG, and what all charts of predictions have in common.
+//! Charts of a series of predictions as SVG.
 
+use nodescope_page::chart::{ChartError, INK, draw_key, failed, font, style_axes, swatch};
 use plotters::coord::ranged1d::{KeyPointHint, Ranged, ValueFormatter};
 use plotters::prelude::*;
 
@@ -9,11 +10,6 @@ use crate::text::time;
 
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 480;
-/// Colour of text, lines and points.
-pub const INK: RGBColor = RGBColor(0x33, 0x3d, 0x4b);
-/// Colour of lines in the background.
-pub const FAINT: RGBColor = RGBColor(0xe3, 0xe7, 0xed);
-
 /// Colours of computation, other, communication, wait and idle.
 pub(crate) const PARTS: [RGBColor; 5] = [
     RGBColor(0x3b, 0x6f, 0xb6),
@@ -22,21 +18,6 @@ pub(crate) const PARTS: [RGBColor; 5] = [
     RGBColor(0xb0, 0x3a, 0x5b),
     RGBColor(0xd5, 0xda, 0xe1),
 ];
-
-/// A chart that could not be drawn.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the chart cannot be drawn: {0}")]
-pub struct ChartError(pub String);
-
-/// For `map_err`: a chart that could not be drawn, with the reason.
-pub fn failed(error: impl std::fmt::Display) -> ChartError {
-    ChartError(error.to_string())
-}
-
-/// Returns the font of a chart's texts, of a size in pixels.
-pub fn font(size: i32) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&INK)
-}
 
 /// The horizontal axis: places of points from 0 to 1 and beyond, labelled at the points themselves.
 struct Places {
@@ -124,18 +105,15 @@ impl Series {
                     0.0..highest,
                 )
                 .map_err(failed)?;
-            chart
-                .configure_mesh()
-                .x_desc(self.parameter.clone())
-                .x_label_formatter(&label)
-                .y_label_formatter(&|value| time(*value as u64))
-                .label_style(font(13))
-                .axis_desc_style(font(14))
-                .axis_style(INK)
-                .bold_line_style(FAINT)
-                .light_line_style(TRANSPARENT)
-                .draw()
-                .map_err(failed)?;
+            style_axes(
+                chart
+                    .configure_mesh()
+                    .x_desc(self.parameter.clone())
+                    .x_label_formatter(&label)
+                    .y_label_formatter(&|value| time(*value as u64)),
+            )
+            .draw()
+            .map_err(failed)?;
             let mut below = vec![0u64; points.len()];
             for (part, colour) in PARTS.into_iter().enumerate() {
                 let (name, _) = points[0].1.split.parts()[part];
@@ -157,9 +135,10 @@ impl Series {
                         let outline: Vec<_> = up.chain(down.rev()).collect();
                         chart.draw_series([Polygon::new(outline, colour.filled())])
                     };
-                    drawn.map_err(failed)?.label(name).legend(move |(x, y)| {
-                        Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
-                    });
+                    drawn
+                        .map_err(failed)?
+                        .label(name)
+                        .legend(move |at| swatch(at, colour));
                 }
                 below = above;
             }
@@ -184,14 +163,7 @@ impl Series {
             } else {
                 SeriesLabelPosition::UpperLeft
             };
-            chart
-                .configure_series_labels()
-                .position(corner)
-                .background_style(WHITE.mix(0.8))
-                .border_style(FAINT)
-                .label_font(font(13))
-                .draw()
-                .map_err(failed)?;
+            draw_key(&mut chart, corner)?;
             area.present().map_err(failed)?;
         }
         Ok(svg)

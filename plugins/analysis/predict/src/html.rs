@@ -1,23 +1,24 @@
 //! A prediction as one HTML page, written so that it is well-formed XML, too.
 
-use nodescope_page::Page;
+use nodescope_config::quantity::counted;
+use nodescope_page::chart::{ChartError, css, failed, font};
+use nodescope_page::{Entry, Page, STYLE};
 use plotters::prelude::*;
 
-use crate::chart::{ChartError, PARTS, font};
+use crate::chart::PARTS;
 use crate::predict::Prediction;
 use crate::result::RankTimes;
 use crate::text::time;
 use crate::timeline::Phases;
 
-/// The style sheet of pages with charts in sections.
-pub const STYLE: &str = "
-body { margin: 0 auto; max-width: 1080px; padding: 24px; color: #1f2733; background: #f6f7f9; font: 15px/1.5 system-ui, sans-serif; }
-section { background: #fff; border: 1px solid #e3e7ed; border-radius: 10px; padding: 16px 22px; margin: 20px 0; }
-h1 { font-size: 24px; margin: 0; } h2 { font-size: 18px; margin: 0 0 8px; } p { margin: 4px 0; color: #5b6675; }
-svg { max-width: 100%; height: auto; display: block; } pre { font-size: 13px; overflow-x: auto; margin: 0; }
-.legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin: 0 6px 0 14px; vertical-align: -1px; }
-";
 const NAMES: [&str; 5] = ["computation", "other", "communication", "wait", "idle"];
+const MEANINGS: [&str; 5] = [
+    "Time in the rank's own code, between MPI calls.",
+    "Time in calls whose inside the model does not know, such as files and set-up; taken as traced.",
+    "Time in which the rank itself sends or receives.",
+    "Time in which the rank cannot go on, because a message or another rank has not come.",
+    "Time after the rank's last call, until the last rank ends.",
+];
 const WIDTH: u32 = 1030;
 /// Bars of ranks that are drawn; of more ranks, each bar is the mean of some.
 const BARS: usize = 64;
@@ -34,7 +35,7 @@ impl Prediction {
     ///
     /// Where a chart cannot be drawn.
     pub fn html(&self) -> Result<String, ChartError> {
-        let title = format!("{} ranks on {}", self.ranks, self.cluster.name);
+        let title = format!("{} on {}", counted(self.ranks, "rank"), self.cluster.name);
         let mut page = Page::begin(&title, STYLE);
         page.element("h1", "", &title);
         let predicted = format!("predicted time {}", time(self.outcome.time));
@@ -122,7 +123,6 @@ fn name(first: usize, count: usize) -> String {
 
 /// Lanes with coloured pieces from 0 to `end`.
 fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
-    let failed = |error: &dyn std::fmt::Display| ChartError(error.to_string());
     let mut svg = String::new();
     {
         let height = 50 + 18 * rows.len() as u32;
@@ -134,7 +134,7 @@ fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
             .x_label_area_size(34)
             .y_label_area_size(96)
             .build_cartesian_2d(0.0..end, 0.0..count)
-            .map_err(|error| failed(&error))?;
+            .map_err(failed)?;
         chart
             .configure_mesh()
             .disable_mesh()
@@ -142,7 +142,7 @@ fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
             .x_label_formatter(&|value| time(*value as u64))
             .label_style(font(13))
             .draw()
-            .map_err(|error| failed(&error))?;
+            .map_err(failed)?;
         let plane = chart.plotting_area().clone();
         for (number, (name, pieces)) in rows.iter().enumerate() {
             let bottom = count - 1.0 - number as f64;
@@ -150,13 +150,13 @@ fn lanes(rows: &[Lane], end: f64) -> Result<String, ChartError> {
                 let corners = [(from, bottom + 0.1), (to, bottom + 0.9)];
                 plane
                     .draw(&Rectangle::new(corners, PARTS[part].filled()))
-                    .map_err(|error| failed(&error))?;
+                    .map_err(failed)?;
             }
             let (_, y) = plane.map_coordinate(&(0.0, bottom + 0.5));
             area.draw(&Text::new(name.clone(), (6, y - 6), font(13)))
-                .map_err(|error| failed(&error))?;
+                .map_err(failed)?;
         }
-        area.present().map_err(|error| failed(&error))?;
+        area.present().map_err(failed)?;
     }
     Ok(svg)
 }
@@ -166,9 +166,13 @@ fn section(page: &mut Page, title: &str, svg: &str) {
     page.raw("<section>");
     page.element("h2", "", title);
     page.raw("\n");
-    let colours =
-        PARTS.map(|RGBColor(red, green, blue)| format!("#{red:02x}{green:02x}{blue:02x}"));
-    page.legend(NAMES.into_iter().zip(colours.iter().map(String::as_str)));
+    let colours = PARTS.map(css);
+    let entries = NAMES.into_iter().zip(MEANINGS).zip(&colours);
+    page.explained_legend(entries.map(|((name, meaning), colour)| Entry {
+        name,
+        colour,
+        meaning,
+    }));
     page.raw("\n");
     page.raw(svg);
     page.raw("</section>\n");

@@ -38,12 +38,10 @@ mod predict;
 mod series_text;
 mod text;
 
-pub use chart::{ChartError, font};
 pub use cluster::{Cluster, ClusterFile, FitError, Placement, Preset, Progress, Sharing, Speed};
 pub use code::Code;
 pub use collective::{Algorithm, Choice, Library, Selected};
 pub use engine::{Options, interpret};
-pub use html::STYLE;
 pub use network::{Channel, Frames, Model, Table};
 pub use predict::{Interval, Prediction, Request, Section, predict, predict_reduced};
 pub use result::{

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use nodescope_config::quantity::Time;
+use nodescope_config::quantity::{Time, counted};
 
 use crate::predict::Prediction;
 use crate::result::{Blocked, Problem, RankTimes};
@@ -26,8 +26,11 @@ impl Prediction {
         let cluster = &self.cluster;
         writeln!(
             out,
-            "Prediction for {:?}: {} ranks, {} a node, {}",
-            cluster.name, self.ranks, cluster.ranks_per_node, cluster.topology
+            "Prediction for {:?}: {}, {} a node, {}",
+            cluster.name,
+            counted(self.ranks, "rank"),
+            cluster.ranks_per_node,
+            cluster.topology
         )?;
         if !outcome.complete() {
             writeln!(out, "\nThe program does not come to its end there:")?;
@@ -255,7 +258,11 @@ impl std::fmt::Display for Problem {
                 cycle,
                 others,
             } => {
-                writeln!(f, "deadlock at {}: {blocked} ranks wait", time(*at))?;
+                let who = match blocked {
+                    1 => "1 rank waits".to_owned(),
+                    _ => format!("{blocked} ranks wait"),
+                };
+                writeln!(f, "deadlock at {}: {who}", time(*at))?;
                 if !cycle.is_empty() {
                     writeln!(f, "  in a cycle:")?;
                 }

@@ -1,8 +1,7 @@
 //! Representatives as one HTML page, which is well-formed XML, too.
 
-use nodescope_page::Page;
-use nodescope_predict::STYLE;
-use nodescope_predict::chart::{ChartError, FAINT, INK, failed, font};
+use nodescope_page::chart::{ChartError, INK, failed, font, style_axes};
+use nodescope_page::{Page, STYLE};
 use plotters::prelude::*;
 
 use crate::analysis::{Analysis, GroupAnalysis};
@@ -129,19 +128,16 @@ impl Analysis {
                 .y_label_area_size(56)
                 .build_cartesian_2d(0.0..right, 0.0..1.05 * self.ranks as f64)
                 .map_err(failed)?;
-            chart
-                .configure_mesh()
-                .x_desc("threshold")
-                .y_desc("representatives")
-                .x_label_formatter(&|value| percent(*value))
-                .y_label_formatter(&|value| format!("{value:.0}"))
-                .label_style(font(13))
-                .axis_desc_style(font(14))
-                .axis_style(INK)
-                .bold_line_style(FAINT)
-                .light_line_style(TRANSPARENT)
-                .draw()
-                .map_err(failed)?;
+            style_axes(
+                chart
+                    .configure_mesh()
+                    .x_desc("threshold")
+                    .y_desc("representatives")
+                    .x_label_formatter(&|value| percent(*value))
+                    .y_label_formatter(&|value| format!("{value:.0}")),
+            )
+            .draw()
+            .map_err(failed)?;
             chart
                 .draw_series([PathElement::new(line, COLOURS[0].stroke_width(2))])
                 .map_err(failed)?;
@@ -183,19 +179,16 @@ fn dendrogram(group: &GroupAnalysis, threshold: f64) -> Result<String, ChartErro
             .y_label_area_size(70)
             .build_cartesian_2d(-0.7..count as f64 - 0.3, 0.0..top)
             .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(0)
-            .y_desc("distance of centroids")
-            .y_label_formatter(&|value| percent(*value))
-            .label_style(font(13))
-            .axis_desc_style(font(14))
-            .axis_style(INK)
-            .bold_line_style(FAINT)
-            .light_line_style(TRANSPARENT)
-            .draw()
-            .map_err(failed)?;
+        style_axes(
+            chart
+                .configure_mesh()
+                .disable_x_mesh()
+                .x_labels(0)
+                .y_desc("distance of centroids")
+                .y_label_formatter(&|value| percent(*value)),
+        )
+        .draw()
+        .map_err(failed)?;
         for merge in &group.merges {
             let [a, b] = merge.parts.map(|part| nodes[part]);
             let kept = merge.height <= threshold;

@@ -1,6 +1,6 @@
 //! Charts of a series, as SVG.
 
-use nodescope_predict::chart::{ChartError, FAINT, INK, failed, font};
+use nodescope_page::chart::{ChartError, draw_key, failed, font, style_axes, swatch};
 use plotters::prelude::*;
 
 const WIDTH: u32 = 960;
@@ -64,28 +64,25 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
             .y_label_area_size(80)
             .build_cartesian_2d((0..count.saturating_sub(1)).into_segmented(), 0.0..top)
             .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_desc(labels.across)
-            .y_desc(labels.values)
-            .x_label_formatter(&|place| match place {
-                SegmentValue::CenterOf(place) | SegmentValue::Exact(place) => {
-                    labels.places.get(*place).cloned().unwrap_or_default()
-                }
-                SegmentValue::Last => String::new(),
-            })
-            .y_label_formatter(&|value| match (0.5..1000.0).contains(&top) {
-                true => format!("{value:.2}"),
-                false => short(*value),
-            })
-            .label_style(font(13))
-            .axis_desc_style(font(14))
-            .axis_style(INK)
-            .bold_line_style(FAINT)
-            .light_line_style(TRANSPARENT)
-            .draw()
-            .map_err(failed)?;
+        style_axes(
+            chart
+                .configure_mesh()
+                .disable_x_mesh()
+                .x_desc(labels.across)
+                .y_desc(labels.values)
+                .x_label_formatter(&|place| match place {
+                    SegmentValue::CenterOf(place) | SegmentValue::Exact(place) => {
+                        labels.places.get(*place).cloned().unwrap_or_default()
+                    }
+                    SegmentValue::Last => String::new(),
+                })
+                .y_label_formatter(&|value| match (0.5..1000.0).contains(&top) {
+                    true => format!("{value:.2}"),
+                    false => short(*value),
+                }),
+        )
+        .draw()
+        .map_err(failed)?;
         let end = |place| match place < count {
             true => SegmentValue::Exact(place),
             false => SegmentValue::Last,
@@ -108,18 +105,9 @@ pub fn bars(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> {
                 .draw_series(drawn)
                 .map_err(failed)?
                 .label(part.name.clone())
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
-                });
+                .legend(move |at| swatch(at, colour));
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(FAINT)
-            .label_font(font(13))
-            .draw()
-            .map_err(failed)?;
+        draw_key(&mut chart, SeriesLabelPosition::UpperLeft)?;
         area.present().map_err(failed)?;
     }
     Ok(svg)
@@ -157,28 +145,25 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
             .y_label_area_size(80)
             .build_cartesian_2d(-0.3..last + 0.3, (0.6 * least..2.5 * largest).log_scale())
             .map_err(failed)?;
-        chart
-            .configure_mesh()
-            .disable_x_mesh()
-            .x_labels(2 * labels.places.len() + 1)
-            .x_desc(labels.across)
-            .y_desc(labels.values)
-            .x_label_formatter(&|place| {
-                let whole = (place - place.round()).abs() < 1e-6;
-                let label = labels.places.get(place.round() as usize);
-                label
-                    .filter(|_| whole && *place > -0.5)
-                    .cloned()
-                    .unwrap_or_default()
-            })
-            .y_label_formatter(&|value| short(*value))
-            .label_style(font(13))
-            .axis_desc_style(font(14))
-            .axis_style(INK)
-            .bold_line_style(FAINT)
-            .light_line_style(TRANSPARENT)
-            .draw()
-            .map_err(failed)?;
+        style_axes(
+            chart
+                .configure_mesh()
+                .disable_x_mesh()
+                .x_labels(2 * labels.places.len() + 1)
+                .x_desc(labels.across)
+                .y_desc(labels.values)
+                .x_label_formatter(&|place| {
+                    let whole = (place - place.round()).abs() < 1e-6;
+                    let label = labels.places.get(place.round() as usize);
+                    label
+                        .filter(|_| whole && *place > -0.5)
+                        .cloned()
+                        .unwrap_or_default()
+                })
+                .y_label_formatter(&|value| short(*value)),
+        )
+        .draw()
+        .map_err(failed)?;
         for (number, part) in parts.iter().enumerate() {
             let colour = COLOURS[number % COLOURS.len()];
             let points: Vec<(f64, f64)> = (part.values.iter().enumerate())
@@ -188,18 +173,9 @@ pub fn lines(labels: &Labels<'_>, parts: &[Part]) -> Result<String, ChartError> 
                 .draw_series(LineSeries::new(points, colour.stroke_width(2)).point_size(4))
                 .map_err(failed)?
                 .label(part.name.clone())
-                .legend(move |(x, y)| {
-                    Rectangle::new([(x, y - 5), (x + 12, y + 5)], colour.filled())
-                });
+                .legend(move |at| swatch(at, colour));
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(FAINT)
-            .label_font(font(13))
-            .draw()
-            .map_err(failed)?;
+        draw_key(&mut chart, SeriesLabelPosition::UpperLeft)?;
         area.present().map_err(failed)?;
     }
     Ok(svg)

@@ -1,8 +1,7 @@
 //! The charts of an analysis, alone and on one HTML page, which is well-formed XML, too.
 
-use nodescope_page::Page;
-use nodescope_predict::STYLE;
-use nodescope_predict::chart::ChartError;
+use nodescope_page::chart::ChartError;
+use nodescope_page::{Page, STYLE};
 
 use crate::analysis::{Analysis, Series};
 use crate::chart::{Labels, Part, bars, lines};

@@ -1,10 +1,11 @@
 //! The roofline as a chart: a panel for each level, both axes logarithmic.
 
+use nodescope_page::chart::{FAINT, font};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use super::roofline::{LEVELS, Roofline};
-use crate::charts::{FAINT, failed, font};
+use crate::charts::failed;
 use crate::input::ReportError;
 use crate::units::si;
 

@@ -31,6 +31,7 @@ pub(crate) fn write(
     for note in &code.notes {
         page.element("p", "", note);
     }
+    page.raw("<div class=\"blocks\">\n<figure class=\"block\">");
     page.element("h3", "", "Flame graph of the window's cycles");
     page.element(
         "p",
@@ -39,7 +40,7 @@ pub(crate) fn write(
     );
     page.raw("<div class=\"wide\">");
     page.raw(&code.drawings.flame);
-    page.raw("</div>\n");
+    page.raw("</div></figure>\n");
     let shape = Shape {
         rows: ROWS,
         width: 400,
@@ -49,6 +50,7 @@ pub(crate) fn write(
     for shown in tables(code, &shape) {
         let is_roofline = shown.title.starts_with("Roofline");
         if let Some(svg) = code.drawings.roofline.as_ref().filter(|_| is_roofline) {
+            page.raw("<figure class=\"block\">");
             page.element("h3", "", "Roofline by level");
             page.element(
                 "p",
@@ -57,10 +59,11 @@ pub(crate) fn write(
             );
             page.raw("<div class=\"wide\">");
             page.raw(svg);
-            page.raw("</div>\n");
+            page.raw("</div></figure>\n");
         }
         table(page, shown);
     }
+    page.raw("</div>\n");
     if !code.blocks.is_empty() {
         page.element("h3", "", "Machine code of the most expensive blocks");
     }

@@ -123,13 +123,14 @@ pub(super) fn tables(code: &CodeReport, shape: &Shape) -> Vec<Table> {
 /// Names, and the costs whose sum the row shows.
 type Row<'a> = (Vec<String>, Vec<&'a CodeCosts>);
 
-/// Rows of a table: those that are listed, what is left out of this table, and all.
+/// Rows of a table: those that are listed, what is left out of this table, and all; the number of names, and of rows at the end that are
+/// sums.
 fn rows<'a>(
     entries: &'a [(Vec<String>, &'a CodeCosts)],
     rest: &'a Rest,
     code: &'a CodeReport,
     shape: &Shape,
-) -> (Vec<Row<'a>>, usize) {
+) -> (Vec<Row<'a>>, usize, usize) {
     let shown = entries.len().min(shape.rows);
     let mut rows: Vec<Row<'_>> = (entries[..shown].iter())
         .map(|(names, costs)| (names.clone(), vec![*costs]))
@@ -153,7 +154,7 @@ fn rows<'a>(
         );
     }
     name("all".into(), vec![&code.total]);
-    (rows, names)
+    (rows, names, 1 + usize::from(others > 0))
 }
 
 fn costs(
@@ -164,7 +165,7 @@ fn costs(
     code: &CodeReport,
     shape: &Shape,
 ) -> Table {
-    let (rows, count) = rows(entries, rest, code, shape);
+    let (rows, count, sums) = rows(entries, rest, code, shape);
     let mut head = names.to_vec();
     let figures = [
         ("share", true),
@@ -178,7 +179,8 @@ fn costs(
         ("memory", true),
     ];
     head.extend((figures.iter()).filter_map(|(figure, shown)| shown.then_some(*figure)));
-    let mut table = Table::new(title, count, &head);
+    let mut table = Table::new(title, count, &head).about("code");
+    table.sums = sums;
     let total = code.total.cycles_65536;
     for (mut cells, costs) in rows {
         let sum = |value: &dyn Fn(&CodeCosts) -> u128| costs.iter().map(|c| value(c)).sum::<u128>();
@@ -226,7 +228,7 @@ fn stack(
     code: &CodeReport,
     shape: &Shape,
 ) -> Table {
-    let (rows, _) = rows(entries, rest, code, shape);
+    let (rows, _, sums) = rows(entries, rest, code, shape);
     let mut head = vec![name, "CPI"];
     // Terms that are 0 everywhere need no column, but for the core.
     let terms: Vec<_> = TERMS
@@ -241,7 +243,8 @@ fn stack(
         .map(|core| format!("core: {core}"))
         .collect();
     head.extend(further.iter().map(String::as_str));
-    let mut table = Table::new(title, 1, &head);
+    let mut table = Table::new(title, 1, &head).about("code stack");
+    table.sums = sums;
     for (mut cells, costs) in rows {
         cells.truncate(1);
         let instructions: u128 = costs.iter().map(|costs| costs.instructions).sum();
@@ -264,7 +267,10 @@ fn mpi(code: &CodeReport, shape: &Shape) -> Table {
         "Code inside MPI calls, by MPI function. Counted; cycles modelled, waiting in HLT left out",
         1,
         &["", "share", "cycles", "instr.", "core", "stalled"],
-    );
+    )
+    .about("code");
+    // A function of MPI is followed by what ran inside it.
+    table.ordered = true;
     let total = code.total.cycles_65536;
     let mut row = |name: String, costs: &CodeCosts| {
         let core = costs.term("core");
@@ -306,7 +312,8 @@ fn roofline(code: &CodeReport, shape: &Shape) -> Table {
         &[
             "function", "L1", "L2", "L3", "memory", "FLOP/s", "limit", "of limit",
         ],
-    );
+    )
+    .about("roofline");
     for (n, row) in roofline.functions.iter().enumerate() {
         let mut cells = vec![format!(
             "{:>2} {}",

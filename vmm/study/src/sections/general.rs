@@ -108,7 +108,7 @@ pub(super) fn read(file: &Path, section: &Section<'_>) -> General {
     let given = if core_cpi.is_some() {
         "given in the study without a source"
     } else {
-        "nominal, not measured"
+        "1 cycle, not measured"
     };
     core.finish();
     let (core_cpi, cpi_source) = match &counters {

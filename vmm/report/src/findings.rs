@@ -1,0 +1,511 @@
+//! Findings: what a report says first. Each is computed from the report's figures and holds only above a threshold.
+//!
+//! The thresholds are in this crate's `README.md`, too.
+
+use serde::Serialize;
+
+use crate::breakdown::{Scope, ScopeKind, WindowReport};
+use crate::code::FunctionCost;
+use crate::mpi::MpiReport;
+use crate::units::grouped;
+
+/// Most findings of a report.
+const MOST: usize = 6;
+/// Least share of a window's CPI, or of all ranks' time, that MPI has.
+const MPI: f64 = 0.2;
+/// Share of MPI from which one cause is most of it.
+const MAIN: f64 = 0.5;
+/// Least ratio of the times that ranks compute.
+const IMBALANCE: f64 = 1.2;
+/// Least share of the cycles outside MPI that caches and memory have.
+const MEMORY: f64 = 0.25;
+/// Least share of the references to memory that go to another socket, and least share of the cycles outside MPI that they have.
+const REMOTE: (f64, f64) = (0.1, 0.02);
+/// Least share of the code's cycles that one function has.
+const FUNCTION: f64 = 0.1;
+/// Least number of messages whose sizes are told; sizes up to which a message is short, and above which it is long, bytes; least share
+/// that short ones have of the messages, or long ones of the bytes.
+const MESSAGES: u64 = 100;
+const SHORT: u64 = 1 << 10;
+const LONG: u64 = 1 << 16;
+const SIZES: f64 = 0.5;
+
+/// A finding.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Finding {
+    /// What was found, with its figures.
+    #[serde(flatten)]
+    pub what: What,
+    /// Share of the time that the finding concerns, 0 to 1: findings stand in this order. 1 for a deadlock.
+    pub weight: f64,
+    /// A sentence for people.
+    pub text: String,
+}
+
+/// Kinds of findings. Shares are from 0 to 1.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "finding", rename_all = "snake_case")]
+pub enum What {
+    /// Ranks wait for ever.
+    Deadlock {
+        /// All of them.
+        ranks: Vec<u32>,
+        /// Of these, some that wait for each other in a cycle; may be empty.
+        cycle: Vec<u32>,
+    },
+    /// MPI has a large part of a window's CPI.
+    MpiShare {
+        /// The window.
+        window: String,
+        /// Share of all ranks' CPI.
+        share: f64,
+        /// Share of MPI's cycles in which ranks wait.
+        waiting: f64,
+        /// The function with most cycles, or with most waiting where its waiting alone is most of MPI.
+        function: &'static str,
+        /// Share of MPI's cycles that the function has; only its waiting where `function_waits`.
+        function_share: f64,
+        /// Whether `function_share` counts the function's waiting alone.
+        function_waits: bool,
+    },
+    /// A rank computes longer than others.
+    Imbalance {
+        /// The window.
+        window: String,
+        /// The rank that computes longest.
+        rank: u32,
+        /// The rank that computes shortest, to which `rank` is compared; none: to the mean of all other ranks.
+        than: Option<u32>,
+        /// Time that `rank` computes over the other time.
+        ratio: f64,
+    },
+    /// Caches and memory have a large part of the cycles outside MPI.
+    MemoryShare {
+        /// The window.
+        window: String,
+        /// Share of the cycles outside MPI.
+        share: f64,
+        /// The largest term, as in `scopes[].terms[]`.
+        term: String,
+        /// Its share of the cycles outside MPI.
+        term_share: f64,
+    },
+    /// Many references go to the memory of another socket.
+    RemoteMemory {
+        /// The window.
+        window: String,
+        /// Share of the references that memory answered.
+        share: f64,
+        /// Share of the cycles outside MPI.
+        cycles: f64,
+    },
+    /// A function has a large part of the code's cycles.
+    Function {
+        /// The window.
+        window: String,
+        /// The function.
+        function: String,
+        /// Share of the cycles of the window's code.
+        share: f64,
+        /// Cycles for each of the function's instructions.
+        cpi: f64,
+        /// The largest term of the function's CPI, as in `costs.terms[]`.
+        term: String,
+        /// That term's part of `cpi`.
+        term_cpi: f64,
+    },
+    /// Ranks spend much of the whole run in MPI.
+    RunMpiShare {
+        /// Share of all ranks' time between the first entry into MPI and the last exit that is MPI, without initialisation and end.
+        share: f64,
+        /// The function with most time.
+        function: &'static str,
+        /// Its share of the time in MPI.
+        function_share: f64,
+    },
+    /// Most messages are short, or most bytes are in long messages, or both.
+    MessageSizes {
+        /// Point-to-point messages of the whole run.
+        messages: u64,
+        /// Largest size that is called short, bytes.
+        short_up_to_bytes: u64,
+        /// Share of the messages that are short.
+        short_share: f64,
+        /// Size above which a message is called long, bytes.
+        long_above_bytes: u64,
+        /// Share of the bytes in long messages.
+        long_share: f64,
+    },
+}
+
+impl What {
+    fn text(&self) -> String {
+        match self {
+            What::Deadlock { ranks, cycle } => match (ranks.as_slice(), cycle.len()) {
+                ([rank], _) => format!("Deadlock: rank {rank} waits for ever."),
+                (ranks, 0) => format!("Deadlock: {} ranks wait for ever.", ranks.len()),
+                (ranks, 1..=8) => format!(
+                    "Deadlock: {} ranks wait for ever; ranks {} wait for each other.",
+                    ranks.len(),
+                    listed(cycle)
+                ),
+                (ranks, count) => format!(
+                    "Deadlock: {} ranks wait for ever; {count} of them wait for each other.",
+                    ranks.len()
+                ),
+            },
+            What::MpiShare {
+                window,
+                share,
+                waiting,
+                function,
+                function_share,
+                function_waits,
+            } => {
+                let all = format!("Window \"{window}\": {} of the CPI is MPI", percent(*share));
+                match (function_waits, *function_share >= MAIN) {
+                    (true, _) => format!("{all}, most of it waiting in {function}."),
+                    (false, true) => format!(
+                        "{all}, most of it in {function}; {} of it is waiting.",
+                        percent(*waiting)
+                    ),
+                    (false, false) => format!(
+                        "{all}; {} of it is waiting. {function} has the largest part of MPI, {}.",
+                        percent(*waiting),
+                        percent(*function_share)
+                    ),
+                }
+            }
+            What::Imbalance {
+                window,
+                rank,
+                than,
+                ratio,
+            } => {
+                let whom = match than {
+                    Some(than) => format!("rank {than}"),
+                    None => "the other ranks (mean)".to_owned(),
+                };
+                format!(
+                    "Window \"{window}\": rank {rank} computes {ratio:.1} times as long as {whom}."
+                )
+            }
+            What::MemoryShare {
+                window,
+                share,
+                term,
+                term_share,
+            } => format!(
+                "Window \"{window}\": caches and memory take {} of the cycles outside MPI; the largest part is {}, {}.",
+                percent(*share),
+                stall(term),
+                percent(*term_share)
+            ),
+            What::RemoteMemory {
+                window,
+                share,
+                cycles,
+            } => format!(
+                "Window \"{window}\": {} of the references that memory answers go to another socket; they take {} of the cycles outside MPI.",
+                percent(*share),
+                percent(*cycles)
+            ),
+            What::Function {
+                window,
+                function,
+                share,
+                cpi,
+                term,
+                term_cpi,
+            } => format!(
+                "Window \"{window}\": {function} takes {} of the cycles of the code; its CPI is {cpi:.2}, of which {term_cpi:.2} is {}.",
+                percent(*share),
+                stall(term)
+            ),
+            What::RunMpiShare {
+                share,
+                function,
+                function_share,
+            } => format!(
+                "Whole run: {} of the ranks' time is MPI, without initialisation and end; {function} has the largest part of it, {}.",
+                percent(*share),
+                percent(*function_share)
+            ),
+            What::MessageSizes {
+                messages,
+                short_share,
+                long_share,
+                ..
+            } => {
+                let messages = grouped((*messages).into());
+                let short = format!(
+                    "{} of the {messages} point-to-point messages have at most 1 KiB",
+                    percent(*short_share)
+                );
+                let long = format!("{} of the bytes", percent(*long_share));
+                match (*short_share >= SIZES, *long_share >= SIZES) {
+                    (true, true) => format!(
+                        "Whole run: {short}, but {long} are in messages of more than 64 KiB. Both the latency and the bandwidth of the network matter."
+                    ),
+                    (true, false) => format!(
+                        "Whole run: {short}. The network's latency matters more for them than its bandwidth."
+                    ),
+                    (false, _) => format!(
+                        "Whole run: {long} of the {messages} point-to-point messages are in messages of more than 64 KiB. The network's bandwidth matters more for them than its latency."
+                    ),
+                }
+            }
+        }
+    }
+}
+
+/// `1, 2 and 3`.
+fn listed(ranks: &[u32]) -> String {
+    let words: Vec<String> = ranks.iter().map(u32::to_string).collect();
+    match words.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}
+
+fn percent(share: f64) -> String {
+    let percent = 100.0 * share;
+    // Nearly all is not all.
+    if (9.95..99.5).contains(&percent) || percent == 100.0 {
+        format!("{percent:.0} %")
+    } else {
+        format!("{percent:.1} %")
+    }
+}
+
+/// A term in words.
+fn stall(term: &str) -> String {
+    match term {
+        "core" => "the core itself".into(),
+        "memory_local" => "local memory".into(),
+        "memory_remote" => "remote memory".into(),
+        level if level.starts_with('L') => format!("misses of {level}"),
+        _ => "other stalls".into(),
+    }
+}
+
+/// Finds what matters most: at most [`MOST`] findings, the one that concerns most of the time first.
+pub(crate) fn find(windows: &[WindowReport], mpi: Option<&MpiReport>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for window in windows.iter().filter(|window| !window.warm_up_only) {
+        of_window(window, &mut found);
+    }
+    if let Some(mpi) = mpi {
+        of_run(mpi, &mut found);
+    }
+    let mut findings: Vec<Finding> = (found.into_iter())
+        .map(|(weight, what)| Finding {
+            text: what.text(),
+            what,
+            weight,
+        })
+        .collect();
+    findings.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+    findings.truncate(MOST);
+    findings
+}
+
+fn cycles_of(scope: &Scope, of: impl Fn(&str) -> bool) -> f64 {
+    let terms = scope.terms.iter().filter(|term| of(&term.term));
+    terms.map(|term| term.cycles_65536).sum::<i128>() as f64
+}
+
+fn of_window(window: &WindowReport, found: &mut Vec<(f64, What)>) {
+    let mut scopes = window.scopes.iter();
+    let Some(all) = scopes.find(|scope| scope.kind == ScopeKind::Ranks) else {
+        return;
+    };
+    let total = all.cycles_65536 as f64;
+    if total <= 0.0 || all.instructions == 0 {
+        return;
+    }
+    let name = &window.name;
+    let mpi = cycles_of(all, |term| term == "mpi");
+    let outside = total - mpi;
+    found.extend(mpi_share(name, all, mpi / total));
+    found.extend(imbalance(window, outside / total));
+    if outside > 0.0 {
+        let is_stall = |term: &str| term.starts_with('L') || term.starts_with("memory_");
+        let stalls = cycles_of(all, is_stall);
+        let largest = (all.terms.iter())
+            .filter(|term| is_stall(&term.term))
+            .max_by_key(|term| term.cycles_65536);
+        if let Some(largest) = largest.filter(|_| stalls / outside >= MEMORY) {
+            let what = What::MemoryShare {
+                window: name.clone(),
+                share: stalls / outside,
+                term: largest.term.clone(),
+                term_share: largest.cycles_65536 as f64 / outside,
+            };
+            found.push((stalls / total, what));
+        }
+        // Events without cycles are no references that a rank waits for.
+        let count = |name: &str| {
+            let events = all.events.iter();
+            let events =
+                events.filter(|event| event.term.as_deref() == Some(name) && event.cycles > 0);
+            events.map(|event| event.count).sum::<u128>() as f64
+        };
+        let (local, remote) = (count("memory_local"), count("memory_remote"));
+        let cycles = cycles_of(all, |term| term == "memory_remote");
+        let share = remote / (local + remote);
+        if share >= REMOTE.0 && cycles / outside >= REMOTE.1 {
+            let what = What::RemoteMemory {
+                window: name.clone(),
+                share,
+                cycles: cycles / outside,
+            };
+            found.push((cycles / total, what));
+        }
+    }
+    let code = window.code.as_ref();
+    let first = code.and_then(|code| code.functions.first());
+    found.extend(first.and_then(|first| function(name, first, total)));
+}
+
+fn mpi_share(window: &str, all: &Scope, share: f64) -> Option<(f64, What)> {
+    if share < MPI {
+        return None;
+    }
+    let cycle = crate::breakdown::CYCLE as f64;
+    let mpi: f64 = all.mpi.iter().map(|value| value.cycles_65536 as f64).sum();
+    let waits: f64 = all
+        .mpi
+        .iter()
+        .map(|value| value.waiting as f64 * cycle)
+        .sum();
+    let longest = all.mpi.iter().max_by_key(|value| value.cycles_65536)?;
+    let idlest = all.mpi.iter().max_by_key(|value| value.waiting)?;
+    let idle = idlest.waiting as f64 * cycle / mpi;
+    let function_waits = idle >= MAIN;
+    let (function, function_share) = match function_waits {
+        true => (idlest.function, idle),
+        false => (longest.function, longest.cycles_65536 as f64 / mpi),
+    };
+    let what = What::MpiShare {
+        window: window.to_owned(),
+        share,
+        waiting: waits / mpi,
+        function,
+        function_share,
+        function_waits,
+    };
+    Some((share, what))
+}
+
+/// Compares how long ranks compute. `outside` is the share of the time outside MPI.
+fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, What)> {
+    let times: Vec<(u32, f64)> = (window.scopes.iter())
+        .filter(|scope| scope.kind == ScopeKind::Rank && scope.cycles_65536 > 0)
+        .filter_map(|scope| {
+            let computes = 1.0 - cycles_of(scope, |term| term == "mpi") / scope.cycles_65536 as f64;
+            Some((scope.rank?, scope.flops.busy_seconds * computes))
+        })
+        .filter(|(_, time)| *time > 0.0)
+        .collect();
+    let (rank, longest) = times
+        .iter()
+        .copied()
+        .reduce(|a, b| if b.1 > a.1 { b } else { a })?;
+    let (least, shortest) = times
+        .iter()
+        .copied()
+        .reduce(|a, b| if b.1 < a.1 { b } else { a })?;
+    if times.len() < 2 {
+        return None;
+    }
+    let sum: f64 = times.iter().map(|(_, time)| time).sum();
+    let others = (sum - longest) / (times.len() - 1) as f64;
+    let (than, ratio) = match longest / others >= IMBALANCE {
+        true => (None, longest / others),
+        false => (Some(least), longest / shortest),
+    };
+    let what = What::Imbalance {
+        window: window.name.clone(),
+        rank,
+        than,
+        ratio,
+    };
+    // What the others lose: the time that they could have waited for the longest.
+    let lost = 1.0 - sum / (longest * times.len() as f64);
+    (ratio >= IMBALANCE).then_some((outside * lost, what))
+}
+
+fn function(window: &str, first: &FunctionCost, total: f64) -> Option<(f64, What)> {
+    let costs = &first.costs;
+    let (share, cpi) = costs.share.zip(costs.cpi)?;
+    let largest = costs.terms.iter().max_by_key(|term| term.cycles_65536)?;
+    if share < FUNCTION {
+        return None;
+    }
+    let what = What::Function {
+        window: window.to_owned(),
+        function: first.function.chars().take(60).collect(),
+        share,
+        cpi,
+        term: largest.term.clone(),
+        term_cpi: largest.cpi.unwrap_or(0.0),
+    };
+    Some(((costs.cycles_65536 as f64 / total).min(1.0), what))
+}
+
+fn of_run(mpi: &MpiReport, found: &mut Vec<(f64, What)>) {
+    for deadlock in &mpi.standing.deadlocks {
+        let what = What::Deadlock {
+            ranks: deadlock.ranks.clone(),
+            cycle: deadlock.cycle.clone(),
+        };
+        found.push((1.0, what));
+    }
+    let span = mpi.to_ps.saturating_sub(mpi.from_ps) as f64 * mpi.ranks.len() as f64;
+    // Beginning and end take the same time in a short run and in a long one, and would hide what the program does.
+    let ends = ["MPI_Init", "MPI_Init_thread", "MPI_Finalize"];
+    let rows = (mpi.functions.iter()).filter(|row| !ends.contains(&row.function));
+    let inside: f64 = rows.clone().map(|row| row.time_ps as f64).sum();
+    let longest = rows.max_by_key(|row| row.time_ps);
+    let share = inside / span;
+    let Some(longest) = longest.filter(|_| share >= MPI && span > 0.0) else {
+        return;
+    };
+    let what = What::RunMpiShare {
+        share,
+        function: longest.function,
+        function_share: longest.time_ps as f64 / inside,
+    };
+    // Calls of several threads of a rank can overlap.
+    let share = share.min(1.0);
+    found.push((share, what));
+
+    let sizes = &mpi.message_sizes;
+    let messages: u64 = sizes.iter().map(|size| size.messages).sum();
+    let bytes: f64 = sizes.iter().map(|size| size.bytes as f64).sum();
+    if messages < MESSAGES {
+        return;
+    }
+    let short = sizes.iter().filter(|size| size.up_to_bytes <= SHORT);
+    let short = short.map(|size| size.messages).sum::<u64>() as f64 / messages as f64;
+    let long = sizes.iter().filter(|size| size.up_to_bytes > LONG);
+    let long = long.map(|size| size.bytes as f64).sum::<f64>() / bytes;
+    if short < SIZES && (long.is_nan() || long < SIZES) {
+        return;
+    }
+    let what = What::MessageSizes {
+        messages,
+        short_up_to_bytes: SHORT,
+        short_share: short,
+        long_above_bytes: LONG,
+        // Messages without a byte.
+        long_share: if long.is_nan() { 0.0 } else { long },
+    };
+    // Sizes explain the time in MPI: they stand behind it.
+    found.push((share / 2.0, what));
+}
+
+#[cfg(test)]
+mod tests;

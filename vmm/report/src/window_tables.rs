@@ -1,0 +1,325 @@
+//! Tables of a window's measurements, for text and HTML alike.
+
+use crate::breakdown::{CYCLE, PrivilegeValue, Scope, ScopeKind, WindowReport};
+use crate::cores;
+use crate::table::Table;
+use crate::units::{cpi, flops, grouped, si};
+
+fn term(scope: &Scope, name: &str) -> Option<i128> {
+    let mut terms = scope.terms.iter().filter(|term| term.term == name);
+    terms.next().map(|term| term.cycles_65536)
+}
+
+/// Terms in the columns of a table: at most four cache levels, further ones together.
+pub(crate) fn columns(window: &WindowReport) -> Vec<(String, Vec<String>)> {
+    let mut names: Vec<&str> = Vec::new();
+    for scope in &window.scopes {
+        for term in &scope.terms {
+            if !names.contains(&term.term.as_str()) {
+                names.push(&term.term);
+            }
+        }
+    }
+    let levels: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|name| name.starts_with('L'))
+        .collect();
+    let mut columns = vec![("core".to_owned(), vec!["core".to_owned()])];
+    let apart = if levels.len() > 4 { 3 } else { levels.len() };
+    for level in &levels[..apart] {
+        columns.push(((*level).to_owned(), vec![(*level).to_owned()]));
+    }
+    if levels.len() > apart {
+        columns.push((
+            format!("L{}+", apart + 1),
+            levels[apart..].iter().map(|&l| l.to_owned()).collect(),
+        ));
+    }
+    for (head, name) in [
+        ("mem loc", "memory_local"),
+        ("mem rem", "memory_remote"),
+        ("mem other", "memory_other"),
+        ("MPI", "mpi"),
+        ("unattrib.", "unattributed"),
+    ] {
+        if names.contains(&name) {
+            columns.push((head.to_owned(), vec![name.to_owned()]));
+        }
+    }
+    columns
+}
+
+pub(crate) fn column_cycles(scope: &Scope, terms: &[String]) -> i128 {
+    terms.iter().filter_map(|name| term(scope, name)).sum()
+}
+
+/// Whether nothing of a scope was measured: not one instruction, inside or outside MPI.
+pub(crate) fn is_empty(scope: &Scope) -> bool {
+    scope.kind == ScopeKind::Others && scope.instructions + scope.instructions_in_mpi == 0
+}
+
+/// A table with a row, or several, for each scope in which something was measured. Ranks, other scopes and sums are groups.
+fn by_scope(
+    mut table: Table,
+    window: &WindowReport,
+    rows: impl Fn(&Scope) -> Vec<Vec<String>>,
+) -> Table {
+    let mut before = None;
+    for scope in window.scopes.iter().filter(|scope| !is_empty(scope)) {
+        let of = match scope.kind {
+            ScopeKind::Rank => 0,
+            ScopeKind::Others | ScopeKind::Node => 1,
+            ScopeKind::Ranks | ScopeKind::Total => 2,
+        };
+        if before.is_some_and(|before| before < of) {
+            table.group();
+        }
+        before = Some(of);
+        for row in rows(scope) {
+            table.sums += usize::from(of == 2);
+            table.row(row);
+        }
+    }
+    table
+}
+
+/// Says that nothing but ranks ran on some nodes.
+fn left_out(window: &WindowReport) -> Option<String> {
+    match window.scopes.iter().filter(|scope| is_empty(scope)).count() {
+        0 => None,
+        1 => Some("Nothing but ranks ran on 1 node: that node has no row \"others\".".into()),
+        count => Some(format!(
+            "Nothing but ranks ran on {count} nodes: these have no row \"others\"."
+        )),
+    }
+}
+
+pub(crate) fn window_tables(window: &WindowReport) -> Vec<Table> {
+    let columns = columns(window);
+    let per = |scope: &Scope, cycles: i128| {
+        (scope.instructions != 0).then(|| cycles as f64 / CYCLE as f64 / scope.instructions as f64)
+    };
+    let mut head = vec!["", "instr.", "CPI"];
+    head.extend(columns.iter().map(|(name, _)| name.as_str()));
+    let stack = Table::new(
+        "CPI breakdown: cycles per instruction outside MPI. Instructions are counted, the core's cycles are as said above, the rest is modelled",
+        1,
+        &head,
+    );
+    let mut stack = by_scope(stack, window, |scope| {
+        let mut row = vec![
+            scope.name.clone(),
+            si(scope.instructions as f64),
+            cpi(scope.cpi),
+        ];
+        row.extend(
+            columns
+                .iter()
+                .map(|(_, terms)| cpi(per(scope, column_cycles(scope, terms)))),
+        );
+        vec![row]
+    });
+    stack.below.extend(left_out(window));
+
+    let mut head = vec!["", "sum"];
+    head.extend(columns.iter().map(|(name, _)| name.as_str()));
+    head.extend(["idle", "clocks"]);
+    let cycles = Table::new(
+        "The same in cycles, modelled. Idle (HLT outside MPI) belongs to the node, not to CPI",
+        1,
+        &head,
+    );
+    let cycles = by_scope(cycles, window, |scope| {
+        let of = |cycles: i128| si(cycles as f64 / CYCLE as f64);
+        let mut row = vec![scope.name.clone(), of(scope.cycles_65536)];
+        row.extend(
+            columns
+                .iter()
+                .map(|(_, terms)| of(column_cycles(scope, terms))),
+        );
+        row.push(
+            scope
+                .clock
+                .map_or(String::new(), |c| si(c.idle_cycles as f64)),
+        );
+        row.push(
+            scope
+                .clock
+                .map_or(String::new(), |c| si(c.clock_cycles as f64)),
+        );
+        vec![row]
+    });
+
+    let mut tables = vec![stack, cycles];
+    let empty = window.scopes.iter().filter(|scope| is_empty(scope));
+    let empty: Vec<&str> = empty.map(|scope| scope.name.as_str()).collect();
+    tables.extend(cores::tables(&window.cores, &empty));
+    let sum = window
+        .scopes
+        .iter()
+        .find(|scope| scope.kind == ScopeKind::Ranks)
+        .or_else(|| window.scopes.last());
+    if let Some(scope) = sum {
+        if !scope.mpi.is_empty() {
+            tables.push(mpi_terms(scope));
+        }
+        let mut events = Table::new(
+            format!(
+                "Misses by event, {}, outside MPI: CPI = P x L. P: events per instruction, counted by the models; L: cycles per event, stated",
+                scope.name
+            ),
+            2,
+            &["event", "term", "count", "P", "L, cycles", "CPI"],
+        )
+        .about("events");
+        for event in scope.events.iter().filter(|event| event.cycles != 0) {
+            let value = per(scope, event.cycles as i128 * CYCLE);
+            events.row(vec![
+                event.event.clone(),
+                event.term.clone().unwrap_or_default(),
+                grouped(event.count),
+                event
+                    .per_instruction
+                    .map_or_else(|| "-".into(), |p| format!("{p:.6}")),
+                si(event.latency),
+                cpi(value),
+            ]);
+        }
+        if !events.rows.is_empty() {
+            tables.push(events);
+        }
+    }
+
+    let rates = Table::new(
+        "FLOPS: floating-point operations per second. Formula: as published, per core. Busy: counted FLOPs / modelled busy time, per core. \
+         Window: counted FLOPs / virtual time, of all cores. alpha: FLOPs per instruction outside MPI",
+        1,
+        &[
+            "",
+            "FLOPs",
+            "in MPI",
+            "alpha",
+            "formula",
+            "direct, busy",
+            "direct, window",
+        ],
+    )
+    .about("rates");
+    tables.push(by_scope(rates, window, |scope| {
+        let f = &scope.flops;
+        vec![vec![
+            scope.name.clone(),
+            si(f.total as f64),
+            si(f.in_mpi as f64),
+            cpi(f.alpha),
+            flops(f.published_per_second),
+            flops(f.direct_per_second),
+            flops(f.window_per_second),
+        ]]
+    }));
+    tables.extend(classes(window));
+
+    let privileges = Table::new(
+        "User and kernel apart, inside and outside MPI. Counted; cycles modelled, idle left out. A mode without instructions has no row",
+        2,
+        &[
+            "", "mode", "instr.", "cycles", "loads", "stores", "fetches", "FLOPs",
+        ],
+    )
+    .about("privileges");
+    tables.push(by_scope(privileges, window, |scope| {
+        let row = |at: &PrivilegeValue| {
+            vec![
+                scope.name.clone(),
+                at.privilege.into(),
+                si(at.instructions as f64),
+                si(at.cycles_65536 as f64 / CYCLE as f64),
+                si(at.loads as f64),
+                si(at.stores as f64),
+                si(at.fetches as f64),
+                si(at.flops as f64),
+            ]
+        };
+        let ran = scope.privileges.iter().filter(|at| at.instructions > 0);
+        ran.map(row).collect()
+    }));
+    tables
+}
+
+/// FLOPs by class, without the classes that have none; no table without FLOPs.
+fn classes(window: &WindowReport) -> Option<Table> {
+    const NAMES: [&str; 7] = [
+        "x87", "sc. f32", "sc. f64", "128 f32", "128 f64", "256 f32", "256 f64",
+    ];
+    let used = |class: usize| {
+        let mut scopes = window.scopes.iter();
+        scopes.any(|scope| {
+            scope
+                .flops
+                .by_class
+                .get(class)
+                .is_some_and(|of| of.count > 0)
+        })
+    };
+    let shown: Vec<usize> = (0..NAMES.len()).filter(|&class| used(class)).collect();
+    if shown.is_empty() {
+        return None;
+    }
+    let mut head = vec![""];
+    head.extend(shown.iter().map(|&class| NAMES[class]));
+    let table = Table::new(
+        "FLOPs by width and type, counted (an FMA is 2, lanes counted). Classes without operations are left out",
+        1,
+        &head,
+    )
+    .about("classes");
+    Some(by_scope(table, window, |scope| {
+        let mut row = vec![scope.name.clone()];
+        let counts = shown
+            .iter()
+            .filter_map(|&class| scope.flops.by_class.get(class));
+        row.extend(counts.map(|of| si(of.count as f64)));
+        vec![row]
+    }))
+}
+
+fn mpi_terms(scope: &Scope) -> Table {
+    let mut table = Table::new(
+        format!(
+            "MPI by function, {}: CPI = P x L. P: calls per instruction, calls that ended in the window counted; L: cycles per call, modelled",
+            scope.name
+        ),
+        1,
+        &[
+            "function",
+            "calls",
+            "P",
+            "L, cycles",
+            "CPI",
+            "executing",
+            "stalled",
+            "waiting",
+        ],
+    )
+    .about("mpi terms");
+    for value in &scope.mpi {
+        table.row(vec![
+            value.function.into(),
+            grouped(value.calls.into()),
+            value
+                .per_instruction
+                .map_or_else(|| "-".into(), |p| format!("{p:.3e}")),
+            value.latency.map_or_else(|| "-".into(), si),
+            cpi(value.cpi),
+            si(value.executing_65536 as f64 / CYCLE as f64),
+            si(value.stalled as f64),
+            si(value.waiting as f64),
+        ]);
+    }
+    table.below.push(
+        "Waiting: in HLT, or polling until the message or rank that the call needs began to come"
+            .into(),
+    );
+    table
+}
