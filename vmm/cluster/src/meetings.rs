@@ -65,7 +65,7 @@ struct Begun {
 pub enum Rest {
     /// A vCPU runs, and nothing need be known about the node to go on.
     Awake,
-    /// What follows must be decided.
+    /// Somebody must decide what follows.
     Speaks,
     /// All vCPUs sleep until this time in picoseconds, or until a frame arrives, and nobody waits for what the node says.
     Asleep(u64),

@@ -1,4 +1,4 @@
-//! What a package of nodescope contains beside the program: manual pages and shell completions, both made from the command line
+//! Contents of a package beside the program: manual pages and shell completions, both made from the command line
 //! that the program reads, and the licences of the libraries that the program contains. `scripts/package` runs this crate's program.
 
 mod licences;

@@ -113,7 +113,7 @@ pub fn third_party(libraries: &[Library]) -> Result<String, String> {
          The program contains Rust's standard library (MIT OR Apache-2.0, the Rust project's contributors) and these libraries.\n\n\
          | library | version | licence | source |\n|---|---|---|---|\n",
     );
-    // Those that have a text, by the text.
+    // Licences that have a text, by the text.
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut without = Vec::new();
     for library in libraries {

@@ -59,7 +59,7 @@ fn shells_complete_subcommands_and_options() {
     let written = fs::read_dir(&folder).unwrap();
     let written = written.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     assert_eq!(written.collect::<BTreeSet<_>>(), names);
-    // What a shell offers behind some words, the last of which is incomplete.
+    // Words that a shell offers behind some words, the last of which is incomplete.
     let bash = |words: &str| {
         let script = format!(
             "source {}; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \

@@ -1,4 +1,4 @@
-//! What all charts have in common: colours, fonts, axes, and the key of a chart's parts.
+//! Parts that all charts have in common: colours, fonts, axes, and the key of a chart's parts.
 
 use plotters::chart::{ChartContext, MeshStyle, SeriesLabelPosition};
 use plotters::coord::CoordTranslate;

@@ -1,4 +1,4 @@
-//! What each figure means, in a sentence: for the heads of tables and the parts of charts.
+//! Meanings of figures, in a sentence each: for the heads of tables and the parts of charts.
 
 /// Table or chart that a figure stands in, the figure's name there, and the figure's meaning. Figures without a table mean the same in
 /// all tables. A name that ends in `*` stands for all names that begin so.

@@ -33,7 +33,7 @@ const SIZES: f64 = 0.5;
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding {
-    /// What was found, with its figures.
+    /// A fact that was found, with its figures.
     #[serde(flatten)]
     pub what: What,
     /// Share of the time that the finding concerns, 0 to 1: findings stand in this order. 1 for a deadlock.
@@ -432,7 +432,7 @@ fn imbalance(window: &WindowReport, outside: f64) -> Option<(f64, What)> {
         than,
         ratio,
     };
-    // What the others lose: the time that they could have waited for the longest.
+    // Loss of the others: the time that they could have waited for the longest.
     let lost = 1.0 - sum / (longest * times.len() as f64);
     (ratio >= IMBALANCE).then_some((outside * lost, what))
 }

@@ -62,7 +62,7 @@ pub struct Report {
     pub core: CoreCpi,
     /// Unit and source of every kind of figure.
     pub sources: Vec<Source>,
-    /// What matters most, the finding that concerns most of the time first; may be empty.
+    /// Findings, the one that concerns most of the time first; may be empty.
     pub findings: Vec<Finding>,
     /// Sentences for the user: what is missing, cut or does not fit comes first.
     pub notes: Vec<String>,

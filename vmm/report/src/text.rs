@@ -105,7 +105,7 @@ pub(crate) fn title(report: &Report) -> String {
     format!("nodescope report: {}", report.study.name)
 }
 
-/// What the line about the core's CPI is called.
+/// Label of the line about the core's CPI.
 pub(crate) const CORE: &str = "CPI_core";
 
 pub(crate) fn core(core: &CoreCpi) -> String {

@@ -64,7 +64,7 @@ pub struct Tally {
     pub events: u64,
     /// Blocks translated.
     pub translations: u64,
-    /// Those of them that were translated for several nodes.
+    /// Blocks of these that were translated for several nodes.
     pub shared: u64,
     /// Times that translated code was thrown away for want of room.
     pub evictions: u64,

@@ -186,7 +186,7 @@ impl Cpu {
             return Some(code);
         }
         shared.translations.page = Some(page);
-        // What makes code finds the shared code in the place of the node's own.
+        // The emitter finds the shared code in the place of the node's own.
         std::mem::swap(&mut self.code().translations, &mut shared.translations);
         let code = if self.prepare_arena() {
             self.emit_or_forget(block, ip, &instructions)
