@@ -120,7 +120,7 @@ fn the_same_study_gives_the_same_bytes() {
     ] {
         let size = bytes.get(name).map_or(0, Vec::len);
         println!("{name}: {size} bytes");
-        assert!(size > 100, "{name} has {size} bytes");
+        assert!(size > 50, "{name} has {size} bytes");
     }
     let record = &first.outcome.windows.windows[0];
     for node in &record.nodes {
