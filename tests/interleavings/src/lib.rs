@@ -1,5 +1,5 @@
-//! Checks the code where the host threads of a cluster meet, for every order of their actions with at most one or two interruptions
-//! (`Model::interrupted`), and for every value that the memory model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics instead of the
+//! Checks the code where the host threads of a cluster meet, for every order of their actions with at most two interruptions
+//! (fewer for some models of sleeping nodes, `Model::interrupted`), and for every value that the memory model lets them see. The code is the cluster's own, `crew.rs`, `meetings.rs` and `stretch.rs`, on loom's atomics instead of the
 //! standard library's (<https://docs.rs/loom>).
 //!
 //! The waiting of a thread (`gate.rs`) is not checked: there a thread that may miss a call looks again after a millisecond, and no

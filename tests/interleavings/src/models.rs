@@ -267,7 +267,6 @@ fn what_a_node_says_ends_the_stretch_for_all() {
     Model {
         speaks: Some((0, 2)),
         ends: true,
-        interrupted: 1,
         ..PLAIN
     }
     .check();
@@ -278,7 +277,6 @@ fn a_thread_has_several_nodes() {
     Model {
         nodes: 3,
         quanta: 2,
-        interrupted: 1,
         ..PLAIN
     }
     .check();
