@@ -3,7 +3,8 @@
 //! It implements the same seam as the portable engine and exchanges the same state, so that a vCPU can move between
 //! the two at any instruction boundary. Reading order: [`probe`](mod@probe) (what the host offers), [`vm`] (memory
 //! slots), [`vcpu`] (the seam), `run` (the loop and its exits), `clock` (virtual time), `hypercall` (the doorbell), `state` and
-//! `msrs` (what moves), `alarm` (how a vCPU is brought out of the guest), `raw` (ioctls that kvm-ioctls lacks).
+//! `msrs` (what moves), `alarm` (how a vCPU is brought out of the guest), `grace` (progress
+//! where entries are slow), `raw` (ioctls that kvm-ioctls lacks).
 //!
 //! Limits of this engine:
 //! - Instructions are not counted: `instructions()` stays what was restored, and a limit in instructions is refused.
@@ -15,6 +16,7 @@
 
 mod alarm;
 mod clock;
+mod grace;
 mod hypercall;
 mod msrs;
 pub mod probe;

@@ -43,8 +43,10 @@ enum Event {
     WriteMsr(u32, u64),
     Halt,
     Shutdown,
-    /// Something to look at again: an interrupt window, a signal, a changed task priority.
+    /// Something to look at again: an interrupt window, a changed task priority.
     Again,
+    /// A signal ended the entry: the alarm, or another thread's wish.
+    Cut,
     Stop(String),
 }
 
@@ -170,8 +172,7 @@ impl KvmVcpu {
                 let time = self.state.time;
                 platform.tsc_offset_changed(self.id, time.cycles, time.tsc_offset);
             }
-            alarm::arm(self.nanoseconds(until, now)).map_err(os("setting the vCPU's timer"))?;
-            let event = self.enter()?;
+            let event = self.enter_for(self.nanoseconds(until, now))?;
             let shown = (self.fd.get_kvm_run().cr8 & 0xf) as u8;
             if shown != priority {
                 platform.set_task_priority(self.id, self.state.time.cycles, shown);
@@ -254,8 +255,7 @@ impl KvmVcpu {
             }
             self.fd.set_kvm_immediate_exit(0);
             self.load_tsc()?;
-            alarm::arm(Some(SETTLING_NS)).map_err(os("setting the vCPU's timer"))?;
-            let event = self.enter()?;
+            let event = self.enter_for(Some(SETTLING_NS))?;
             match self.serve(platform, event)? {
                 Served::Continue => {}
                 Served::Halt => self.state.events.mp = MpState::Halted,
@@ -267,6 +267,23 @@ impl KvmVcpu {
             what: format!("KVM vCPU {} did not take an injected event", self.id),
             source: std::io::ErrorKind::TimedOut.into(),
         })
+    }
+
+    /// KVM_RUN once, for so many nanoseconds and the vCPU's grace.
+    fn enter_for(&mut self, ns: Option<u64>) -> Result<Event, EngineError> {
+        alarm::arm(self.grace.extend(ns)).map_err(os("setting the vCPU's timer"))?;
+        let event = self.enter()?;
+        match event {
+            Event::Cut => {
+                let regs = self.fd.get_regs();
+                let r = regs.map_err(|e| refused("reading general registers", e))?;
+                self.grace.cut_short([r.rip, r.rsp, r.rcx, r.rflags]);
+            }
+            // KVM reports these without executing an instruction, too.
+            Event::Again | Event::Stop(_) => {}
+            _ => self.grace.progress(),
+        }
+        Ok(event)
     }
 
     /// KVM_RUN once.
@@ -318,9 +335,8 @@ impl KvmVcpu {
             Ok(VcpuExit::X86Wrmsr(write)) => (Event::WriteMsr(write.index, write.data), true),
             Ok(VcpuExit::Hlt) => (Event::Halt, false),
             Ok(VcpuExit::Shutdown) => (Event::Shutdown, false),
-            Ok(VcpuExit::IrqWindowOpen | VcpuExit::Intr | VcpuExit::SetTpr) => {
-                (Event::Again, false)
-            }
+            Ok(VcpuExit::IrqWindowOpen | VcpuExit::SetTpr) => (Event::Again, false),
+            Ok(VcpuExit::Intr) => (Event::Cut, false),
             Ok(VcpuExit::InternalError) => {
                 (Event::Stop(internal_error(self.fd.get_kvm_run())), false)
             }
@@ -340,7 +356,7 @@ impl KvmVcpu {
                 Event::Stop(format!("KVM stopped for an unexpected reason, {other:?}")),
                 false,
             ),
-            Err(e) if [libc::EINTR, libc::EAGAIN].contains(&e.errno()) => (Event::Again, false),
+            Err(e) if [libc::EINTR, libc::EAGAIN].contains(&e.errno()) => (Event::Cut, false),
             Err(e) => return Err(refused(format!("KVM_RUN on vCPU {}", self.id), e)),
         })
     }
@@ -348,7 +364,7 @@ impl KvmVcpu {
     fn serve(&mut self, platform: &mut dyn Platform, event: Event) -> Result<Served, EngineError> {
         let id = self.id;
         match event {
-            Event::Again => return Ok(Served::Continue),
+            Event::Again | Event::Cut => return Ok(Served::Continue),
             Event::Halt => return Ok(Served::Halt),
             Event::Shutdown => return Ok(Served::Shutdown),
             Event::Stop(what) => return Ok(Served::Stop(what)),

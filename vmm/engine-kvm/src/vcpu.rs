@@ -16,6 +16,7 @@ use nodescope_x86::{CpuidTable, VcpuState};
 
 use crate::alarm::RunningThread;
 use crate::clock::{Entry, Tsc};
+use crate::grace::Grace;
 use crate::vm::{KvmVm, kvm_cpuid};
 use crate::{msrs, raw, refused, state};
 
@@ -51,6 +52,7 @@ pub struct KvmVcpu {
     pub(crate) attached: bool,
     pub(crate) tsc: Tsc,
     pub(crate) entry: Entry,
+    pub(crate) grace: Grace,
     /// State components the guest may use.
     components: u64,
     /// Registers KVM does not hold; their values stay in `state`.
@@ -101,6 +103,7 @@ impl KvmVcpu {
                 offset: 0,
             },
             entry: Entry::default(),
+            grace: Grace::default(),
             components: config.cpuid.xcr0_supported() | xcr0::X87 | xcr0::SSE,
             kept: BTreeSet::new(),
             unfinished: false,

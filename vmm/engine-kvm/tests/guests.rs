@@ -576,3 +576,35 @@ fn what_this_engine_lacks_is_refused_by_name() {
     v.restore(&s);
     assert_eq!(v.run(&mut p, FOREVER).unwrap(), Exit::Halted);
 }
+
+/// A limit of one cycle lies behind the entry's own cost on every host: without grace each entry ends before an instruction.
+#[test]
+fn a_vcpu_comes_on_however_short_its_limits_are() {
+    let Some(host) = host() else { return };
+    let ram = memory();
+    place(&ram, CODE, |a| {
+        let mut again = a.create_label();
+        a.set_label(&mut again).unwrap();
+        a.inc(rbx).unwrap();
+        a.jmp(again).unwrap();
+    });
+    let mut v = vcpu(&ram, &host);
+    let mut p = Recorder::default();
+    v.restore(&state(0));
+    let mut counted = 0;
+    for stretch in 0..4 {
+        for entry in 0.. {
+            let limit = Limit {
+                cycles: v.cycles() + 1,
+                ..FOREVER
+            };
+            assert_eq!(v.run(&mut p, limit).unwrap(), Exit::Limit);
+            let now = v.save().general.gpr[RBX];
+            if now > counted {
+                counted = now;
+                break;
+            }
+            assert!(entry < 1000, "no progress after {counted}, {stretch}");
+        }
+    }
+}
