@@ -74,7 +74,7 @@ void chase(long n)
 	sink = (double)(uintptr_t)at;
 }
 
-/* The same over 4 MiB, which hosts have in their third level. */
+/* Dependent loads over 4 MiB, which fit into the third-level cache of hosts. */
 void chase_l3(long n)
 {
 	static struct node *at;

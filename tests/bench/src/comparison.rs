@@ -58,17 +58,17 @@ impl Column {
     }
 }
 
-/// The same rows run in different ways.
+/// Workloads that were each run in several ways.
 pub struct Comparison {
     /// Name of the measurement.
     pub name: &'static str,
-    /// What was run.
+    /// Workloads.
     pub rows: Vec<Row>,
-    /// On the host.
+    /// Measured on the host.
     pub native: Option<Column>,
-    /// In the tool that users would take otherwise.
+    /// Measured in the tool that users would take otherwise.
     pub peer: Option<Column>,
-    /// In nodescope, the default engine last.
+    /// Measured in nodescope, the default engine last.
     pub engines: Vec<Column>,
 }
 

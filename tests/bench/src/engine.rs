@@ -39,7 +39,7 @@ impl Engine {
     }
 }
 
-/// Whether models see what a guest does.
+/// Models that watch a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
     /// None: one vCPU.
@@ -47,7 +47,7 @@ pub enum Attached {
     /// Three levels of cache for instructions and data, MESIF, and NUMA memory, while a wanted part runs: two sockets of one
     /// vCPU.
     CachesAndNuma,
-    /// The same, and what is counted is attributed to code, as studies do unless they say otherwise.
+    /// Caches and NUMA as above, with events attributed to code. This is the default of studies.
     Attributed,
 }
 
@@ -301,7 +301,7 @@ fn drive(
     }
 }
 
-/// What a guest printed.
+/// Output of a guest.
 #[derive(Default)]
 pub struct Console {
     all: Vec<u8>,

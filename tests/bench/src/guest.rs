@@ -19,7 +19,7 @@ pub enum Marks {
     Console,
 }
 
-/// What boots, and what it is to do.
+/// A guest to boot, with its job.
 pub struct Guest {
     /// Kernel.
     pub kernel: PathBuf,
@@ -29,13 +29,13 @@ pub struct Guest {
     pub root: PathBuf,
     /// The job disk's contents.
     pub disk: Vec<u8>,
-    /// The same in a file.
+    /// File with the job disk's contents.
     pub job: NamedTempFile,
     /// Further kernel parameters.
     pub parameters: Vec<String>,
     /// Parts of the job that are measured.
     pub wanted: Vec<String>,
-    /// How nodescope hears of them.
+    /// Channel by which nodescope hears of the measured parts.
     pub marks: Marks,
 }
 

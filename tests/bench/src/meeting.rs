@@ -1,4 +1,4 @@
-//! What two host threads that meet as often as two nodes can give at most, whatever they do in between.
+//! Upper bound of the throughput of two host threads that meet as often as two nodes, whatever the threads do between meetings.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -137,7 +137,7 @@ fn interpretation(
     }
 }
 
-/// How fast both replay, and how many times faster the interpreter is where it is least so.
+/// Measures the speed of both replays. Returns the interpreter's smallest lead over SimGrid beside the measurements.
 fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     struct Row {
         case: Case,
@@ -157,7 +157,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
         let folder = tempfile::tempdir().map_err(Failure::Files)?;
         let empty = tempfile::tempdir().map_err(Failure::Files)?;
         let (actions, smpirun) = case.write(folder.path()).map_err(|e| failed(&case, e))?;
-        // The same ranks doing nothing: what smpirun takes to start.
+        // As many ranks without work measure the start of smpirun.
         case.platform.write(empty.path()).map_err(Failure::Files)?;
         let mut list = String::new();
         for rank in 0..case.program.ranks.len() {

@@ -20,7 +20,7 @@ const LENGTH: Length = Length::Times(10);
 /// Samples a second, not a divisor of anything.
 const FREQUENCY: &str = "3989";
 
-/// What samples are told apart by: a heading, and what a symbol or its object has in it, the first that fits.
+/// Classes of samples: a heading, and texts of which the name of the symbol or of its object contains one. The first match counts.
 const PARTS: [(&str, &[&str]); 11] = [
     ("operations", &["translated::operations"]),
     ("look-ups", &["translated::look_ups"]),
@@ -207,7 +207,7 @@ fn count(samples: &str, map: &CodeMap) -> [u64; PARTS.len()] {
     counts
 }
 
-/// What [`nodescope_engine_soft::write_code_map`] has written.
+/// Contents of the file that [`nodescope_engine_soft::write_code_map`] has written.
 #[derive(Default)]
 struct CodeMap {
     /// By its first address, a piece of code: the address behind it, and its symbol.

@@ -33,7 +33,7 @@ const LOOK: Duration = Duration::from_millis(500);
 /// A look takes at most one part in so many of a processor's time.
 const SELDOM: u32 = 50;
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The same guests under QEMU's TCG.
+//! Runs the guests of the other measurements under QEMU's TCG.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;

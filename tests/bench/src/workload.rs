@@ -1,4 +1,4 @@
-//! What is run: the kernels, or Debian's hpcc.
+//! Workloads of the measurements: the kernels, or Debian's hpcc.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -159,7 +159,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
 /// A run that came to an end of its own.
 #[derive(Debug)]
 pub struct Finished {
-    /// What the cluster says.
+    /// The cluster's outcome.
     pub outcome: Outcome,
     /// Console output by node, carriage returns left out.
     pub consoles: Vec<String>,
@@ -193,12 +193,12 @@ impl Observer for Silent {
 ///
 /// # Errors
 ///
-/// What [`fn@nodescope_cluster::run`] says.
+/// Fails as [`fn@nodescope_cluster::run`] does.
 pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
     run_with(config, dir, Options::default())
 }
 
-/// The same, from a snapshot, or to one.
+/// Runs a cluster like [`run`], from a snapshot, or to one.
 ///
 /// # Errors
 ///

@@ -1,8 +1,8 @@
 //! The published reference programs (guest-images/jobs/published): emulated in clusters of different networks, and predicted for one
 //! network from a trace that was taken in another.
 //!
-//! What messages cost their ends is measured in the emulated cluster of the trace, by the program `transfer`: ping-pong, shifts round a
-//! ring, and messages that come before they are received. Only latency and bandwidth are the target's.
+//! The program `transfer` measures the costs of messages for senders and receivers, in the emulated cluster of the trace. `transfer`
+//! sends ping-pongs, shifts round a ring, and messages that come before their receives. Only latency and bandwidth are the target's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -71,22 +71,22 @@ const FRAMES: Frames = Frames {
 /// Open MPI's header of a message over TCP, of the transport and of matching.
 const HEADER: u64 = 24;
 
-/// What messages cost their ends, by size, and datatypes: picoseconds.
+/// Costs of messages for their senders and receivers, by size, and costs of datatypes, in picoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Overheads {
-    /// The sender.
+    /// Cost for the sender.
     pub send: Table,
-    /// A receiver that waits.
+    /// Cost for a receiver that waits.
     pub receive: Table,
-    /// A receiver that the message was waiting for.
+    /// Cost for a receiver that comes after the message.
     pub buffered: Table,
-    /// A receiver that deals with another message.
+    /// Cost for a receiver that deals with another message.
     pub queued: Table,
-    /// The sender, to pack a derived datatype.
+    /// Cost for the sender to pack a derived datatype.
     pub pack: Table,
-    /// The receiver, to unpack it.
+    /// Cost for the receiver to unpack a derived datatype.
     pub unpack: Table,
-    /// To make a datatype, commit and free it.
+    /// Cost of making, committing and freeing a datatype.
     pub datatype: u64,
 }
 
@@ -258,7 +258,7 @@ fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64
     times
 }
 
-/// What messages cost, from the trace of `transfer` (its first job) in a cluster of that network.
+/// Returns the costs of messages in a cluster of that network, from the trace of `transfer` there (its first job).
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The same study gives the same bytes: twice on one host thread, and on two, and interpreted and translated.
+//! One study always gives the same bytes: twice on one host thread, on two host threads, and interpreted and translated.
 
 use std::collections::BTreeMap;
 use std::fs;

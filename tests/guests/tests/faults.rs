@@ -19,7 +19,7 @@ const PROGRAM: &str = "../../../guest-images/jobs/faults/faults.c";
 const OPEN_MPI: (&str, &str) = ("mpicc.openmpi", "mpirun.openmpi");
 const MPICH: (&str, &str) = ("mpicc.mpich", "mpiexec.hydra");
 
-/// What a run left.
+/// Results of a run.
 struct Ran {
     finished: Finished,
     standing: Standing,
@@ -151,7 +151,7 @@ fn receives_first(mpi: (&str, &str)) {
         line.starts_with("    rank 1 in MPI_Recv(from 0, tag 7, MPI_COMM_WORLD) at program+0x")
             && line.ends_with(" waits for rank 0")
     }));
-    // The same by way of the model and its interpretation.
+    // The interpretation of the model finds the deadlock, too.
     let problems = ran.predicted();
     let [Problem::Deadlock { cycle, .. }] = problems.as_slice() else {
         panic!("{problems:?}");

@@ -64,7 +64,7 @@ struct Books {
 }
 
 impl Books {
-    /// What `programs/counted.c` wrote.
+    /// Reads the counts that `programs/counted.c` wrote.
     fn of_program(text: &str) -> Books {
         let mut books = Books::default();
         for line in text.lines() {
@@ -106,7 +106,7 @@ impl Books {
                 .sent
                 .insert((from, to), [traffic.messages, traffic.bytes]);
         }
-        // What is only probed is received later.
+        // A probe does not receive its message: a later call does, and counts the message.
         for record in records(events).filter(|record| record.function != Function::Probe) {
             for done in &record.completions {
                 if let (Peer::Rank(from), Peer::Rank(to)) = (done.source, record.rank) {

@@ -1,5 +1,5 @@
-//! Nodes that are saved and go on in fresh nodes, while a kernel boots and while an MPI job runs on two of them, end as nodes that are never
-//! saved: with the same registers, RAM, console and hypercalls.
+//! Saved nodes go on in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that are
+//! never saved: with equal registers, RAM, console and hypercalls.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

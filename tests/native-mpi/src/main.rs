@@ -73,13 +73,13 @@ impl Options {
     }
 }
 
-/// What was measured of a program over a path, a value for each round, seconds.
+/// Measured times of a program over a path in seconds, a value for each round.
 #[derive(Clone, Debug, Default)]
 struct Runs {
-    /// Without the tracer, just before and just after the traced run.
+    /// Times without the tracer, just before and just after the traced run.
     plain: Vec<[f64; 2]>,
     traced: Vec<f64>,
-    /// As predicted from the round's trace, by path.
+    /// Times predicted from the round's trace, by path.
     predicted: [Vec<f64>; PATHS.len()],
 }
 

@@ -206,7 +206,7 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
     }
 }
 
-/// Whether a list in the form of `NODESCOPE_REQUIRE` has `need`.
+/// Returns whether a list in the form of `NODESCOPE_REQUIRE` has `need`.
 ///
 /// # Errors
 ///

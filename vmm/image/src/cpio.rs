@@ -108,7 +108,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether this is a regular file.
+    /// Returns whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & 0o170_000 == REGULAR
     }

@@ -16,7 +16,7 @@ const BUILDER_VERSION: u32 = 2;
 /// One input of an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Input {
-    /// What it is: `recipe/…` and `tools/…` are files, `package/…` a package of the study, `mirror`, `builder`.
+    /// Name by kind: `recipe/…` and `tools/…` are files, `package/…` a package of the study, `mirror`, `builder`.
     pub name: String,
     /// SHA-256 of its contents (and, of a file, of its executable bit), in hexadecimal.
     pub sha256: String,

@@ -33,7 +33,7 @@ fn shell(script: &str, dir: &Path) {
     run(Command::new("sh").args(["-euc", script]).current_dir(dir));
 }
 
-/// What debugfs prints for a request.
+/// Returns the output of debugfs for a request.
 fn debugfs(image: &Path, request: &str) -> String {
     let output = Command::new("debugfs")
         .env("PATH", path())

@@ -57,7 +57,7 @@ pub struct Study {
     /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
     #[serde(skip_serializing_if = "is_false")]
     pub counts_guests: bool,
-    /// What the guests boot.
+    /// Image that the guests boot.
     #[serde(skip)]
     pub image: ImageSource,
     /// Kernel parameters beyond those of every node.
@@ -72,7 +72,7 @@ pub struct Study {
     /// Cores whose cycles are modelled, by the names of LLVM's `-mcpu`; the report shows the stack of the first, the others beside it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<String>,
-    /// Misses that a core waits for at a time: what the report divides stalls of memory by.
+    /// Misses that a core waits for at a time. The report divides stalls of memory by this number.
     #[serde(skip_serializing_if = "adds_every_stall")]
     pub memory_parallelism: Parallelism,
     /// Processor features hidden from the guests.
@@ -84,7 +84,7 @@ pub struct Study {
     pub disk: Disk,
     /// The network between the nodes.
     pub network: Network,
-    /// What runs.
+    /// Job of the cluster.
     pub job: Job,
     /// Cache model of a node (plugin `cache`).
     pub caches: CacheConfig,
@@ -95,7 +95,7 @@ pub struct Study {
     /// Folder of the results. A relative path is relative to the current folder.
     #[serde(skip)]
     pub results: PathBuf,
-    /// How much guests may put there. The default is no part of what identifies a study.
+    /// Limits of the files that guests may put into the results. The default is no part of a study's identity.
     #[serde(skip_serializing_if = "is_default")]
     pub file_limits: FileLimits,
     /// Places of the fields that the file sets, by name.
@@ -122,7 +122,7 @@ fn adds_every_stall(parallelism: &Parallelism) -> bool {
     *parallelism == Parallelism::NONE
 }
 
-/// What executes the guests' instructions.
+/// Engine that executes the guests' instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -182,7 +182,7 @@ pub struct Network {
     pub capture: bool,
 }
 
-/// Which MPI starts the ranks.
+/// MPI implementation that starts the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mpi {
@@ -194,7 +194,7 @@ pub enum Mpi {
     None,
 }
 
-/// What runs in the cluster.
+/// Program that runs in the cluster, with its ranks, files and tracing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Job {
     /// Command or script. The serialised plan leaves it and the files out: their contents are on the job disk.
@@ -202,7 +202,7 @@ pub struct Job {
     pub program: Program,
     /// Number of MPI ranks.
     pub ranks: u32,
-    /// Which MPI starts them.
+    /// MPI implementation that starts the ranks.
     pub mpi: Mpi,
     /// MPI slots of a node.
     pub slots: u32,
@@ -233,12 +233,12 @@ pub enum Program {
 }
 
 impl Study {
-    /// Whether KVM executes any of the guests' instructions.
+    /// Returns whether KVM executes any of the guests' instructions.
     pub fn uses_kvm(&self) -> bool {
         self.engine == Engine::Kvm || self.fast_forward.is_some()
     }
 
-    /// The study in a few lines for people: labels and values.
+    /// Returns the study in a few lines for people: labels and values.
     pub fn description(&self) -> Vec<(String, String)> {
         let node = &self.topology;
         let job = match &self.job.program {

@@ -1,4 +1,4 @@
-//! What a study file may say, and what is said about one that is wrong.
+//! Reads valid study files, and checks the messages about mistakes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -291,7 +291,7 @@ fn programs_that_no_launcher_starts_get_the_openmp_tracer() {
         if job.contains("# script") {
             study.job.program = Program::Script("script".into());
         }
-        // What the program would be preloaded with; a library that is not there makes the loader complain.
+        // The variable gets another name, since the loader complains of a preloaded library that is not there.
         let script = (study.job.start_script())
             .replace("cd /job", "cd .")
             .replace("LD_PRELOAD", "PRELOAD")

@@ -138,14 +138,14 @@ impl CpuidTable {
             .find(|e| e.subleaf.is_none_or(|s| s == subleaf))
     }
 
-    /// Highest basic leaf.
+    /// Returns the highest basic leaf.
     pub fn max_basic(&self) -> u32 {
         self.find(0, 0).map_or(0, |e| e.eax)
     }
 
-    /// Answer by Intel's rules, static part: a leaf beyond its range's maximum gets the data of the highest basic
-    /// leaf, a missing leaf or subleaf within the range gets zeros, and the topology leaves echo the subleaf and
-    /// the x2APIC id whatever the subleaf.
+    /// Returns the static part of the answer, by Intel's rules. A leaf beyond its range's maximum gets the data of the
+    /// highest basic leaf. A missing leaf or subleaf within the range gets zeros. The topology leaves echo the
+    /// subleaf, and tell the x2APIC id for every subleaf.
     pub fn get(&self, leaf: u32, subleaf: u32) -> CpuidEntry {
         let leaf = if self.in_range(leaf) {
             leaf
@@ -181,7 +181,7 @@ impl CpuidTable {
         result
     }
 
-    /// Whether a feature bit is set.
+    /// Returns whether a feature bit is set.
     pub fn has(&self, leaf: u32, subleaf: u32, register: CpuidRegister, bit: u32) -> bool {
         self.find(leaf, subleaf)
             .is_some_and(|e| e.register(register) >> bit & 1 != 0)

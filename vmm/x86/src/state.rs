@@ -215,7 +215,7 @@ pub enum InterruptShadow {
     MovSs,
 }
 
-/// What the processor is doing.
+/// Activity state of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpState {
     /// Executing instructions.

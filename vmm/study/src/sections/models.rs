@@ -252,7 +252,7 @@ fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
     latency
 }
 
-/// What the guest is told about the caches that the model simulates.
+/// Returns the descriptions of the simulated caches that the guest reads by CPUID.
 pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
     let describe = |level: usize, kind, config: &LevelConfig| CacheDescription {
         level: level as u8,
