@@ -125,7 +125,7 @@ void quicksort(long n)
 	sink = v[1];
 }
 
-/* The integer loop with a hypercall for every 4000 instructions or so: what a traced program that calls MPI all the time costs. */
+/* The integer loop with a hypercall for every 4000 instructions or so, like a traced program that calls MPI all the time. */
 void traced(long n)
 {
 	for (long i = 0; i < n * 1000; i++) {

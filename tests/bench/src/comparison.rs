@@ -12,7 +12,7 @@ use crate::workload::{Group, Row};
 /// One way to run the rows, and all its runs.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// As tables and results call it.
+    /// Name in tables and results.
     pub name: String,
     runs: BTreeMap<String, Vec<Run>>,
 }

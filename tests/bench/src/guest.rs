@@ -10,7 +10,7 @@ use crate::Failure;
 /// Memory of a guest in bytes. Linux gives programs large pages, as on most nodes, where it has 512 MiB or more.
 pub const MEMORY: u64 = 1 << 30;
 
-/// By what a guest's marks reach nodescope. QEMU has the console alone.
+/// Channel by which a guest's marks reach nodescope. QEMU has the console alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
     /// Hypercalls: exact.
@@ -40,7 +40,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// The image in this folder with a job: a script and the files that it needs.
+    /// Makes a guest of the image in this folder with a job: a script and the files that it needs.
     pub fn new(
         image: &Path,
         script: String,

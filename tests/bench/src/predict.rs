@@ -34,13 +34,13 @@ fn failed(case: &Case, error: impl std::fmt::Display) -> Failure {
     Failure::Host(format!("{}: {error}", case.name))
 }
 
-/// Both times of every case.
+/// Measures both predicted times of every case.
 fn accuracy(options: &Options) -> Result<Value, Failure> {
     options.say(&format!(
         "\npredicted seconds\n{:<68}{:>11}{:>11}{:>11}{:>11}{:>9}",
         "", "queued", "shared", "SimGrid", "queued", "shared"
     ));
-    // Of those whose links need not be shared to compare, and of all with shared links.
+    // Differences of the cases that are comparable without shared links, and of all cases with shared links.
     let mut queued = Differences::default();
     let mut shared = Differences::default();
     let all = [
@@ -268,7 +268,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     Ok((table.into(), least))
 }
 
-/// Resident memory now, or at most since it was last reset, bytes.
+/// Returns the resident memory now, or its peak since the last reset, in bytes.
 fn memory(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(field));

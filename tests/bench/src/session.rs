@@ -39,7 +39,7 @@ pub enum What {
     Time(f64),
 }
 
-/// A line by which a program says where it is: `bench:WHAT:LABEL:NAME`.
+/// A line by which a program reports its progress: `bench:WHAT:LABEL:NAME`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
     /// Meaning of the mark.
@@ -108,7 +108,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Take a mark that came at `now`, with so many instructions retired since the start.
+    /// Records a mark that came at `now`, with so many instructions retired since the start.
     pub fn record(&mut self, mark: Mark, now: Point, instructions: u64) {
         match (self.edge(&mark), mark.what) {
             (Some(Edge::Begun), _) => self.open = Some((mark.name, now, instructions)),
@@ -132,7 +132,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The session, if it has all that was wanted.
+    /// Returns the session, if it has all wanted parts.
     pub fn finish(self) -> Result<Session, String> {
         match self.wanted.iter().find(|n| !self.session.contains_key(*n)) {
             Some(name) => Err(format!("it did not come to the end of {name}")),

@@ -24,11 +24,11 @@ const KERNELS: [&str; 4] = [
     "quicksort",
 ];
 
-/// Links by latency in picoseconds: the nodes meet once in each latency. InfiniBand as in the ready study of hpcc, whose figure is
-/// the one that counts, and Ethernet.
+/// Links by latency in picoseconds: the nodes meet once in each latency. The first is InfiniBand as in the ready study of hpcc, and its
+/// figure counts. The second is Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// How long the control, [`meeting::throughput`], does each thread's work.
+/// Duration of each thread's work in the control, [`meeting::throughput`].
 const MEETING: Duration = Duration::from_secs(2);
 
 /// Measures two nodes on one host thread and on two. Each node runs its own kernels from one virtual time on, as behind a barrier. The
@@ -122,7 +122,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "unrelated_clusters_throughput_ratio": number(apart.median),
                 "meeting_alone_throughput_ratio": number(meeting.median),
             });
-            // The first link's figure stands for all, and that of the last engine, the default.
+            // The figure of the first link and of the last engine, the default, stands for all.
             if *link == LINKS[0].0 {
                 line.insert("engine".into(), engine.name().into());
                 line.insert("throughput_ratio".into(), number(throughput.median));
@@ -257,7 +257,8 @@ fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f6
     })
 }
 
-/// From when both nodes have begun to when the first has ended, and how long that took in virtual time, in picoseconds.
+/// Measures from the time at which both nodes have begun to the time at which the first has ended. Also returns this interval in virtual
+/// time, in picoseconds.
 fn run(
     guest: &Guest,
     engine: Engine,

@@ -136,7 +136,7 @@ fn the_trace_agrees_with_the_programs_own_books() {
         BTreeMap::from([(0, 0), (1, 0), (2, 1), (3, 1)])
     );
     let seen = Books::of_trace(&events);
-    // One after the other: a difference shows in few lines.
+    // Rows are compared one after the other, so that a difference shows in few lines.
     for (of, counts) in &books.calls {
         assert_eq!(seen.calls.get(of), Some(counts), "{of:?}");
     }

@@ -129,7 +129,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// For `map_err`: wraps an I/O error with what was being done to which file.
+    /// Wraps an I/O error with the operation and the file, for `map_err`.
     pub(crate) fn io(
         action: &'static str,
         path: &Path,

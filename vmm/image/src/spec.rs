@@ -61,7 +61,7 @@ pub struct Recipe {
     pub kernel: String,
     /// Packages of every image.
     pub packages: Vec<String>,
-    /// Modules the initramfs loads, without what they depend on.
+    /// Modules that the initramfs loads, without their dependencies.
     pub modules: Vec<String>,
     /// Path patterns left out when packages are unpacked (dpkg's `path-exclude`).
     #[serde(default)]

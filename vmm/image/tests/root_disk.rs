@@ -60,7 +60,7 @@ fn the_same_packages_give_the_same_bytes() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    // Device nodes and owners are not part of it, so that no one needs to be root.
+    // Device nodes and owners are not part of the tree, so that the test does not need root.
     shell(
         "mkdir -p packages/etc packages/opt 'packages/usr/share/two words' packages/dev packages/var/log packages/var/cache packages/tmp
          echo installed >packages/etc/package.conf

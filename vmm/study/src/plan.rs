@@ -1,4 +1,4 @@
-//! A validated study: what will be booted, run and measured.
+//! A validated study: the plan of the cluster, the job and the measurements.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,10 +34,10 @@ pub struct Study {
     pub seed: u64,
     /// Engine that executes the guests.
     pub engine: Engine,
-    /// KVM at first.
+    /// KVM at the beginning of the run.
     #[serde(skip_serializing_if = "is_none")]
     pub fast_forward: Option<FastForward>,
-    /// Length of a quantum while KVM executes the guests. The default is no part of what identifies a study.
+    /// Length of a quantum while KVM executes the guests. The default is no part of a study's identity.
     #[serde(skip_serializing_if = "is_default_quantum")]
     pub kvm_quantum: Time,
     /// Host threads on which nodes run; never affects the result. None: the host's cores.
@@ -45,13 +45,13 @@ pub struct Study {
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
-    /// Virtual time of a deadlock after which it is stopped; 0: that is not looked for.
+    /// Virtual time after which a deadlock ends the study; 0: deadlocks are not looked for.
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
     /// Where `core_cpi` comes from, in words.
     pub cpi_source: String,
-    /// CPI_core by rank where `core_cpi` comes from counters; empty if these are of the program as a whole.
+    /// CPI_core by rank where `core_cpi` comes from counters; empty if the counters are those of the program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
     /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
@@ -107,7 +107,7 @@ fn is_default(limits: &FileLimits) -> bool {
     *limits == FileLimits::default()
 }
 
-/// Quantum on KVM where a study says nothing.
+/// Quantum on KVM where a study sets none.
 pub(crate) const KVM_QUANTUM: Time = Time(100_000_000);
 
 fn is_false(value: &bool) -> bool {
