@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Four threads that keep a processor busy with what a hand-off between engines may lose: vector registers over long loops, page
+/* Four threads that keep a processor busy with state that a hand-off between engines may lose: vector registers over long loops, page
  * faults, shoot-downs of other processors' translations, signals by a timer, and locks. The output depends on the program alone.
  *
  * torture ROUNDS */

@@ -1,5 +1,5 @@
-//! Builds an image: unpacks packages to a tree, makes a root disk of the tree, takes kernel and modules from the tree, and puts all of
-//! them into the cache at once.
+//! Builds an image: unpacks packages to a tree, makes a root disk of the tree, and takes kernel and modules from the tree. All of them
+//! go into the cache at once.
 
 use std::collections::BTreeMap;
 use std::fs;
