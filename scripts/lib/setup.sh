@@ -1,4 +1,4 @@
-# Sourced by the scripts here: installs what is missing on Debian 12, as root or with sudo.
+# The other scripts source this file. It installs missing packages on Debian 12, as root or with sudo.
 
 # as_root COMMAND...
 as_root() {
@@ -12,7 +12,7 @@ as_root() {
     fi
 }
 
-# install_missing PACKAGE... : those that are not installed yet
+# install_missing PACKAGE... : installs the packages that are not installed yet
 install_missing() {
     local package missing=()
     for package in "$@"; do
@@ -28,7 +28,7 @@ install_missing() {
     as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# need_rust: a cargo that is new enough for Cargo.toml's rust-version, else Debian's
+# need_rust: provides a cargo that is new enough for Cargo.toml's rust-version, else Debian's
 need_rust() {
     local wanted have
     wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
@@ -44,7 +44,7 @@ need_rust() {
 BUILD_PACKAGES=(gcc libc6-dev libzmq3-dev)
 # Packages that building a guest image needs.
 IMAGE_TOOLS=(mmdebstrap e2fsprogs gcc libc6-dev libopenmpi-dev libmpich-dev)
-# Packages that it needs besides where the user is not root.
+# Further packages that building a guest image needs where the user is not root.
 IMAGE_USER_TOOLS=(fakeroot uidmap)
 IMAGE_PACKAGES=("${IMAGE_TOOLS[@]}")
 if [ "$(id -u)" -ne 0 ]; then

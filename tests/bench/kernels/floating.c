@@ -34,7 +34,7 @@ __attribute__((noinline)) static void daxpy(long n, double a, const double *rest
 		y[i] += a * x[i];
 }
 
-/* 32 MB, twice and more of what a cache holds. */
+/* 32 MB: at least twice the size of a cache. */
 #define FAR 2000000L
 void BUILD(daxpy_memory)(long n)
 {

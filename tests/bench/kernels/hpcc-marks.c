@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Preloaded into hpcc: announces where a section of it begins and ends. hpcc says so in its output file, "Begin of HPL section.",
- * which it keeps in a buffer for long; here the calls that write these lines are seen at once.
+ * Library that is preloaded into hpcc, and announces begin and end of hpcc's sections. hpcc writes "Begin of HPL section." into its
+ * output file, but keeps the file in a buffer for long. This library sees the calls that write such lines at once.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -74,7 +74,7 @@ void chase(long n)
 	sink = (double)(uintptr_t)at;
 }
 
-/* The same over 4 MiB, which hosts have in their third level. */
+/* Dependent loads over 4 MiB, which fit into the third-level cache of hosts. */
 void chase_l3(long n)
 {
 	static struct node *at;
@@ -125,7 +125,7 @@ void quicksort(long n)
 	sink = v[1];
 }
 
-/* The integer loop with a hypercall for every 4000 instructions or so: what a traced program that calls MPI all the time costs. */
+/* The integer loop with a hypercall for every 4000 instructions or so, like a traced program that calls MPI all the time. */
 void traced(long n)
 {
 	for (long i = 0; i < n * 1000; i++) {

@@ -2,7 +2,7 @@
 #ifndef KERNELS_H
 #define KERNELS_H
 
-/* Not vectorised even where the compiler could. */
+/* A function that the compiler must not vectorise. */
 #define SCALAR __attribute__((noinline, optimize("no-tree-vectorize")))
 
 /* Results go here, so that no kernel is optimised away. */

@@ -2,9 +2,9 @@
 /*
  * Small programs of seven shapes, for measuring how fast an engine executes them: kernels LABEL:NAME:REPEATS...
  *
- * For each argument it announces the start and the end of the kernel by a hypercall (inert on real hardware) and by a line on
- * standard output, which on a guest's console reaches a host that has no hypercall; then it prints the processor time
- * that its own clock has seen. One repeat is some million instructions.
+ * For each argument the program announces the start and the end of the kernel by a hypercall, and by a line on standard output.
+ * Real hardware ignores the hypercall. The line reaches a host without hypercalls by the guest's console. Then the program prints
+ * the processor time by the guest's clock. One repeat is some million instructions.
  *
  * The argument "together" waits for the next whole half second since the machine was started: programs on machines that were
  * started at the same time go on at the same time.

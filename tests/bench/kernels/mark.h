@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * How a program says where a measured part begins and ends: by a hypercall, inert on real hardware, and by a line on standard
- * output, which on a guest's console reaches a host that has no hypercall.
+ * A program marks the begin and the end of a measured part by a hypercall, and by a line on standard output. Real hardware ignores
+ * the hypercall. The line reaches a host without hypercalls by the guest's console.
  */
 #ifndef MARK_H
 #define MARK_H

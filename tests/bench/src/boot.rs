@@ -1,4 +1,4 @@
-//! From power-on to the first process, and to the job.
+//! Times from power-on to the first process, and to the job.
 
 use std::io::Write as _;
 
@@ -12,7 +12,7 @@ use crate::guest::{Guest, Marks, executable};
 use crate::workload::{Group, Row};
 use crate::{Failure, Options, tcg};
 
-/// First process in place of the image's own: says so and becomes that.
+/// First process in place of the image's own: reports its start and becomes the image's first process.
 const FIRST: &str = "#!/bin/busybox sh\necho bench:reach:boot:init\nexec /init\n";
 const JOB: &str = "#!/bin/sh\necho bench:reach:boot:job\n";
 
@@ -25,7 +25,7 @@ pub fn boot(options: &Options) -> Result<Value, Failure> {
     });
     let wanted = rows.iter().map(|r| r.name.clone()).collect();
     let mut guest = Guest::new(&image, JOB.into(), Vec::new(), wanted, Marks::Console)?;
-    // The kernel unpacks archives that follow each other; a job disk is one, padded as it has to be.
+    // The kernel unpacks archives that follow each other. A job disk is such an archive, with the padding that the kernel expects.
     let mut initramfs = NamedTempFile::new().map_err(Failure::Files)?;
     let first = job_disk(&[executable("bench-init", FIRST.into())])
         .map_err(|e| Failure::Guest(e.to_string()))?;

@@ -12,7 +12,7 @@ use crate::workload::{Group, Row};
 /// One way to run the rows, and all its runs.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// As tables and results call it.
+    /// Name in tables and results.
     pub name: String,
     runs: BTreeMap<String, Vec<Run>>,
 }
@@ -58,17 +58,17 @@ impl Column {
     }
 }
 
-/// The same rows run in different ways.
+/// Workloads that were each run in several ways.
 pub struct Comparison {
     /// Name of the measurement.
     pub name: &'static str,
-    /// What was run.
+    /// Workloads.
     pub rows: Vec<Row>,
-    /// On the host.
+    /// Measured on the host.
     pub native: Option<Column>,
-    /// In the tool that users would take otherwise.
+    /// Measured in the tool that users would take otherwise.
     pub peer: Option<Column>,
-    /// In nodescope, the default engine last.
+    /// Measured in nodescope, the default engine last.
     pub engines: Vec<Column>,
 }
 

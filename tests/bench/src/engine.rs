@@ -27,10 +27,10 @@ pub enum Engine {
 }
 
 impl Engine {
-    /// All of them, the default last: its figures are the ones that results begin with.
+    /// All engines, the default last. Results begin with the figures of the default engine.
     pub const ALL: [Engine; 2] = [Engine::Interpreter, Engine::Translator];
 
-    /// As tables and results call it.
+    /// Name in tables and results.
     pub fn name(self) -> &'static str {
         match self {
             Engine::Interpreter => "interpreter",
@@ -39,15 +39,15 @@ impl Engine {
     }
 }
 
-/// Whether models see what a guest does.
+/// Models that watch a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attached {
-    /// None: one vCPU.
+    /// No models: one vCPU.
     Nothing,
     /// Three levels of cache for instructions and data, MESIF, and NUMA memory, while a wanted part runs: two sockets of one
     /// vCPU.
     CachesAndNuma,
-    /// The same, and what is counted is attributed to code, as studies do unless they say otherwise.
+    /// Caches and NUMA as above, with events attributed to code. This is the default of studies.
     Attributed,
 }
 
@@ -98,16 +98,16 @@ impl Parts for Attached {
     }
 }
 
-/// From when on a model sees all that the guest does.
+/// Time from which on a model sees all instructions and references of the guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
     /// From power-on.
     PowerOn,
-    /// From the first mark: a guest whose boot and launcher have more blocks than are counted.
+    /// From the first mark: for a guest whose boot and launcher have more blocks than the model can count.
     FirstMark,
 }
 
-/// A model that is warm when parts begin, and what it measured of each part.
+/// A model that is warm when parts begin, with its measurements of each part.
 struct Warm<'a> {
     from: From,
     make: &'a dyn Fn() -> Result<Box<CacheModel>, String>,
@@ -145,7 +145,7 @@ const LOOK: u64 = 20_000;
 /// Virtual seconds after which a guest has hung.
 const PATIENCE: u64 = 120;
 
-/// `nodes` of such guests with `sockets` sockets each, on one host thread.
+/// Configuration of `nodes` such guests with `sockets` sockets each, on one host thread.
 pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> ClusterConfig {
     ClusterConfig {
         name: "bench".into(),
@@ -194,12 +194,12 @@ pub fn config(guest: &Guest, engine: Engine, nodes: u32, sockets: u16) -> Cluste
 /// Call stacks that are sampled of a window, as a study of one node has them.
 const SAMPLES: usize = 4096;
 
-/// Run a guest to its end.
+/// Runs a guest to its end.
 pub fn run(guest: &Guest, engine: Engine, attached: Attached) -> Result<Session, Failure> {
     run_watched(guest, engine, attached, &mut |_, _| {})
 }
 
-/// The same; `watch` is called with the name of each wanted part when it has begun and when it has ended.
+/// Runs a guest to its end, and calls `watch` with the name of each wanted part when the part has begun and when it has ended.
 pub fn run_watched(
     guest: &Guest,
     engine: Engine,
@@ -210,8 +210,8 @@ pub fn run_watched(
     boot(guest, engine, attached.sockets(), &mut parts, watch)
 }
 
-/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins; returns what was measured of
-/// each wanted part, attributed to code.
+/// Runs a guest of one socket with a model that is attached early, so that caches are warm when a part begins. Returns the measurements
+/// of each wanted part, attributed to code.
 pub fn measure(
     guest: &Guest,
     from: From,
@@ -301,7 +301,7 @@ fn drive(
     }
 }
 
-/// What a guest printed.
+/// Output of a guest.
 #[derive(Default)]
 pub struct Console {
     all: Vec<u8>,
@@ -310,12 +310,12 @@ pub struct Console {
 }
 
 impl Console {
-    /// All of it.
+    /// Returns all output.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.all).into_owned()
     }
 
-    /// Add bytes; the lines that they complete.
+    /// Adds bytes, and returns the lines that they complete.
     pub fn take(&mut self, bytes: Vec<u8>) -> Vec<String> {
         if bytes.is_empty() {
             return Vec::new();

@@ -10,7 +10,7 @@ use crate::Failure;
 /// Memory of a guest in bytes. Linux gives programs large pages, as on most nodes, where it has 512 MiB or more.
 pub const MEMORY: u64 = 1 << 30;
 
-/// By what a guest's marks reach nodescope. QEMU has the console alone.
+/// Channel by which a guest's marks reach nodescope. QEMU has the console alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Marks {
     /// Hypercalls: exact.
@@ -19,7 +19,7 @@ pub enum Marks {
     Console,
 }
 
-/// What boots, and what it is to do.
+/// A guest to boot, with its job.
 pub struct Guest {
     /// Kernel.
     pub kernel: PathBuf,
@@ -29,18 +29,18 @@ pub struct Guest {
     pub root: PathBuf,
     /// The job disk's contents.
     pub disk: Vec<u8>,
-    /// The same in a file.
+    /// File with the job disk's contents.
     pub job: NamedTempFile,
     /// Further kernel parameters.
     pub parameters: Vec<String>,
     /// Parts of the job that are measured.
     pub wanted: Vec<String>,
-    /// How nodescope hears of them.
+    /// Channel by which nodescope hears of the measured parts.
     pub marks: Marks,
 }
 
 impl Guest {
-    /// The image in this folder with a job: a script and the files that it needs.
+    /// Makes a guest of the image in this folder with a job: a script and the files that it needs.
     pub fn new(
         image: &Path,
         script: String,

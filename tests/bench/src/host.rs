@@ -7,7 +7,7 @@ use crate::session::{Mark, Run, Session, What};
 use crate::time::Spent;
 use crate::workload::Workload;
 
-/// cachegrind with the cache sizes of the models: levels 1 and last, which are all that it has. Nothing is written.
+/// cachegrind with the cache sizes of the models: levels 1 and last, the only levels that cachegrind has. Nothing is written.
 pub const CACHEGRIND: [&str; 7] = [
     "valgrind",
     "--tool=cachegrind",
@@ -18,7 +18,7 @@ pub const CACHEGRIND: [&str; 7] = [
     "--cachegrind-out-file=/dev/null",
 ];
 
-/// First line that a program prints for `--version`, or why there is none.
+/// Returns the first line that a program prints for `--version`, or the reason why there is none.
 pub fn version_of(program: &str, package: &str) -> Result<String, String> {
     let output = Command::new(program)
         .arg("--version")
@@ -28,7 +28,7 @@ pub fn version_of(program: &str, package: &str) -> Result<String, String> {
     Ok(text.lines().next().unwrap_or_default().to_owned())
 }
 
-/// A program's path, or that it is not there.
+/// Returns a program's path, or a message that the program is missing.
 pub fn find(program: &str, package: &str) -> Result<std::path::PathBuf, String> {
     std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
         .map(|folder| folder.join(program))
@@ -36,7 +36,7 @@ pub fn find(program: &str, package: &str) -> Result<std::path::PathBuf, String> 
         .ok_or_else(|| format!("there is no {program}; install {package}"))
 }
 
-/// Run a workload, under a tool if one is given. The program times its parts itself, in processor time, so neither its start
+/// Runs a workload, under a tool if one is given. The program times its parts itself, in processor time, so neither its start
 /// nor the tool's is in any figure.
 pub fn run(workload: &Workload, tool: &[&str]) -> Result<Session, Failure> {
     let mut words = tool.iter().map(|w| (*w).to_owned());

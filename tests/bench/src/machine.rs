@@ -1,4 +1,4 @@
-//! This machine's caches, as the host describes them and as loads feel them, for a cache model.
+//! This machine's caches for a cache model, as the host describes them and as timed loads show them.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::time::median;
 
 /// Where Linux describes the caches of the first processor.
 const CACHES: &str = "/sys/devices/system/cpu/cpu0/cache";
-/// A level is measured by a ring of so many times the level inside: what is inside then helps little.
+/// A ring for measuring a level has so many times the size of the level inside, so that the level inside serves few loads.
 const OVER: u64 = 3;
 /// Two rings of a growing series differ by this factor.
 const STEP: f64 = std::f64::consts::SQRT_2;
@@ -27,7 +27,7 @@ struct Described {
     ways: u32,
 }
 
-/// A level of the data's way, as it is modelled.
+/// A level of data caches, as it is modelled.
 #[derive(Clone, Debug)]
 struct Level {
     described: Described,
@@ -140,7 +140,7 @@ impl Machine {
         machine
     }
 
-    /// Makes the model of one core: a miss of a level costs what the next level's load takes longer.
+    /// Makes the model of one core. A miss of a level costs the difference between a load from the next level and a load from this level.
     pub fn model(&self) -> Result<Box<CacheModel>, String> {
         let (config, memory) = self.config();
         CacheModel::new(&config, &VcpuPlace::grid(1, 1, 1), Box::new(memory))
@@ -161,7 +161,7 @@ impl Machine {
             let level = &self.levels[index];
             let config = LevelConfig::new(level.size.middle as u64, level.described.ways);
             if index == outermost {
-                // Loads cannot tell a miss of the last level from memory, which has all of it.
+                // Loads cannot tell a miss of the last level from memory, so memory gets the whole cost.
                 return if index > 0 { config.shared() } else { config };
             }
             config.misses(after(index), after(index), after(index))

@@ -118,7 +118,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Engines to measure.
+    /// Returns the engines to measure.
     pub fn engines(&self) -> Vec<Engine> {
         match self.engine.as_slice() {
             [] => Engine::ALL.into(),
@@ -131,7 +131,7 @@ impl Options {
         image(self.image.as_deref())
     }
 
-    /// The peer's version, unless it is left out or missing, which is said.
+    /// Returns the peer's version. Where the peer is missing, prints the reason and returns nothing.
     pub fn peer(&self, version: impl FnOnce() -> Result<String, String>) -> Option<String> {
         if self.no_peer {
             return None;

@@ -1,4 +1,4 @@
-//! What two host threads that meet as often as two nodes can give at most, whatever they do in between.
+//! Upper bound of the throughput of two host threads that meet as often as two nodes, whatever the threads do between meetings.
 
 use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,13 +9,13 @@ use crossbeam::utils::CachePadded;
 
 /// How long steps are counted before pieces are made of them.
 const CALIBRATION: Duration = Duration::from_millis(50);
-/// Looks at what the other thread has done before the core is offered to somebody else.
+/// Number of looks at the other thread's counter before the core is offered to another program.
 const PATIENCE: u32 = 100_000;
 
-/// Throughput of two threads, over that of one which does the work of both. Each does pieces of work that take a core `piece` each, `whole`
-/// together, and waits after each piece until the other is as far. The work is arithmetic in registers: the threads share no
-/// memory but two counters, need none of the host's caches, and their pieces are equal. What is lost is lost to meeting as such,
-/// and to a core that stands still, or is slower than the other, while the other must wait.
+/// Returns the throughput of two threads, over that of one thread with the work of both. A piece of work takes a core `piece`, all pieces
+/// of a thread take `whole`. After each piece a thread waits until the other thread is as far. The work is arithmetic in registers: the
+/// threads share no memory but two counters, need none of the host's caches, and their pieces are equal. Only two losses remain: the
+/// meeting itself, and a core that stands still or is slower while the other core must wait.
 pub fn throughput(piece: Duration, whole: Duration) -> f64 {
     let steps = steps_in(piece);
     let pieces = (whole.as_secs_f64() / piece.as_secs_f64()).ceil().max(1.0) as u64;
@@ -36,7 +36,7 @@ pub fn throughput(piece: Duration, whole: Duration) -> f64 {
 /// Pieces that a thread has done, on a line of the host's caches that holds nothing else.
 type Counter = CachePadded<AtomicU64>;
 
-/// Do all pieces, and wait after each for the other thread.
+/// Does all pieces, and waits after each for the other thread.
 fn meet(own: &Counter, other: &Counter, pieces: u64, steps: u64) {
     for done in 1..=pieces {
         work(steps);
@@ -87,7 +87,7 @@ mod tests {
         thread::scope(|scope| {
             scope.spawn(|| meet(&counters[1], &counters[0], 1000, 10));
             for done in 1..=1000 {
-                // It has done this one, or will, and cannot do the one after the next before it is told that this thread has.
+                // The other thread has done this piece, or will do it. It cannot begin the piece after the next before this thread has reported.
                 assert!(counters[1].load(Ordering::Acquire) <= done);
                 counters[0].store(done, Ordering::Release);
             }

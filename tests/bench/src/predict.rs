@@ -34,13 +34,13 @@ fn failed(case: &Case, error: impl std::fmt::Display) -> Failure {
     Failure::Host(format!("{}: {error}", case.name))
 }
 
-/// Both times of every case.
+/// Measures both predicted times of every case.
 fn accuracy(options: &Options) -> Result<Value, Failure> {
     options.say(&format!(
         "\npredicted seconds\n{:<68}{:>11}{:>11}{:>11}{:>11}{:>9}",
         "", "queued", "shared", "SimGrid", "queued", "shared"
     ));
-    // Of those whose links need not be shared to compare, and of all with shared links.
+    // Differences of the cases that are comparable without shared links, and of all cases with shared links.
     let mut queued = Differences::default();
     let mut shared = Differences::default();
     let all = [
@@ -137,7 +137,7 @@ fn interpretation(
     }
 }
 
-/// How fast both replay, and how many times faster the interpreter is where it is least so.
+/// Measures the speed of both replays. Returns the interpreter's smallest lead over SimGrid beside the measurements.
 fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     struct Row {
         case: Case,
@@ -157,7 +157,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
         let folder = tempfile::tempdir().map_err(Failure::Files)?;
         let empty = tempfile::tempdir().map_err(Failure::Files)?;
         let (actions, smpirun) = case.write(folder.path()).map_err(|e| failed(&case, e))?;
-        // The same ranks doing nothing: what smpirun takes to start.
+        // As many ranks without work measure the start of smpirun.
         case.platform.write(empty.path()).map_err(Failure::Files)?;
         let mut list = String::new();
         for rank in 0..case.program.ranks.len() {
@@ -268,7 +268,7 @@ fn speed(options: &Options, peer: bool) -> Result<(Value, f64), Failure> {
     Ok((table.into(), least))
 }
 
-/// Resident memory now, or at most since it was last reset, bytes.
+/// Returns the resident memory now, or its peak since the last reset, in bytes.
 fn memory(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with(field));

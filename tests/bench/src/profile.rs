@@ -1,4 +1,4 @@
-//! Where the time of kernels goes, by samples of `perf`, to which the translator tells what its code is for.
+//! Shows where the time of kernels goes, by samples of `perf`. The translator tells the purpose of each piece of its code.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -15,12 +15,12 @@ use crate::session::Edge;
 use crate::workload::{Length, Workload};
 use crate::{Failure, Options};
 
-/// Times that kernels are longer than elsewhere: a second or so.
+/// Factor by which kernels run longer than in other measurements, so that they take a second or so.
 const LENGTH: Length = Length::Times(10);
 /// Samples a second, not a divisor of anything.
 const FREQUENCY: &str = "3989";
 
-/// What samples are told apart by: a heading, and what a symbol or its object has in it, the first that fits.
+/// Classes of samples: a heading, and texts of which the name of the symbol or of its object contains one. The first match counts.
 const PARTS: [(&str, &[&str]); 11] = [
     ("operations", &["translated::operations"]),
     ("look-ups", &["translated::look_ups"]),
@@ -122,7 +122,7 @@ impl Sampler {
     fn begin(folder: &Path, name: &str) -> Result<Self, Failure> {
         let data = folder.join(format!("{name}.perf"));
         let pid = std::process::id().to_string();
-        // It is told what to do by its standard input, and says when it has.
+        // perf reads commands from its standard input, and confirms each command.
         let perf = Command::new("perf")
             .args(["record", "--quiet", "--event", "cpu-clock"])
             .args(["--freq", FREQUENCY, "--delay", "-1", "--control", "fd:0,1"])
@@ -156,7 +156,7 @@ impl Sampler {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
-        // Told to disable them first, perf 6.1 forgets all samples.
+        // perf 6.1 forgets all samples if it must disable events first.
         self.tell("stop")?;
         self.perf.wait().map_err(Failure::Files)?;
         Ok(())
@@ -185,7 +185,7 @@ impl Sampler {
 
 impl Drop for Sampler {
     fn drop(&mut self) {
-        // Where it has ended by itself, this does nothing.
+        // If perf has ended by itself, this does nothing.
         let _ = self.perf.kill();
         let _ = self.perf.wait();
     }
@@ -207,10 +207,10 @@ fn count(samples: &str, map: &CodeMap) -> [u64; PARTS.len()] {
     counts
 }
 
-/// What [`nodescope_engine_soft::write_code_map`] has written.
+/// Contents of the file that [`nodescope_engine_soft::write_code_map`] has written.
 #[derive(Default)]
 struct CodeMap {
-    /// By its first address, a piece of code: the address behind it, and its symbol.
+    /// Pieces of code by their first address: the address behind the piece, and its symbol.
     pieces: BTreeMap<u64, (u64, String)>,
 }
 

@@ -114,7 +114,7 @@ fn compare(
             };
             match session {
                 Ok(session) => peer.add(session),
-                // Debian's hpcc reads what it never wrote, and may crash in valgrind for it.
+                // Debian's hpcc reads memory that it never wrote, and may therefore crash in valgrind.
                 Err(Failure::Host(reason)) => {
                     eprintln!("{peer_name} is left out: {reason}");
                     comparison.peer = None;

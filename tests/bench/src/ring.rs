@@ -1,4 +1,4 @@
-//! Dependent loads over rings of lines: what a load waits for by the size of the memory that is in use.
+//! Dependent loads over rings of lines: the time of a load by the size of the memory in use.
 
 use std::ptr::NonNull;
 

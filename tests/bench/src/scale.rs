@@ -30,10 +30,10 @@ const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/scale.c");
 const JOB: &str = "#!/bin/sh\nexec mpirun.openmpi -n \"$NODESCOPE_NODES\" ./scale\n";
 /// Least time between looks at the memory. A look reads all page tables of the process.
 const LOOK: Duration = Duration::from_millis(500);
-/// A look takes at most one part in so many of a processor's time.
+/// Looks take at most one part in so many of a processor's time.
 const SELDOM: u32 = 50;
 
-/// What to run.
+/// Options of the measurement.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     #[command(flatten)]

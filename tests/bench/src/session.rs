@@ -1,10 +1,10 @@
-//! What a program says of itself, and what was measured of it.
+//! Marks that a program prints, and the measurements between the marks.
 
 use std::collections::BTreeMap;
 
 use crate::time::{Point, Spent};
 
-/// What it took to run a part of a program.
+/// Cost of running a part of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Run {
     /// Instructions retired by all vCPUs; 0 where nobody counts.
@@ -26,12 +26,12 @@ impl Run {
 /// The measured parts of one run, by name.
 pub type Session = BTreeMap<String, Run>;
 
-/// What a mark says.
+/// Meaning of a mark.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum What {
     /// A part begins.
     Begin,
-    /// It ends.
+    /// A part ends.
     End,
     /// The guest has come this far since it was switched on.
     Reach,
@@ -39,17 +39,17 @@ pub enum What {
     Time(f64),
 }
 
-/// A line by which a program says where it is: `bench:WHAT:LABEL:NAME`.
+/// A line by which a program reports its progress: `bench:WHAT:LABEL:NAME`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mark {
-    /// What it says.
+    /// Meaning of the mark.
     pub what: What,
-    /// Of which part.
+    /// Name of the part.
     pub name: String,
 }
 
 impl Mark {
-    /// Read a mark's text or a console line.
+    /// Reads a mark's text or a console line.
     pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.trim().split(':');
         if parts.next() != Some("bench") {
@@ -68,12 +68,12 @@ impl Mark {
     }
 }
 
-/// What a mark begins or ends.
+/// Begin or end of a measured part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edge {
     /// A measured part has begun.
     Begun,
-    /// It has ended.
+    /// A measured part has ended.
     Ended,
 }
 
@@ -83,12 +83,12 @@ pub struct Recorder<'a> {
     wanted: &'a [String],
     start: Point,
     open: Option<(String, Point, u64)>,
-    /// What was measured until now.
+    /// Measurements until now.
     pub session: Session,
 }
 
 impl<'a> Recorder<'a> {
-    /// Begin now; parts that are not wanted are passed over.
+    /// Begins a session now. Parts that are not wanted are passed over.
     pub fn new(wanted: &'a [String], start: Point) -> Self {
         Self {
             wanted,
@@ -98,8 +98,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Whether this mark will begin or end a wanted part. [`Self::record`] it after what has to be done before a part, and
-    /// before what has to be done after.
+    /// Returns the edge of a wanted part that this mark stands for, if any. Call [`Self::record`] after the preparation of a part
+    /// and before the clean-up behind it, so that the time of the part includes neither.
     pub fn edge(&self, mark: &Mark) -> Option<Edge> {
         match mark.what {
             What::Begin if self.wanted.contains(&mark.name) => Some(Edge::Begun),
@@ -108,7 +108,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Take a mark that came at `now`, with so many instructions retired since the start.
+    /// Records a mark that came at `now`, with so many instructions retired since the start.
     pub fn record(&mut self, mark: Mark, now: Point, instructions: u64) {
         match (self.edge(&mark), mark.what) {
             (Some(Edge::Begun), _) => self.open = Some((mark.name, now, instructions)),
@@ -132,7 +132,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The session, if it has all that was wanted.
+    /// Returns the session, if it has all wanted parts.
     pub fn finish(self) -> Result<Session, String> {
         match self.wanted.iter().find(|n| !self.session.contains_key(*n)) {
             Some(name) => Err(format!("it did not come to the end of {name}")),

@@ -1,4 +1,4 @@
-//! Snapshots: what saving, opening and restoring a node costs, and many nodes made of one.
+//! Snapshots: costs of saving, opening and restoring a node, and of making many nodes of one.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -19,7 +19,7 @@ use crate::engine::{self, Engine};
 use crate::guest::{Guest, Marks, executable};
 use crate::{Failure, Options, machine};
 
-/// Nodes that are made of one.
+/// Number of nodes that are made of one snapshot.
 const NODES: u32 = 64;
 /// Memory of a node.
 const MEMORY: u64 = 128 << 20;

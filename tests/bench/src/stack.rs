@@ -62,7 +62,7 @@ const TERMS: [(&str, &[StallTerm]); 4] = [
 #[derive(Debug)]
 struct Counted {
     instructions: u64,
-    /// Of these, the kernel's.
+    /// Instructions of the kernel among them.
     kernel: u64,
     /// Cycles of string instructions and the like beyond one each.
     long_cycles: u64,
@@ -71,7 +71,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Adds up what was measured; None if no code was counted, or not all of the code.
+    /// Adds up the measurements. Returns None if no code was counted, or not all of the code.
     fn of(measurement: &Measurement) -> Option<Self> {
         let profile = measurement.blocks.as_ref().filter(|p| p.lost_blocks == 0)?;
         let mut sums: BTreeMap<u32, BlockCounts> = BTreeMap::new();
@@ -164,13 +164,13 @@ struct Stack {
 struct Program {
     workload: Workload,
     launcher: &'static str,
-    /// From when on a model sees the guest.
+    /// Time from which on a model sees the guest.
     from: engine::From,
-    /// Natively, each in a process of its own.
+    /// Workloads on the host, each in a process of its own.
     native: Vec<Workload>,
 }
 
-/// Predict and measure every program.
+/// Predicts and measures every program.
 pub fn stack(options: &Options) -> Result<Value, Failure> {
     let host = |what: &dyn std::fmt::Display| Failure::Host(what.to_string());
     let say = |text: &str| {

@@ -1,4 +1,4 @@
-//! How often a function of this process executes which blocks: a copy of the process executes it step by step.
+//! Counts the blocks that a function of this process executes: a copy of the process executes the function step by step.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -11,7 +11,7 @@ use nodescope_plugin_core::Block;
 /// Instructions of a block at most, as in the portable engine.
 const LONGEST: u32 = 48;
 const PAGE: u64 = 4096;
-/// Steps after which a function has hung.
+/// Steps after which a function counts as hung.
 const PATIENCE: u64 = 20_000_000;
 
 /// Counts the blocks of one call, as the portable engine cuts them: at branches, at the ends of pages, and after 48 instructions.
@@ -149,7 +149,7 @@ impl<'a> Counter<'a> {
             return Ok(*known);
         }
         let mut bytes = [0; 15];
-        // The end of a mapping may be nearer.
+        // The mapping may end before this address.
         let length = self.code.read_at(&mut bytes, at)?;
         let instruction = Decoder::with_ip(64, &bytes[..length], at, DecoderOptions::NONE).decode();
         self.decoded.insert(at, instruction);

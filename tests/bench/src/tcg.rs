@@ -1,4 +1,4 @@
-//! The same guests under QEMU's TCG.
+//! Runs the guests of the other measurements under QEMU's TCG.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -15,12 +15,13 @@ use crate::time::{Point, of_process};
 
 const QEMU: &str = "qemu-system-x86_64";
 
-/// Version of the emulator, or why there is none.
+/// Returns the version of the emulator, or the reason why there is none.
 pub fn version() -> Result<String, String> {
     version_of(QEMU, "qemu-system-x86")
 }
 
-/// Frequency of the host's time-stamp counter, which TCG's guests read: this machine type has no timer to find it out by.
+/// Returns the frequency of the host's time-stamp counter, which TCG's guests read. This machine type has no timer by which a guest could
+/// measure the frequency.
 fn host_tsc_khz() -> u64 {
     // SAFETY: every x86-64 processor has the instruction.
     let read = || unsafe { std::arch::x86_64::_rdtsc() };
@@ -30,7 +31,7 @@ fn host_tsc_khz() -> u64 {
     ((last - first) as f64 / elapsed.as_secs_f64() / 1e6).round() as u64 * 1000
 }
 
-/// Ends the emulator however this ends.
+/// An emulator that ends when this value is dropped.
 struct Guard(Child);
 
 impl Drop for Guard {
@@ -40,7 +41,7 @@ impl Drop for Guard {
     }
 }
 
-/// Run a guest with one vCPU to its end.
+/// Runs a guest with one vCPU to its end.
 pub fn run(guest: &Guest) -> Result<Session, Failure> {
     let line = NodeCommandLine {
         extra: guest.parameters.clone(),
@@ -73,7 +74,7 @@ pub fn run(guest: &Guest) -> Result<Session, Failure> {
             .args(["-device", "virtio-blk-device,drive=r"])
             .args(["-drive", &drive("j", guest.job.path())])
             .args(["-device", "virtio-blk-device,drive=j"])
-            // A network of which this guest is the only member: nodescope's has one too, and Open MPI asks for it.
+            // A network of which this guest is the only member. The guest under nodescope has such a network, too, and Open MPI needs one.
             .args(["-netdev", "hubport,id=n,hubid=0"])
             .args(["-device", "virtio-net-device,netdev=n"])
             .args(["-device", "virtio-rng-device"])

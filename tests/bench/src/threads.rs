@@ -24,19 +24,23 @@ const KERNELS: [&str; 4] = [
     "quicksort",
 ];
 
-/// Links by latency in picoseconds: the nodes meet once in each latency. InfiniBand as in the ready study of hpcc, whose figure is
-/// the one that counts, and Ethernet.
+/// Links by latency in picoseconds: the nodes meet once in each latency. The first is InfiniBand as in the ready study of hpcc, and its
+/// figure counts. The second is Ethernet.
 const LINKS: [(&str, u64); 2] = [("1.3us", 1_300_000), ("20us", 20_000_000)];
 
-/// How long the control, [`meeting::throughput`], does each thread's work.
+/// Duration of each thread's work in the control, [`meeting::throughput`].
 const MEETING: Duration = Duration::from_secs(2);
 
-/// Two nodes run the kernels, each its own, from the same virtual time on, as behind a barrier; the time counts while both do.
+/// Measures two nodes on one host thread and on two. Each node runs its own kernels from one virtual time on, as behind a barrier. The
+/// time counts while both nodes run kernels.
 ///
-/// Two figures tell what the host's two cores have to give: two clusters at once that have nothing to do with each other, on a
-/// host thread each (cores of one processor share caches, power and memory, and may be threads of one core), and two threads that
-/// do nothing but meet as often as the nodes (one waits whenever the other's core stands still). Ratios are made within a round, so that hours
-/// in which the host is slower do not count.
+/// Two further figures show the limits of the host's two cores:
+///
+/// - two independent clusters at once, on a host thread each: cores of one processor share caches, power and memory, and may be
+///   threads of one core;
+/// - two threads that only meet, as often as the nodes: one thread waits whenever the other's core stands still.
+///
+/// Ratios are made within a round, so that hours in which the host is slower do not count.
 pub fn threads(options: &Options) -> Result<Value, Failure> {
     let folder = tempfile::tempdir().map_err(Failure::Files)?;
     let image = options.image()?;
@@ -118,7 +122,7 @@ pub fn threads(options: &Options) -> Result<Value, Failure> {
                 "unrelated_clusters_throughput_ratio": number(apart.median),
                 "meeting_alone_throughput_ratio": number(meeting.median),
             });
-            // The first link's figure stands for all, and that of the last engine, the default.
+            // The figure of the first link and of the last engine, the default, stands for all.
             if *link == LINKS[0].0 {
                 line.insert("engine".into(), engine.name().into());
                 line.insert("throughput_ratio".into(), number(throughput.median));
@@ -148,11 +152,11 @@ fn guest(options: &Options, folder: &Path, image: &Path, engine: Engine) -> Resu
     workload.guest(image, "mpirun -np 2 --map-by node", Marks::Console)
 }
 
-/// What was measured within the same minute.
+/// Measurements within one minute.
 struct Round {
-    /// On one host thread.
+    /// The nodes on one host thread.
     one: Run,
-    /// On two.
+    /// The nodes on two host threads.
     two: Run,
     /// Two clusters at once, on a host thread each: their million instructions a second of wall time, together.
     apart: f64,
@@ -253,7 +257,8 @@ fn clusters_at_once(guest: &Guest, engine: Engine, latency_ps: u64) -> Result<f6
     })
 }
 
-/// From when both nodes have begun to when the first has ended, and how long that took in virtual time, in picoseconds.
+/// Measures from the time at which both nodes have begun to the time at which the first has ended. Also returns this interval in virtual
+/// time, in picoseconds.
 fn run(
     guest: &Guest,
     engine: Engine,
@@ -294,7 +299,7 @@ struct Watch {
     last: String,
     /// Ranks that have begun the first kernel.
     begun: u32,
-    /// Whether a rank has ended the last.
+    /// Whether a rank has ended the last kernel.
     ended: bool,
     /// When both had begun: host time, instructions and virtual time.
     open: Option<(Point, u64, u64)>,

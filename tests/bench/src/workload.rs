@@ -1,4 +1,4 @@
-//! What is run: the kernels, or Debian's hpcc.
+//! Workloads of the measurements: the kernels, or Debian's hpcc.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use nodescope_image::JobFile;
 use crate::Failure;
 use crate::guest::{Guest, Marks, executable};
 
-/// Which mean a row counts in.
+/// Group of rows whose mean a row counts in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
     /// The seven shapes, built for SSE2.
@@ -21,12 +21,12 @@ pub enum Group {
     Apart,
 }
 
-/// How long kernels run, by their repeats.
+/// Length of kernels, by their repeats.
 #[derive(Clone, Copy, Debug)]
 pub enum Length {
-    /// So many times as long.
+    /// So many times the usual repeats.
     Times(u32),
-    /// One of so many repeats, and at least one.
+    /// The usual repeats divided by this number, at least one.
     OneIn(u32),
 }
 
@@ -190,7 +190,7 @@ impl Workload {
         self.rows.iter().map(|r| r.name.clone()).collect()
     }
 
-    /// A command line that runs it in a guest.
+    /// Returns a command line that runs the workload in a guest.
     pub fn command_line(&self) -> String {
         let environment: String = self
             .environment
@@ -204,7 +204,7 @@ impl Workload {
         )
     }
 
-    /// A guest that runs it, `launcher` before it (`mpirun …`, or nothing).
+    /// Returns a guest that runs the workload, behind `launcher` (`mpirun …`, or nothing).
     pub fn guest(&self, image: &Path, launcher: &str, marks: Marks) -> Result<Guest, Failure> {
         let script = format!("#!/bin/sh\nexec {launcher} {}\n", self.command_line());
         Guest::new(image, script, self.files.clone(), self.names(), marks)
@@ -218,7 +218,7 @@ fn row(name: &str, group: Group) -> Row {
     }
 }
 
-/// Compile the kernels to a static program: `floating.c` twice.
+/// Compiles the kernels to a static program, `floating.c` twice.
 fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
     for (object, options, source) in [
         ("main.o", &["-O2"][..], "main.c"),
@@ -238,7 +238,7 @@ fn compile_kernels(folder: &Path) -> Result<PathBuf, Failure> {
     Ok(folder.join("kernels"))
 }
 
-/// Run the compiler in a folder, with sources of this crate.
+/// Runs the compiler in a folder, with sources of this crate.
 pub fn gcc(folder: &Path, options: &[&str], sources: &[&str]) -> Result<(), Failure> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new("gcc")

@@ -1,7 +1,7 @@
-//! A small study's results are those that they were when `digests.txt` was written.
+//! A small study has the results that it had when `digests.txt` was written.
 //!
-//! Other tests compare runs with each other: a change that is the same in every run is seen here alone. A change to nodescope's
-//! computations, or to the form of results, shows here in the files that differ; to state the change, commit new digests.
+//! Other tests compare runs with each other. Only this test sees a change that all runs have in common. A change to nodescope's
+//! computations, or to the form of results, shows in the files that differ. To state the change, commit new digests.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -101,7 +101,7 @@ fn config(files: &Path) -> ClusterConfig {
     }
 }
 
-/// Runs the study, writes its reports beside its results, and hands back what it came to.
+/// Runs the study, writes its reports beside its results, and returns its outcome.
 fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     let interrupted = Arc::new(AtomicBool::new(false));
     let folder = ResultsFolder::create(results).unwrap();
@@ -128,7 +128,7 @@ fn run(config: &ClusterConfig, results: &Path) -> Outcome {
     outcome
 }
 
-/// The digests of all files that a digest is kept of.
+/// Returns the digests of all files whose digests are compared.
 fn digests(results: &Path) -> BTreeMap<String, String> {
     let names = [
         TRACE_FILE,

@@ -1,6 +1,6 @@
 //! Predicted against emulated time of the published reference programs, for `scripts/bench published` and
-//! docs/validation.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the trace of
-//! every other one. `published DIR [RANKS,...]`; what DIR holds already is not emulated again.
+//! docs/validation.md: on 2, 4, 8 and 16 ranks in clusters of three networks, each predicted from the traces
+//! of the others. `published DIR [RANKS,...]` does not emulate again what DIR already holds.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, u32, u32); 6] = [
     ("grid-f", 1024, 30),
 ];
 
-/// How often each is run in its job, each time with another rank that is late.
+/// Runs of each program in its job. Another rank is late in each run.
 const REPEATS: u64 = 3;
 
 fn main() -> ExitCode {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What MPI calls of one rank take by the time-stamp counter: for each, the least of many. */
+/* Measures MPI calls of one rank by the time-stamp counter, and prints the shortest of many times for each function. */
 #include <mpi.h>
 #include <stdio.h>
 #include <x86intrin.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* An MPI program that keeps its own books: what every rank called, sent to whom and received from whom. Rank 0 writes them to the
- * file "books" in three kinds of lines: calls RANK FUNCTION CALLS SENT RECEIVED, sent and received RANK PEER MESSAGES BYTES. */
+/* An MPI program that counts its own calls and messages: for every rank, calls, and bytes by receiver and sender. Rank 0 writes the
+ * counts to the file "books" in three kinds of lines: calls RANK FUNCTION CALLS SENT RECEIVED, sent and received RANK PEER MESSAGES BYTES. */
 #include <mpi.h>
 #include <stdio.h>
 
@@ -56,14 +56,14 @@ int main(int argc, char **argv) {
         MPI_Abort(MPI_COMM_WORLD, 2);
     const int right = (rank + 1) % size, left = (rank + size - 1) % size;
 
-    /* Round the ring, from messages that travel at once to those that ask first; there is room for more than comes. */
+    /* Round the ring, with eager messages first and rendezvous messages last. Receive buffers are larger than the messages. */
     for (int bytes = 1; bytes <= ROOM; bytes *= 16) {
         CALL(Sendrecv, out, bytes, MPI_BYTE, right, 1, in, ROOM, MPI_BYTE, left, 1, MPI_COMM_WORLD, &status);
         sent(N_Sendrecv, right, bytes);
         received(N_Sendrecv, left, &status);
     }
 
-    /* To rank 0, from whoever comes first. */
+    /* Rank 0 receives from any source. */
     if (rank == 0)
         for (int i = 1; i < size; i++) {
             CALL(Probe, MPI_ANY_SOURCE, 2, MPI_COMM_WORLD, &status);
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
     mine.calls[N_Alltoallv].received += total;
     CALL(Barrier, MPI_COMM_WORLD);
 
-    /* Pairs in communicators of their own, the greater world rank first: the peer is not who the call says it is. */
+    /* Pairs in communicators of their own, the greater world rank first: ranks in calls differ from world ranks. */
     MPI_Comm pair;
     CALL(Comm_split, MPI_COMM_WORLD, rank / 2, -rank, &pair);
     int here;

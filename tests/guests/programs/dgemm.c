@@ -19,7 +19,7 @@ static REAL a[N][N] __attribute__((aligned(64)));
 static REAL b[N][N] __attribute__((aligned(64)));
 static REAL c[N][N] __attribute__((aligned(64)));
 
-/* Windows open and close between quanta: longer than any of them. */
+/* Windows open and close between quanta, so this pause is longer than any quantum. */
 static void let_a_quantum_pass(void) {
     uint64_t start = __builtin_ia32_rdtsc();
     while (__builtin_ia32_rdtsc() - start < 1000000)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* An MPI program whose rank 0 is the last to finalize. All exchange messages; then all but rank 0 finalize, while rank 0 still
- * makes progress for 100 ms, and so answers the others all that they ask at their end. Only then its own end comes. */
+/* An MPI program whose rank 0 is the last to finalize. All ranks exchange messages. Then all but rank 0 finalize, while rank 0 still
+ * makes progress for 100 ms, and so answers all requests of the finalizing ranks. Only then rank 0 finalizes. */
 #include <mpi.h>
 
 #define BYTES 100000

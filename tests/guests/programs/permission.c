@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
  * Permission for the doorbell. Without arguments: prints whether this process has the permission. `drop COMMAND...` runs a command
- * without it, which needs no privilege (ioperm(2)).
+ * without the permission, which needs no privilege (ioperm(2)).
  */
 #include <stdio.h>
 #include <string.h>

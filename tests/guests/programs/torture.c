@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Four threads that keep a processor busy with what a hand-off between engines may lose: vector registers over long loops, page
- * faults, shoot-downs of other processors' translations, signals by a timer, and locks. What it prints depends on the program alone.
+/* Four threads that keep a processor busy with state that a hand-off between engines may lose: vector registers over long loops, page
+ * faults, shoot-downs of other processors' translations, signals by a timer, and locks. The output depends on the program alone.
  *
  * torture ROUNDS */
 #include <immintrin.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* Two ranks of which one works long before each sum over both: the other waits for it. */
+/* Two ranks of which one works long before each sum over both ranks: the other rank waits. */
 #include <mpi.h>
 
 #define ROUNDS 40

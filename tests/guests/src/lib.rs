@@ -23,7 +23,7 @@ pub const SECOND_PS: u64 = 1_000_000_000_000;
 /// Virtual seconds after which a test's guest counts as hung; boots take about 0.3.
 pub const PATIENCE_S: u64 = 60;
 
-/// The guest image; none, and the test is skipped, where it cannot be built.
+/// Returns the guest image. Where the image cannot be built, returns none and reports the test as skipped.
 ///
 /// # Panics
 ///
@@ -51,7 +51,7 @@ pub fn image() -> Option<&'static Image> {
     }
 }
 
-/// A program of `programs/`, compiled; none, and the test is skipped, without the compiler.
+/// Compiles a program of `programs/`. Without the compiler, returns none and reports the test as skipped.
 ///
 /// # Panics
 ///
@@ -87,7 +87,7 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Option<Vec<u8>> 
     }
 }
 
-/// A file for the job disk that can be executed.
+/// Makes an executable file for the job disk.
 pub fn program(path: &str, data: impl Into<Vec<u8>>) -> JobFile {
     JobFile {
         path: path.into(),
@@ -159,7 +159,7 @@ pub fn cluster(image: &Image, nodes: u32, node: NodeTopology, job: &[JobFile]) -
 /// A run that came to an end of its own.
 #[derive(Debug)]
 pub struct Finished {
-    /// What the cluster says.
+    /// The cluster's outcome.
     pub outcome: Outcome,
     /// Console output by node, carriage returns left out.
     pub consoles: Vec<String>,
@@ -172,7 +172,7 @@ impl Finished {
     ///
     /// # Panics
     ///
-    /// If there is none: with the console of node 0.
+    /// If there is no such file: with the console of node 0.
     pub fn file(&self, name: &str) -> String {
         fs::read_to_string(self.dir.join("files").join(name))
             .unwrap_or_else(|error| panic!("no file {name} ({error}):\n{}", self.consoles[0]))
@@ -189,16 +189,16 @@ impl Observer for Silent {
     fn console(&mut self, _: u32, _: &[u8]) {}
 }
 
-/// Runs a cluster and prints what it took.
+/// Runs a cluster and prints its time and instructions.
 ///
 /// # Errors
 ///
-/// What [`fn@nodescope_cluster::run`] says.
+/// Fails as [`fn@nodescope_cluster::run`] does.
 pub fn run(config: &ClusterConfig, dir: &Path) -> Result<Finished, RunError> {
     run_with(config, dir, Options::default())
 }
 
-/// The same, from a snapshot, or to one.
+/// Runs a cluster like [`run`], from a snapshot, or to one.
 ///
 /// # Errors
 ///
@@ -241,7 +241,7 @@ pub fn run_with(
 ///
 /// # Panics
 ///
-/// If it does not: with the console of node 0.
+/// If the job does not succeed: with the console of node 0.
 pub fn run_well(config: &ClusterConfig, dir: &Path) -> Finished {
     let finished = run(config, dir).unwrap_or_else(|error| {
         let console = fs::read_to_string(dir.join("console-node0.log")).unwrap_or_default();

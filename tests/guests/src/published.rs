@@ -1,8 +1,8 @@
 //! The published reference programs (guest-images/jobs/published): emulated in clusters of different networks, and predicted for one
 //! network from a trace that was taken in another.
 //!
-//! What messages cost their ends is measured in the emulated cluster of the trace, by the program `transfer`: ping-pong, shifts round a
-//! ring, and messages that come before they are received. Only latency and bandwidth are the target's.
+//! The program `transfer` measures the costs of messages for senders and receivers, in the emulated cluster of the trace. `transfer`
+//! sends ping-pongs, shifts round a ring, and messages that come before their receives. Only latency and bandwidth are the target's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,37 +60,38 @@ pub const PUBLISHED: [Network; 3] = [
     },
 ];
 
-/// MTU 1500 less IPv4 and TCP headers with time stamps; those, Ethernet's header, checksum, preamble and gap.
+/// Frames of Ethernet. The payload is the MTU of 1500 less IPv4 and TCP headers with time stamps. The header is these headers, and
+/// Ethernet's header, checksum, preamble and gap.
 const FRAMES: Frames = Frames {
     payload: 1448,
     header: 90,
-    // TCP acknowledges every second one (RFC 5681, section 4.2).
+    // TCP acknowledges every second frame (RFC 5681, section 4.2).
     acknowledge: 2,
 };
 
 /// Open MPI's header of a message over TCP, of the transport and of matching.
 const HEADER: u64 = 24;
 
-/// What messages cost their ends, by size, and datatypes: picoseconds.
+/// Costs of messages for their senders and receivers, by size, and costs of datatypes, in picoseconds.
 #[derive(Clone, Debug, Default)]
 pub struct Overheads {
-    /// The sender.
+    /// Cost for the sender.
     pub send: Table,
-    /// A receiver that waits.
+    /// Cost for a receiver that waits.
     pub receive: Table,
-    /// A receiver that the message was waiting for.
+    /// Cost for a receiver that comes after the message.
     pub buffered: Table,
-    /// A receiver that deals with another message.
+    /// Cost for a receiver that deals with another message.
     pub queued: Table,
-    /// The sender, to pack a derived datatype.
+    /// Cost for the sender to pack a derived datatype.
     pub pack: Table,
-    /// The receiver, to unpack it.
+    /// Cost for the receiver to unpack a derived datatype.
     pub unpack: Table,
-    /// To make a datatype, commit and free it.
+    /// Cost of making, committing and freeing a datatype.
     pub datatype: u64,
 }
 
-/// The programs `reference` and `transfer` for the job disk; none, with a line that says why, without the compilers.
+/// Compiles the programs `reference` and `transfer` for the job disk. Without the compilers, returns none and reports the reason.
 ///
 /// # Panics
 ///
@@ -151,7 +152,7 @@ pub fn programs() -> Option<[JobFile; 2]> {
     Some(["reference", "transfer"].map(|name| program(name, read(name))))
 }
 
-/// The command that runs one of them on the first nodes, a rank on each.
+/// Returns the command that runs a program on the first nodes, a rank on each.
 pub fn launch(ranks: u32, command: &str) -> String {
     let hosts: Vec<String> = (0..ranks).map(|node| format!("node{node}")).collect();
     format!(
@@ -160,7 +161,8 @@ pub fn launch(ranks: u32, command: &str) -> String {
     )
 }
 
-/// Runs commands one after the other in a cluster of nodes of one core; the trace, with an MPI job for each, and the console of node 0.
+/// Runs commands one after the other in a cluster of nodes of one core. Returns the trace, with an MPI job for each command, and the
+/// console of node 0.
 ///
 /// # Panics
 ///
@@ -194,7 +196,7 @@ fn median(values: &mut [u64]) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// The mean without the twentieth part at either end, in which interrupts and the like lie.
+/// Returns the mean without the twentieth part at either end, since interrupts disturb some times.
 fn mean(mut values: Vec<u64>) -> u64 {
     values.sort_unstable();
     let cut = values.len() / 20;
@@ -205,7 +207,7 @@ fn mean(mut values: Vec<u64>) -> u64 {
 /// Calls of one kind, by rank: beginnings and ends.
 type Calls = BTreeMap<u32, Vec<(u64, u64)>>;
 
-/// The kinds of calls in `transfer`, by its tags; the waits for what has tag 4.
+/// Kinds of calls in `transfer`, by its tags, and the waits for messages with tag 4.
 const WAIT: u32 = 100;
 
 fn durations(calls: &Calls) -> Vec<u64> {
@@ -216,8 +218,8 @@ fn durations(calls: &Calls) -> Vec<u64> {
         .collect()
 }
 
-/// How long after a message came a rank's call in a ring ended, where it waited for it: messages cost their sender `send`, and are
-/// under way for `way`.
+/// Returns the times from a message's arrival to the end of the rank's call in a ring, of calls that waited for the message. Messages
+/// cost their sender `send`, and are under way for `way`.
 fn after_arrival(ring: &Calls, send: u64, way: u64) -> Vec<u64> {
     let ranks = ring.len() as u32;
     let mut times = Vec::new();
@@ -235,7 +237,7 @@ fn after_arrival(ring: &Calls, send: u64, way: u64) -> Vec<u64> {
     times
 }
 
-/// How long after the first of two messages was dealt with the second was, where it came meanwhile.
+/// Returns the times from the handling of the first of two messages to that of the second, where the second came meanwhile.
 fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64) -> Vec<u64> {
     let ranks = waits.len() as u32;
     let mut times = Vec::new();
@@ -258,7 +260,7 @@ fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64
     times
 }
 
-/// What messages cost, from the trace of `transfer` (its first job) in a cluster of that network.
+/// Returns the costs of messages in a cluster of that network, from the trace of `transfer` there (its first job).
 ///
 /// # Panics
 ///
@@ -266,7 +268,7 @@ fn after_another(sends: &Calls, waits: &Calls, send: u64, way: u64, receive: u64
 pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     let mut kinds: BTreeMap<(u64, u32), Calls> = BTreeMap::new();
     let mut alone = Calls::new();
-    // Of the messages that each rank waits for.
+    // Size of the messages that each rank waits for.
     let mut size: BTreeMap<u32, u64> = BTreeMap::new();
     for event in TraceReader::open(trace).expect("the trace").events() {
         let event = event.expect("an event");
@@ -316,10 +318,10 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
         let add = |table: &mut Table, time| table.points.push((bytes, time));
         let send = median(&mut durations(&of(1)));
         let way = channel.latency + channel.wire(bytes);
-        // Where all send at once, as programs do that exchange borders: in a ping-pong nobody is busy.
+        // All ranks send at once, like programs that exchange borders. In a ping-pong no rank is busy.
         let receive = mean(after_arrival(&of(2), send, way));
         add(&mut result.send, send);
-        // Of which something is done while its frames come.
+        // The receiver handles a part of the message while its frames come.
         add(
             &mut result.receive,
             receive + channel.wire_after_first(bytes),
@@ -341,7 +343,7 @@ pub fn overheads(trace: &Path, network: &Network) -> Overheads {
     result
 }
 
-/// The time that a datatype takes to make and free: between calls by each rank alone lie none and twenty of them in turn.
+/// Returns the time to make and free a datatype. Between calls by each rank alone lie none and twenty datatypes in turn.
 fn datatype(alone: &Calls) -> u64 {
     let mut gaps = [(); 2].map(|()| Vec::new());
     for barriers in alone.values() {
@@ -380,7 +382,7 @@ pub fn target(network: &Network, overheads: &Overheads) -> Cluster {
     cluster
 }
 
-/// The time of a program's measured part in a job of a trace, and as predicted: the programs of a job are numbered from 0.
+/// Returns the time of a program's measured part in a job of a trace, and the predicted time. The programs of a job are numbered from 0.
 ///
 /// # Panics
 ///

@@ -1,4 +1,4 @@
-//! The same study gives the same bytes: twice on one host thread, and on two, and interpreted and translated.
+//! One study always gives the same bytes: twice on one host thread, on two host threads, and interpreted and translated.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -38,7 +38,7 @@ fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
-/// The report's three forms, put beside what they are made from.
+/// Writes the report's three forms beside the results that they are made from.
 fn report(finished: &Finished) {
     let report = nodescope_report::build(&ReportInput {
         profiles: None,
@@ -205,7 +205,7 @@ nodescope-guest put random random
             },
         ),
     ];
-    // Latencies of memory alone: a model of which the filter answers nothing.
+    // A model with latencies of memory alone: the filter answers nothing for such a model.
     config.windows[2].models.caches = None;
     let [interpreted, translated] = [false, true].map(|translate| {
         config.translate = translate;

@@ -1,5 +1,5 @@
-//! Hypercalls through the doorbell: the trace of two nodes has the calls that it has with direct hypercalls, whoever starts the ranks
-//! and whichever user runs them. A process without permission runs untraced.
+//! Hypercalls through the doorbell give the trace of two nodes that direct hypercalls give, whoever starts the ranks and whichever
+//! user runs them. A process without permission runs untraced.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -103,7 +103,7 @@ fn the_doorbell_tells_what_direct_calls_tell() {
     let (direct, mut expected) = run(image, &files, false, &dir.path().join("direct"));
     let (rung, calls) = run(image, &files, true, &dir.path().join("doorbell"));
 
-    // Nobody has the permission unless the study needs it: Linux copies the bitmap of ports when it changes to such a process.
+    // No process has the permission unless the study needs the doorbell: Linux copies the bitmap of ports when it changes to such a process.
     let plain = "nodescope, ABI version 2, direct transport\n".repeat(4);
     assert_eq!(
         direct.file("permissions"),
@@ -118,7 +118,7 @@ fn the_doorbell_tells_what_direct_calls_tell() {
         )
     );
 
-    // The port is nobody else's.
+    // No other device has the port.
     for line in rung.file("ioports").lines() {
         let (first, rest) = line.trim().split_once('-').expect(line);
         let (last, _) = rest.split_once(' ').expect(line);

@@ -1,4 +1,4 @@
-//! However a run ends, the outcome says how: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
+//! The outcome tells how a run ended: a job that fails, a window that never triggers, a guest that panics, hangs or resets.
 
 use nodescope_cluster::run::TRACE_FILE;
 use nodescope_cluster::{Ending, RunError};
@@ -169,7 +169,7 @@ fn a_guest_that_resets_itself() {
     let finished = run(&config, dir.path()).unwrap();
     assert_eq!(finished.outcome.ending, Ending::Reset { node: 0 });
     assert_eq!(finished.outcome.job_status, None);
-    // By a triple fault, as the image's kernels do if nothing else is said; no message before it explains it.
+    // By a triple fault, the default of the image's kernels. No message before the fault explains it.
     config.kernel_parameters.clear();
     let error = run(&config, dir.path()).unwrap_err();
     assert!(
@@ -182,7 +182,7 @@ fn a_guest_that_resets_itself() {
     assert!(error.to_string().contains("console log"), "{error}");
 }
 
-/// A node that sleeps through a window has counted nothing but idle time, and that is its own: there is a report.
+/// A node that sleeps through a window counts only its own idle time. There is a report all the same.
 #[test]
 fn a_window_over_an_idle_node() {
     let Some(image) = image() else { return };

@@ -75,7 +75,7 @@ fn every(compiler: &str, launcher: &str, least: usize, opaque: &[&str]) {
     let functions: BTreeSet<&String> = books.keys().map(|(_, name)| name).collect();
     assert!(functions.len() >= least, "{}", functions.len());
     assert_eq!(modules, BTreeSet::from([0]));
-    // What was read from files and windows is in the profile.
+    // The profile includes the bytes that were read from files and windows.
     for rank in 0..RANKS {
         assert_eq!(
             profile.get(rank, Function::FileReadAt).receive_bytes % 64,

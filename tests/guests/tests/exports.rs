@@ -37,7 +37,7 @@ fn output(program: &mut Command) -> String {
     text
 }
 
-/// Exports a finished run to every format, and has otf2-print and smpirun read theirs. The job's virtual seconds and SimGrid's.
+/// Exports a finished run to every format. otf2-print and smpirun read their formats. Returns the job's virtual seconds and SimGrid's.
 fn check(finished: &Finished, network: Network, ranks: usize) -> (f64, Option<f64>) {
     let trace = finished.dir.join(TRACE_FILE);
     let reader = TraceReader::open(&trace).unwrap();
@@ -107,7 +107,7 @@ fn netpipe(mpi: &str, program: &str) {
         bandwidth: 1_000_000_000,
     };
     let (traced, simulated) = check(&finished, network, 2);
-    // Nothing but messages one after the other: no replay is faster than the link or takes twice as long.
+    // The program only sends messages one after the other. No replay is faster than the link or takes twice as long.
     if let Some(simulated) = simulated {
         assert!(
             (0.5..2.0).contains(&(simulated / traced)),
@@ -144,7 +144,7 @@ fn the_whole_of_hpcc_is_exported_to_every_format() {
 }
 
 /// A program that calls every function the tracer knows: one-sided epochs, intercommunicators, partitioned and persistent operations,
-/// neighbourhood collectives, files. No format has all of them: what one lacks is in its notes.
+/// neighbourhood collectives, files. No format has all of them. The notes of a format name the missing ones.
 fn every(compiler: &str, launcher: &str) {
     const PROGRAM: &str = "../../../vmm/hypercall/tests/mpi/every.c";
     let Some(binary) = compile(compiler, PROGRAM, &["-O1", "-w", "-DNO_PROCESSES"]) else {

@@ -1,5 +1,5 @@
-//! MPI programs with faults, in guests: a deadlock ends the run and is told with its cycle, calls and call sites; a lost message,
-//! collectives that differ and a receive that is too short are told likewise.
+//! MPI programs with faults, in guests. A deadlock ends the run, and the report has its cycle, calls and call sites. The report also
+//! has lost messages, collectives that differ, and receives that are too short.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ const PROGRAM: &str = "../../../guest-images/jobs/faults/faults.c";
 const OPEN_MPI: (&str, &str) = ("mpicc.openmpi", "mpirun.openmpi");
 const MPICH: (&str, &str) = ("mpicc.mpich", "mpiexec.hydra");
 
-/// What a run left.
+/// Results of a run.
 struct Ran {
     finished: Finished,
     standing: Standing,
@@ -117,7 +117,7 @@ impl Ran {
         }
     }
 
-    /// Interprets the trace: what is wrong there.
+    /// Interprets the trace, and returns the problems.
     fn predicted(&self) -> Vec<Problem> {
         let mut builder = SequenceBuilder::default();
         let trace = TraceReader::open(self.dir.path().join(TRACE_FILE)).unwrap();
@@ -151,7 +151,7 @@ fn receives_first(mpi: (&str, &str)) {
         line.starts_with("    rank 1 in MPI_Recv(from 0, tag 7, MPI_COMM_WORLD) at program+0x")
             && line.ends_with(" waits for rank 0")
     }));
-    // The same by way of the model and its interpretation.
+    // The interpretation of the model finds the deadlock, too.
     let problems = ran.predicted();
     let [Problem::Deadlock { cycle, .. }] = problems.as_slice() else {
         panic!("{problems:?}");
@@ -225,7 +225,7 @@ fn a_wait_for_what_nobody_sends() {
             ("MPI_Finalize()", "MPI_Finalize();"),
         ],
     );
-    // The operation that it waits for is told with its own site.
+    // The report has the operation that the call waits for, with the operation's own site.
     let Waits::Waiting { ranks, of, .. } = &ran.standing.calls[0].waits else {
         panic!("{:?}", ran.standing);
     };
@@ -235,8 +235,8 @@ fn a_wait_for_what_nobody_sends() {
     assert!(ran.source(site).starts_with("MPI_Irecv("));
 }
 
-/// Two ranks wait for each other in calls that begin and go on as told: window ids in between are not the same in every MPI. What is
-/// wrong if the trace is interpreted; none if this could not be run.
+/// Checks that two ranks wait for each other in calls with these beginnings and endings. Window ids in between differ between MPIs.
+/// Returns the problems that the interpretation finds; none if the case could not run.
 fn two_in_a_cycle(
     mpi: (&str, &str),
     case: &str,
@@ -345,7 +345,7 @@ fn a_rank_that_polls_meets_the_time_limit_and_is_told() {
     let Some(ran) = ran(OPEN_MPI, &["poll"], (1, 2), Some(SECOND_PS / 10)) else {
         return;
     };
-    // It might do something else yet: no deadlock, but where the ranks stand.
+    // The rank may still go on: there is no deadlock, but the report has the calls of the ranks.
     assert_eq!(ran.finished.outcome.ending, Ending::TimeLimit);
     assert!(ran.standing.deadlocks.is_empty(), "{:?}", ran.standing);
     let [polls, finalize] = ran.standing.calls.as_slice() else {

@@ -6,7 +6,7 @@ use nodescope_window::{Ending, Measure, ModelSpec, Owner, Trigger, WindowSpec};
 
 const N: i64 = 48;
 
-/// What the program prints, from integers.
+/// Returns the checksum that the program prints, from integer arithmetic.
 fn checksum() -> i64 {
     let a = |i, j| (i + 2 * j) % 7 - 3;
     let b = |i, j| (3 * i + j) % 5 - 2;

@@ -66,7 +66,7 @@ fn adds_up(profile: &WindowProfile, record: &WindowRecord) {
     assert_eq!(total.stalls, terms);
 }
 
-/// A function by how the names of its module and itself end, and its costs.
+/// Finds a function by the endings of its module's name and of its own name, and returns its costs.
 fn function<'a>(profile: &'a WindowProfile, module: &str, name: &str) -> (&'a Function, Costs) {
     let costs = profile.by_function(Scope::Total, &core(profile));
     let found = costs.into_iter().find_map(|(index, costs)| {

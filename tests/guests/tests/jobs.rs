@@ -57,7 +57,7 @@ fn calls(finished: &Finished, function: Function) -> BTreeMap<u32, u64> {
     entries.map(|(rank, _, sum)| (rank, sum.calls)).collect()
 }
 
-/// The second command does not use MPI: every rank can run only one MPI program of a job.
+/// The second command does not use MPI, since every rank can run only one MPI program of a job.
 #[test]
 fn open_mpi_ranks_execute_a_shell_command_with_the_environment() {
     let Some(program) = compile("mpicc.openmpi", "words.c", &["-O2"]) else {

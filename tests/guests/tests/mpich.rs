@@ -64,7 +64,7 @@ struct Books {
 }
 
 impl Books {
-    /// What `programs/counted.c` wrote.
+    /// Reads the counts that `programs/counted.c` wrote.
     fn of_program(text: &str) -> Books {
         let mut books = Books::default();
         for line in text.lines() {
@@ -106,7 +106,7 @@ impl Books {
                 .sent
                 .insert((from, to), [traffic.messages, traffic.bytes]);
         }
-        // What is only probed is received later.
+        // A probe does not receive its message: a later call does, and counts the message.
         for record in records(events).filter(|record| record.function != Function::Probe) {
             for done in &record.completions {
                 if let (Peer::Rank(from), Peer::Rank(to)) = (done.source, record.rank) {
@@ -136,7 +136,7 @@ fn the_trace_agrees_with_the_programs_own_books() {
         BTreeMap::from([(0, 0), (1, 0), (2, 1), (3, 1)])
     );
     let seen = Books::of_trace(&events);
-    // One after the other: a difference shows in few lines.
+    // Rows are compared one after the other, so that a difference shows in few lines.
     for (of, counts) in &books.calls {
         assert_eq!(seen.calls.get(of), Some(counts), "{of:?}");
     }

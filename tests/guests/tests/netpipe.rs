@@ -1,11 +1,11 @@
-//! NetPIPE between two nodes shows the link's latency and bandwidth, plus what the guests' TCP costs.
+//! NetPIPE between two nodes shows the link's latency and bandwidth, plus the cost of the guests' TCP.
 
 use std::path::Path;
 
 use nodescope_fabric::LinkConfig;
 use nodescope_guest_tests::{cluster, image, program, run_well, small_node};
 
-/// Ethernet, IPv4, TCP with time stamps: bytes of each frame that are not payload; then checksum, preamble and gap.
+/// Bytes of each frame that are not payload: headers of Ethernet, IPv4 and TCP with time stamps, then checksum, preamble and gap.
 const HEADERS: f64 = 14.0 + 20.0 + 32.0 + 24.0;
 /// Payload of a full frame: MTU less IPv4 and TCP headers.
 const PAYLOAD: f64 = 1500.0 - 20.0 - 32.0;

@@ -1,5 +1,5 @@
-//! Nodes that are saved and go on in fresh nodes, while a kernel boots and while an MPI job runs on two of them, end as nodes that are never
-//! saved: with the same registers, RAM, console and hypercalls.
+//! Saved nodes go on in fresh nodes, while a kernel boots and while an MPI job runs on two nodes. The fresh nodes end like nodes that are
+//! never saved: with equal registers, RAM, console and hypercalls.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use nodescope_machine::state::NodeState;
 use nodescope_machine::topology::NodeTopology;
 use nodescope_snapshot::{Snapshot, SnapshotWriter, Verify};
 
-/// Where nodes stand when a job has ended, and what they have said until then.
+/// State of nodes when a job has ended, and their output until then.
 #[derive(PartialEq)]
 struct End {
     consoles: Vec<String>,
@@ -26,7 +26,7 @@ struct End {
     frames: u64,
 }
 
-/// Times of saving and loading, all together, and what the last file took.
+/// Total times of saving and loading, and the size of the last file.
 #[derive(Default)]
 struct Figures {
     moves: u32,
@@ -53,7 +53,7 @@ impl Figures {
     }
 }
 
-/// The nodes of a cluster without what a run does between quanta.
+/// The nodes of a cluster, without the work of a run between quanta.
 struct Nodes<'a> {
     config: &'a ClusterConfig,
     disk: &'a Path,
@@ -72,7 +72,7 @@ impl<'a> Nodes<'a> {
         }
     }
 
-    /// Write all nodes to a file and go on in fresh ones.
+    /// Writes all nodes to a file and goes on in fresh nodes.
     fn change(&mut self, figures: &mut Figures) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.nss");

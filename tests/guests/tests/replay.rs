@@ -1,4 +1,4 @@
-//! A rank that is recorded in a cluster runs alone on a node of another one: it makes the same calls and prints the same.
+//! A rank that is recorded in a cluster runs alone on a node of another cluster, with equal calls and equal output.
 
 use std::fs;
 use std::path::Path;

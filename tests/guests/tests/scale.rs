@@ -43,7 +43,7 @@ fn four_sockets_of_four_cores_boot() {
     let finished = run_well(&config, dir.path());
     let console = &finished.consoles[0];
     assert!(console.contains("\n16\n"), "{console}");
-    // A process runs on each of them, not only its idle loop.
+    // A process runs on each CPU, not only the idle loop.
     for cpu in 0..16 {
         assert!(
             console.contains(&format!("cpu {cpu}\n")),

@@ -1,4 +1,4 @@
-//! Names of what runs in a guest, found from outside: each place in the code is named while the guest boots and runs a program.
+//! Names of guest code, found from outside. Each sampled address gets a name while the guest boots and runs a program.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use nodescope_symbols::{
 };
 use nodescope_x86::state::seg;
 
-/// Between two samples, cycles.
+/// Cycles between two samples.
 const STEP: u64 = 100_003;
 /// Bytes of code that are compared with the file.
 const CODE: u64 = 16;

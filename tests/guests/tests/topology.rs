@@ -1,4 +1,4 @@
-//! What a guest says about its sockets, cores, caches, memory and distances is what the study asked for.
+//! A guest's sockets, cores, caches, memory and distances are those that the study asked for.
 
 use nodescope_guest_tests::{cluster, image, program, run_well};
 use nodescope_machine::topology::{CacheDescription, CacheKind, NodeTopology, SharedBy};

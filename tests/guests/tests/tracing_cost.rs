@@ -1,4 +1,4 @@
-//! What tracing adds to a call, in instructions of the guest: the table of `guest-images/tracer/README.md`.
+//! Measures the cost of tracing a call, in instructions of the guest: the table of `guest-images/tracer/README.md`.
 
 use std::collections::BTreeMap;
 

@@ -70,7 +70,7 @@ fn a_rank_waits_for_a_late_one(compiler: &str, start: &str) {
             _ => assert!(waits < 0.5, "{sum:?}"),
         }
     }
-    // The late rank is in its sums for a fraction of the time that the other waits.
+    // The late rank computes its sums for a fraction of the time that the other rank waits.
     assert!(sums(0).waiting > 10 * sums(1).waiting);
     let total = window.scopes.last().unwrap();
     assert!(total.clock.unwrap().consistent, "{total:?}");

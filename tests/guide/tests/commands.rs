@@ -63,7 +63,7 @@ fn tail(text: &[u8]) -> String {
     lines[lines.len().saturating_sub(30)..].join("\n")
 }
 
-/// Whether the guest image is there or can be built; if not, the test is skipped.
+/// Returns whether the guest image is there or can be built. If not, the function reports the test as skipped.
 fn image(program: &Path) -> bool {
     let image = |what: &str| {
         let output = Command::new(program).args(["image", what]).output();

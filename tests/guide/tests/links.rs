@@ -12,7 +12,7 @@ fn root() -> PathBuf {
     root.canonicalize().expect("the repository's folder")
 }
 
-/// Adds the Markdown files below a folder, without hidden folders and what builds write.
+/// Adds the Markdown files below a folder, without hidden folders and the output of builds.
 fn add_pages(folder: &Path, pages: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();

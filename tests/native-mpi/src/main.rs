@@ -1,9 +1,9 @@
-//! MPI programs on this machine: their wall time as predicted from traces, beside their wall time.
+//! Predicts the wall time of MPI programs on this machine from traces, and measures the wall time.
 //!
-//! Two ranks, over shared memory and over TCP's loopback. For each of the two paths a cluster is fitted to a traced ping-pong. Each program is
-//! run without the tracer, which gives the wall time, and with it, which gives a trace; from each trace the time over either path is
-//! predicted. Over the path that was traced the bursts are known and the messages are not; over the other one nothing of the run has been
-//! seen.
+//! Two ranks run over shared memory and over TCP's loopback. For each of the two paths a cluster is fitted to a traced ping-pong. Each
+//! program runs without the tracer, which gives the wall time, and with the tracer, which gives a trace. From each trace the time over
+//! either path is predicted. For the traced path the prediction knows the bursts of the run, but not the times of its messages. For the
+//! other path the prediction knows nothing of the run.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ use thiserror::Error;
 const PATHS: [(&str, &str); 2] = [("shm", "self,vader"), ("tcp", "self,tcp")];
 /// Programs in the folder `programs`.
 const PROGRAMS: [&str; 4] = ["halo", "solver", "pipeline", "mixed"];
-/// Their arguments: some 0.4 s each, so that what is compared lies close together in time.
+/// Arguments of the programs. A run takes some 0.4 s, so that compared runs lie close together in time.
 const ARGUMENTS: [(&str, &[&str]); 4] = [
     ("halo", &["512", "700"]),
     ("solver", &["128", "3500"]),
@@ -73,13 +73,13 @@ impl Options {
     }
 }
 
-/// What was measured of a program over a path, a value for each round, seconds.
+/// Measured times of a program over a path in seconds, a value for each round.
 #[derive(Clone, Debug, Default)]
 struct Runs {
-    /// Without the tracer, just before and just after the traced run.
+    /// Times without the tracer, just before and just after the traced run.
     plain: Vec<[f64; 2]>,
     traced: Vec<f64>,
-    /// As predicted from the round's trace, by path.
+    /// Times predicted from the round's trace, by path.
     predicted: [Vec<f64>; PATHS.len()],
 }
 
@@ -167,8 +167,8 @@ fn compare(
             spreads.push((most - least) / median(&means));
             repeats.extend((by_path[on].plain.iter()).map(|[a, b]| 2.0 * (a - b).abs() / (a + b)));
             for (to, (target, _)) in PATHS.iter().enumerate() {
-                // In each round against what was measured beside the trace: the host's speed differs more between rounds than programs
-                // from their predictions.
+                // Each round compares with the times measured beside the trace: the host's speed differs more between rounds than
+                // programs differ from their predictions.
                 let measured = self::means(&by_path[to].plain);
                 let (least, most) = ends(&measured);
                 let errors = ratios(&by_path[on].predicted[to], &measured);
@@ -241,7 +241,7 @@ fn means(plain: &[[f64; 2]]) -> Vec<f64> {
     plain.iter().map(|[a, b]| (a + b) / 2.0).collect()
 }
 
-/// By how much each value is more than its neighbour, as a part of that.
+/// Returns the excess of each value over its neighbour, as a part of the neighbour.
 fn ratios(values: &[f64], of: &[f64]) -> Vec<f64> {
     let pairs = values.iter().zip(of);
     pairs.map(|(value, of)| value / of - 1.0).collect()
@@ -315,8 +315,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Runs a program over transports, tracing it if there is a folder for the logs; the seconds that it measured itself, or NaN if it
-    /// does not.
+    /// Runs a program over transports, with the tracer if there is a folder for the logs. Returns the seconds that the program measured,
+    /// or NaN if it measures none.
     fn run(&self, program: &str, transports: &str, logs: Option<&Path>) -> Result<f64, Failure> {
         let mut command = Command::new("mpirun.openmpi");
         command.args(["--allow-run-as-root", "-np", "2", "--mca", "pml", "ob1"]);
@@ -346,7 +346,7 @@ impl Machine<'_> {
             .unwrap_or(f64::NAN))
     }
 
-    /// Traces a program; its seconds and the trace.
+    /// Traces a program, and returns its seconds and the trace.
     fn trace(
         &self,
         program: &str,
@@ -369,7 +369,7 @@ fn events(trace: &Path) -> Result<impl Iterator<Item = Result<Event, Failure>>, 
     Ok(reader.events().map(|event| event.map_err(other)))
 }
 
-/// The cluster on which each rank has a node, and this path lies between them; by way of its file, as a user has it.
+/// Returns the cluster on which each rank has a node and this path lies between the nodes. The cluster comes from its file, like a user's.
 fn fitted(path: &str, collector: Collector, options: &Options) -> Result<Cluster, Failure> {
     let measured = collector.finish(path).map_err(other)?;
     let fit = nodescope_calibrate::fit::fit(&measured, FitOptions::default()).map_err(other)?;
@@ -450,7 +450,7 @@ fn stolen() -> (f64, f64) {
     let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
     let ticks = text.lines().next().unwrap_or_default().split_whitespace();
     let ticks: Vec<f64> = ticks.skip(1).filter_map(|tick| tick.parse().ok()).collect();
-    // user nice system idle iowait irq softirq steal; what follows is part of user.
+    // The fields are user nice system idle iowait irq softirq steal. Later fields are part of user.
     let all = ticks.iter().take(8).sum();
     (ticks.get(7).copied().unwrap_or(0.0), all)
 }

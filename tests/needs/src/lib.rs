@@ -106,7 +106,7 @@ impl Need {
         }
     }
 
-    /// Debian's packages that bring it, for people.
+    /// Returns Debian's packages with the needed programs, for people.
     fn packages(self) -> &'static str {
         match self {
             Need::Mpi => "libopenmpi-dev openmpi-bin libmpich-dev mpich gfortran",
@@ -158,7 +158,7 @@ pub fn have(need: Need, programs: &[impl AsRef<OsStr>]) -> bool {
     missing.is_none()
 }
 
-/// Where a program lies. Tools for file systems lie where a user's `PATH` does not lead.
+/// Returns the path of a program. Tools for file systems lie where a user's `PATH` does not lead.
 fn find(program: &OsStr, path: &OsStr) -> Option<PathBuf> {
     env::split_paths(path)
         .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
@@ -192,7 +192,7 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
     let Some(file) = env::var_os("NODESCOPE_SKIPS") else {
         return;
     };
-    // A line is a skip: reasons may have several.
+    // A line of the file is a skip, so line breaks within a reason are replaced.
     let reason = reason.to_string();
     let reason = reason.split_whitespace().collect::<Vec<_>>().join(" ");
     let line = format!("{}\t{need}\t{reason}\n", test_name());
@@ -206,7 +206,7 @@ pub fn skip(need: Need, reason: impl fmt::Display) {
     }
 }
 
-/// Whether a list in the form of `NODESCOPE_REQUIRE` has `need`.
+/// Returns whether a list in the form of `NODESCOPE_REQUIRE` has `need`.
 ///
 /// # Errors
 ///

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
         eprintln!("usage: nodescope-test-needs LOG SKIPS");
         return ExitCode::FAILURE;
     };
-    // Tests may print what is no text.
+    // Tests may print bytes that are no text.
     let read = |file| std::fs::read(file).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
     match (read(log), read(skips)) {
         (Ok(log), Ok(skips)) => {

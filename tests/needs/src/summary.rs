@@ -18,8 +18,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// From the log of `cargo test`, and lines of a name, a need and a reason with tabs between them. A name with `::` is a test
-    /// that the log counts as passed.
+    /// Reads the log of `cargo test`, and the skips: lines of a name, a need and a reason with tabs between them. A name with `::` is a
+    /// test that the log counts as passed.
     pub fn new(log: &str, skips: &str) -> Self {
         let mut summary = Summary::default();
         // The program that runs, and whether its result is still to come.

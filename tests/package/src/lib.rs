@@ -59,8 +59,8 @@ impl User {
         Some(user)
     }
 
-    /// Returns a command that runs a line of the shell as this user, in the user's home, with the program of the installation below
-    /// `prefix` in `PATH` and no other variables of this process.
+    /// Returns a command that runs a line of the shell as this user, in the user's home. `PATH` names the program of the installation
+    /// below `prefix`. No other variables of this process are set.
     pub fn command(&self, prefix: &Path, line: &str) -> Command {
         let mut command = if self.other {
             let mut command = Command::new("unshare");

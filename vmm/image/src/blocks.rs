@@ -23,7 +23,7 @@ pub(crate) type BlockHash = [u8; 32];
 pub struct BlockHashes(Arc<[BlockHash]>);
 
 impl BlockHashes {
-    /// The hashes of what a file holds now.
+    /// Returns the hashes of a file's present contents.
     pub(crate) fn of(path: &Path) -> Result<BlockHashes, ImageError> {
         let mut hashes = Vec::new();
         each_block(path, |block| hashes.push(*blake3::hash(block).as_bytes()))?;
@@ -46,7 +46,7 @@ impl BlockHashes {
         hash.is_some_and(|hash| blake3::hash(contents) == *hash)
     }
 
-    /// The offset of the first block of a file that does not hold what it must.
+    /// Returns the offset of the first block of a file whose contents differ from the recorded hash.
     pub(crate) fn first_damage(&self, path: &Path) -> Result<Option<u64>, ImageError> {
         let mut blocks = 0;
         let mut damage = None;
@@ -62,7 +62,7 @@ impl BlockHashes {
 }
 
 impl fmt::Debug for BlockHashes {
-    /// Their number: nobody reads thousands of hashes.
+    /// Prints the number of hashes: nobody reads thousands of hashes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "BlockHashes({})", self.0.len())
     }

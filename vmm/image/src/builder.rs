@@ -1,4 +1,5 @@
-//! The build: packages to a tree, the tree to a root disk, kernel and modules out of it, and all of it into the cache at once.
+//! Builds an image: unpacks packages to a tree, makes a root disk of the tree, and takes kernel and modules from the tree. All of them
+//! go into the cache at once.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,8 +19,8 @@ use crate::{
 /// Time stamp of every file that has none of its own (2024-01-01), so that the same inputs give the same bytes.
 const EPOCH: &str = "1704067200";
 
-/// The image of `spec`: from the cache at `cache_dir` if it is there, else built and put there. Tells `progress` what it does, a
-/// line each.
+/// Returns the image of `spec`, from the cache at `cache_dir`. Builds the image and puts it there if it is missing. Tells `progress` each
+/// step in a line.
 ///
 /// # Errors
 ///
@@ -32,11 +33,11 @@ pub fn build(
     build_with(spec, cache_dir, &BuildOptions::default(), progress)
 }
 
-/// The image of `spec`, as [`build`] gives it, with options.
+/// Returns the image of `spec` like [`build`], with options.
 ///
 /// Runs mmdebstrap, a C compiler (through the tools' `build`) and mke2fs on the host, and takes packages from Debian's mirrors. A
-/// build that fails or is interrupted leaves nothing that a later one would take for an image; its log stays in `cache_dir`. If
-/// another process builds the same image, this one waits for it and takes what it has built.
+/// build that fails or is interrupted leaves nothing that a later build would take for an image; its log stays in `cache_dir`. If
+/// another process builds this image, this process waits for the image and takes it.
 ///
 /// # Errors
 ///
@@ -90,7 +91,7 @@ pub fn build_with(
     );
     fs::create_dir(&out).map_err(ImageError::io("create", &out))?;
 
-    // Everything missing is told before the minutes of the build, not after.
+    // All missing tools are reported before the minutes of the build, not after.
     let mmdebstrap = find_tool("mmdebstrap", "mmdebstrap")?;
     for tool in ["mke2fs", "debugfs"] {
         find_tool(tool, "e2fsprogs")?;
@@ -130,7 +131,7 @@ pub fn build_with(
     command
         .env("SOURCE_DATE_EPOCH", EPOCH)
         .env("NODESCOPE_KERNEL", &recipe.kernel)
-        // So that the next build can remove what this one leaves if it is killed.
+        // The next build can then remove the files of this build if it is killed.
         .env("TMPDIR", unpacked.path())
         .env("LC_ALL", "C.UTF-8");
     tidy_environment(&mut command);
@@ -209,7 +210,7 @@ pub fn build_with(
     record(&out, manifest)?;
 
     options.check()?;
-    // The key promises what the image was made from.
+    // The key promises the inputs of the image.
     if InputSet::of(spec)?.key() != key {
         return Err(ImageError::InputsChanged(spec.recipe.clone()));
     }
@@ -224,7 +225,7 @@ pub fn build_with(
     Ok(image)
 }
 
-/// The image in folder `dir`, if it is there and whole.
+/// Returns the image in folder `dir`, if it is there and complete.
 fn cached(
     dir: &Path,
     key: &str,
@@ -329,7 +330,7 @@ fn modules(recipe: &Recipe, tree: &Path, kernel: &str) -> Result<Vec<ModuleFile>
     Ok(modules)
 }
 
-/// The recipe's packages and the study's, sorted, each once.
+/// Returns the recipe's packages and the study's, sorted, each once.
 fn package_list(spec: &ImageSpec, recipe: &Recipe) -> Vec<String> {
     let mut packages = [&recipe.packages[..], &spec.packages[..]].concat();
     packages.sort();
@@ -337,7 +338,7 @@ fn package_list(spec: &ImageSpec, recipe: &Recipe) -> Vec<String> {
     packages
 }
 
-/// The packages that apt could not find or has no version of, by its messages (in English: the build sets the locale).
+/// Returns the packages that apt could not find or has no version of, by its messages (in English: the build sets the locale).
 fn missing_packages(log: &str) -> Vec<String> {
     let name = |line: &str| {
         let unknown = line.strip_prefix("E: Unable to locate package ");
@@ -358,7 +359,7 @@ fn is_root() -> bool {
     })
 }
 
-/// PATH with the administrator's folders, which a plain user's shell on Debian leaves out and where mke2fs lies.
+/// Returns PATH with the administrator's folders, which a plain user's shell on Debian leaves out and where mke2fs lies.
 fn with_sbin() -> std::ffi::OsString {
     let mut path = std::env::var_os("PATH").unwrap_or_default();
     path.push(":/usr/sbin:/sbin");

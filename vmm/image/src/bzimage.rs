@@ -1,4 +1,4 @@
-//! From a bzImage to the ELF vmlinux inside it, so that the guest need not unpack it instruction by instruction.
+//! Unpacks the ELF vmlinux inside a bzImage, so that the guest need not unpack it instruction by instruction.
 //!
 //! Source: Linux, Documentation/arch/x86/boot.rst (setup header) and lib/decompress_unlz4.c's legacy frame: a magic number, then
 //! blocks, each a little-endian length and that many bytes of one LZ4 block of at most 8 MiB unpacked.

@@ -17,7 +17,7 @@ const BLOCKS: &str = "blocks.blake3";
 /// The files that a guest boots.
 const FILES: [&str; 3] = [INITRAMFS, ROOT, VMLINUX];
 
-/// Where images are kept unless the caller says otherwise: `$XDG_CACHE_HOME/nodescope/images`, by default `~/.cache/nodescope/images`.
+/// Returns the default folder of images: `$XDG_CACHE_HOME/nodescope/images`, by default `~/.cache/nodescope/images`.
 ///
 /// # Errors
 ///
@@ -34,11 +34,11 @@ pub fn default_cache_dir() -> Result<PathBuf, ImageError> {
     Ok(cache.join("nodescope/images"))
 }
 
-/// The image of `spec`, if it has been built before.
+/// Returns the image of `spec`, if it has been built before.
 ///
 /// # Errors
 ///
-/// [`ImageError::Damaged`] if it is there but incomplete; whatever keeps the inputs from being read.
+/// [`ImageError::Damaged`] if the image is there but incomplete; any error of reading the inputs.
 pub fn find(spec: &ImageSpec, cache_dir: &Path) -> Result<Option<Image>, ImageError> {
     let key = InputSet::of(spec)?.key();
     let dir = cache_dir.join(&key);
@@ -49,7 +49,7 @@ pub fn find(spec: &ImageSpec, cache_dir: &Path) -> Result<Option<Image>, ImageEr
     }
 }
 
-/// Every image in the cache, by key; a damaged one as the error that says so.
+/// Returns every image in the cache, by key. A damaged image is there as its error.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub fn list(cache_dir: &Path) -> Result<Vec<Result<Image, ImageError>>, ImageErr
     Ok(dirs.iter().map(|dir| open(dir)).collect())
 }
 
-/// Records what the files in folder `dir` hold, in the manifest and in the file of hashes: the image is complete then.
+/// Records the contents of the files in folder `dir`, in the manifest and in the file of hashes. The image is then complete.
 pub(crate) fn record(dir: &Path, mut manifest: Manifest) -> Result<(), ImageError> {
     let mut hashes = Vec::new();
     manifest.files.clear();
@@ -105,8 +105,8 @@ pub(crate) fn record(dir: &Path, mut manifest: Manifest) -> Result<(), ImageErro
         .map_err(ImageError::io("write", &path))
 }
 
-/// Opens the image in folder `dir`, checking that its files are there, have their recorded sizes, and that what is recorded about
-/// their contents is whole.
+/// Opens the image in folder `dir`, checking that its files are there, have their recorded sizes, and that the records of
+/// their contents are complete.
 pub(crate) fn open(dir: &Path) -> Result<Image, ImageError> {
     Ok(open_with_hashes(dir)?.0)
 }
@@ -131,7 +131,7 @@ pub(crate) fn open_checked(dir: &Path) -> Result<Image, ImageError> {
     Ok(image)
 }
 
-/// The image in a folder, and what the blocks of each of [`FILES`] must hold.
+/// Returns the image in a folder, and the recorded hashes of the blocks of each of [`FILES`].
 fn open_with_hashes(dir: &Path) -> Result<(Image, [BlockHashes; 3]), ImageError> {
     let damaged = |problem: String| ImageError::Damaged {
         dir: dir.to_path_buf(),
@@ -276,7 +276,7 @@ pub(crate) mod tests {
         assert!(matches!(&listed[..], [Err(ImageError::Damaged { .. })]));
     }
 
-    /// A flipped bit anywhere in an image is found: in what is checked at once, or in the block of the root disk.
+    /// A flipped bit anywhere in an image is found: at once in files that are checked when opened, else in the block of the root disk.
     #[test]
     fn changed_contents_are_found_though_all_sizes_are_as_recorded() {
         let (_recipe, spec) = sample();

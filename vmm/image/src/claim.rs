@@ -1,4 +1,4 @@
-//! One build of an image at a time, and nothing left of a build that was killed.
+//! Lets one process at a time build an image, and removes the files of builds that were killed.
 //!
 //! A build holds a lock on the file `KEY.lock` in the cache from its beginning to its end, however the build ends: the kernel drops
 //! the lock of a process that dies. A build unpacks into folders that bear the key. The process that has a key's lock may therefore
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 use crate::ImageError;
 use crate::options::BuildOptions;
 
-/// Between two looks at a lock that another build has.
+/// Time between two looks at a lock that another build has.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 /// The right to build an image, until dropped.
@@ -30,7 +30,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Takes the right to build the image `key`. While another process has it, `waiting` is told once and this call waits.
+    /// Takes the right to build the image `key`. While another process has the right, the call waits, and calls `waiting` once.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Claim {
         let unlocked = match locked {
             Ok(()) => None,
             Err(Errno::WOULDBLOCK) => return None,
-            // Some file systems cannot lock. A build there is as good as elsewhere, as long as it is alone.
+            // Some file systems cannot lock. A build there works, too, as long as no other build runs.
             Err(error) => Some(error),
         };
         Some(Claim {
@@ -93,7 +93,8 @@ impl Claim {
     }
 }
 
-/// Removes what builds that were killed have left in `folders`; without a lock nothing, as another build may work there. Tells `progress` what cannot be removed.
+/// Removes the folders that killed builds have left in `folders`. Without a lock the function removes nothing, since another build may
+/// work there. Tells `progress` which folders cannot be removed.
 ///
 /// # Errors
 ///
@@ -123,7 +124,7 @@ pub(crate) fn remove_leftovers(
                 }
             };
             let removed = match mounts_below(&path) {
-                // Removal would go through a mount, into what is mounted.
+                // Removal would go through a mount, into the mounted files.
                 true => Err("something is mounted in it; unmount that".to_owned()),
                 false => fs::remove_dir_all(&path).map_err(|error| error.to_string()),
             };
@@ -143,7 +144,7 @@ pub(crate) fn remove_leftovers(
     Ok(())
 }
 
-/// How the names of a build's folders begin.
+/// Beginning of the names of a build's folders.
 fn prefix(key: &str) -> String {
     format!(".nodescope-build-{key}-")
 }
@@ -176,7 +177,7 @@ fn mounts_below(folder: &Path) -> bool {
     let mut places = mounts
         .lines()
         .filter_map(|line| line.split(' ').nth(4))
-        // Blanks and the like are octal there; the names of the folders have none, and what comes before them is not asked for.
+        // Blanks and the like are octal there. The names of the folders have none, and the path before the names does not matter.
         .map(|place| place.replace("\\040", " "));
     places.any(|place| Path::new(&place).starts_with(&folder))
 }

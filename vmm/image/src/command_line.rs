@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
-/// Kernel parameters of every node. Each spares the guest work that says nothing about the program it runs, or names what the
-/// platform does not have.
+/// Kernel parameters of every node. Each parameter spares the guest work that has nothing to do with the measured program, or names
+/// devices that the platform lacks.
 pub const BASE_COMMAND_LINE: &[&str] = &[
     "console=ttyS0",
     "quiet",
@@ -12,7 +12,7 @@ pub const BASE_COMMAND_LINE: &[&str] = &[
     "no_timer_check",
     // There is no PCI bus. Looking for one would end in an error message on each console, even with `pci=off`.
     "initcall_blacklist=pci_arch_init",
-    // Two thirds of the boot otherwise.
+    // The kernel's tests of its cryptography take two thirds of a boot.
     "cryptomgr.notests",
     "random.trust_cpu=on",
     "mitigations=off",
@@ -37,11 +37,11 @@ const KERNEL_HZ: u64 = 250;
 pub struct NodeCommandLine {
     /// This node, from 0.
     pub node: u32,
-    /// How many nodes the cluster has, at most 1022.
+    /// Number of nodes of the cluster, at most 1022.
     pub nodes: u32,
     /// The time-stamp counter's frequency in kHz.
     pub tsc_khz: u64,
-    /// Seed of the machine id and of what else must differ between studies.
+    /// Seed of the machine id and of all other values that must differ between studies.
     pub seed: u64,
     /// MPI slots of each node; one value stands for all, empty means: as many as this node has CPUs.
     pub slots: Vec<u32>,
@@ -85,7 +85,7 @@ impl NodeCommandLine {
         format!("node{}", self.node)
     }
 
-    /// The words that the image's scripts read, all of them, one on a line: for a node that is renewed after its boot.
+    /// Returns all words that the image's scripts read, one on a line, for a node that is renewed after its boot.
     pub fn words(&self) -> String {
         let slots: Vec<_> = self.slots.iter().map(u32::to_string).collect();
         let words = [

@@ -1,4 +1,4 @@
-//! The "newc" cpio format: what the kernel reads an initramfs from and busybox unpacks a job disk from.
+//! The "newc" cpio format, in which the kernel reads an initramfs and busybox unpacks a job disk.
 //!
 //! Source: Linux, Documentation/driver-api/early-userspace/buffer-format.rst. Each entry is a header of 13 fields of 8 hexadecimal
 //! digits behind the magic number 070701, the name with a final NUL, and the data; name and data are padded to 4 bytes.
@@ -14,7 +14,7 @@ const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
 const CHARACTER_DEVICE: u32 = 0o020_000;
 
-/// Writes an archive entry by entry. The same calls give the same bytes: owner 0, time 0, serial inode numbers.
+/// Writes an archive entry by entry. Equal calls give equal bytes: owner 0, time 0, serial inode numbers.
 #[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -108,7 +108,7 @@ pub struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// Whether this is a regular file.
+    /// Returns whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.mode & 0o170_000 == REGULAR
     }

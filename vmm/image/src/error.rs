@@ -1,4 +1,4 @@
-//! What can go wrong while an image is built, found or read.
+//! Errors of building, finding and reading an image.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub enum ImageError {
     /// A program the build ran has failed.
     #[error("{what} failed ({status}); the end of {}:\n{tail}", log.display())]
     Command {
-        /// What the program was run for.
+        /// The task that the program was run for.
         what: String,
         /// Its exit status, in words.
         status: String,
@@ -43,7 +43,7 @@ pub enum ImageError {
     Recipe {
         /// The recipe's file.
         path: PathBuf,
-        /// What is wrong with it, with line and column.
+        /// The mistake, with line and column.
         message: String,
     },
     /// A name that is no Debian package name was asked for.
@@ -70,7 +70,7 @@ pub enum ImageError {
     Kernel {
         /// The bzImage.
         path: PathBuf,
-        /// What is wrong with it, with the offset.
+        /// The damage, with the offset.
         problem: String,
     },
     /// A kernel module that the recipe names is not in the kernel package.
@@ -88,7 +88,7 @@ pub enum ImageError {
     Archive {
         /// Byte offset of the damage.
         offset: usize,
-        /// What is wrong there.
+        /// The damage.
         problem: String,
     },
     /// A file cannot be put on the job disk.
@@ -96,7 +96,7 @@ pub enum ImageError {
     JobFile {
         /// Its path on the job disk.
         path: String,
-        /// Why not.
+        /// The reason.
         problem: &'static str,
     },
     /// A cached image lacks a file, or a file does not hold what was recorded.
@@ -104,7 +104,7 @@ pub enum ImageError {
     Damaged {
         /// The image's folder.
         dir: PathBuf,
-        /// What is missing or wrong.
+        /// The file that is missing or wrong.
         problem: String,
     },
     /// The recipe, or a file that it names, was edited during the build.
@@ -119,9 +119,9 @@ pub enum ImageError {
     /// Reading or writing a file failed.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         action: &'static str,
-        /// To which file.
+        /// The file that was read or written.
         path: PathBuf,
         /// The system's answer.
         source: std::io::Error,
@@ -129,7 +129,7 @@ pub enum ImageError {
 }
 
 impl ImageError {
-    /// For `map_err`: wraps an I/O error with what was being done to which file.
+    /// Wraps an I/O error with the operation and the file, for `map_err`.
     pub(crate) fn io(
         action: &'static str,
         path: &Path,

@@ -16,7 +16,7 @@ pub struct ModuleFile {
     pub data: Vec<u8>,
 }
 
-/// The modules to load for `wanted`, as paths relative to the modules' folder, each after what it depends on.
+/// Returns the modules to load for `wanted`, as paths relative to the modules' folder. Each module comes after its dependencies.
 ///
 /// `modules_dep` is the kernel's modules.dep (`path: path path …`), `modules_builtin` its modules.builtin: a module that is built
 /// into the kernel needs no loading. `kernel` is named in errors.

@@ -1,4 +1,4 @@
-//! The cache key: a hash over everything that decides what an image holds.
+//! The cache key: a hash over all inputs that decide the contents of an image.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 use crate::spec::check_package_name;
 use crate::{ImageError, ImageSpec, Recipe};
 
-/// Raised when the builder itself changes what the same inputs give.
+/// Raised when a change of the builder changes the images of equal inputs.
 const BUILDER_VERSION: u32 = 2;
 
 /// One input of an image.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Input {
-    /// What it is: `recipe/…` and `tools/…` are files, `package/…` a package of the study, `mirror`, `builder`.
+    /// Name by kind: `recipe/…` and `tools/…` are files, `package/…` a package of the study, `mirror`, `builder`.
     pub name: String,
     /// SHA-256 of its contents (and, of a file, of its executable bit), in hexadecimal.
     pub sha256: String,
@@ -39,7 +39,7 @@ impl InputSet {
         files(&spec.recipe.join(&recipe.tools), "tools", &mut inputs)?;
         for package in &spec.packages {
             check_package_name(package)?;
-            // One that the recipe has already changes nothing.
+            // A package that the recipe already has changes nothing.
             if !recipe.packages.contains(package) {
                 inputs.push(input(&format!("package/{package}"), &[package.as_bytes()]));
             }
@@ -73,7 +73,7 @@ fn input(name: &str, parts: &[&[u8]]) -> Input {
     }
 }
 
-/// Adds every file under `dir`, except what editors and version control leave behind.
+/// Adds every file under `dir`, except files that editors and version control leave behind.
 fn files(dir: &Path, prefix: &str, inputs: &mut Vec<Input>) -> Result<(), ImageError> {
     let entries = fs::read_dir(dir).map_err(ImageError::io("list", dir))?;
     for entry in entries {

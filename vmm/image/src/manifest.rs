@@ -1,4 +1,4 @@
-//! What an image holds, recorded beside it.
+//! Contents of an image, recorded in a file beside the image.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -31,7 +31,7 @@ pub struct Manifest {
     pub files: BTreeMap<String, FileRecord>,
     /// The hashes of the files' blocks.
     pub blocks: BlockRecord,
-    /// What the key was made from.
+    /// The inputs that the key was made from.
     pub inputs: InputSet,
     /// BLAKE3 of the manifest with an empty checksum, as compact JSON, in hexadecimal.
     pub checksum: String,
@@ -80,6 +80,6 @@ pub struct Image {
     pub root: PathBuf,
     /// The hashes of the root disk's blocks.
     pub root_blocks: BlockHashes,
-    /// What it holds.
+    /// Record of the image's contents.
     pub manifest: Manifest,
 }

@@ -1,4 +1,4 @@
-//! How an image is built: what a caller may ask for beyond the image itself.
+//! Options of building an image, beyond the image itself.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,7 +14,7 @@ pub struct BuildOptions<'a> {
 }
 
 impl BuildOptions<'_> {
-    /// Fails if the build is to end.
+    /// Fails if the build was asked to end.
     pub(crate) fn check(&self) -> Result<(), ImageError> {
         match self.stop {
             Some(stop) if stop.load(Ordering::Relaxed) => Err(ImageError::Interrupted),

@@ -1,4 +1,4 @@
-//! What an image is made of: the recipe (guest-images/debian/image.toml) and what a study adds to it.
+//! Inputs of an image: the recipe (guest-images/debian/image.toml) and what a study adds to it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::ImageError;
 
-/// What to build.
+/// An image to build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageSpec {
     /// The recipe's folder, which holds `image.toml`.
@@ -20,8 +20,9 @@ pub struct ImageSpec {
 }
 
 impl ImageSpec {
-    /// The recipe that comes with nodescope: from `$NODESCOPE_GUEST_IMAGES` if set, else from the installation that the running
-    /// program is part of (`share/nodescope` beside the program's folder), else from the source tree nodescope was built from.
+    /// Returns the recipe that comes with nodescope. `$NODESCOPE_GUEST_IMAGES` names its folder if set. Else the recipe is in the
+    /// installation of the running program (`share/nodescope` beside the program's folder), or else in the source tree that nodescope
+    /// was built from.
     pub fn debian() -> ImageSpec {
         let images = match std::env::var_os("NODESCOPE_GUEST_IMAGES") {
             Some(path) => PathBuf::from(path),
@@ -60,7 +61,7 @@ pub struct Recipe {
     pub kernel: String,
     /// Packages of every image.
     pub packages: Vec<String>,
-    /// Modules the initramfs loads, without what they depend on.
+    /// Modules that the initramfs loads, without their dependencies.
     pub modules: Vec<String>,
     /// Path patterns left out when packages are unpacked (dpkg's `path-exclude`).
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! The user and group IDs beyond their own that a plain user's build needs, for the files of packages.
+//! Subordinate user and group IDs, which a plain user's build needs for the files of packages.
 
 use std::process::Command;
 
@@ -10,7 +10,7 @@ use crate::tools::find_tool;
 ///
 /// # Errors
 ///
-/// [`ImageError::NoSubordinateIds`], with what the system says.
+/// [`ImageError::NoSubordinateIds`], with the system's message.
 pub fn check_subordinate_ids() -> Result<(), ImageError> {
     let unshare = find_tool("unshare", "util-linux")?;
     let output = Command::new(&unshare)

@@ -1,4 +1,4 @@
-//! The programs of the host that a build runs: finding them, running them with a log, and telling what went wrong.
+//! Finds the programs of the host that a build runs, runs them with a log, and reports failures.
 
 use std::fs::{self, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::ImageError;
 use crate::options::BuildOptions;
 
-/// Between two looks at whether the build is to end.
+/// Time between two checks whether the build was asked to end.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// Looks after which killed programs count as gone.
+/// Checks after which killed programs count as gone.
 const LAST_LOOKS: u32 = 50;
 
 /// Finds a program on PATH, then where Debian keeps an administrator's programs.
@@ -32,7 +32,7 @@ pub(crate) fn find_tool(tool: &'static str, package: &'static str) -> Result<Pat
         .ok_or(ImageError::MissingTool { tool, package })
 }
 
-/// Variables of the user's that a build's programs get: where programs, libraries and folders lie, and how the network is reached.
+/// Variables of the user that a build's programs get: paths of programs, libraries and folders, and settings of the network.
 const PASSED_ON: [&str; 16] = [
     "PATH",
     "LD_LIBRARY_PATH",
@@ -53,8 +53,8 @@ const PASSED_ON: [&str; 16] = [
 ];
 
 /// Takes the user's variables from a command, but for those of [`PASSED_ON`] and those that the command sets itself. Programs in the
-/// image's tree run with a build's variables, and what a user has set for own work would change what is in the image:
-/// `PYTHONDONTWRITEBYTECODE`, for instance, which files Python compiles.
+/// image's tree run with a build's variables, and the user's own variables would change the contents of the image. For instance,
+/// `PYTHONDONTWRITEBYTECODE` decides which files Python compiles.
 pub(crate) fn tidy_environment(command: &mut Command) {
     let set: Vec<_> = command
         .get_envs()
@@ -68,7 +68,7 @@ pub(crate) fn tidy_environment(command: &mut Command) {
 }
 
 /// Runs `command` for `what`; both its outputs go to the file `log`, and each line to `line` as it comes. The command does not
-/// outlive this process, however that ends, and no other process sees the command's mounts.
+/// outlive this process, even if this process is killed, and no other process sees the command's mounts.
 ///
 /// # Errors
 ///
@@ -161,7 +161,7 @@ fn read_lines(reader: impl Read, lines: &Sender<Vec<u8>>) {
     }
 }
 
-/// Ends a command and all that it has started.
+/// Ends a command and all processes that it has started.
 fn kill(child: &mut Child) {
     use rustix::process::{Pid, Signal, kill_process_group};
     // Where the group has gone, or is not ours, its leader is what remains.
@@ -172,9 +172,10 @@ fn kill(child: &mut Child) {
     let _ = child.kill();
 }
 
-/// `command` such that it dies with the thread that starts it (prctl(2), `PR_SET_PDEATHSIG`), and with it all that it has started.
-/// For root, who may mount: in namespaces of its own. The kernel kills the processes of a PID namespace when the first of them
-/// dies, and drops the mounts of a mount namespace with its last process. A plain user's mmdebstrap makes such namespaces itself.
+/// Returns `command` in a form that dies with the thread that starts it (prctl(2), `PR_SET_PDEATHSIG`). All processes that the
+/// command has started die, too. Root may mount, so root's command gets namespaces of its own. The kernel kills the processes of a
+/// PID namespace when the first of them dies, and drops the mounts of a mount namespace with its last process. A plain user's
+/// mmdebstrap makes such namespaces itself.
 fn contained(command: &Command) -> Command {
     let words = wrapper().iter().map(AsRef::as_ref);
     let mut words = words
@@ -194,7 +195,7 @@ fn contained(command: &Command) -> Command {
     wrapped
 }
 
-/// The words before a command's own that contain it; as many as this host and user can have.
+/// Returns the words before a command's own that confine the command, as far as this host and user can confine it.
 fn wrapper() -> &'static [PathBuf] {
     static WRAPPER: OnceLock<Vec<PathBuf>> = OnceLock::new();
     WRAPPER.get_or_init(|| {
@@ -233,7 +234,7 @@ fn wrapper() -> &'static [PathBuf] {
     })
 }
 
-/// The last lines of a log, for an error message.
+/// Returns the last lines of a log, for an error message.
 fn tail(log: &Path) -> String {
     let text = fs::read(log)
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())

@@ -33,7 +33,7 @@ fn shell(script: &str, dir: &Path) {
     run(Command::new("sh").args(["-euc", script]).current_dir(dir));
 }
 
-/// What debugfs prints for a request.
+/// Returns the output of debugfs for a request.
 fn debugfs(image: &Path, request: &str) -> String {
     let output = Command::new("debugfs")
         .env("PATH", path())
@@ -60,7 +60,7 @@ fn the_same_packages_give_the_same_bytes() {
         return;
     }
     let dir = tempfile::tempdir().expect("a folder");
-    // Device nodes and owners are not part of it, so that no one needs to be root.
+    // Device nodes and owners are not part of the tree, so that the test does not need root.
     shell(
         "mkdir -p packages/etc packages/opt 'packages/usr/share/two words' packages/dev packages/var/log packages/var/cache packages/tmp
          echo installed >packages/etc/package.conf

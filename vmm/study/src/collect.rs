@@ -5,14 +5,14 @@ use std::fmt;
 use glob::{MatchOptions, Pattern};
 use serde::Serialize;
 
-/// How patterns match, as bash's do: `*` and `?` stop at a slash, and a name that begins with a dot must be written so.
+/// Rules by which patterns match, like those of bash: `*` and `?` stop at a slash, and a name that begins with a dot must be written so.
 const MATCHING: MatchOptions = MatchOptions {
     case_sensitive: true,
     require_literal_separator: true,
     require_literal_leading_dot: true,
 };
 
-/// Which nodes have files to be collected.
+/// Nodes whose files are collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -27,7 +27,7 @@ pub enum Place {
 /// An entry of `job.collect`: files, folders or patterns of such below `/job`, on one node or on all.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collect {
-    /// On which nodes.
+    /// Nodes whose files are collected.
     pub place: Place,
     /// Path or pattern, relative to `/job`.
     pub path: String,
@@ -113,7 +113,7 @@ impl Collect {
         }
     }
 
-    /// The nodes that are asked, of so many.
+    /// Returns the nodes whose files are collected, of so many nodes.
     pub fn asked(&self, nodes: u32) -> std::ops::Range<u32> {
         match self.place {
             Place::First => 0..1,
@@ -122,7 +122,7 @@ impl Collect {
         }
     }
 
-    /// Where the results have a file that a plain path names, below their folder for files; nothing for a pattern.
+    /// Returns the path, below the results' folder for files, of a file that a plain path names. Returns nothing for a pattern.
     pub fn places(&self, nodes: u32) -> Vec<String> {
         match self.place {
             _ if self.is_pattern() => Vec::new(),

@@ -1,4 +1,4 @@
-//! Checks of the user's own kernel, initramfs and root disk: wrong and truncated files are told before anything boots.
+//! Checks the user's own kernel, initramfs and root disk: wrong and truncated files are reported before anything boots.
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
@@ -121,7 +121,7 @@ pub(crate) fn check_initramfs(path: &Path) -> Result<(), String> {
                 .into(),
         );
     }
-    // An archive may be followed by another, or by a compressed one; the first has to be whole.
+    // Another archive, or a compressed one, may follow the archive. The first archive must be complete.
     let mut offset = 0;
     while let Some(header) = probe.bytes::<110>(offset).filter(|header| is_newc(header)) {
         let field = |at: usize| {

@@ -1,4 +1,4 @@
-//! What the host lacks for a study: memory, cores, tools. Each problem comes with its mend.
+//! Finds memory, cores and tools that a study needs and the host lacks. Each problem comes with its remedy.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use nodescope_config::quantity::Bytes;
 /// Memory that nodescope needs beside the guests' own.
 const OVERHEAD: u64 = 256 << 20;
 
-/// A program that the build of an image starts, and the Debian package that holds it.
+/// Programs that the build of an image starts, each with the Debian package that holds the program.
 const BUILD_TOOLS: &[(&str, &str)] = &[
     ("mmdebstrap", "mmdebstrap"),
     ("mke2fs", "e2fsprogs"),
@@ -21,7 +21,7 @@ const BUILD_TOOLS: &[(&str, &str)] = &[
     ("mpicc.mpich", "libmpich-dev"),
 ];
 
-/// The same for a user who is not root.
+/// Programs that the build also starts for a user who is not root, each with its Debian package.
 const USER_TOOLS: &[(&str, &str)] = &[("fakeroot", "fakeroot"), ("newuidmap", "uidmap")];
 
 /// The host, as far as studies depend on it.
@@ -44,7 +44,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// This host.
+    /// Returns a description of this host.
     pub fn probe() -> Host {
         let total = meminfo("MemTotal:");
         let limit = [
@@ -72,7 +72,7 @@ impl Host {
         }
     }
 
-    /// What keeps this host from running the study, and what makes it slow.
+    /// Returns the problems that keep this host from running the study, or make the study slow.
     pub fn problems(&self, study: &Study) -> Problems {
         let mut list = self.memory_problems(study);
         if let Some(threads) = study.host_threads
@@ -95,7 +95,7 @@ impl Host {
         Problems::new(&study.file, list)
     }
 
-    /// Why cores cannot be modelled here at all.
+    /// Returns the reason why this host cannot model cores at all, if there is one.
     fn core_problems(&self, study: &Study) -> Vec<Problem> {
         if study.cores.is_empty() {
             return Vec::new();
@@ -105,7 +105,7 @@ impl Host {
         error.into_iter().collect()
     }
 
-    /// Names of cores that this host's LLVM does not model: mistakes of the study, which the host finds.
+    /// Returns the names of cores that this host's LLVM does not model. Such names are mistakes of the study.
     pub fn unknown_cores(&self, study: &Study) -> Problems {
         let tool = match study.cores.is_empty() {
             true => None,
@@ -119,7 +119,7 @@ impl Host {
         Problems::new(&study.file, list)
     }
 
-    /// What is missing for an image that has not been built yet.
+    /// Returns the tools and folders that the host lacks for an image that has not been built yet.
     pub fn image_problems(&self, spec: &ImageSpec) -> Vec<Problem> {
         let host = |message: String| Problem {
             severity: Severity::Error,
@@ -226,7 +226,7 @@ fn meminfo(field: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Whether results can be written to `folder`, which may not exist yet.
+/// Checks that results can be written to `folder`, which may not exist yet.
 fn writable(folder: &Path) -> Result<(), String> {
     let shown = folder.display();
     if folder.exists() && !folder.is_dir() {

@@ -10,12 +10,12 @@ use nodescope_image::{ImageError, JobFile, job_disk};
 use crate::collect::Place;
 use crate::plan::{Job, Mpi, Program, Study};
 
-/// Setting of the shell by which a program that no launcher starts gets the OpenMP tracer. Ranks get the tracer from the image, where
-/// their launchers start them.
+/// Setting of the shell that gives the OpenMP tracer to a program without a launcher. Ranks get the tracer from the image, where their
+/// launchers start them.
 const OPENMP: &str =
     r#"LD_PRELOAD="/opt/nodescope/lib/libnodescope-openmp.so${LD_PRELOAD:+:$LD_PRELOAD}" "#;
 
-/// Why the job disk cannot be made.
+/// Reasons why the job disk cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
     /// A file has gone or changed since the study was checked.
@@ -32,7 +32,7 @@ pub enum JobError {
 }
 
 impl Study {
-    /// The job disk: `run`, which starts the job and collects its files, and the files of the study.
+    /// Returns the job disk: `run`, which starts the job and collects its files, and the files of the study.
     ///
     /// # Errors
     ///
@@ -56,7 +56,7 @@ impl Study {
             let executable = mode & 0o111 != 0 || name == "script";
             files.push(JobFile {
                 path: name.clone(),
-                // The owner's rights on the host say nothing in the guest.
+                // The owner's rights on the host have no meaning in the guest.
                 mode: if executable { 0o755 } else { 0o644 },
                 data: std::fs::read(path).map_err(fail)?,
             });
@@ -66,7 +66,7 @@ impl Study {
 }
 
 impl Job {
-    /// The shell script `/job/run`: environment, program, collection of files, exit status of the program.
+    /// Returns the shell script `/job/run`: environment, program, collection of files, exit status of the program.
     pub fn start_script(&self) -> String {
         let mut script = String::from("#!/bin/sh\ncd /job || exit 1\n");
         let mut line = |text: std::fmt::Arguments<'_>| {

@@ -1,4 +1,4 @@
-//! From a file to a [`Study`], or to everything that is wrong with it.
+//! Reads a file to a [`Study`], or to a list of all problems of the file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,7 +14,7 @@ impl Study {
     ///
     /// # Errors
     ///
-    /// Everything that is wrong with it, in the order of the file.
+    /// All problems of the study, in the order of the file.
     pub fn load(path: &Path) -> Result<Study, Problems> {
         document::load(path, "a study", Study::parse)
     }
@@ -34,7 +34,8 @@ impl Study {
     }
 }
 
-/// All fields that a text has been asked for, lists of tables as `window[]`, free names as `*`. For the test of the reference.
+/// Returns all fields that the readers have looked up in a text, for the test of the reference. Lists of tables are `window[]`, free
+/// names are `*`.
 #[doc(hidden)]
 pub fn known_fields(file: &Path, text: &str) -> BTreeSet<String> {
     read(file, text).known

@@ -1,4 +1,4 @@
-//! The moment of a snapshot, as a command line has it: a trigger of a window in one word.
+//! The moment of a snapshot on a command line: a trigger of a window in one word.
 
 use std::str::FromStr;
 
@@ -8,7 +8,7 @@ use nodescope_window::{Moment, Trigger};
 use crate::plan::{Mpi, Study};
 use crate::sections::named_function;
 
-/// When a snapshot is taken, as a text.
+/// Moment at which a snapshot is taken, as a text.
 ///
 /// | text | moment |
 /// |---|---|
@@ -86,7 +86,7 @@ impl SnapshotAt {
     ///
     /// # Errors
     ///
-    /// A sentence that says why it cannot.
+    /// A sentence with the reason why the moment cannot come.
     pub fn check(&self, study: &Study) -> Result<(), String> {
         let Moment::Trigger(trigger) = &self.0 else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A validated study: what will be booted, run and measured.
+//! A validated study: the plan of the cluster, the job and the measurements.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -34,10 +34,10 @@ pub struct Study {
     pub seed: u64,
     /// Engine that executes the guests.
     pub engine: Engine,
-    /// KVM at first.
+    /// KVM at the beginning of the run.
     #[serde(skip_serializing_if = "is_none")]
     pub fast_forward: Option<FastForward>,
-    /// Length of a quantum while KVM executes the guests. The default is no part of what identifies a study.
+    /// Length of a quantum while KVM executes the guests. The default is no part of a study's identity.
     #[serde(skip_serializing_if = "is_default_quantum")]
     pub kvm_quantum: Time,
     /// Host threads on which nodes run; never affects the result. None: the host's cores.
@@ -45,19 +45,19 @@ pub struct Study {
     pub host_threads: Option<usize>,
     /// Virtual time after which the study is stopped.
     pub time_limit: Time,
-    /// Virtual time of a deadlock after which it is stopped; 0: that is not looked for.
+    /// Virtual time after which a deadlock ends the study; 0: deadlocks are not looked for.
     pub deadlock: Time,
     /// Nominal cycles per instruction of the virtual clock (CPI_core of the report).
     pub core_cpi: Cpi,
     /// Where `core_cpi` comes from, in words.
     pub cpi_source: String,
-    /// CPI_core by rank where `core_cpi` comes from counters; empty if these are of the program as a whole.
+    /// CPI_core by rank where `core_cpi` comes from counters; empty if the counters are those of the program as a whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rank_cpi: Option<BTreeMap<u32, Cpi>>,
     /// Hardware counters of the host count the guests while KVM runs them, and give CPI_core of the report.
     #[serde(skip_serializing_if = "is_false")]
     pub counts_guests: bool,
-    /// What the guests boot.
+    /// Image that the guests boot.
     #[serde(skip)]
     pub image: ImageSource,
     /// Kernel parameters beyond those of every node.
@@ -72,7 +72,7 @@ pub struct Study {
     /// Cores whose cycles are modelled, by the names of LLVM's `-mcpu`; the report shows the stack of the first, the others beside it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cores: Vec<String>,
-    /// Misses that a core waits for at a time: what the report divides stalls of memory by.
+    /// Misses that a core waits for at a time. The report divides stalls of memory by this number.
     #[serde(skip_serializing_if = "adds_every_stall")]
     pub memory_parallelism: Parallelism,
     /// Processor features hidden from the guests.
@@ -84,7 +84,7 @@ pub struct Study {
     pub disk: Disk,
     /// The network between the nodes.
     pub network: Network,
-    /// What runs.
+    /// Job of the cluster.
     pub job: Job,
     /// Cache model of a node (plugin `cache`).
     pub caches: CacheConfig,
@@ -95,7 +95,7 @@ pub struct Study {
     /// Folder of the results. A relative path is relative to the current folder.
     #[serde(skip)]
     pub results: PathBuf,
-    /// How much guests may put there. The default is no part of what identifies a study.
+    /// Limits of the files that guests may put into the results. The default is no part of a study's identity.
     #[serde(skip_serializing_if = "is_default")]
     pub file_limits: FileLimits,
     /// Places of the fields that the file sets, by name.
@@ -107,7 +107,7 @@ fn is_default(limits: &FileLimits) -> bool {
     *limits == FileLimits::default()
 }
 
-/// Quantum on KVM where a study says nothing.
+/// Quantum on KVM where a study sets none.
 pub(crate) const KVM_QUANTUM: Time = Time(100_000_000);
 
 fn is_false(value: &bool) -> bool {
@@ -122,7 +122,7 @@ fn adds_every_stall(parallelism: &Parallelism) -> bool {
     *parallelism == Parallelism::NONE
 }
 
-/// What executes the guests' instructions.
+/// Engine that executes the guests' instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -182,7 +182,7 @@ pub struct Network {
     pub capture: bool,
 }
 
-/// Which MPI starts the ranks.
+/// MPI implementation that starts the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mpi {
@@ -194,7 +194,7 @@ pub enum Mpi {
     None,
 }
 
-/// What runs in the cluster.
+/// Program that runs in the cluster, with its ranks, files and tracing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Job {
     /// Command or script. The serialised plan leaves it and the files out: their contents are on the job disk.
@@ -202,7 +202,7 @@ pub struct Job {
     pub program: Program,
     /// Number of MPI ranks.
     pub ranks: u32,
-    /// Which MPI starts them.
+    /// MPI implementation that starts the ranks.
     pub mpi: Mpi,
     /// MPI slots of a node.
     pub slots: u32,
@@ -233,12 +233,12 @@ pub enum Program {
 }
 
 impl Study {
-    /// Whether KVM executes any of the guests' instructions.
+    /// Returns whether KVM executes any of the guests' instructions.
     pub fn uses_kvm(&self) -> bool {
         self.engine == Engine::Kvm || self.fast_forward.is_some()
     }
 
-    /// The study in a few lines for people: labels and values.
+    /// Returns the study in a few lines for people: labels and values.
     pub fn description(&self) -> Vec<(String, String)> {
         let node = &self.topology;
         let job = match &self.job.program {

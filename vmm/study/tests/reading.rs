@@ -1,4 +1,4 @@
-//! What a study file may say, and what is said about one that is wrong.
+//! Reads valid study files, and checks the messages about mistakes.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -89,7 +89,7 @@ fn cores_are_a_name_or_up_to_four() {
     let plain = parse("").unwrap();
     assert!(plain.cores.is_empty());
     assert_eq!(plain.memory_parallelism.misses(), 1.0);
-    // A study that models no core is what it was before cores were modelled.
+    // A study that models no core keeps the identity that it had before cores were modelled.
     let text = serde_json::to_string(&plain).unwrap();
     assert!(
         !text.contains("memory_parallelism") && !text.contains("cores\":[]"),
@@ -291,7 +291,7 @@ fn programs_that_no_launcher_starts_get_the_openmp_tracer() {
         if job.contains("# script") {
             study.job.program = Program::Script("script".into());
         }
-        // What the program would be preloaded with; a library that is not there makes the loader complain.
+        // The variable gets another name, since the loader complains of a preloaded library that is not there.
         let script = (study.job.start_script())
             .replace("cd /job", "cd .")
             .replace("LD_PRELOAD", "PRELOAD")
@@ -425,7 +425,7 @@ fn the_guest_collects_what_the_host_waits_for() {
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
         path
     };
-    // The job's PATH may be any.
+    // The job may set any PATH.
     let put = tool("put", "#!/bin/sh\n[ -f \"$2\" ] && echo \"$3\"\n");
     let script = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../guest-images/debian/root/opt/nodescope/collect");

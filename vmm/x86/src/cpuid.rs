@@ -117,7 +117,7 @@ impl CpuidTable {
         table
     }
 
-    /// Insert or replace a row.
+    /// Inserts or replaces a row.
     pub fn set(&mut self, row: CpuidEntry) {
         let key = (row.leaf, row.subleaf);
         match self
@@ -129,7 +129,7 @@ impl CpuidTable {
         }
     }
 
-    /// The row that answers this leaf and subleaf exactly.
+    /// Returns the row that answers this leaf and subleaf exactly.
     pub fn find(&self, leaf: u32, subleaf: u32) -> Option<&CpuidEntry> {
         let from = self.entries.partition_point(|e| e.leaf < leaf);
         self.entries[from..]
@@ -138,14 +138,14 @@ impl CpuidTable {
             .find(|e| e.subleaf.is_none_or(|s| s == subleaf))
     }
 
-    /// Highest basic leaf.
+    /// Returns the highest basic leaf.
     pub fn max_basic(&self) -> u32 {
         self.find(0, 0).map_or(0, |e| e.eax)
     }
 
-    /// Answer by Intel's rules, static part: a leaf beyond its range's maximum gets the data of the highest basic
-    /// leaf, a missing leaf or subleaf within the range gets zeros, and the topology leaves echo the subleaf and
-    /// the x2APIC id whatever the subleaf.
+    /// Returns the static part of the answer, by Intel's rules. A leaf beyond its range's maximum gets the data of the
+    /// highest basic leaf. A missing leaf or subleaf within the range gets zeros. The topology leaves echo the
+    /// subleaf, and tell the x2APIC id for every subleaf.
     pub fn get(&self, leaf: u32, subleaf: u32) -> CpuidEntry {
         let leaf = if self.in_range(leaf) {
             leaf
@@ -163,7 +163,7 @@ impl CpuidTable {
         }
     }
 
-    /// Answer as the processor gives it now: [`get`](Self::get), then OSXSAVE mirrors CR4 and the size of the
+    /// Returns the answer that the processor gives now: [`get`](Self::get), then OSXSAVE mirrors CR4 and the size of the
     /// XSAVE area follows XCR0.
     pub fn query(&self, leaf: u32, subleaf: u32, cr4_value: u64, xcr0_value: u64) -> CpuidEntry {
         let mut result = self.get(leaf, subleaf);
@@ -181,13 +181,13 @@ impl CpuidTable {
         result
     }
 
-    /// Whether a feature bit is set.
+    /// Returns whether a feature bit is set.
     pub fn has(&self, leaf: u32, subleaf: u32, register: CpuidRegister, bit: u32) -> bool {
         self.find(leaf, subleaf)
             .is_some_and(|e| e.register(register) >> bit & 1 != 0)
     }
 
-    /// XCR0 bits that XSETBV accepts.
+    /// Returns the XCR0 bits that XSETBV accepts.
     pub fn xcr0_supported(&self) -> u64 {
         self.find(0xd, 0)
             .map_or(0, |e| u64::from(e.eax) | u64::from(e.edx) << 32)

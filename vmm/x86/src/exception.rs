@@ -45,7 +45,7 @@ pub enum Vector {
 }
 
 impl Vector {
-    /// Whether the processor pushes an error code with this exception.
+    /// Returns whether the processor pushes an error code with this exception.
     pub fn has_error_code(self) -> bool {
         use Vector::*;
         matches!(

@@ -145,7 +145,7 @@ impl FxImage {
     pub fn mxcsr(&self) -> u32 {
         u32::from_le_bytes([self.0[24], self.0[25], self.0[26], self.0[27]])
     }
-    /// Set MXCSR.
+    /// Sets MXCSR.
     pub fn set_mxcsr(&mut self, value: u32) {
         self.0[24..28].copy_from_slice(&value.to_le_bytes());
     }
@@ -215,7 +215,7 @@ pub enum InterruptShadow {
     MovSs,
 }
 
-/// What the processor is doing.
+/// Activity state of the processor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MpState {
     /// Executing instructions.
@@ -242,7 +242,7 @@ pub struct Events {
     pub mp: MpState,
 }
 
-/// Clocks and what else has been counted since power-on.
+/// Clocks and counts since power-on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Time {
     /// Cycles of the vCPU's clock since power-on; the TSC is this plus the offset.
@@ -255,8 +255,8 @@ pub struct Time {
     pub cycle_fraction: u32,
     /// Values that RDRAND and RDSEED have given.
     pub random_draws: u64,
-    /// Instructions that had retired when an exception was last delivered that no other delivery raised. The portable engine takes extra
-    /// time for another one before the next instruction.
+    /// Instructions that had retired at the last delivery of an exception, without exceptions that a delivery itself raised. The portable
+    /// engine takes extra time for a further exception before the next instruction.
     pub delivered_at: Option<u64>,
 }
 

@@ -12,9 +12,9 @@ use crate::plan::{Job, Program};
 
 /// CPI_core that counters give.
 pub(super) struct Measured {
-    /// Of the whole program.
+    /// CPI_core of the whole program.
     pub whole: Cpi,
-    /// By rank; empty if the counters are of the whole program alone.
+    /// CPI_core by rank; empty if the counters are of the whole program alone.
     pub ranks: BTreeMap<u32, Cpi>,
     /// Tool, files, events and limits, in words.
     pub source: String,

@@ -164,7 +164,7 @@ pub(super) fn fast_forward(
     Some(FastForward { until: trigger })
 }
 
-/// `[image]`: what is booted, and further kernel parameters.
+/// `[image]`: the image to boot, and further kernel parameters.
 pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<String>) {
     let mut spec = ImageSpec::debian();
     let packages = section.item("packages");
@@ -252,7 +252,7 @@ pub(super) fn image(folder: &Path, section: &Section<'_>) -> (ImageSource, Vec<S
     (source, parameters.unwrap_or_default())
 }
 
-/// `[results]`: where results go, and how much guests may put there.
+/// `[results]`: the folder of the results, and the limits of the files that guests may put there.
 pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits) {
     let directory = section
         .item("directory")
@@ -261,7 +261,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         Some(directory) => PathBuf::from(directory),
         None => Path::new("results").join(name),
     };
-    // No file system has longer files than an offset can tell.
+    // Files of all file systems are shorter than the largest offset.
     const MOST: u64 = i64::MAX as u64;
     let limit = |key| {
         let item = section.item(key)?;
@@ -285,7 +285,7 @@ pub(super) fn results(section: &Section<'_>, name: &str) -> (PathBuf, FileLimits
         }
     }
     let default = FileLimits::default();
-    // One that is given alone moves the others as far as it must.
+    // A limit that is given alone moves the others as far as necessary.
     let given = |limit: Option<(_, u64)>| limit.map(|(_, bytes)| bytes);
     let [file, node, study] = [given(file), given(node), given(study)];
     let study = study.unwrap_or_else(|| {

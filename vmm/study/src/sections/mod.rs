@@ -108,7 +108,7 @@ fn resolve(folder: &Path, path: &str) -> PathBuf {
     folder.join(path)
 }
 
-/// Whether a name can be a file's and a folder's name everywhere.
+/// Returns whether a name can be a file's and a folder's name everywhere.
 fn plain_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 100

@@ -1,4 +1,4 @@
-//! `[caches]` and `[memory]`: one description for what the guest is told and for what the models simulate.
+//! `[caches]` and `[memory]`: one description for the tables that the guest reads and for the models.
 
 use nodescope_machine::topology::{
     CacheDescription, CacheKind, MemoryPerformance, NodeTopology, SharedBy,
@@ -18,9 +18,9 @@ use nodescope_config::reader::{Item, Section};
 const LOCAL: u32 = 100;
 /// Cycles of a fill from another socket.
 const REMOTE: u32 = 220;
-/// Local bandwidth that the guest is told: four channels of DDR3-1600.
+/// Local bandwidth in the HMAT: four channels of DDR3-1600.
 const LOCAL_BANDWIDTH: ByteRate = ByteRate(51_200_000_000);
-/// Remote bandwidth that the guest is told: one direction of a QPI link of 8 GT/s.
+/// Remote bandwidth in the HMAT: one direction of a QPI link of 8 GT/s.
 const REMOTE_BANDWIDTH: ByteRate = ByteRate(16_000_000_000);
 
 /// A latency of one event in cycles of `frequency`.
@@ -252,7 +252,7 @@ fn latencies(section: &Section<'_>, frequency: Frequency) -> LevelLatency {
     latency
 }
 
-/// What the guest is told about the caches that the model simulates.
+/// Returns the descriptions of the simulated caches that the guest reads by CPUID.
 pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
     let describe = |level: usize, kind, config: &LevelConfig| CacheDescription {
         level: level as u8,
@@ -280,7 +280,7 @@ pub(super) fn descriptions(config: &CacheConfig) -> Vec<CacheDescription> {
     caches
 }
 
-/// `[memory]`: latencies for the model; the same as HMAT, and as SLIT unless the file gives distances.
+/// `[memory]`: latencies for the model. The HMAT has these latencies, and so has the SLIT unless the file gives distances.
 pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> MemorySpec {
     let frequency = Frequency(topology.tsc_hz);
     let sockets = topology.sockets as usize;
@@ -336,7 +336,7 @@ pub(super) fn memory(section: &Section<'_>, topology: &mut NodeTopology) -> Memo
             .collect()
     };
     topology.memory_performance = Some(MemoryPerformance {
-        // 0 means "not known" in the HMAT, so what rounds to less than a nanosecond is told as one.
+        // 0 means "not known" in the HMAT, so a value that rounds to less than a nanosecond becomes one.
         latency_ns: square(&|from, to| {
             let ns =
                 (u64::from(cell(from, to)) * 1_000_000_000 + frequency.0 / 2) / frequency.0.max(1);

@@ -13,7 +13,7 @@ use nodescope_config::reader::{Item, Section, closest};
 /// Distances stand in for those that follow from the memory's latencies until these are read.
 pub(super) const UNSET: u8 = 0;
 
-/// `[cluster]`: how many nodes there are, and whether one boots for all.
+/// `[cluster]`: the number of nodes, and whether one boots for all.
 pub(super) fn cluster(section: &Section<'_>) -> (u32, bool) {
     let nodes = section.require("nodes", "2");
     let nodes = nodes
@@ -110,7 +110,7 @@ pub(super) fn required(section: &Section<'_>, cpuid: &CpuidOptions) -> Vec<Strin
 /// Cores that are compared.
 const MAX_CORES: usize = 4;
 
-/// `node.core` and `node.memory_parallelism`: what the report models. Whether LLVM knows a name depends on the host.
+/// `node.core` and `node.memory_parallelism`: cores that the report models. Whether LLVM knows a name depends on the host.
 pub(super) fn core(section: &Section<'_>) -> (Vec<String>, Parallelism) {
     const EXAMPLE: &str = "skylake-avx512";
     let mut cores: Vec<String> = Vec::new();
@@ -198,7 +198,7 @@ fn distances(item: &Item<'_>) -> Option<Vec<Vec<u8>>> {
     rows.into_iter().collect()
 }
 
-/// What is wrong with the node as a whole.
+/// Reports problems of the node as a whole.
 pub(super) fn check(root: &Section<'_>, topology: &NodeTopology) {
     for error in topology.problems() {
         let (field, message) = match &error {

@@ -1,6 +1,6 @@
 //! Files of counters for tests.
 
-/// Returns what `perf stat -j` writes of 800 instructions with these cycles and stalls.
+/// Returns the output of `perf stat -j` for 800 instructions with these cycles and stalls.
 pub fn perf(cycles: u32, stalls: u32) -> String {
     let line = |value: u32, event: &str| {
         format!(
