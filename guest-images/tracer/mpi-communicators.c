@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Communicator ids that are the same on every member and in every run, without a message: an id is a hash of the parent's id, the
- * world ranks of the members in order, and how many communicators of the same parent and members were made before. All members
- * take part in each of those creations, in the same order, so they all count alike.
+ * Communicator ids that are equal on every member and in every run, without a message. An id is a hash of three values: the parent's id,
+ * the world ranks of the members in order, and the number of communicators made before of that parent and those members. All members take
+ * part in each of these creations, in one order, so that all count alike.
  */
 #include "mpi-tracer.h"
 

@@ -3,9 +3,9 @@
  * The program's MPI library, and the names looked up in it. A program may be linked with its MPI, or open it at run time: a module of
  * Python opens it outside the global scope, where RTLD_NEXT and RTLD_DEFAULT do not look.
  *
- * dlsym is interposed, because a program that asks an open library for MPI_X would get the library's own function and pass the tracer
- * by. Such a program gets the tracer's wrapper. Every other look-up goes on to the system's dlsym by a jump that leaves arguments and
- * return address in place, because what RTLD_NEXT means depends on the return address.
+ * dlsym is interposed: a program that asks an open library for MPI_X would get the library's own function, and the tracer would miss the
+ * call. Such a program gets the tracer's wrapper. Every other look-up jumps to the system's dlsym. The jump leaves arguments and return
+ * address in place, because the meaning of RTLD_NEXT depends on the return address.
  */
 #define _GNU_SOURCE
 #include "mpi-tracer.h"
@@ -77,8 +77,8 @@ static int note_name(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-/* What any loaded object but the tracer has by this name. Objects are opened after the walk over them, which holds a lock that dlopen
- * takes too. They stay open: what is found must not be unloaded. */
+/* Finds a symbol in any loaded object but the tracer. Objects are opened after the walk over them: the walk holds a lock that dlopen
+ * takes, too. The objects stay open, because the symbol's object must not be unloaded. */
 static void *search(const char *name) {
     struct names names = {0};
     void *found = NULL;

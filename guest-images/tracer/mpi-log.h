@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * The log of a process on real hardware, where no host sees its hypercalls: each is written, with the time, to a file of the process.
+ * The log of a process on real hardware, where no host sees its hypercalls. Each hypercall is written, with the time, to a file.
  *
- * NODESCOPE_TRACE_LOG=FOLDER in the environment turns it on; the file is FOLDER/HOST-PID.calls. `nodescope trace` makes a trace of the
- * files. All is little-endian. A file begins with struct nodescope_log_header; frames follow, each struct nodescope_log_frame with as many
- * bytes of payload as its second argument says (none for MPI_ENTER and MPI_POLL_FAILED), padded with zeros to a multiple of 8. The file is
+ * NODESCOPE_TRACE_LOG=FOLDER in the environment turns the log on; the file is FOLDER/HOST-PID.calls. `nodescope trace` makes a trace of the
+ * files. All is little-endian. A file begins with struct nodescope_log_header; frames follow, each a struct nodescope_log_frame and its
+ * payload. The second argument is the payload's size (no payload: MPI_ENTER, MPI_POLL_FAILED). Zeros pad to a multiple of 8. The file is
  * mapped, so that what was logged survives whatever ends the process; a frame of size 0 ends it.
  */
 #ifndef NODESCOPE_MPI_LOG_H
@@ -17,7 +17,7 @@
 #define NODESCOPE_LOG_MAGIC "NSCALLS\n"
 #define NODESCOPE_LOG_VERSION 1u
 
-/* The same moment on three clocks. */
+/* One moment on three clocks. */
 struct nodescope_log_moment {
     uint64_t ticks;     /* of the log's clock */
     uint64_t monotonic; /* nanoseconds of CLOCK_MONOTONIC */

@@ -157,7 +157,7 @@ enum state { INERT, BEFORE_INIT, RUNNING };
 extern enum state tracer_state;
 extern __thread int depth __attribute__((tls_model("initial-exec")));
 
-/* What the program's MPI library calls by this name; null if it has none, or no library is there yet. */
+/* Returns the MPI library's symbol of this name; null if the library has none, or no library is loaded yet. */
 void *mpi_symbol(const char *name);
 /* The function behind a wrapper. Never null: a missing one ends the process with a message. */
 void *real_function(const char *name);
@@ -187,7 +187,7 @@ void call_reduces(struct call *, MPI_Op);
 int is_root(const struct call *, int root);
 void call_made_communicator(struct call *, struct communicator *);
 struct object *call_on_object(struct call *, enum object_kind, uint64_t handle);
-/* The same for a call after which the handle is no more. */
+/* As call_on_object, for a call that ends the handle. */
 struct object *call_ends_object(struct call *, enum object_kind, uint64_t handle);
 
 /* Sections. Counts are of `width` bytes each: int, or MPI_Count. */
@@ -205,7 +205,7 @@ static inline int64_t count_at(const void *counts, size_t width, int at) {
 
 /* Claims the requests, records their serials, and lends statuses where the program ignores its own. */
 void call_claims(struct call *, int count, const MPI_Request *);
-/* The same for operations that start now: each gets a new serial. */
+/* As call_claims, for operations that start now: each gets a new serial. */
 void call_claims_anew(struct call *, int count, const MPI_Request *);
 MPI_Status *lend_statuses(int count);
 /* `indices` null: all of 0 .. count - 1. */

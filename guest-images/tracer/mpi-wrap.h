@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What a wrapper is. It bears both names, MPI_X and PMPI_X, and forwards to the library's PMPI_X; the thread's depth guard lets only
- * the outermost call be recorded. Together they see every call exactly once, from C and from Fortran, because whichever of the two
- * names the library's Fortran layer calls, it arrives here, and what the library or the tracer calls in turn is not recorded again.
+ * A wrapper bears both names, MPI_X and PMPI_X, and forwards to the library's PMPI_X. The thread's depth guard lets only the outermost
+ * call be recorded. Both names together see every call exactly once, from C and from Fortran: whichever name the library's Fortran layer
+ * calls, the call arrives here. Calls that the library or the tracer makes inside it are not recorded again.
  *
  * WRAP(name, parameters, arguments, what to record before the call, what to record after it). Everything that can be recorded
  * before is, so that little lies between the host's two time stamps. Inside, `call` is the call and `r` its record.

@@ -60,7 +60,7 @@
 #define NODESCOPE_MAX_CHUNK 65536u
 #define NODESCOPE_MAX_RECORDS 1048576u
 
-/* Who says hello. */
+/* Kinds of processes that say hello. */
 #define NODESCOPE_PROCESS_MPI_RANK 1u
 #define NODESCOPE_PROCESS_OPENMP 2u
 #define NODESCOPE_PROCESS_TOOL 3u
@@ -83,7 +83,7 @@ struct nodescope_hello {
     char program[64]; /* NUL-terminated, the program's short name */
 };
 
-/* What NODESCOPE_OP_NODE_IDENTITY writes, followed by `text_bytes` bytes of UTF-8 "key=value" lines. */
+/* The answer to NODESCOPE_OP_NODE_IDENTITY; `text_bytes` bytes of UTF-8 "key=value" lines follow. */
 struct nodescope_identity {
     uint32_t version; /* NODESCOPE_ABI_VERSION */
     uint32_t node;    /* 0 .. nodes - 1 */
@@ -320,7 +320,7 @@ static inline int nodescope_choose(struct nodescope_answer probe) {
         return NODESCOPE_ABSENT;
     if (probe.transport == NODESCOPE_TRANSPORT_DIRECT)
         return NODESCOPE_PRESENT;
-    /* What is inherited is tried first: Linux keeps one bitmap for all who inherit it, but copies the bitmap for each who asks. */
+    /* An inherited permission is tried first: Linux shares one bitmap among heirs, but copies the bitmap for each process that asks. */
     if (nodescope_may_ring())
         return NODESCOPE_PRESENT;
     return !ioperm(NODESCOPE_DOORBELL_PORT, 4, 1) && nodescope_may_ring() ? NODESCOPE_PRESENT : NODESCOPE_NO_PERMISSION;

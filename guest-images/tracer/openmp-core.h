@@ -176,7 +176,7 @@ void share_begin(enum kind kind, uintptr_t site, enum schedule schedule, int64_t
 /* Counts a share of a loop, by how far its end is from its start. */
 void share_chunk(int64_t distance);
 void share_end(enum kind kind);
-/* Whether there is a construct whose end is waited for. */
+/* Returns whether there is a construct whose end is waited for. */
 int share_wait(void);
 void share_waited(void);
 /* A construct whose end is not seen: a loop of static schedule, which the compiler inlines, or a single. Where the thread does not work in
@@ -204,7 +204,7 @@ uint32_t interval_count(void);
 const struct interval *interval_at(uint32_t id);
 struct interval_time interval_time_at(uint32_t id, uint64_t now);
 
-/* Whether the thread is in an interval of this name. */
+/* Returns whether the thread is in an interval of this name. */
 int interval_is_open(const char *name);
 
 /* ---- the record (openmp-record.c) ---- */

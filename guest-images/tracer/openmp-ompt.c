@@ -186,9 +186,9 @@ static void mutex_acquire(int type, unsigned hint, unsigned implementation, uint
 }
 
 /*
- * The end of a critical construct must not be asked of libomp: up to LLVM 14 at least, __kmpc_end_critical looks up the first thread of the process for it
- * (kmp_csupport.cpp gives the number 0 for a thread's), and crashes where that thread uses no OpenMP. Interposed functions see the end of critical
- * and ordered constructs; of atomic ones nobody does, and the wait is all that is counted.
+ * libomp must not be asked for the end of a critical construct. Up to LLVM 14 at least, __kmpc_end_critical looks up the first thread of the process
+ * (kmp_csupport.cpp gives the number 0 for a thread's). It crashes where that thread uses no OpenMP. Interposed functions see the end of critical
+ * and ordered constructs. Nothing shows the end of atomic ones, so that only their wait is counted.
  */
 static int ends_by_callback;
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * Groups in a replay. The process has no other ranks of which the MPI could make a group, so each group is a group of the process's own,
- * for the sake of its handle, with a list of world ranks beside it.
+ * Groups in a replay. The process has no other ranks of which the MPI could make a group. Each group is therefore a group of this process
+ * alone, which gives a handle, with a list of world ranks beside it.
  */
 #include "serve.h"
 
@@ -87,7 +87,7 @@ static int compare(MPI_Group a, MPI_Group b) {
     return MPI_SIMILAR;
 }
 
-/* Those of `a` that are in `b`, or are not, and behind them, if asked for, those of `b` that are not in `a`. */
+/* Members of `a` inside and/or outside of `b`, followed, if asked for, by the members of `b` that are not in `a`. */
 static MPI_Group combined(MPI_Group a, MPI_Group b, int inside, int outside, int others) {
     const struct members *x = members_of(a), *y = members_of(b);
     int *ranks = allocate_memory((x->count + y->count) * sizeof *ranks), count = 0;

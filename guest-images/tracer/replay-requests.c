@@ -95,7 +95,7 @@ static int is_shared(MPI_Request handle) {
 }
 
 void served_starts(struct served_call *call, MPI_Request *request, enum served_kind kind) {
-    /* What such an operation receives is there now; from MPI_PROC_NULL, that is nothing. */
+    /* Data that such an operation receives is there now; MPI_PROC_NULL sends none. */
     if (exchange_int(mode == MODE_RECORD && is_shared(*request))) {
         if (kind == SERVED_OTHER)
             exchange_regions(call, call->regions, call->region_count, NULL);

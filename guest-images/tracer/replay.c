@@ -63,7 +63,7 @@ static void after_fork(void) {
     mode = MODE_INERT;
 }
 
-/* Whether a comma-separated list, or no list, has the rank. */
+/* Returns whether the rank is in a comma-separated list; no list has all ranks. */
 static int is_chosen(const char *list, int rank) {
     if (!list || !*list)
         return 1;
@@ -466,7 +466,7 @@ void exchange_status(MPI_Status *status, int with_error) {
     }
 }
 
-/* Whether elements of a type lie side by side in memory as they are sent. */
+/* Returns whether elements of a type lie side by side in memory as they are sent. */
 static int is_dense(MPI_Datatype type, MPI_Count size) {
     MPI_Count lower, extent, true_lower, true_extent;
     PMPI_Type_get_extent_x(type, &lower, &extent);

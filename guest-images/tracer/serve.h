@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
 /*
- * What a served function is: SERVE(name, parameters, arguments, what describes the call, its results). It bears both names, MPI_X and
+ * A served function is SERVE(name, parameters, arguments, description of the call, results). It bears both names, MPI_X and
  * PMPI_X, as a wrapper of the tracer does (mpi-wrap.h), whose PMPI_X is looked up here. Results are exchanged with the recording if the
  * call succeeded; inside, `call` is the call.
  *
- * ANSWER(name, parameters, arguments, what a replay does in place of the MPI).
+ * ANSWER(name, parameters, arguments, code that a replay runs in place of the MPI).
  */
 #ifndef NODESCOPE_SERVE_H
 #define NODESCOPE_SERVE_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT OR Apache-2.0 */
-/* What works on the caller's memory alone but may take its time: packing, local reductions, the buffer of buffered sends. */
+/* Functions that work on the caller's memory alone but may take long: packing, local reductions, the buffer of buffered sends. */
 #include "mpi-wrap.h"
 
 static void packs(struct call *call, MPI_Count count, MPI_Datatype type) {

@@ -24,7 +24,7 @@ void one_is_late(void)
             ;
 }
 
-/* The same for Fortran. */
+/* Fortran's entry to one_is_late. */
 void one_is_late_(void)
 {
     one_is_late();
