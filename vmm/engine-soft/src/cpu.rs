@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use nodescope_engine::Platform;
-use nodescope_plugin_api::{Context, Counters, FilterUpdate};
+use nodescope_plugin_api::{Context, Counters, L0Update};
 use nodescope_x86::bits::rflags;
 use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, Time, Vector256};
 
@@ -121,7 +121,7 @@ pub struct Cpu {
     /// Counts since the last flush: user, kernel.
     pub counters: [Counters; 2],
     /// Scratch for a model's answer.
-    pub updates: Vec<FilterUpdate>,
+    pub updates: Vec<L0Update>,
     /// Cycles added to the clock by models and by long instructions since the last synchronisation.
     pub stall: u64,
     /// The part of `stall` that models asked for.

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-use nodescope_plugin_api::{Access, FilterUpdate, Hits, MemRef, Outcome, Side};
+use nodescope_plugin_api::{Access, L0Update, Hits, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;
@@ -666,7 +666,7 @@ impl Cpu {
     }
 
     /// Lower the filter's permission for a line.
-    pub fn apply_filter_update(&mut self, update: &FilterUpdate) {
+    pub fn apply_filter_update(&mut self, update: &L0Update) {
         match update.side {
             Side::Data => self.filter.update(update),
             Side::Instruction => self.fetch_filter.update(update),

@@ -50,7 +50,7 @@ impl Cpu {
         let platform = unsafe { platform.as_mut() };
         let modified = self.filter.second.modified.tell();
         let outcome = platform.miss(modified, oldest.line, &reference)?;
-        debug_assert!(outcome.filter() >= Permission::Read);
+        debug_assert!(outcome.permission() >= Permission::Read);
         debug_assert_eq!(outcome.replaced(), Some(oldest.line));
         self.wait(outcome.stall());
         self.charge_stall(outcome.stall());
@@ -59,7 +59,7 @@ impl Cpu {
             linear,
             place as u64,
             line,
-            outcome.filter(),
+            outcome.permission(),
             &oldest,
             writable,
         );

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use nodescope_engine::{CodeNumbers, EngineError, Exit, Limit, Platform, Vcpu};
-use nodescope_plugin_api::{BlockProfile, Context, Counters, FilterGeometry, FilterUpdate};
+use nodescope_plugin_api::{BlockProfile, Context, Counters, L0Geometry, L0Update};
 use nodescope_x86::{CpuidTable, Exception, FxImage, General, MpState, VcpuState, Vector256};
 
 use crate::code::SharedCode;
@@ -265,7 +265,7 @@ impl Vcpu for SoftVcpu {
         cpu.refresh_mode();
     }
 
-    fn attach(&mut self, filter: Option<FilterGeometry>) {
+    fn attach(&mut self, filter: Option<L0Geometry>) {
         self.cpu.attached = filter.is_some();
         self.cpu.context_known = false;
         self.cpu.filter.shape(filter);
@@ -313,7 +313,7 @@ impl Vcpu for SoftVcpu {
         self.code.lock().profile.restore_numbers(numbers)
     }
 
-    fn update_filter(&mut self, updates: &[FilterUpdate]) {
+    fn update_l0(&mut self, updates: &[L0Update]) {
         for u in updates {
             self.cpu.apply_filter_update(u);
         }

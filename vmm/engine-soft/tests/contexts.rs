@@ -5,10 +5,10 @@ mod machine;
 
 use machine::*;
 use nodescope_engine::{Limit, Vcpu};
-use nodescope_plugin_api::{Context, Counters, FilterGeometry, Privilege};
+use nodescope_plugin_api::{Context, Counters, L0Geometry, Privilege};
 
 /// A first level of 64 sets, one way each.
-const FILTER: FilterGeometry = FilterGeometry {
+const FILTER: L0Geometry = L0Geometry {
     line_shift: 6,
     data_slots: 6,
     instruction_slots: 6,

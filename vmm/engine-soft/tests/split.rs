@@ -8,7 +8,7 @@ use machine::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
-use nodescope_plugin_api::{Counters, FilterGeometry};
+use nodescope_plugin_api::{Counters, L0Geometry};
 
 /// Times that the loop turns.
 const TURNS: u64 = 500;
@@ -50,7 +50,7 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     );
     m.vcpu = bare::vcpu(&m.ram, translate);
     // The filter keeps whole sets; no more lines are used than a set holds.
-    m.vcpu.attach(Some(FilterGeometry {
+    m.vcpu.attach(Some(L0Geometry {
         line_shift: 6,
         data_slots: 6,
         instruction_slots: 6,

@@ -1,6 +1,6 @@
 //! Where the lines of one cache are.
 
-use nodescope_plugin_api::tables::{STATE_BITS, SetCount, SetShape};
+use nodescope_plugin_api::exported::{STATE_BITS, SetCount, SetShape};
 
 /// One cache within [`crate::tags::Tags`]. The set of a line is its number modulo the sets, its tag the quotient plus one.
 #[derive(Clone, Copy, Debug)]

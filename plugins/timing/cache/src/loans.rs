@@ -1,11 +1,11 @@
-//! The tables of [`nodescope_plugin_api::tables`]: by them an engine's machine code goes the ways of [`crate::near`] and
+//! The tables of [`nodescope_plugin_api::exported`]: by them an engine's machine code goes the ways of [`crate::near`] and
 //! [`crate::far`] itself.
 
 use std::ptr::{NonNull, null_mut};
 
 use nodescope_plugin_api::Access;
-use nodescope_plugin_api::tables::{
-    MOST_INSIDE, MOST_PEERS, MemoryTables, Offer, STATE_BITS, TableEvents, Tables, TablesShape,
+use nodescope_plugin_api::exported::{
+    MAX_INNER_CACHES, MAX_PEERS, ExportedMemory, StateExport, STATE_BITS, ExportedEvents, ExportedCaches, ExportedShape,
     WordState,
 };
 
@@ -15,7 +15,7 @@ use crate::hierarchy::{Hierarchy, NONE};
 use crate::tags::{HOLDERS, State};
 use crate::word::Word;
 
-const _: () = assert!(HOLDERS as usize == MOST_INSIDE);
+const _: () = assert!(HOLDERS as usize == MAX_INNER_CACHES);
 const _: () = assert!(State::Shared as u32 == WordState::Shared as u32);
 const _: () = assert!(State::Forward as u32 == WordState::Forward as u32);
 const _: () = assert!(State::Exclusive as u32 == WordState::Exclusive as u32);
@@ -27,7 +27,7 @@ const LONGEST: u32 = 32;
 /// What is lent, by vCPU.
 #[derive(Debug, Default)]
 pub(crate) struct Loans {
-    lent: Vec<(u16, Box<Tables>)>,
+    lent: Vec<(u16, Box<ExportedCaches>)>,
     /// The ledger's moves that they know of.
     moves: u64,
 }
@@ -47,8 +47,8 @@ impl Loans {
 }
 
 impl Hierarchy<u32> {
-    /// See [`nodescope_plugin_api::MemoryModel::tables`].
-    pub(crate) fn lend(&mut self, vcpu: u16) -> Option<Offer> {
+    /// See [`nodescope_plugin_api::MemoryModel::export_state`].
+    pub(crate) fn lend(&mut self, vcpu: u16) -> Option<StateExport> {
         let entrance = self.entrances.get(usize::from(vcpu))?;
         let route = entrance.routes[0].as_ref()?;
         let on = route.on.as_ref()?;
@@ -60,8 +60,8 @@ impl Hierarchy<u32> {
         let inner = &self.neighbours[first.outer as usize].inner;
         if inner.iter().any(|node| ![data, instruction].contains(node))
             || on.socket != entrance.socket
-            || on.peers.len() > MOST_PEERS
-            || on.inside[1].len() > MOST_INSIDE
+            || on.peers.len() > MAX_PEERS
+            || on.inside[1].len() > MAX_INNER_CACHES
         {
             return None;
         }
@@ -75,7 +75,7 @@ impl Hierarchy<u32> {
             Some(node) => Some((shape(&node.geometry)?, bit(node.bit))),
             None => None,
         };
-        let shape = TablesShape {
+        let shape = ExportedShape {
             levels: [
                 shape(&first.geometry)?,
                 shape(&second.geometry)?,
@@ -87,8 +87,8 @@ impl Hierarchy<u32> {
             events: self.table_events()?,
         };
         let memory = self.memory.tables(entrance.socket);
-        let memory = memory.unwrap_or(MemoryTables::NOTHING);
-        let mut tables = Box::new(Tables {
+        let memory = memory.unwrap_or(ExportedMemory::NOTHING);
+        let mut tables = Box::new(ExportedCaches {
             limit: 0,
             context: 0,
             third_bit: on.bit as u32,
@@ -96,8 +96,8 @@ impl Hierarchy<u32> {
             socket: memory.socket(),
             tallies: [null_mut(); 2],
             words: [null_mut(); 4],
-            inside: [null_mut(); MOST_INSIDE],
-            peers: [null_mut(); MOST_PEERS],
+            inside: [null_mut(); MAX_INNER_CACHES],
+            peers: [null_mut(); MAX_PEERS],
             recent: memory.recent(),
             latencies: memory.latencies(),
             tag_masks: [[0; 4]; 4],
@@ -125,11 +125,11 @@ impl Hierarchy<u32> {
         // not zero, words and tallies lie in memory of this hierarchy that neither moves nor goes away before the limit is zero
         // again (`renew_loans`, `recall`). The tables that the memory lends are boxed, too, and stay as long. Words lead to nothing
         // but words and numbers of caches that every look-up checks.
-        Some(unsafe { Offer::new(shape, pointer) })
+        Some(unsafe { StateExport::new(shape, pointer) })
     }
 
     /// None where cycles are so many that their sums would not fit.
-    fn table_events(&self) -> Option<TableEvents> {
+    fn table_events(&self) -> Option<ExportedEvents> {
         let levels = [0, 1, 2];
         let accesses = [Access::Read, Access::Write];
         let at = |level, event| Events::at(level, event) as u32;
@@ -145,7 +145,7 @@ impl Hierarchy<u32> {
             return None;
         }
         let cycles = |stall: &[u64]| [stall[0] as u32, stall[1] as u32];
-        Some(TableEvents {
+        Some(ExportedEvents {
             hit: levels.map(|level| accesses.map(|access| at(level, AtLevel::hit(access)))),
             miss: levels.map(|level| accesses.map(|access| at(level, AtLevel::miss(access)))),
             write_back: levels.map(|level| at(level, AtLevel::Writeback)),

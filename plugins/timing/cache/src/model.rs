@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use nodescope_plugin_api::tables::Offer;
+use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
-    Access, Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, Key, Ledger, MemRef,
+    Access, Charges, Context, Counters, L0Geometry, L0Update, Hits, Key, Ledger, MemRef,
     MemoryModel, MemoryTimingModel, Outcome, Permission, Privilege, Side, StallTerm, Statistic,
     Tally, Term, VcpuPlace,
 };
@@ -25,7 +25,7 @@ const MOST_WAYS: u32 = 16;
 /// The caches of one node.
 pub struct CacheModel {
     caches: Caches,
-    filter: FilterGeometry,
+    filter: L0Geometry,
     events: Events,
     fetches_cached: bool,
     /// [`MemoryModel::miss`] may be answered: reads and fetches are permitted, and the memory computes with integers.
@@ -125,7 +125,7 @@ impl CacheModel {
         let short = data.latency.read_hit == 0 && fetch_hit == 0;
         Ok(CacheModel {
             caches: Caches::Narrow(hierarchy, V3::detect()),
-            filter: FilterGeometry {
+            filter: L0Geometry {
                 line_shift: line_shift as u8,
                 data_slots: slots(data),
                 instruction_slots: config.instruction.as_ref().map_or(most as u8, slots),
@@ -153,7 +153,7 @@ impl CacheModel {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         if let Caches::Narrow(caches, _) = &mut self.caches {
             self.caches = Caches::Wide(caches.widen());
@@ -199,7 +199,7 @@ impl CacheModel {
 }
 
 impl MemoryModel for CacheModel {
-    fn filter(&self) -> FilterGeometry {
+    fn l0_geometry(&self) -> L0Geometry {
         self.filter
     }
 
@@ -210,7 +210,7 @@ impl MemoryModel for CacheModel {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let line = (reference.physical & PHYSICAL_MASK) >> self.filter.line_shift;
         match &mut self.caches {
@@ -243,7 +243,7 @@ impl MemoryModel for CacheModel {
         }
     }
 
-    fn tables(&mut self, vcpu: u16) -> Option<Offer> {
+    fn export_state(&mut self, vcpu: u16) -> Option<StateExport> {
         match &mut self.caches {
             Caches::Narrow(caches, _) if self.short && caches.first_level.hits == [0; 3] => {
                 caches.lend(vcpu)
@@ -350,7 +350,7 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let outcome = self.reference(Baseline, hits, reference, line, updates);
         self.renew_loans();
@@ -366,7 +366,7 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let outcome = self.reference(v3, hits, reference, line, updates);
         self.renew_loans();
@@ -415,7 +415,7 @@ impl<W: Word> Hierarchy<W> {
         hits: Hits<'_>,
         reference: &MemRef,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let access = reference.access;
         let side = access.side() as usize;

@@ -5,7 +5,7 @@
 //! modified at every level outwards; an eviction therefore never has to look outwards. The outermost caches are peers
 //! on the interconnect and speak MESIF.
 
-use nodescope_plugin_api::{Access, FilterUpdate, MemRef, MissRef, Permission};
+use nodescope_plugin_api::{Access, L0Update, MemRef, MissRef, Permission};
 
 use crate::events::{AtLevel, Between, Distance, Events};
 use crate::geometry::Spot;
@@ -56,7 +56,7 @@ impl<W: Word> Hierarchy<W> {
         oldest: Option<u64>,
         absent: bool,
         access: Access,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> (State, Option<u64>) {
         // Tags of outer levels are far away on the host, too: all are asked for before the first is looked at.
         let mut outer = self.nodes.get(first).outer;
@@ -118,7 +118,7 @@ impl<W: Word> Hierarchy<W> {
         way: usize,
         line: u64,
         access: Access,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> State {
         let this = self.nodes.get(node);
         let Node { bit, kind, .. } = *self.nodes.get(inner);
@@ -186,7 +186,7 @@ impl<W: Word> Hierarchy<W> {
     }
 
     /// Get permission to write a line that `node` shares with its peers, and mark it modified.
-    pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<FilterUpdate>) {
+    pub(crate) fn own(&mut self, node: u32, line: u64, updates: &mut Vec<L0Update>) {
         let outer = self.nodes.get(node).outer;
         if outer != NONE {
             let Some(at) = self.included(Baseline, outer, line) else {
@@ -229,7 +229,7 @@ impl<W: Word> Hierarchy<W> {
         at: usize,
         others: u64,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         if others == 0 {
             return;
@@ -259,7 +259,7 @@ impl<W: Word> Hierarchy<W> {
         at: usize,
         others: u64,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> bool {
         let mut shared = false;
         let mut absent = 0;
@@ -316,7 +316,7 @@ impl<W: Word> Hierarchy<W> {
         node: u32,
         line: u64,
         reason: Reason,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Option<State> {
         let (spot, way) = self.find(Baseline, node, line);
         let way = way?;
@@ -347,7 +347,7 @@ impl<W: Word> Hierarchy<W> {
         &mut self,
         node: u32,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Option<State> {
         let (spot, way) = self.find(Baseline, node, line);
         let way = way?;
@@ -390,7 +390,7 @@ impl<W: Word> Hierarchy<W> {
         oldest: Option<u64>,
         state: State,
         holders: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> u64 {
         let this = self.nodes.get(node);
         let threads = this.threads;
@@ -422,7 +422,7 @@ impl<W: Word> Hierarchy<W> {
         node: u32,
         spot: Spot,
         entry: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         let this = self.nodes.get(node);
         let line = this.geometry.line(spot.set, entry);
@@ -474,7 +474,7 @@ impl<W: Word> Hierarchy<W> {
         node: u32,
         holders: u64,
         line: u64,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         self.each_holder(node, holders, |this, inner| {
             this.invalidate(inner, line, Reason::Inclusion, updates);
@@ -490,7 +490,7 @@ impl<W: Word> Hierarchy<W> {
         node: u32,
         spot: Spot,
         requester: u16,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         let first = self.tags.entry(spot.start);
         if first == 0 {
@@ -500,7 +500,7 @@ impl<W: Word> Hierarchy<W> {
         let line = this.geometry.line(spot.set, first) << self.line_shift;
         let vcpus = &self.neighbours[node as usize].vcpus;
         for &vcpu in vcpus.iter().filter(|&&vcpu| vcpu != requester) {
-            updates.push(FilterUpdate {
+            updates.push(L0Update {
                 vcpu,
                 side: this.side(),
                 line,
@@ -518,14 +518,14 @@ impl<W: Word> Hierarchy<W> {
         way: usize,
         line: u64,
         permission: Permission,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) {
         let side = self.nodes.get(node).side();
         if way != 0 && !self.whole_sets[side as usize] {
             return;
         }
         for &vcpu in &self.neighbours[node as usize].vcpus {
-            updates.push(FilterUpdate {
+            updates.push(L0Update {
                 vcpu,
                 side,
                 line: line << self.line_shift,
@@ -541,7 +541,7 @@ impl<W: Word> Hierarchy<W> {
         root: u32,
         line: u64,
         access: Access,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> State {
         let write = access == Access::Write;
         let mut held = false;

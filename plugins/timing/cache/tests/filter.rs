@@ -144,7 +144,7 @@ fn filter_answers_repeated_references() {
 #[test]
 fn filter_answers_for_whole_sets() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
-    assert_eq!(engine.model.filter().data_ways, 8);
+    assert_eq!(engine.model.l0_geometry().data_ways, 8);
     for _ in 0..10 {
         for line in 0..512 {
             engine.read(0, line * 64);

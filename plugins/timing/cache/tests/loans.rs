@@ -1,6 +1,6 @@
 //! What a model lends to engines that serve misses themselves, and when. That they may is held by `caches_agree` of the portable engine.
 
-use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
+use nodescope_plugin_api::exported::{SetCount, ExportedCaches, ExportedShape};
 use nodescope_plugin_api::{
     Access, Context, Hits, MemRef, MemoryModel, MemoryTiming, MemoryTimingModel, MissRef,
     Privilege, VcpuPlace,
@@ -27,7 +27,7 @@ fn read(model: &mut CacheModel, vcpu: u16, context: u32, physical: u64) {
     model.reference(Hits::default(), &reference, &mut Vec::new());
 }
 
-fn shape(config: &CacheConfig) -> Option<TablesShape> {
+fn shape(config: &CacheConfig) -> Option<ExportedShape> {
     Some(*model(config, 2).tables(0)?.shape())
 }
 
@@ -38,7 +38,7 @@ fn tables_follow_the_accounts() {
     let tables = offer.tables();
     // SAFETY: the model lives, and none of its functions runs.
     let look = || unsafe { tables.as_ref() };
-    let tallies = |tables: &Tables| tables.tallies;
+    let tallies = |tables: &ExportedCaches| tables.tallies;
     assert_eq!(look().limit, 0, "nothing can be counted yet");
     read(&mut model, 0, 7, 0x1000);
     let first = tallies(look());

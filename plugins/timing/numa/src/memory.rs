@@ -1,6 +1,6 @@
 //! Home look-up and latencies.
 
-use nodescope_plugin_api::tables::{MemoryTables, Recent};
+use nodescope_plugin_api::exported::{ExportedMemory, RecentHome};
 use nodescope_plugin_api::{MemoryTiming, MemoryTimingModel, MissRef, VcpuPlace};
 
 use crate::{Latencies, NumaConfig, NumaConfigError};
@@ -20,7 +20,7 @@ pub struct Numa {
     /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
     latency: [Vec<u32>; 2],
     /// Range that the latest look-up found; one whose home is `sockets` has none.
-    recent: Recent,
+    recent: RecentHome,
 }
 
 impl Numa {
@@ -50,7 +50,7 @@ impl Numa {
                 table(&config.latency, sockets),
                 table(&config.write_back, sockets),
             ],
-            recent: Recent::NONE,
+            recent: RecentHome::NONE,
         })
     }
 
@@ -105,13 +105,13 @@ impl MemoryTimingModel for Numa {
         let recent = &self.recent;
         if miss.line < recent.start || miss.line > recent.last {
             self.recent = match self.find(miss.line).map(|index| self.ranges[index]) {
-                Some(range) => Recent {
+                Some(range) => RecentHome {
                     start: range.start,
                     last: range.last,
                     home: range.socket.into(),
                 },
                 // This address alone: what lies beside it may have a home.
-                None => Recent {
+                None => RecentHome {
                     start: miss.line,
                     last: miss.line,
                     home: self.sockets as u64,
@@ -131,12 +131,12 @@ impl MemoryTimingModel for Numa {
             .map_or(Self::NO_HOME, |index| self.ranges[index].socket)
     }
 
-    fn tables(&self, socket: u16) -> Option<MemoryTables> {
+    fn export_state(&self, socket: u16) -> Option<ExportedMemory> {
         let row = usize::from(socket) * (self.sockets + 1);
         let latencies = [&self.latency[0], &self.latency[1]];
         let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
         let latencies = [rows[0]?, rows[1]?];
         // SAFETY: all three are this memory's; a row has a latency for each home, and one for addresses that have none.
-        Some(unsafe { MemoryTables::new(&raw const self.recent, latencies, socket.into()) })
+        Some(unsafe { ExportedMemory::new(&raw const self.recent, latencies, socket.into()) })
     }
 }

@@ -1,7 +1,7 @@
 //! Memory without caches: every reference goes to its home.
 
 use nodescope_plugin_api::{
-    Charges, Context, Counters, FilterGeometry, FilterUpdate, Hits, Ledger, MemRef, MemoryModel,
+    Charges, Context, Counters, L0Geometry, L0Update, Hits, Ledger, MemRef, MemoryModel,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Source, StallTerm, Statistic, Term,
     VcpuPlace,
 };
@@ -36,8 +36,8 @@ impl Uncached {
 }
 
 impl MemoryModel for Uncached {
-    fn filter(&self) -> FilterGeometry {
-        FilterGeometry {
+    fn l0_geometry(&self) -> L0Geometry {
+        L0Geometry {
             line_shift: self.line_shift,
             data_slots: 0,
             instruction_slots: 0,
@@ -52,7 +52,7 @@ impl MemoryModel for Uncached {
         &mut self,
         _hits: Hits<'_>,
         reference: &MemRef,
-        _updates: &mut Vec<FilterUpdate>,
+        _updates: &mut Vec<L0Update>,
     ) -> Outcome {
         let timing = self.numa.request(&MissRef {
             socket: self.sockets[usize::from(reference.vcpu)],

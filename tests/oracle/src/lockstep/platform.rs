@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hint::black_box;
 
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
-use nodescope_plugin_api::tables::Loan;
+use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Access, BlockCounts, BlockProfile, Charges, Context, Counters, FilterGeometry, FilterUpdate,
+    Access, BlockCounts, BlockProfile, Charges, Context, Counters, L0Geometry, L0Update,
     Hits, MemRef, Outcome, Permission, Privilege, Side,
 };
 
@@ -191,7 +191,7 @@ impl Machine {
     }
 
     /// The model's shape; it starts empty.
-    pub fn attach(&mut self, geometry: &FilterGeometry) {
+    pub fn attach(&mut self, geometry: &L0Geometry) {
         self.line_shift = geometry.line_shift;
         let shape = [
             (1 << geometry.data_slots, geometry.data_ways.into()),
@@ -305,8 +305,8 @@ impl Machine {
     }
 
     /// A change to a vCPU's filter that another one might have caused; None where it would concern the line `answered`.
-    pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<FilterUpdate> {
-        let update = FilterUpdate {
+    pub fn update(&mut self, vcpu: u16, answered: Option<u64>) -> Option<L0Update> {
+        let update = L0Update {
             vcpu,
             side: self
                 .model
@@ -405,7 +405,7 @@ impl Platform for Machine {
         &mut self,
         hits: Hits<'_>,
         reference: &MemRef,
-        updates: &mut Vec<FilterUpdate>,
+        updates: &mut Vec<L0Update>,
     ) -> Outcome {
         self.compute();
         if let Some(real) = &mut self.real {
@@ -462,10 +462,10 @@ impl Platform for Machine {
         let mut updates = Vec::new();
         Some(self.reference(hits, reference, &mut updates))
     }
-    fn tables(&mut self, vcpu: u16) -> Option<Loan> {
-        let offer = self.real.as_mut()?.tables(vcpu)?;
+    fn exported_state(&mut self, vcpu: u16) -> Option<AcceptedExport> {
+        let export = self.real.as_mut()?.export_state(vcpu)?;
         // SAFETY: `Pair::attach` alone replaces the model, and then attaches the vCPUs anew; they run one at a time.
-        Some(unsafe { offer.lend() })
+        Some(unsafe { export.accept() })
     }
     fn modified(&mut self, vcpu: u16, lines: &[u64]) {
         if let Some(real) = &mut self.real {

@@ -8,7 +8,7 @@ use iced_x86::{Decoder, DecoderOptions, Formatter, GasFormatter, IcedError};
 use nodescope_engine::{EngineError, Exit, Limit, Vcpu};
 use nodescope_engine_soft::{DecodedPool, SharedCode, SoftConfig, SoftVcpu, Translate};
 use nodescope_memory::{LayoutError, Ram};
-use nodescope_plugin_api::FilterGeometry;
+use nodescope_plugin_api::L0Geometry;
 use nodescope_x86::VcpuState;
 use nodescope_x86::state::seg;
 use thiserror::Error;
@@ -307,7 +307,7 @@ struct Pair {
     turn: usize,
     configuration: String,
     /// The filter of the last window.
-    shape: Option<FilterGeometry>,
+    shape: Option<L0Geometry>,
     /// The program is a [`walk`].
     walks: bool,
     /// A slice may be given in cycles alone: instructions take about as much as one.
@@ -529,7 +529,7 @@ impl Pair {
                 return shape;
             }
             let line_shift = r.pick(&[5, 6, 6, 6, 7]);
-            FilterGeometry {
+            L0Geometry {
                 line_shift,
                 data_slots: r.below(13 - u64::from(line_shift)) as u8,
                 instruction_slots: r.below((13 - u64::from(line_shift)).min(7)) as u8,
@@ -552,7 +552,7 @@ impl Pair {
             // Only who interprets.
             asks_always = false;
             let geometry = match &side.machine.real {
-                Some(real) => Some(real.filter()),
+                Some(real) => Some(real.l0_geometry()),
                 None => geometry,
             };
             for vcpu in &mut side.vcpus {
@@ -612,7 +612,7 @@ impl Pair {
             let [a, b] = &mut self.sides;
             let outcomes = [a, b].map(|side| {
                 if let Some(real) = &mut side.machine.real {
-                    side.vcpus[turn].update_filter(&real.take_updates(turn));
+                    side.vcpus[turn].update_l0(&real.take_updates(turn));
                 }
                 side.machine.begin_turn(limit.cycles);
                 side.vcpus[turn].run(&mut side.machine, limit)
@@ -701,7 +701,7 @@ impl Pair {
                     Some(real) => real.intrude(&mut Random::new(references)),
                     None => {
                         let update = side.machine.update(n as u16, None);
-                        side.vcpus[n].update_filter(update.as_slice());
+                        side.vcpus[n].update_l0(update.as_slice());
                     }
                 }
             }

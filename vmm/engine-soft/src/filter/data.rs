@@ -1,6 +1,6 @@
 //! Pages or lines that loads and stores may touch.
 
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege};
+use nodescope_plugin_api::{L0Geometry, L0Update, Outcome, Permission, Privilege};
 
 use super::isa::Isa;
 use super::second::{Known, SecondLevel, Writes};
@@ -187,7 +187,7 @@ impl DataFilter {
     }
 
     /// Entries stand for pages (None) or for lines of a model's first-level cache.
-    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
+    pub fn shape(&mut self, geometry: Option<L0Geometry>) {
         // Two slots at least, so that an empty slot can hold an address that belongs to the other one; see `empty`.
         let (shift, slots) = geometry.map_or((PAGE_SHIFT, PAGES as u32), |g| {
             (u32::from(g.line_shift), 1 << g.data_slots.max(1))
@@ -520,10 +520,10 @@ impl DataFilter {
         writable: bool,
     ) {
         if let Some(position) = position
-            && outcome.filter() >= Permission::Read
+            && outcome.permission() >= Permission::Read
             && let Some(lane) = self.second.sets.replace(line, outcome.replaced(), position)
         {
-            self.enter_new(linear, host, outcome.filter(), lane, writable);
+            self.enter_new(linear, host, outcome.permission(), lane, writable);
         } else {
             self.enter_any(linear, host, line, outcome, position, writable);
         }
@@ -583,8 +583,8 @@ impl DataFilter {
         let other = self.slot(linear) + self.first(privilege ^ 1);
         let tag = self.tag(linear);
         let nowhere = self.nowhere(slot);
-        let writes = Writes::of(outcome.filter(), writable);
-        let readable = outcome.filter() >= Permission::Read;
+        let writes = Writes::of(outcome.permission(), writable);
+        let readable = outcome.permission() >= Permission::Read;
         let host = host - (linear - tag);
         self.entries[other] = self.empty(other);
         if self.single {
@@ -674,7 +674,7 @@ impl DataFilter {
     }
 
     /// Lower what is permitted for a line.
-    pub fn update(&mut self, update: &FilterUpdate) {
+    pub fn update(&mut self, update: &L0Update) {
         let kept = self.second.sets.kept();
         let lane = match kept {
             true => self.second.sets.find(update.line),

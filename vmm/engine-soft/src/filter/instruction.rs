@@ -1,6 +1,6 @@
 //! Instruction lines that need not be reported.
 
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission};
+use nodescope_plugin_api::{L0Geometry, L0Update, Outcome, Permission};
 
 use super::sets::{Position, Sets};
 
@@ -31,7 +31,7 @@ impl Default for InstructionFilter {
 
 impl InstructionFilter {
     /// Take a model's geometry and start empty.
-    pub fn shape(&mut self, geometry: Option<FilterGeometry>) {
+    pub fn shape(&mut self, geometry: Option<L0Geometry>) {
         *self = Self::default();
         if let Some(g) = geometry {
             assert!(
@@ -81,7 +81,7 @@ impl InstructionFilter {
 
     /// Remember a line that a model has answered for; `position`: where it is to lie, if whole sets are kept.
     pub fn enter(&mut self, line: u64, outcome: &Outcome, position: Option<Position>) {
-        let hits = outcome.filter() != Permission::None;
+        let hits = outcome.permission() != Permission::None;
         *self.slot(line) = if hits { line } else { NONE };
         if let Some(position) = position {
             if hits {
@@ -95,7 +95,7 @@ impl InstructionFilter {
     }
 
     /// Lower what is permitted for a line.
-    pub fn update(&mut self, update: &FilterUpdate) {
+    pub fn update(&mut self, update: &L0Update) {
         if update.permission != Permission::None {
             return;
         }

@@ -1,6 +1,6 @@
 //! The lines of each set of a first-level cache, and their order.
 
-use nodescope_plugin_api::FilterGeometry;
+use nodescope_plugin_api::L0Geometry;
 
 use super::isa::{Baseline, Isa};
 use super::second::SecondLevel;
@@ -88,7 +88,7 @@ impl Default for Sets {
 impl Sets {
     /// Start empty, for sets of `ways` lines; nothing is kept where the model allows one line for each slot only, or where
     /// lines are not those of translated code's routines.
-    pub fn shape(&mut self, geometry: Option<FilterGeometry>, slots: u8, ways: u8) {
+    pub fn shape(&mut self, geometry: Option<L0Geometry>, slots: u8, ways: u8) {
         *self = Self::default();
         let Some(geometry) = geometry else { return };
         let kept = SecondLevel::LINE == 1 << geometry.line_shift;
@@ -280,8 +280,8 @@ impl Sets {
 mod tests {
     use super::*;
 
-    fn geometry() -> FilterGeometry {
-        FilterGeometry {
+    fn geometry() -> L0Geometry {
+        L0Geometry {
             line_shift: 6,
             data_slots: 1,
             instruction_slots: 0,

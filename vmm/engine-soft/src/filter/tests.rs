@@ -1,4 +1,4 @@
-use nodescope_plugin_api::{FilterGeometry, FilterUpdate, Outcome, Permission, Privilege, Side};
+use nodescope_plugin_api::{L0Geometry, L0Update, Outcome, Permission, Privilege, Side};
 
 use super::{Baseline, DataFilter, Mapped};
 
@@ -7,7 +7,7 @@ use super::{Baseline, DataFilter, Mapped};
 fn pages_do_not_answer_for_lines_as_large_as_pages() {
     let mut filter = DataFilter::default();
     for line_shift in [6, 12] {
-        filter.shape(Some(FilterGeometry {
+        filter.shape(Some(L0Geometry {
             line_shift,
             data_slots: 0,
             instruction_slots: 0,
@@ -41,7 +41,7 @@ fn of_pairs() -> DataFilter {
 /// The same in so many sets: log2.
 fn of_pairs_in(slots: u8) -> DataFilter {
     let mut filter = DataFilter::default();
-    filter.shape(Some(FilterGeometry {
+    filter.shape(Some(L0Geometry {
         line_shift: 6,
         data_slots: slots,
         instruction_slots: 6,
@@ -127,7 +127,7 @@ fn updates_lower_what_lines_permit() {
             for line in order {
                 answer(&mut filter, line, Permission::ReadWrite, None);
             }
-            filter.update(&FilterUpdate {
+            filter.update(&L0Update {
                 vcpu: 0,
                 side: Side::Data,
                 line,
@@ -219,7 +219,7 @@ fn another_shape_knows_nothing() {
             answer(&mut filter, 0x10_0000 + 64 * k, Permission::Read, None);
             answer(&mut filter, 0x20_0000 + 64 * k, Permission::Read, None);
         }
-        let geometry = |slots| FilterGeometry {
+        let geometry = |slots| L0Geometry {
             line_shift: 6,
             data_slots: slots,
             instruction_slots: 6,

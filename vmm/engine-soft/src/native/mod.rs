@@ -241,7 +241,7 @@ pub struct Translations {
     /// No room is left: everything must be thrown away.
     full: bool,
     /// The filter of the window that code was last made for, and whether that code attributes costs to blocks.
-    pub window: Option<(nodescope_plugin_api::FilterGeometry, bool)>,
+    pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
     /// Ways of misses, by what they were made for.

@@ -4,7 +4,7 @@ use iced_x86::code_asm::*;
 use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
-use nodescope_plugin_api::FilterGeometry;
+use nodescope_plugin_api::L0Geometry;
 
 use crate::machine::*;
 use crate::*;
@@ -150,7 +150,7 @@ fn a_breakpoint_is_met_by_the_accesses_that_it_waits_for() {
 }
 
 fn attach(s: &mut System) {
-    s.m.vcpu.attach(Some(FilterGeometry {
+    s.m.vcpu.attach(Some(L0Geometry {
         line_shift: 6,
         data_slots: 6,
         instruction_slots: 6,

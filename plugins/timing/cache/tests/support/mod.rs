@@ -75,8 +75,8 @@ impl Slot {
         if ways == 1 {
             self.lines.clear();
         }
-        if outcome.filter() != Permission::None {
-            self.lines.insert(0, (line, outcome.filter()));
+        if outcome.permission() != Permission::None {
+            self.lines.insert(0, (line, outcome.permission()));
         }
         assert!(self.lines.len() <= ways, "a line that left was not named");
     }
@@ -111,7 +111,7 @@ impl Engine {
         memory: Box<dyn MemoryTimingModel>,
     ) -> Engine {
         let model = CacheModel::new(config, places, memory).expect("a valid description");
-        let geometry = model.filter();
+        let geometry = model.l0_geometry();
         assert!(geometry.line_shift + geometry.data_slots <= 12);
         assert!(geometry.line_shift + geometry.instruction_slots <= 12);
         let slots = places
@@ -150,7 +150,7 @@ impl Engine {
     }
 
     pub fn step(&mut self, step: Step) -> u64 {
-        let geometry = self.model.filter();
+        let geometry = self.model.l0_geometry();
         let privilege = if step.kernel {
             Privilege::Kernel
         } else {
@@ -211,7 +211,7 @@ impl Engine {
             _ => None,
         };
         if let Some(outcome) = short {
-            assert!(outcome.filter() >= Permission::Read);
+            assert!(outcome.permission() >= Permission::Read);
             assert_eq!(outcome.replaced(), hits.oldest);
             self.short_calls += 1;
         }
@@ -239,7 +239,7 @@ impl Engine {
     pub fn contents(&mut self) -> Vec<CacheContents> {
         self.tell_modified();
         let mut contents = self.model.contents();
-        let geometry = self.model.filter();
+        let geometry = self.model.l0_geometry();
         for cache in contents.iter_mut().filter(|cache| cache.level == 1) {
             let (side, ways) = match cache.kind {
                 CacheKind::Instruction => (Side::Instruction, geometry.instruction_ways),

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
-use nodescope_plugin_api::tables::{Recent, STATE_BITS, Tables};
+use nodescope_plugin_api::exported::{RecentHome, STATE_BITS, ExportedCaches};
 use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::sets::Cache;
@@ -154,7 +154,7 @@ impl Way<'_> {
 
     /// `set` becomes the line's set in a peer: as far from its first word as [`THIRD`] is from the third's.
     fn set_of_peer(&self, a: &mut Assembler, third: Cache, peer: usize, set: Register) {
-        let words = offset_of!(Tables, peers) + 8 * peer;
+        let words = offset_of!(ExportedCaches, peers) + 8 * peer;
         a.rm(Code::Mov_r64_rm64, set, at_offset(TABLES, words as i64));
         a.rr(Code::Add_r64_rm64, set, THIRD);
         a.rm(Code::Sub_r64_rm64, set, third.words());
@@ -205,7 +205,7 @@ impl Way<'_> {
         a.rr(Code::Tzcnt_r32_rm32, sized(position, 4), sized(holders, 4));
         second.distance(a, line);
         // Bit 3 is the first.
-        let inside = offset_of!(Tables, inside) as i64 - 8 * i64::from(STATE_BITS);
+        let inside = offset_of!(ExportedCaches, inside) as i64 - 8 * i64::from(STATE_BITS);
         let words = MemoryOperand::new(TABLES, position, 8, inside, 1, false, Register::None);
         a.rm(Code::Add_r64_rm64, RAX, words);
         second.has(a, RAX);
@@ -230,9 +230,9 @@ impl Way<'_> {
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
         a.rm(Code::Mov_r64_rm64, R13, table!(recent));
         let bound = |field: usize| at_offset(R13, field as i64);
-        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(Recent, start)));
+        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(RecentHome, start)));
         a.jcc(cc::B, self.slow);
-        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(Recent, last)));
+        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(RecentHome, last)));
         a.jcc(cc::A, self.slow);
     }
 
@@ -241,12 +241,12 @@ impl Way<'_> {
     fn request(&self, a: &mut Assembler, events: [u32; 2], latencies: usize) {
         let (tally, latency, home) = (R13, R11, R9);
         let [near, far] = events.map(|event| size_of::<Tally>() as u64 * u64::from(event));
-        let rows = offset_of!(Tables, latencies) + 8 * latencies;
+        let rows = offset_of!(ExportedCaches, latencies) + 8 * latencies;
         a.rm(Code::Mov_r64_rm64, home, table!(recent));
         a.rm(
             Code::Mov_r64_rm64,
             home,
-            at_offset(home, offset_of!(Recent, home) as i64),
+            at_offset(home, offset_of!(RecentHome, home) as i64),
         );
         a.rm(Code::Mov_r64_rm64, latency, at_offset(TABLES, rows as i64));
         let cycles = word_of(latency, home);
@@ -289,7 +289,7 @@ impl Way<'_> {
         a.rm(
             Code::Mov_r64_rm64,
             home,
-            at_offset(home, offset_of!(Recent, home) as i64),
+            at_offset(home, offset_of!(RecentHome, home) as i64),
         );
         self.record(a, record);
         a.rm(Code::Cmp_r32_rm32, sized(home, 4), table!(socket));

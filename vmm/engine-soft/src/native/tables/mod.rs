@@ -1,5 +1,5 @@
 //! Misses of the first-level data cache in machine code, by the tables that a model lends
-//! ([`nodescope_plugin_api::tables`]): what [`Cpu::short_access`] and the model's own short ways do, and both for what is read and then
+//! ([`nodescope_plugin_api::exported`]): what [`Cpu::short_access`] and the model's own short ways do, and both for what is read and then
 //! written, with the geometry of the caches as constants, in registers, and without putting the guest's away.
 //!
 //! A routine is reached from [`super::second_level`] when no line of the set is the one that is wanted. All that may be in the way is
@@ -21,7 +21,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use iced_x86::{Code, MemoryOperand, Register};
-use nodescope_plugin_api::tables::{SetCount, Tables, TablesShape};
+use nodescope_plugin_api::exported::{SetCount, ExportedCaches, ExportedShape};
 use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::CodeAddress;
@@ -83,7 +83,7 @@ const LINE_SHIFT: i32 = SecondLevel::LINE.trailing_zeros() as i32;
 /// What one way is made for.
 #[derive(Clone, Copy)]
 struct Way<'a> {
-    shape: &'a TablesShape,
+    shape: &'a ExportedShape,
     /// log2 of the lanes of a set in the filter.
     lane_shift: u32,
     /// log2 of the sets of the first level.
@@ -126,7 +126,7 @@ enum Others {
 pub type Ways = [[Option<CodeAddress>; 3]; 2];
 
 /// The ways of a node's vCPUs that were made so far, and what for.
-pub type Made = Vec<((TablesShape, u32, u32, bool), Ways)>;
+pub type Made = Vec<((ExportedShape, u32, u32, bool), Ways)>;
 
 impl Cpu {
     /// Have ways made, if the model lends what they need; asked once while it is attached.
@@ -150,7 +150,7 @@ impl Cpu {
     }
 
     /// None where there is no room for code, or a template is wrong.
-    fn ways(&mut self, shape: TablesShape, lane_shift: u32) -> Option<Ways> {
+    fn ways(&mut self, shape: ExportedShape, lane_shift: u32) -> Option<Ways> {
         let SetCount::Power(first_sets) = shape.levels[0].sets else {
             return None;
         };
@@ -248,9 +248,9 @@ fn vectors(a: &mut Assembler, back: bool) {
     a.bind(done);
 }
 
-/// A field of [`Tables`].
+/// A field of [`ExportedCaches`].
 macro_rules! table {
-    ($($f:tt)+) => { at_offset(TABLES, std::mem::offset_of!(nodescope_plugin_api::tables::Tables, $($f)+) as i64) };
+    ($($f:tt)+) => { at_offset(TABLES, std::mem::offset_of!(nodescope_plugin_api::exported::ExportedCaches, $($f)+) as i64) };
 }
 use table;
 
@@ -649,16 +649,16 @@ impl Way<'_> {
 
     /// RAX become the tallies.
     fn tallies(&self, a: &mut Assembler) {
-        let at = offset_of!(Tables, tallies) + 8 * usize::from(self.kernel);
+        let at = offset_of!(ExportedCaches, tallies) + 8 * usize::from(self.kernel);
         a.rm(Code::Mov_r64_rm64, RAX, at_offset(TABLES, at as i64));
     }
 }
 
 /// Bits of a state.
-const STATES: i32 = (1 << nodescope_plugin_api::tables::STATE_BITS) - 1;
-const SHARED_STATE: i32 = nodescope_plugin_api::tables::WordState::Shared as i32;
-const EXCLUSIVE_STATE: i32 = nodescope_plugin_api::tables::WordState::Exclusive as i32;
-const MODIFIED_STATE: i32 = nodescope_plugin_api::tables::WordState::Modified as i32;
+const STATES: i32 = (1 << nodescope_plugin_api::exported::STATE_BITS) - 1;
+const SHARED_STATE: i32 = nodescope_plugin_api::exported::WordState::Shared as i32;
+const EXCLUSIVE_STATE: i32 = nodescope_plugin_api::exported::WordState::Exclusive as i32;
+const MODIFIED_STATE: i32 = nodescope_plugin_api::exported::WordState::Modified as i32;
 
 /// One more event of a kind; RAX are the tallies.
 fn count(a: &mut Assembler, event: u32) {
@@ -667,4 +667,4 @@ fn count(a: &mut Assembler, event: u32) {
 }
 
 /// The tables that a model has lent to this vCPU.
-pub type Lent = Option<NonNull<Tables>>;
+pub type Lent = Option<NonNull<ExportedCaches>>;

@@ -1,7 +1,7 @@
 //! The second level has the line, and nobody else is asked.
 
 use iced_x86::{Code, Register};
-use nodescope_plugin_api::tables::STATE_BITS;
+use nodescope_plugin_api::exported::STATE_BITS;
 
 use super::{LINE, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count};
 use crate::native::assembler::{Assembler, Label, at, word_of};

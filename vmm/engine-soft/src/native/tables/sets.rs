@@ -1,9 +1,9 @@
-//! Searching and reordering one set of a lent cache, in the layout of [`nodescope_plugin_api::tables`].
+//! Searching and reordering one set of a lent cache, in the layout of [`nodescope_plugin_api::exported`].
 
 use std::mem::offset_of;
 
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
-use nodescope_plugin_api::tables::{SetCount, SetShape, Tables};
+use nodescope_plugin_api::exported::{SetCount, SetShape, ExportedCaches};
 
 use super::TABLES;
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
@@ -17,7 +17,7 @@ use Register::{
 /// Words in a vector.
 const LANES: u32 = 4;
 
-/// One of the lent caches: what its sets look like, and which of [`Tables::words`] it is.
+/// One of the lent caches: what its sets look like, and which of [`ExportedCaches::words`] it is.
 #[derive(Clone, Copy)]
 pub struct Cache {
     pub shape: SetShape,
@@ -58,13 +58,13 @@ fn multiply(a: &mut Assembler, register: Register, by: u32) {
 
 impl Cache {
     fn mask(self) -> MemoryOperand {
-        let masks = offset_of!(Tables, tag_masks) + size_of::<[u32; 4]>() * self.number;
+        let masks = offset_of!(ExportedCaches, tag_masks) + size_of::<[u32; 4]>() * self.number;
         at_offset(TABLES, masks as i64)
     }
 
     /// Where its first word is told.
     pub fn words(self) -> MemoryOperand {
-        let words = offset_of!(Tables, words) + size_of::<*mut u32>() * self.number;
+        let words = offset_of!(ExportedCaches, words) + size_of::<*mut u32>() * self.number;
         at_offset(TABLES, words as i64)
     }
 
@@ -358,7 +358,7 @@ impl Cache {
         broadcast(a, XMM0, word);
         for vector in 0..self.vectors() {
             let words = at_offset(set, i64::from(16 * vector));
-            let numbers = offset_of!(Tables, numbers) as i64 + i64::from(16 * vector);
+            let numbers = offset_of!(ExportedCaches, numbers) as i64 + i64::from(16 * vector);
             a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, words);
             // Each gets the word before it, but for those beyond the way.
             a.made(Instruction::with4(
