@@ -57,8 +57,8 @@ pub struct Ledger {
     current: Vec<(Context, usize)>,
     starts: HashMap<(u16, Context), usize>,
     tallies: Vec<Tally>,
-    /// Advances whenever tallies may lie elsewhere than before.
-    moves: u64,
+    /// Number that changes whenever the tallies may have moved in memory.
+    layout_version: u64,
     /// Costs since they were last taken ([`crate::MemoryModel::take_charges`]).
     pub charges: Charges,
 }
@@ -68,28 +68,28 @@ pub struct Ledger {
 pub struct Account(usize);
 
 impl Ledger {
-    const NOWHERE: usize = usize::MAX;
+    const NO_TALLIES: usize = usize::MAX;
 
     /// An empty ledger of `events` kinds for `vcpus` vCPUs.
     pub fn new(events: usize, vcpus: usize) -> Ledger {
         Ledger {
             events,
-            current: vec![(Context::default(), Self::NOWHERE); vcpus],
+            current: vec![(Context::default(), Self::NO_TALLIES); vcpus],
             starts: HashMap::new(),
             tallies: Vec::new(),
-            moves: 0,
+            layout_version: 0,
             charges: Charges::default(),
         }
     }
 
-    /// A number that changes whenever what [`Ledger::places`] answers does.
+    /// Returns a number that changes whenever the answer of [`Ledger::current_tallies`] does.
     #[inline(always)]
-    pub fn moves(&self) -> u64 {
-        self.moves
+    pub fn layout_version(&self) -> u64 {
+        self.layout_version
     }
 
-    /// The address space that a vCPU was in last, and its tallies for user and kernel; None before its first event.
-    pub fn places(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
+    /// Returns the address space that a vCPU was in last, with the tallies for user and kernel; None before the first event.
+    pub fn current_tallies(&mut self, vcpu: u16) -> Option<(Context, [*mut Tally; 2])> {
         let (context, start) = self.current[usize::from(vcpu)];
         let tallies = self.tallies.get_mut(start..)?;
         let kernel = tallies.get_mut(self.events..)?.as_mut_ptr();
@@ -100,7 +100,7 @@ impl Ledger {
     #[inline(always)]
     pub fn select(&mut self, reference: &MemRef) -> Account {
         let (context, start) = self.current[usize::from(reference.vcpu)];
-        let start = if context == reference.context && start != Self::NOWHERE {
+        let start = if context == reference.context && start != Self::NO_TALLIES {
             start
         } else {
             self.switch(reference.vcpu, reference.context)
@@ -117,7 +117,7 @@ impl Ledger {
             start
         });
         self.current[usize::from(vcpu)] = (context, start);
-        self.moves += 1;
+        self.layout_version += 1;
         start
     }
 
@@ -145,10 +145,10 @@ impl Ledger {
 
     /// Forget everything.
     pub fn clear(&mut self) {
-        self.current.fill((Context::default(), Self::NOWHERE));
+        self.current.fill((Context::default(), Self::NO_TALLIES));
         self.starts.clear();
         self.tallies.clear();
-        self.moves += 1;
+        self.layout_version += 1;
     }
 
     /// Tallies of every key that had an event, indexed by kind, in the order of the keys.

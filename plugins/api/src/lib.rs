@@ -8,9 +8,9 @@
 mod block_profile;
 mod charges;
 mod counters;
+pub mod exported;
 mod ledger;
 mod reference;
-pub mod exported;
 mod topology;
 
 pub use block_profile::{BlockCounts, BlockProfile, PartialCounts, ProfiledBlock};
@@ -18,7 +18,7 @@ pub use charges::{Charges, SOURCES, STALL_TERMS, Source, StallTerm};
 pub use counters::{Counters, FLOP_CLASSES, FlopClass};
 pub use ledger::{Account, Key, Ledger, Tally};
 pub use reference::{
-    Access, Context, L0Geometry, L0Update, Hits, MemRef, MemoryModel, MemoryTiming,
+    Access, Context, Hits, L0Geometry, L0Update, MemRef, MemoryModel, MemoryTiming,
     MemoryTimingModel, MissRef, Outcome, Permission, Privilege, Side, Statistic, Term,
 };
 pub use topology::VcpuPlace;

@@ -8,7 +8,7 @@ use nodescope_machine::cpuid::{CpuidOptions, tables};
 use nodescope_machine::topology::NodeTopology;
 use nodescope_memory::Ram;
 use nodescope_plugin_api::{
-    Access, Context, Counters, L0Update, Hits, MemRef, Outcome, Permission, Privilege,
+    Access, Context, Counters, Hits, L0Update, MemRef, Outcome, Permission, Privilege,
 };
 use nodescope_x86::bits::msr;
 use nodescope_x86::state::seg;

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
-use nodescope_plugin_api::{Access, L0Update, Hits, MemRef, Outcome, Side};
+use nodescope_plugin_api::{Access, Hits, L0Update, MemRef, Outcome, Side};
 use nodescope_x86::{Exception, Vector};
 
 use crate::cpu::Cpu;

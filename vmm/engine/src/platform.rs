@@ -2,7 +2,7 @@
 
 use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Charges, Context, Counters, L0Update, Hits, MemRef, Outcome, Privilege,
+    Charges, Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege,
 };
 
 /// An access to an MSR that the platform refuses; the engine raises `#GP(0)`.

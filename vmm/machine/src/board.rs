@@ -11,8 +11,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MemoryFault, Ms
 use nodescope_hypercall::{Answer, Call, Function, NodeIdentity, Request, TRANSPORT_DIRECT};
 use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Charges, Context, Counters, L0Update, Hits, MemRef, MemoryModel, Outcome, Permission,
-    Privilege,
+    Charges, Context, Counters, Hits, L0Update, MemRef, MemoryModel, Outcome, Permission, Privilege,
 };
 
 use serde::{Deserialize, Serialize};

@@ -23,7 +23,7 @@ use nodescope_engine::{
     Vcpu,
 };
 use nodescope_plugin_api::{
-    Context, Counters, L0Update, Hits, MemRef, Outcome, Permission, Privilege,
+    Context, Counters, Hits, L0Update, MemRef, Outcome, Permission, Privilege,
 };
 
 use crate::actions;

@@ -30,7 +30,7 @@ impl MemoryTimingModel for FlatMemory {
     }
 
     fn export_state(&self, _socket: u16) -> Option<ExportedMemory> {
-        // SAFETY: the only home has number zero; one latency is this memory's, all else is there for ever.
+        // SAFETY: the only home has number zero. One latency is this memory's, everything else is static.
         Some(unsafe { ExportedMemory::new(&RecentHome::ALL, [&raw const self.latency, &0], 0) })
     }
 }

@@ -38,7 +38,7 @@ fn reference_machines() {
 }
 
 #[test]
-fn filter_has_a_slot_for_each_set_and_stays_within_a_page() {
+fn l0_filter_cache_has_a_slot_for_each_set_and_stays_within_a_page() {
     // Whole sets where there are no more sets than slots.
     for (size, ways, line, expected, kept) in [
         (32 << 10, 8, 64, 6, 8),

@@ -19,15 +19,15 @@ pub struct Numa {
     ranges: Vec<Range>,
     /// `[write_back][from * (sockets + 1) + home]`; the last column is for addresses without a home.
     latency: [Vec<u32>; 2],
-    /// Range that the latest look-up found; one whose home is `sockets` has none.
-    recent: RecentHome,
+    /// Range of the latest look-up. The index `sockets` stands for no home.
+    recent_home: RecentHome,
 }
 
 impl Numa {
-    /// What [`MemoryTimingModel::home`] answers for an address in no range: it is remote to every socket.
+    /// Answer of [`MemoryTimingModel::home`] for an address in no range. Such an address is remote to every socket.
     pub const NO_HOME: u16 = u16::MAX;
 
-    /// Build from a description, or name its first fault ([`NumaConfig::faults`] lists all).
+    /// Makes a memory from a description. An error is the description's first fault ([`NumaConfig::faults`] lists all).
     pub fn new(config: &NumaConfig) -> Result<Numa, NumaConfigError> {
         if let Some(fault) = config.faults().into_iter().next() {
             return Err(fault);
@@ -50,16 +50,16 @@ impl Numa {
                 table(&config.latency, sockets),
                 table(&config.write_back, sockets),
             ],
-            recent: RecentHome::NONE,
+            recent_home: RecentHome::NONE,
         })
     }
 
-    /// Number of sockets.
+    /// Returns the number of sockets.
     pub fn sockets(&self) -> usize {
         self.sockets
     }
 
-    /// Whether every vCPU is on a socket that this memory knows; to be asked before requests are made.
+    /// Checks that every vCPU is on a socket that this memory knows. Call before the first request.
     pub fn serves(&self, places: &[VcpuPlace]) -> Result<(), NumaConfigError> {
         match places
             .iter()
@@ -102,15 +102,15 @@ impl MemoryTimingModel for Numa {
     /// # Panics
     /// If `miss.socket` is not below [`Numa::sockets`].
     fn request(&mut self, miss: &MissRef) -> MemoryTiming {
-        let recent = &self.recent;
+        let recent = &self.recent_home;
         if miss.line < recent.start || miss.line > recent.last {
-            self.recent = match self.find(miss.line).map(|index| self.ranges[index]) {
+            self.recent_home = match self.find(miss.line).map(|index| self.ranges[index]) {
                 Some(range) => RecentHome {
                     start: range.start,
                     last: range.last,
                     home: range.socket.into(),
                 },
-                // This address alone: what lies beside it may have a home.
+                // This address alone: neighbouring addresses may have a home.
                 None => RecentHome {
                     start: miss.line,
                     last: miss.line,
@@ -118,7 +118,7 @@ impl MemoryTimingModel for Numa {
                 },
             };
         }
-        let home = self.recent.home as usize;
+        let home = self.recent_home.home as usize;
         let from = usize::from(miss.socket);
         MemoryTiming {
             latency: self.latency[usize::from(miss.write_back)][from * (self.sockets + 1) + home],
@@ -137,6 +137,6 @@ impl MemoryTimingModel for Numa {
         let rows = latencies.map(|latency| latency.get(row..).map(<[u32]>::as_ptr));
         let latencies = [rows[0]?, rows[1]?];
         // SAFETY: all three are this memory's; a row has a latency for each home, and one for addresses that have none.
-        Some(unsafe { ExportedMemory::new(&raw const self.recent, latencies, socket.into()) })
+        Some(unsafe { ExportedMemory::new(&raw const self.recent_home, latencies, socket.into()) })
     }
 }

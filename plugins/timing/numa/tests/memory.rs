@@ -1,8 +1,8 @@
 //! Homes, latencies and counts of main memory.
 
 use nodescope_plugin_api::{
-    Access, Context, L0Geometry, Hits, MemRef, MemoryModel, MemoryTimingModel, MissRef,
-    Outcome, Permission, Privilege, Term, VcpuPlace,
+    Access, Context, Hits, L0Geometry, MemRef, MemoryModel, MemoryTimingModel, MissRef, Outcome,
+    Permission, Privilege, Term, VcpuPlace,
 };
 use nodescope_plugin_numa::{HomeRange, Latencies, Numa, NumaConfig, NumaConfigError, Uncached};
 

@@ -4,7 +4,7 @@
 
 use nodescope_plugin_api::exported::StateExport;
 use nodescope_plugin_api::{
-    Access, Charges, Context, Counters, L0Geometry, L0Update, Hits, MemRef, MemoryModel,
+    Access, Charges, Context, Counters, Hits, L0Geometry, L0Update, MemRef, MemoryModel,
     MemoryTimingModel, Outcome, Permission, Privilege, STALL_TERMS, StallTerm, Statistic, Term,
     VcpuPlace,
 };

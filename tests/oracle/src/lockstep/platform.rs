@@ -6,8 +6,8 @@ use std::hint::black_box;
 use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platform};
 use nodescope_plugin_api::exported::AcceptedExport;
 use nodescope_plugin_api::{
-    Access, BlockCounts, BlockProfile, Charges, Context, Counters, L0Geometry, L0Update,
-    Hits, MemRef, Outcome, Permission, Privilege, Side,
+    Access, BlockCounts, BlockProfile, Charges, Context, Counters, Hits, L0Geometry, L0Update,
+    MemRef, Outcome, Permission, Privilege, Side,
 };
 
 use super::caches::Caches;

@@ -8,7 +8,7 @@ use nodescope_engine::{GuestVirtual, Hypercall, HypercallAnswer, MsrFault, Platf
 use nodescope_engine_kvm::vm::with_hypercall_leaf;
 use nodescope_engine_kvm::{KvmConfig, KvmVcpu, KvmVm, Probe, probe};
 use nodescope_memory::Ram;
-use nodescope_plugin_api::{Context, Counters, L0Update, Hits, MemRef, Outcome, Privilege};
+use nodescope_plugin_api::{Context, Counters, Hits, L0Update, MemRef, Outcome, Privilege};
 use nodescope_test_needs::{Need, skip};
 use nodescope_x86::bits::{cr0, cr4, efer, pte, xcr0};
 use nodescope_x86::state::{Segment, seg};

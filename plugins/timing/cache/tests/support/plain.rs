@@ -1,5 +1,5 @@
 //! The semantics of `plugins/timing/README.md` written down plainly: sets are lists, caches are searched, every event is
-//! looked up by its name. No holder bits, no early exits, no filter.
+//! looked up by its name. No holder bits, no early exits, no L0 filter cache.
 
 use std::collections::BTreeMap;
 

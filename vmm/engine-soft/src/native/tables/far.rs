@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
-use nodescope_plugin_api::exported::{RecentHome, STATE_BITS, ExportedCaches};
+use nodescope_plugin_api::exported::{ExportedCaches, RecentHome, STATE_BITS};
 use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::sets::Cache;
@@ -230,7 +230,11 @@ impl Way<'_> {
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
         a.rm(Code::Mov_r64_rm64, R13, table!(recent));
         let bound = |field: usize| at_offset(R13, field as i64);
-        a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(RecentHome, start)));
+        a.rm(
+            Code::Cmp_r64_rm64,
+            RAX,
+            bound(offset_of!(RecentHome, start)),
+        );
         a.jcc(cc::B, self.slow);
         a.rm(Code::Cmp_r64_rm64, RAX, bound(offset_of!(RecentHome, last)));
         a.jcc(cc::A, self.slow);

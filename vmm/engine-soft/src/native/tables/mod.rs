@@ -21,7 +21,7 @@ use std::mem::offset_of;
 use std::ptr::NonNull;
 
 use iced_x86::{Code, MemoryOperand, Register};
-use nodescope_plugin_api::exported::{SetCount, ExportedCaches, ExportedShape};
+use nodescope_plugin_api::exported::{ExportedCaches, ExportedShape, SetCount};
 use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::CodeAddress;

@@ -3,7 +3,7 @@
 use std::mem::offset_of;
 
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
-use nodescope_plugin_api::exported::{SetCount, SetShape, ExportedCaches};
+use nodescope_plugin_api::exported::{ExportedCaches, SetCount, SetShape};
 
 use super::TABLES;
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};

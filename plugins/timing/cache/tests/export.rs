@@ -1,6 +1,7 @@
-//! What a model lends to engines that serve misses themselves, and when. That they may is held by `caches_agree` of the portable engine.
+//! The cache state that a model exports to engines which serve misses themselves, and the conditions. The portable engine's `caches_agree`
+//! tests that results are the same.
 
-use nodescope_plugin_api::exported::{SetCount, ExportedCaches, ExportedShape};
+use nodescope_plugin_api::exported::{ExportedCaches, ExportedShape, SetCount};
 use nodescope_plugin_api::{
     Access, Context, Hits, MemRef, MemoryModel, MemoryTiming, MemoryTimingModel, MissRef,
     Privilege, VcpuPlace,
@@ -28,21 +29,23 @@ fn read(model: &mut CacheModel, vcpu: u16, context: u32, physical: u64) {
 }
 
 fn shape(config: &CacheConfig) -> Option<ExportedShape> {
-    Some(*model(config, 2).tables(0)?.shape())
+    Some(*model(config, 2).export_state(0)?.shape())
 }
 
 #[test]
-fn tables_follow_the_accounts() {
+fn exports_follow_the_accounts() {
     let mut model = model(&CacheConfig::xeon_e5_2690(), 2);
-    let offer = model.tables(0).expect("three such levels are lent");
-    let tables = offer.tables();
+    let export = model
+        .export_state(0)
+        .expect("three such levels are exported");
+    let caches = export.caches();
     // SAFETY: the model lives, and none of its functions runs.
-    let look = || unsafe { tables.as_ref() };
-    let tallies = |tables: &ExportedCaches| tables.tallies;
-    assert_eq!(look().limit, 0, "nothing can be counted yet");
+    let look = || unsafe { caches.as_ref() };
+    let tallies = |caches: &ExportedCaches| caches.tallies;
+    assert_eq!(look().line_limit, 0, "nothing can be counted yet");
     read(&mut model, 0, 7, 0x1000);
     let first = tallies(look());
-    assert!(look().limit > 1 << 20);
+    assert!(look().line_limit > 1 << 20);
     assert_eq!(look().context, 7);
     // SAFETY: as above; the first miss of the first level is counted there.
     let misses = unsafe { (*first[0].add(3)).count };
@@ -61,25 +64,25 @@ fn tables_follow_the_accounts() {
     // SAFETY: as above.
     assert_eq!(unsafe { (*look().tallies[0].add(3)).count }, 2);
     model.reset_statistics();
-    assert_eq!(look().limit, 0, "its tallies are gone");
+    assert_eq!(look().line_limit, 0, "its tallies are gone");
     read(&mut model, 0, 7, 0x4000);
-    let limit = look().limit;
+    let limit = look().line_limit;
     assert!(limit > 0);
-    // A line that the words cannot hold makes them wide, which is not what was described.
+    // A line that the words cannot hold makes them wide, unlike the description.
     read(&mut model, 1, 7, limit * 64);
-    assert_eq!(look().limit, 0);
+    assert_eq!(look().line_limit, 0);
     read(&mut model, 0, 7, 0x5000);
-    assert_eq!(look().limit, 0);
-    assert!(model.tables(0).is_none());
+    assert_eq!(look().line_limit, 0);
+    assert!(model.export_state(0).is_none());
 }
 
 #[test]
-fn only_what_is_described_is_lent() {
+fn only_described_caches_are_exported() {
     let whole = CacheConfig::xeon_e5_2690();
-    let lent = shape(&whole).expect("three such levels are lent");
-    assert_eq!(lent.levels.map(|level| level.ways), [8, 8, 20]);
-    assert_eq!(lent.levels[2].sets, SetCount::Power(14));
-    assert_eq!((lent.data_bit, lent.peers), (1 << 3, 1));
+    let exported = shape(&whole).expect("three such levels are exported");
+    assert_eq!(exported.levels.map(|level| level.ways), [8, 8, 20]);
+    assert_eq!(exported.levels[2].sets, SetCount::Power(14));
+    assert_eq!((exported.data_holder_bit, exported.peers), (1 << 3, 1));
     let third = shape(&CacheConfig::xeon_x5680()).unwrap().levels[2];
     assert!(matches!(third.sets, SetCount::Other { sets: 12_288, .. }));
     assert_eq!(
@@ -108,22 +111,22 @@ fn only_what_is_described_is_lent() {
     }));
 }
 
-/// A memory that lends nothing leaves lines from memory to the model: there is no home that is known.
+/// If a memory exports nothing, the model serves lines from memory: no address has a known home.
 #[test]
-fn memory_need_not_lend() {
+fn memory_need_not_export() {
     let places = VcpuPlace::grid(1, 1, 1);
     let config = CacheConfig::xeon_e5_2690();
-    for lends in [false, true] {
-        let memory: Box<dyn MemoryTimingModel> = match lends {
+    for exports in [false, true] {
+        let memory: Box<dyn MemoryTimingModel> = match exports {
             true => Box::new(FlatMemory::default()),
             false => Box::new(Silent),
         };
         let mut model = CacheModel::new(&config, &places, memory).unwrap();
-        let offer = model.tables(0).expect("the caches are lent");
-        let tables = offer.tables();
-        // SAFETY: the model lives, and none of its functions runs; what `recent` points to lives as long.
-        let recent = unsafe { *tables.as_ref().recent };
-        assert_eq!(recent.start <= recent.last, lends);
+        let export = model.export_state(0).expect("the caches are exported");
+        let caches = export.caches();
+        // SAFETY: the model lives, and none of its functions runs; the target of `recent_home` lives as long.
+        let recent_home = unsafe { *caches.as_ref().recent_home };
+        assert_eq!(recent_home.start <= recent_home.last, exports);
     }
 }
 

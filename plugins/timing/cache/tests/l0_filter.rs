@@ -1,4 +1,4 @@
-//! The filter never changes a result, and the protocol's invariants hold after every reference.
+//! The L0 filter cache never changes a result, and the protocol's invariants hold after every reference.
 
 mod support;
 
@@ -82,32 +82,33 @@ fn check_invariants(caches: &[CacheContents]) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Statistics, stalls and final state are the same with the filter, with it and short ways for misses, and without it.
+    /// Statistics, stalls and final state are the same with the L0 filter cache, with the L0 filter cache and the fast miss path, and
+    /// without both.
     #[test]
-    fn filter_is_exact((config, places) in machines(), trace in traces(), reset in any::<prop::sample::Index>()) {
+    fn l0_filter_cache_is_exact((config, places) in machines(), trace in traces(), reset in any::<prop::sample::Index>()) {
         let steps = steps(&trace, &places);
         let reset = reset.index(steps.len());
         let mut filtered = Engine::with_memory(&config, &places, memory());
-        let mut short = Engine::with_memory(&config, &places, memory()).short();
-        let mut plain = Engine::with_memory(&config, &places, memory()).unfiltered();
+        let mut fast = Engine::with_memory(&config, &places, memory()).with_fast_miss_path();
+        let mut plain = Engine::with_memory(&config, &places, memory()).without_l0_filter();
         for (index, &step) in steps.iter().enumerate() {
             if index == reset {
                 filtered.reset();
-                short.reset();
+                fast.reset();
                 plain.reset();
             }
             let stall = plain.step(step);
             prop_assert_eq!(filtered.step(step), stall, "step {} {:?}", index, step);
-            prop_assert_eq!(short.step(step), stall, "step {} {:?}, short", index, step);
+            prop_assert_eq!(fast.step(step), stall, "step {} {:?}, fast", index, step);
         }
         prop_assert_eq!(filtered.statistics(), plain.statistics());
         prop_assert_eq!(filtered.contents(), plain.contents());
-        prop_assert_eq!(short.statistics(), plain.statistics());
-        prop_assert_eq!(short.contents(), plain.contents());
+        prop_assert_eq!(fast.statistics(), plain.statistics());
+        prop_assert_eq!(fast.contents(), plain.contents());
         filtered.check_equations();
     }
 
-    /// One owner alone, at most one forwarder, inclusion, modified marks outwards: after every reference.
+    /// After every reference: one owner alone, at most one forwarder, inclusion, modified marks outwards.
     #[test]
     fn protocol_invariants((config, places) in machines(), trace in traces()) {
         let mut engine = Engine::with_memory(&config, &places, memory());
@@ -118,9 +119,9 @@ proptest! {
     }
 }
 
-/// The filter does answer: a loop over one line per set calls the model once a line.
+/// A loop over one line of each set calls the model once a line.
 #[test]
-fn filter_answers_repeated_references() {
+fn l0_filter_cache_answers_repeated_references() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
     for _ in 0..100 {
         for line in 0..64 {
@@ -132,7 +133,7 @@ fn filter_answers_repeated_references() {
     assert_eq!(
         engine.calls,
         2 * 64,
-        "the first write of each line is told later"
+        "the first write of each line is reported later"
     );
     assert_eq!(engine.count("L1D.read_hit"), 100 * 64 - 64);
     assert_eq!(engine.count("L1D.write_hit"), 100 * 64);
@@ -140,9 +141,9 @@ fn filter_answers_repeated_references() {
     engine.check_equations();
 }
 
-/// And for every line that the first level holds: a loop over all of it calls the model once a line.
+/// A loop over all lines that the first level holds calls the model once a line.
 #[test]
-fn filter_answers_for_whole_sets() {
+fn l0_filter_cache_answers_for_whole_sets() {
     let mut engine = Engine::new(&CacheConfig::xeon_x5680(), &VcpuPlace::grid(1, 1, 1));
     assert_eq!(engine.model.l0_geometry().data_ways, 8);
     for _ in 0..10 {
@@ -171,11 +172,15 @@ impl MemoryTimingModel for Fractional {
     }
 }
 
-/// The second level, the third and memory have short ways, whatever memory computes with.
+/// Hits of the second level, hits of the third level and lines from memory take the fast miss path, also if memory computes with
+/// floating-point numbers.
 #[test]
-fn misses_have_short_ways() {
+fn misses_have_a_fast_path() {
     if !is_x86_feature_detected!("avx2") || !is_x86_feature_detected!("bmi2") {
-        skip(Need::Cpu, "the host has no AVX2 or BMI2, and no short ways");
+        skip(
+            Need::Cpu,
+            "the host has no AVX2 or BMI2, and the model no fast miss path",
+        );
         return;
     }
     let config = CacheConfig::xeon_x5680();
@@ -184,12 +189,12 @@ fn misses_have_short_ways() {
     for (lines, misses) in [(1024, 1024), (8192, 8192), (400_000, 400_000)] {
         let memories: [Box<dyn MemoryTimingModel>; 2] = [memory(), Box::new(Fractional)];
         for memory in memories {
-            let mut engine = Engine::with_memory(&config, &places, memory).short();
+            let mut engine = Engine::with_memory(&config, &places, memory).with_fast_miss_path();
             let mut pass = || {
                 for line in 0..lines {
                     engine.read(0, line * 64);
                 }
-                std::mem::take(&mut engine.short_calls)
+                std::mem::take(&mut engine.fast_calls)
             };
             assert_eq!(pass(), lines - 512, "{lines} lines, until sets are full");
             assert_eq!(pass(), misses, "{lines} lines");
