@@ -1,4 +1,4 @@
-//! Templates: the inlined look-up, flags, and instructions that run as themselves.
+//! Templates: the inlined look-up, flags, and native passthrough of instructions.
 
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
@@ -7,7 +7,7 @@ use super::code_map::Part;
 use super::cold::{Cold, Missed};
 use super::flags::Recipe;
 use super::pair::Pair;
-use super::plan::{Itself, Memory};
+use super::plan::{Passthrough, Memory};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
 use super::share::{Apart, Share};
@@ -355,8 +355,8 @@ impl Emitter {
         self.a.mi(Code::Mov_rm8_imm8, field, wide.into());
     }
 
-    /// An instruction as itself. False: it cannot be done, and nothing was emitted.
-    pub fn itself(&mut self, p: &Itself, operation: usize) -> bool {
+    /// Emits an instruction as it is, with moved operands. Returns false where that cannot be done; then nothing was emitted.
+    pub fn passthrough(&mut self, p: &Passthrough, operation: usize) -> bool {
         let i = &p.instruction;
         if i.op0_kind() == OpKind::Register && is_high_byte(i.op0_register()) {
             self.high_byte(p, operation);
@@ -456,7 +456,7 @@ impl Emitter {
                 _ => {}
             }
         }
-        if p.settle && self.needed[operation] {
+        if p.preset_flags && self.needed[operation] {
             self.a.rr(Code::Cmp_r64_rm64, Register::RSP, Register::RSP);
         }
         self.a.put(&moved);
@@ -484,7 +484,7 @@ impl Emitter {
 impl Emitter {
     /// An operation on the second byte of a register, and a constant: in AH, since with most host registers there is no name
     /// for that byte.
-    fn high_byte(&mut self, p: &Itself, operation: usize) {
+    fn high_byte(&mut self, p: &Passthrough, operation: usize) {
         let host = HOST[number(p.instruction.op0_register())].expect("the first four have one");
         self.a.copy(RAX, host);
         let mut moved = p.instruction;

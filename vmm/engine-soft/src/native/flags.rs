@@ -8,7 +8,7 @@ use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use super::assembler::field_of_cpu;
 use super::code_map::Part;
 use super::emit::Emitter;
-use super::plan::{Itself, Plan};
+use super::plan::{Passthrough, Plan};
 use super::runtime::field;
 
 use Register::EAX;
@@ -47,7 +47,7 @@ pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> 
 
 impl Recipe {
     /// For an instruction of the guest that ran as `moved`, on host registers alone.
-    pub fn new(p: &Itself, moved: &Instruction) -> Option<Self> {
+    pub fn new(p: &Passthrough, moved: &Instruction) -> Option<Self> {
         if p.memory.is_some() || p.flags_in || p.rax || p.cl || p.count.is_some() {
             return None;
         }
@@ -223,7 +223,7 @@ pub fn needed_behind(plans: &[Plan]) -> Vec<bool> {
         needed[k] = live;
         live = match plan {
             Plan::Nothing | Plan::Address => live,
-            Plan::Itself(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
+            Plan::Passthrough(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
             _ => true,
         };
     }

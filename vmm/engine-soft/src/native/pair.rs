@@ -10,7 +10,7 @@ use super::assembler::{Label, cc};
 use super::code_map::Part;
 use super::cold::{Missed, Point};
 use super::emit::Emitter;
-use super::plan::{Itself, Memory, Plan};
+use super::plan::{Passthrough, Memory, Plan};
 use super::share::Share;
 
 use Register::AL;
@@ -24,18 +24,18 @@ pub struct Pair {
     resume: Label,
     /// Number of the load among the block's operations.
     first: usize,
-    operations: Vec<Itself>,
+    operations: Vec<Passthrough>,
     /// Where the look-up begins.
     point: Point,
 }
 
 /// An instruction on nothing but vector registers and perhaps memory.
-fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Itself> {
-    let Plan::Itself(p) = plan else { return None };
+fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
+    let Plan::Passthrough(p) = plan else { return None };
     let vectors = (0..i.op_count())
         .filter(|&n| i.op_kind(n) == OpKind::Register)
         .all(|n| i.op_register(n).is_vector_register());
-    let flags = p.flags_in || p.flags_out || p.settle;
+    let flags = p.flags_in || p.flags_out || p.preset_flags;
     (p.vector && vectors && !flags && !p.rax && !p.cl && p.count.is_none()).then_some(p)
 }
 
@@ -93,10 +93,10 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
 impl Emitter {
     /// Emit a pair and what is between, the load being this operation of the block.
     pub fn pair(&mut self, first: usize, plans: &[Plan]) {
-        let operations: Vec<Itself> = plans
+        let operations: Vec<Passthrough> = plans
             .iter()
             .filter_map(|plan| match plan {
-                Plan::Itself(p) => Some((**p).clone()),
+                Plan::Passthrough(p) => Some((**p).clone()),
                 _ => None,
             })
             .collect();
@@ -152,9 +152,9 @@ impl Emitter {
         });
     }
 
-    fn all_of(&mut self, first: usize, operations: &[Itself]) {
+    fn all_of(&mut self, first: usize, operations: &[Passthrough]) {
         for (k, p) in operations.iter().enumerate() {
-            let emitted = self.itself(p, first + k);
+            let emitted = self.passthrough(p, first + k);
             assert!(emitted, "vector registers need no others");
         }
     }

@@ -68,7 +68,7 @@ struct Group {
 }
 
 fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
-    let Plan::Itself(p) = plan else { return None };
+    let Plan::Passthrough(p) = plan else { return None };
     let memory = p.memory.filter(|memory| !memory.conditional)?;
     if matches!(i.memory_segment(), Register::FS | Register::GS) {
         return None;

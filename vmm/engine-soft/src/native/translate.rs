@@ -198,7 +198,7 @@ impl Cpu {
             .collect();
         let vectors = plans
             .iter()
-            .any(|p| matches!(p, Plan::Itself(p) if p.vector));
+            .any(|p| matches!(p, Plan::Passthrough(p) if p.vector));
 
         let pairs = super::pair::pairs(instructions, &plans);
         let shares = if self.attached {
@@ -389,14 +389,14 @@ impl Cpu {
             let (mut written, mut flags) = (0, false);
             if e.has_recipe() {
                 written = super::flags::written(i, factory);
-                flags = matches!(p, Plan::Itself(p) if p.flags_out);
+                flags = matches!(p, Plan::Passthrough(p) if p.flags_out);
                 e.before(k, written, flags);
             }
             match p {
                 Plan::Interpret => e.interpret(k),
                 Plan::Nothing => {}
-                Plan::Itself(p) => {
-                    if !e.itself(p, k) {
+                Plan::Passthrough(p) => {
+                    if !e.passthrough(p, k) {
                         e.interpret(k);
                     }
                 }
