@@ -5,7 +5,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::assembler::{Label, cc, field_of_cpu, indexed_field};
 use super::code_map::Part;
 use super::emit::{Emitter, READ, WRITE};
-use super::flags::Recipe;
+use super::flags::FlagsRematerialisation;
 use super::plan::Memory;
 use super::runtime::field;
 use super::second_level::DataAccess;
@@ -23,7 +23,7 @@ pub struct Cold {
     /// half was in use already.
     wide: bool,
     /// How to make the flags, where they are not in memory.
-    recipe: Option<Recipe>,
+    rematerialisation: Option<FlagsRematerialisation>,
 }
 
 /// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
@@ -45,9 +45,9 @@ pub struct Missed {
 /// What code that begins at a point of a block may rely on: the emitter's fields of these names.
 #[derive(Clone, Copy)]
 pub struct Point {
-    pub in_host: bool,
-    pub in_memory: bool,
-    pub recipe: Option<Recipe>,
+    pub flags_in_host: bool,
+    pub flags_in_memory: bool,
+    pub rematerialisation: Option<FlagsRematerialisation>,
     pub wide: bool,
 }
 
@@ -55,8 +55,8 @@ impl Emitter {
     /// Carry out an operation by the interpreter, in line.
     pub fn interpret(&mut self, operation: usize) {
         self.save_flags();
-        self.in_host = false;
-        self.recipe = None;
+        self.flags_in_host = false;
+        self.rematerialisation = None;
         self.call_interpreter(operation);
         // The next instruction that uses an upper half says so.
         self.wide = false;
@@ -73,9 +73,9 @@ impl Emitter {
     /// What is so here.
     pub fn point(&self) -> Point {
         Point {
-            in_host: self.in_host,
-            in_memory: self.in_memory,
-            recipe: self.recipe,
+            flags_in_host: self.flags_in_host,
+            flags_in_memory: self.flags_in_memory,
+            rematerialisation: self.rematerialisation,
             wide: self.wide,
         }
     }
@@ -83,9 +83,9 @@ impl Emitter {
     /// What follows begins where this was so. Operations that were emitted before may be emitted anew, with out-of-line code of their own.
     pub fn begin_at(&mut self, point: Point) {
         self.first_cold = self.cold.len();
-        self.in_host = point.in_host;
-        self.in_memory = point.in_memory;
-        self.recipe = point.recipe;
+        self.flags_in_host = point.flags_in_host;
+        self.flags_in_memory = point.flags_in_memory;
+        self.rematerialisation = point.rematerialisation;
         self.wide = point.wide;
     }
 
@@ -102,15 +102,19 @@ impl Emitter {
             operation,
             flags_in_host: false,
             wide: false,
-            recipe: if self.in_memory { None } else { self.recipe },
+            rematerialisation: if self.flags_in_memory {
+                None
+            } else {
+                self.rematerialisation
+            },
         });
-        debug_assert!(self.in_memory || self.recipe.is_some());
+        debug_assert!(self.flags_in_memory || self.rematerialisation.is_some());
         entry
     }
 
     /// The operation is complete: one that missed goes on here.
     pub fn resume(&mut self, operation: usize) {
-        let wanted = self.in_host && !self.in_memory;
+        let wanted = self.flags_in_host && !self.flags_in_memory;
         if let Some(last) = self.cold[self.first_cold..].last_mut()
             && last.operation == operation
         {
@@ -119,7 +123,7 @@ impl Emitter {
             let label = last.resume;
             self.a.bind(label);
             if !wanted {
-                self.in_host = false;
+                self.flags_in_host = false;
             }
         }
     }
@@ -212,8 +216,8 @@ impl Emitter {
         self.a.part(Part::Call);
         for cold in std::mem::take(&mut self.cold) {
             self.a.bind(cold.entry);
-            if let Some(recipe) = &cold.recipe {
-                self.make_flags(recipe);
+            if let Some(rematerialisation) = &cold.rematerialisation {
+                self.rematerialise_flags(rematerialisation);
                 self.store_flags();
             }
             self.call_interpreter(cold.operation);

@@ -5,9 +5,9 @@ use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
 use super::code_map::Part;
 use super::cold::{Cold, Missed};
-use super::flags::Recipe;
+use super::flags::FlagsRematerialisation;
 use super::pair::Pair;
-use super::plan::{Passthrough, Memory};
+use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
 use super::share::{Apart, Share};
@@ -56,13 +56,13 @@ pub struct Emitter {
     /// [`super::Native::vectors_wide`] is set.
     pub wide: bool,
     /// The guest's flags are in the host's.
-    pub in_host: bool,
+    pub flags_in_host: bool,
     /// They are in [`super::Native::flags`], or nobody will ask for them.
-    pub in_memory: bool,
+    pub flags_in_memory: bool,
     /// How they can be made again.
-    pub recipe: Option<Recipe>,
-    /// For each instruction: see [`super::flags::needed_behind`].
-    pub needed: Vec<bool>,
+    pub rematerialisation: Option<FlagsRematerialisation>,
+    /// For each instruction: see [`super::flags::flags_needed_after`].
+    pub flags_needed: Vec<bool>,
 }
 
 /// The guest's general register that a register belongs to.
@@ -78,7 +78,7 @@ impl Emitter {
         (kernel, attached): (bool, bool),
         routines: Routines,
         (translation, count): (u64, u32),
-        needed: Vec<bool>,
+        flags_needed: Vec<bool>,
         shares: Vec<Share>,
     ) -> Self {
         Self {
@@ -99,10 +99,10 @@ impl Emitter {
             pairs: Vec::new(),
             runs: Vec::new(),
             wide: false,
-            in_host: false,
-            in_memory: true,
-            recipe: None,
-            needed,
+            flags_in_host: false,
+            flags_in_memory: true,
+            rematerialisation: None,
+            flags_needed,
         }
     }
 
@@ -296,7 +296,7 @@ impl Emitter {
 
     /// The host address of an instruction's memory operand, in RAX.
     pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
-        self.lose_flags();
+        self.clobber_flags();
         self.within(Part::LookUp, |e| {
             e.address(i);
             let address = e.plain_address(i);
@@ -317,7 +317,7 @@ impl Emitter {
     /// The value of a register or memory operand (64 bits) into RCX.
     pub fn value(&mut self, i: &Instruction, operation: usize) {
         if i.op0_kind() == OpKind::Register {
-            self.lose_flags();
+            self.clobber_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.copy(RCX, host),
@@ -401,7 +401,7 @@ impl Emitter {
             }
         }
         if p.flags_in {
-            self.need_flags();
+            self.load_flags();
         }
         if p.rax {
             self.a.copy(RAX, HOST[0].expect("RAX has a host register"));
@@ -456,7 +456,7 @@ impl Emitter {
                 _ => {}
             }
         }
-        if p.preset_flags && self.needed[operation] {
+        if p.preset_flags && self.flags_needed[operation] {
             self.a.rr(Code::Cmp_r64_rm64, Register::RSP, Register::RSP);
         }
         self.a.put(&moved);
@@ -468,10 +468,10 @@ impl Emitter {
             self.a.copy(HOST[0].expect("RAX has a host register"), RAX);
         }
         if p.flags_out {
-            self.in_host = true;
-            self.in_memory = false;
-            self.recipe = if homes.is_empty() {
-                Recipe::new(p, &moved)
+            self.flags_in_host = true;
+            self.flags_in_memory = false;
+            self.rematerialisation = if homes.is_empty() {
+                FlagsRematerialisation::new(p, &moved)
             } else {
                 None
             };
@@ -494,9 +494,9 @@ impl Emitter {
             self.a.copy(host, RAX);
         }
         if p.flags_out {
-            self.in_host = true;
-            self.in_memory = false;
-            self.recipe = None;
+            self.flags_in_host = true;
+            self.flags_in_memory = false;
+            self.rematerialisation = None;
         }
         self.resume(operation);
     }

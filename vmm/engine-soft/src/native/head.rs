@@ -12,7 +12,7 @@ use nodescope_plugin_api::Counters;
 use super::Translation;
 use super::assembler::{LEFT, Label, at_offset, cc, field_of_cpu};
 use super::emit::Emitter;
-use super::flags::Recipe;
+use super::flags::FlagsRematerialisation;
 use super::runtime::{Routines, field};
 use crate::cpu::Cpu;
 use crate::profile::Record;
@@ -28,7 +28,7 @@ pub struct Head {
     fetched: Label,
     lines_missed: Vec<(u64, Label, Label)>,
     /// How the flags are made, where they are not in memory.
-    recipe: Option<Recipe>,
+    rematerialisation: Option<FlagsRematerialisation>,
 }
 
 /// What a head needs to know of its block.
@@ -42,7 +42,7 @@ pub struct Own<'a> {
 }
 
 impl Cpu {
-    /// Emit a head, with the emitter's flags in memory or made by a recipe.
+    /// Emit a head, with the emitter's flags in memory or made by a rematerialisation.
     pub fn head(&self, e: &mut Emitter, block: Own<'_>) -> Head {
         let translation = block.translation;
         let mut head = Head {
@@ -51,7 +51,11 @@ impl Cpu {
             fetch: e.a.label(),
             fetched: e.a.label(),
             lines_missed: Vec::new(),
-            recipe: if e.in_memory { None } else { e.recipe },
+            rematerialisation: if e.flags_in_memory {
+                None
+            } else {
+                e.rematerialisation
+            },
         };
         let count = translation.count as i32;
         e.a.rr(Code::Test_rm64_r64, LEFT, LEFT);
@@ -101,8 +105,8 @@ impl Cpu {
     /// Append what is out of line. `leaving`: the exit that leads to the block itself.
     pub fn finish_head(&self, e: &mut Emitter, head: &Head, block: Own<'_>, leaving: u32) {
         let store_flags = |e: &mut Emitter| {
-            if let Some(recipe) = &head.recipe {
-                e.make_flags(recipe);
+            if let Some(rematerialisation) = &head.rematerialisation {
+                e.rematerialise_flags(rematerialisation);
                 e.store_flags();
             }
         };

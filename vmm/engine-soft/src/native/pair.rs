@@ -10,7 +10,7 @@ use super::assembler::{Label, cc};
 use super::code_map::Part;
 use super::cold::{Missed, Point};
 use super::emit::Emitter;
-use super::plan::{Passthrough, Memory, Plan};
+use super::plan::{Memory, Passthrough, Plan};
 use super::share::Share;
 
 use Register::AL;
@@ -31,7 +31,9 @@ pub struct Pair {
 
 /// An instruction on nothing but vector registers and perhaps memory.
 fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
-    let Plan::Passthrough(p) = plan else { return None };
+    let Plan::Passthrough(p) = plan else {
+        return None;
+    };
     let vectors = (0..i.op_count())
         .filter(|&n| i.op_kind(n) == OpKind::Register)
         .all(|n| i.op_register(n).is_vector_register());
@@ -112,7 +114,7 @@ impl Emitter {
             .expect("both have an operand in memory");
         let load = operations[0].instruction;
         let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
-        self.lose_flags();
+        self.clobber_flags();
         let point = self.point();
         let address = self.plain_address(&load);
         self.within(Part::LookUp, |e| {

@@ -546,7 +546,11 @@ fn by_register(code: Code) -> Option<Code> {
     })
 }
 
-fn passthrough(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Option<Passthrough> {
+fn passthrough(
+    i: &Instruction,
+    info: &mut InstructionInfoFactory,
+    host: Host,
+) -> Option<Passthrough> {
     let m = i.mnemonic();
     let vector = (0..i.op_count()).any(|n| {
         i.op_kind(n) == OpKind::Register && (i.op_register(n).is_xmm() || i.op_register(n).is_ymm())

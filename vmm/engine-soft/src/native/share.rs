@@ -68,7 +68,9 @@ struct Group {
 }
 
 fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
-    let Plan::Passthrough(p) = plan else { return None };
+    let Plan::Passthrough(p) = plan else {
+        return None;
+    };
     let memory = p.memory.filter(|memory| !memory.conditional)?;
     if matches!(i.memory_segment(), Register::FS | Register::GS) {
         return None;
@@ -182,7 +184,7 @@ impl Emitter {
             Share::First(span) => (span, true),
             Share::Later(span) => (span, false),
         };
-        self.lose_flags();
+        self.clobber_flags();
         let interpret = self.miss(operation);
         let (entry, resume) = (self.a.label(), self.a.label());
         let offset = (i.memory_displacement64() as i64).wrapping_sub(span.lowest) as i32;

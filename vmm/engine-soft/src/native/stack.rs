@@ -54,7 +54,7 @@ pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(u
 impl Emitter {
     /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
     pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
-        self.lose_flags();
+        self.clobber_flags();
         self.within(Part::LookUp, |e| {
             if offset == 0 {
                 e.a.copy(RAX, base);
@@ -85,7 +85,7 @@ impl Emitter {
         push: bool,
         returns: Option<usize>,
     ) {
-        self.lose_flags();
+        self.clobber_flags();
         let (entry, resume) = (self.a.label(), self.a.label());
         let bytes = 8 * operations.len() as i64;
         let target = if returns.is_some() { 8 } else { 0 };
@@ -132,13 +132,13 @@ impl Emitter {
             self.a.bind(run.entry);
             self.begin_at(run.point);
             for (k, i, written) in run.operations {
-                self.before(k, written, false);
+                self.before_writes(k, written, false);
                 if run.push {
                     self.push(&i, k);
                 } else {
                     self.pop(&i, k);
                 }
-                self.behind(written, false);
+                self.after_writes(written, false);
             }
             if let Some(k) = run.returns {
                 self.target_on_stack(k);

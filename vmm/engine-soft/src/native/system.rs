@@ -40,7 +40,7 @@ const _: () = {
 impl Emitter {
     /// One of [`System`]; `count` is the number of instructions of the block.
     pub fn system(&mut self, what: System, operation: usize, count: i32) {
-        self.lose_flags();
+        self.clobber_flags();
         match what {
             System::SwapGs => self.swap_gs(operation),
             System::DisableInterrupts => {
@@ -169,7 +169,7 @@ impl Emitter {
         let dividend = sized(HOST[0].expect("RAX has a host register"), size);
         let copy = by_width(Code::Mov_r32_rm32, Code::Mov_r64_rm64);
         if i.op0_kind() == OpKind::Register {
-            self.lose_flags();
+            self.clobber_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.rr(copy, rcx, sized(host, size)),

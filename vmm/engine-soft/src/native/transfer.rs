@@ -88,7 +88,7 @@ impl Emitter {
 
     /// Leave for the interpreter where the run loop would have to look at the machine. The guest's flags are in memory.
     fn begin_transfer(&mut self, operation: usize) -> Label {
-        self.lose_flags();
+        self.clobber_flags();
         self.save_flags();
         let miss = self.miss(operation);
         let trap = rflags::TF as i32;

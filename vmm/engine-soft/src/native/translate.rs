@@ -213,7 +213,7 @@ impl Cpu {
             (kernel, self.attached),
             routines,
             (&raw const *translation as u64, translation.count),
-            super::flags::needed_behind(&plans),
+            super::flags::flags_needed_after(&plans),
             shares,
         );
         e.record_offset =
@@ -371,26 +371,26 @@ impl Cpu {
                     })
                     .collect();
                 let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
-                e.before(k, written, false);
+                e.before_writes(k, written, false);
                 let returns = returns.then_some(behind_run);
                 e.run(operations, matches!(p, Plan::Push), returns);
-                e.behind(written, false);
+                e.after_writes(written, false);
                 continue;
             }
             if let Some(last) = pairs[k] {
                 behind_run = last + 1;
                 let written = instructions[k..=last].iter();
                 let written = written.fold(0, |all, i| all | super::flags::written(i, factory));
-                e.before(k, written, false);
+                e.before_writes(k, written, false);
                 e.pair(k, &plans[k..=last]);
-                e.behind(written, false);
+                e.after_writes(written, false);
                 continue;
             }
             let (mut written, mut flags) = (0, false);
-            if e.has_recipe() {
+            if e.has_rematerialisation() {
                 written = super::flags::written(i, factory);
                 flags = matches!(p, Plan::Passthrough(p) if p.flags_out);
-                e.before(k, written, flags);
+                e.before_writes(k, written, flags);
             }
             match p {
                 Plan::Interpret => e.interpret(k),
@@ -431,7 +431,7 @@ impl Cpu {
                     self.branch(e, exits, i, *b, k)?;
                 }
             }
-            e.behind(written, flags);
+            e.after_writes(written, flags);
         }
         if !ended {
             e.a.part(Part::Branch);
@@ -508,14 +508,14 @@ impl Cpu {
     /// Where a conditional jump to the block's own head leads to, if the flags can be made again there: behind the second head. They
     /// are in the host's.
     fn again(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
-        let lazy = e.in_host && !e.in_memory && e.needed.len() <= LONGEST_LOOP;
+        let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));
-        if !lazy || e.recipe.is_none() || !to_start {
+        if !lazy || e.rematerialisation.is_none() || !to_start {
             return None;
         }
         // The head destroys the host's flags.
         let point = Point {
-            in_host: false,
+            flags_in_host: false,
             ..e.point()
         };
         let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), point));
@@ -544,7 +544,7 @@ impl Cpu {
                 self.leave_to(e, exits, i.near_branch_target())?;
             }
             Branch::Conditional(condition) => {
-                e.need_flags();
+                e.load_flags();
                 let target = i.near_branch_target();
                 match self.known(exits, target) {
                     Some(Known::Start) => e.a.jcc(condition, exits.start),
