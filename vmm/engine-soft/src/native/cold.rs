@@ -130,9 +130,9 @@ impl Emitter {
 
     /// Append the out-of-line code.
     pub fn finish_cold(&mut self) {
-        self.finish_runs();
+        self.emit_run_slow_paths();
         self.finish_shares();
-        self.finish_pairs();
+        self.emit_pair_slow_paths();
         self.a.part(Part::Missed);
         for missed in std::mem::take(&mut self.missed) {
             let memory = missed.memory;

@@ -6,7 +6,7 @@ use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
 use super::code_map::Part;
 use super::cold::{Cold, Missed};
 use super::flags::FlagsRematerialisation;
-use super::pair::Pair;
+use super::fusion::FusedPair;
 use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
@@ -50,9 +50,9 @@ pub struct Emitter {
     /// Operands of spans, by themselves.
     pub apart: Vec<Apart>,
     /// Pairs of a load and a store, by themselves.
-    pub pairs: Vec<Pair>,
+    pub fused_pairs: Vec<FusedPair>,
     /// Runs of PUSH and of POP.
-    pub runs: Vec<super::stack::Run>,
+    pub push_pop_runs: Vec<super::stack::PushPopRun>,
     /// [`super::Native::vectors_wide`] is set.
     pub wide: bool,
     /// The guest's flags are in the host's.
@@ -96,8 +96,8 @@ impl Emitter {
             missed: Vec::new(),
             shares,
             apart: Vec::new(),
-            pairs: Vec::new(),
-            runs: Vec::new(),
+            fused_pairs: Vec::new(),
+            push_pop_runs: Vec::new(),
             wide: false,
             flags_in_host: false,
             flags_in_memory: true,

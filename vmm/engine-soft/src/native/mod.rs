@@ -1,7 +1,7 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
-//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
+//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `fusion`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
 //! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
@@ -27,9 +27,9 @@ mod code_map;
 mod cold;
 mod emit;
 mod flags;
+mod fusion;
 mod head;
 mod jumps;
-mod pair;
 mod plan;
 pub mod registers;
 mod runtime;

@@ -84,14 +84,15 @@ fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
     Some((key, i.memory_displacement64() as i64, memory))
 }
 
-/// How the operand of each instruction of a block is looked up, but for pairs' ([`super::pair`]).
+/// How the operand of each instruction of a block is looked up, but for pairs' ([`super::fusion`]).
 pub fn shares(
     instructions: &[Instruction],
     plans: &[Plan],
-    pairs: &[Option<usize>],
+    fused_pairs: &[Option<usize>],
     factory: &mut InstructionInfoFactory,
 ) -> Vec<Share> {
-    let paired = |k| pairs.get(k).is_some_and(Option::is_some) || pairs.contains(&Some(k));
+    let paired =
+        |k| fused_pairs.get(k).is_some_and(Option::is_some) || fused_pairs.contains(&Some(k));
     let mut shares = vec![Share::Alone; plans.len()];
     let mut groups: Vec<Group> = Vec::new();
     for (k, (i, plan)) in instructions.iter().zip(plans).enumerate() {

@@ -200,11 +200,11 @@ impl Cpu {
             .iter()
             .any(|p| matches!(p, Plan::Passthrough(p) if p.vector));
 
-        let pairs = super::pair::pairs(instructions, &plans);
+        let fused_pairs = super::fusion::find_fused_pairs(instructions, &plans);
         let shares = if self.attached {
             vec![Share::Alone; plans.len()]
         } else {
-            shares(instructions, &plans, &pairs, &mut factory)
+            shares(instructions, &plans, &fused_pairs, &mut factory)
         };
         let routines = self.code().translations.routines;
         let mut e = Emitter::new(
@@ -244,7 +244,7 @@ impl Cpu {
         let body = Body {
             instructions,
             plans: &plans,
-            pairs: &pairs,
+            fused_pairs: &fused_pairs,
         };
         let mut heads = vec![self.head(&mut e, own)];
         e.a.part(Part::Operation);
@@ -351,20 +351,20 @@ impl Cpu {
         let &Body {
             instructions,
             plans,
-            pairs,
+            fused_pairs,
         } = body;
         let mut ended = false;
         let unit = self.filter.layout().unit;
-        let mut behind_run = 0;
+        let mut next_operation = 0;
         for (k, (i, p)) in instructions.iter().zip(plans).enumerate() {
-            if k < behind_run {
+            if k < next_operation {
                 continue;
             }
             if let Some((length, returns)) =
-                super::stack::run(&instructions[k..], &plans[k..], unit)
+                super::stack::push_pop_run(&instructions[k..], &plans[k..], unit)
             {
-                behind_run = k + length;
-                let operations: Vec<_> = (k..behind_run)
+                next_operation = k + length;
+                let operations: Vec<_> = (k..next_operation)
                     .map(|k| {
                         let i = &instructions[k];
                         (k, *i, super::flags::written(i, factory))
@@ -372,17 +372,17 @@ impl Cpu {
                     .collect();
                 let written = operations.iter().fold(0, |all, (_, _, w)| all | w);
                 e.before_writes(k, written, false);
-                let returns = returns.then_some(behind_run);
-                e.run(operations, matches!(p, Plan::Push), returns);
+                let returns = returns.then_some(next_operation);
+                e.push_pop_run(operations, matches!(p, Plan::Push), returns);
                 e.after_writes(written, false);
                 continue;
             }
-            if let Some(last) = pairs[k] {
-                behind_run = last + 1;
+            if let Some(last) = fused_pairs[k] {
+                next_operation = last + 1;
                 let written = instructions[k..=last].iter();
                 let written = written.fold(0, |all, i| all | super::flags::written(i, factory));
                 e.before_writes(k, written, false);
-                e.pair(k, &plans[k..=last]);
+                e.fused_pair(k, &plans[k..=last]);
                 e.after_writes(written, false);
                 continue;
             }
@@ -582,7 +582,7 @@ impl Cpu {
                 e.resume_by_interpreter(k);
             }
             Branch::Return(released) => {
-                if !e.has_target(k) {
+                if !e.run_has_target(k) {
                     e.target_on_stack(k);
                 }
                 e.jump(exits.table, 8 + i64::from(released), k);
@@ -611,8 +611,8 @@ enum Known {
 struct Body<'a> {
     instructions: &'a [Instruction],
     plans: &'a [Plan],
-    /// See [`super::pair::pairs`].
-    pairs: &'a [Option<usize>],
+    /// See [`super::fusion::find_fused_pairs`].
+    fused_pairs: &'a [Option<usize>],
 }
 
 /// Where a block goes.

@@ -16,10 +16,10 @@ use super::share::Share;
 use Register::AL;
 
 /// Most instructions from the load on.
-const REACH: usize = 8;
+const MAX_DISTANCE: usize = 8;
 
 /// Out-of-line code: the operands of a pair, each by itself, and all between them.
-pub struct Pair {
+pub struct FusedPair {
     entry: Label,
     resume: Label,
     /// Number of the load among the block's operations.
@@ -30,7 +30,7 @@ pub struct Pair {
 }
 
 /// An instruction on nothing but vector registers and perhaps memory.
-fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
+fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     let Plan::Passthrough(p) = plan else {
         return None;
     };
@@ -42,12 +42,12 @@ fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
 }
 
 /// For each instruction of a block that loads what a later one stores to, which one that is.
-pub fn pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
+pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
     let mut pairs = vec![None; plans.len()];
     let mut behind = 0;
     for first in 0..plans.len() {
         if first >= behind
-            && let Some(last) = partner(&instructions[first..], &plans[first..])
+            && let Some(last) = fusible_store(&instructions[first..], &plans[first..])
         {
             pairs[first] = Some(first + last);
             behind = first + last + 1;
@@ -56,7 +56,7 @@ pub fn pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>>
     pairs
 }
 
-fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
+fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
     let address = |i: &Instruction| {
         (
             i.memory_base(),
@@ -66,7 +66,7 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
         )
     };
     let load = &instructions[0];
-    let read = of_vectors(load, &plans[0])?.memory?;
+    let read = vector_only(load, &plans[0])?.memory?;
     if !read.read || read.write || read.conditional {
         return None;
     }
@@ -77,10 +77,10 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
         .iter()
         .zip(plans)
         .enumerate()
-        .take(REACH)
+        .take(MAX_DISTANCE)
         .skip(1)
     {
-        let Some(memory) = of_vectors(i, plan)?.memory else {
+        let Some(memory) = vector_only(i, plan)?.memory else {
             continue;
         };
         let store = memory.write && !memory.read && !memory.conditional;
@@ -94,7 +94,7 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
 
 impl Emitter {
     /// Emit a pair and what is between, the load being this operation of the block.
-    pub fn pair(&mut self, first: usize, plans: &[Plan]) {
+    pub fn fused_pair(&mut self, first: usize, plans: &[Plan]) {
         let operations: Vec<Passthrough> = plans
             .iter()
             .filter_map(|plan| match plan {
@@ -140,12 +140,12 @@ impl Emitter {
         for operation in [first, last] {
             self.shares[operation] = Share::Found;
         }
-        self.all_of(first, &operations);
+        self.operations_of_pair(first, &operations);
         for operation in [first, last] {
             self.shares[operation] = Share::Alone;
         }
         self.a.bind(resume);
-        self.pairs.push(Pair {
+        self.fused_pairs.push(FusedPair {
             entry,
             resume,
             first,
@@ -154,7 +154,7 @@ impl Emitter {
         });
     }
 
-    fn all_of(&mut self, first: usize, operations: &[Passthrough]) {
+    fn operations_of_pair(&mut self, first: usize, operations: &[Passthrough]) {
         for (k, p) in operations.iter().enumerate() {
             let emitted = self.passthrough(p, first + k);
             assert!(emitted, "vector registers need no others");
@@ -162,12 +162,12 @@ impl Emitter {
     }
 
     /// Append the out-of-line code of pairs.
-    pub fn finish_pairs(&mut self) {
+    pub fn emit_pair_slow_paths(&mut self) {
         self.a.part(Part::Operation);
-        for pair in std::mem::take(&mut self.pairs) {
+        for pair in std::mem::take(&mut self.fused_pairs) {
             self.a.bind(pair.entry);
             self.begin_at(pair.point);
-            self.all_of(pair.first, &pair.operations);
+            self.operations_of_pair(pair.first, &pair.operations);
             self.a.jmp(pair.resume);
         }
     }
@@ -182,7 +182,9 @@ mod tests {
 
     fn found(code: impl FnOnce(&mut CodeAssembler)) -> Vec<(usize, usize)> {
         let (instructions, plans) = planned(code);
-        let pairs = pairs(&instructions, &plans).into_iter().enumerate();
+        let pairs = find_fused_pairs(&instructions, &plans)
+            .into_iter()
+            .enumerate();
         pairs.filter_map(|(k, last)| Some((k, last?))).collect()
     }
 
