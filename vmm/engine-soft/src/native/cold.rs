@@ -131,7 +131,7 @@ impl Emitter {
     /// Append the out-of-line code.
     pub fn finish_cold(&mut self) {
         self.emit_run_slow_paths();
-        self.finish_shares();
+        self.emit_uncoalesced();
         self.emit_pair_slow_paths();
         self.a.part(Part::Missed);
         for missed in std::mem::take(&mut self.missed) {

@@ -3,6 +3,7 @@
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
+use super::coalescing::{OperandLookup, UncoalescedOperand};
 use super::code_map::Part;
 use super::cold::{Cold, Missed};
 use super::flags::FlagsRematerialisation;
@@ -10,7 +11,6 @@ use super::fusion::FusedPair;
 use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
-use super::share::{Apart, Share};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
 
@@ -46,9 +46,9 @@ pub struct Emitter {
     /// Look-ups that miss.
     pub missed: Vec<Missed>,
     /// How the operand of each operation is looked up.
-    pub shares: Vec<Share>,
+    pub operand_lookups: Vec<OperandLookup>,
     /// Operands of spans, by themselves.
-    pub apart: Vec<Apart>,
+    pub uncoalesced: Vec<UncoalescedOperand>,
     /// Pairs of a load and a store, by themselves.
     pub fused_pairs: Vec<FusedPair>,
     /// Runs of PUSH and of POP.
@@ -79,7 +79,7 @@ impl Emitter {
         routines: Routines,
         (translation, count): (u64, u32),
         flags_needed: Vec<bool>,
-        shares: Vec<Share>,
+        operand_lookups: Vec<OperandLookup>,
     ) -> Self {
         Self {
             a,
@@ -94,8 +94,8 @@ impl Emitter {
             cold: Vec::new(),
             first_cold: 0,
             missed: Vec::new(),
-            shares,
-            apart: Vec::new(),
+            operand_lookups,
+            uncoalesced: Vec::new(),
             fused_pairs: Vec::new(),
             push_pop_runs: Vec::new(),
             wide: false,
@@ -256,7 +256,7 @@ impl Emitter {
                 interpret,
                 memory,
                 address,
-                apart: None,
+                uncoalesced: None,
             });
         }
         self.a.part(outer);
@@ -395,7 +395,7 @@ impl Emitter {
         }
         let mut displacement = 0;
         if let Some(memory) = p.memory {
-            displacement = self.shared_operand(i, memory, operation);
+            displacement = self.coalesced_operand(i, memory, operation);
             if address == Some(RCX) {
                 self.a.copy(RCX, RAX);
             }

@@ -7,11 +7,11 @@
 use iced_x86::{Instruction, OpKind, Register};
 
 use super::assembler::{Label, cc};
+use super::coalescing::OperandLookup;
 use super::code_map::Part;
 use super::cold::{Missed, Point};
 use super::emit::Emitter;
 use super::plan::{Memory, Passthrough, Plan};
-use super::share::Share;
 
 use Register::AL;
 
@@ -138,11 +138,11 @@ impl Emitter {
         });
         let last = first + operations.len() - 1;
         for operation in [first, last] {
-            self.shares[operation] = Share::Found;
+            self.operand_lookups[operation] = OperandLookup::AddressInRax;
         }
         self.operations_of_pair(first, &operations);
         for operation in [first, last] {
-            self.shares[operation] = Share::Alone;
+            self.operand_lookups[operation] = OperandLookup::Individual;
         }
         self.a.bind(resume);
         self.fused_pairs.push(FusedPair {

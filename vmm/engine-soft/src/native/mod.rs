@@ -1,7 +1,7 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
-//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `fusion`
+//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `coalescing` and `fusion`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
 //! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
@@ -23,6 +23,7 @@
 mod access;
 mod arena;
 mod assembler;
+mod coalescing;
 mod code_map;
 mod cold;
 mod emit;
@@ -34,7 +35,6 @@ mod plan;
 pub mod registers;
 mod runtime;
 mod second_level;
-mod share;
 mod shared_code;
 mod split;
 mod stack;
@@ -168,8 +168,8 @@ pub struct Native {
     /// privilege.
     line_host: u64,
     page: u64,
-    /// Host addresses of spans (`share.rs`), 0 where operands are looked up by themselves.
-    kept: [u64; share::KEPT],
+    /// Host addresses of spans (`coalescing.rs`), 0 where operands are looked up by themselves.
+    span_hosts: [u64; coalescing::SPAN_SLOTS],
     /// Ways of misses in machine code, or zero.
     ways: tables::Ways,
     /// What they look up.
@@ -392,7 +392,7 @@ impl Native {
             linear: 0,
             line_host: 0,
             page: 0,
-            kept: [0; share::KEPT],
+            span_hosts: [0; coalescing::SPAN_SLOTS],
             ways: tables::Ways::default(),
             tables: None,
             spilled: [[0; 32]; 8],

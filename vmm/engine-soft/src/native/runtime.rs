@@ -431,7 +431,7 @@ impl Cpu {
     fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
         self.native.activity.interpreted += 1;
         // The operation may change where pages lie.
-        self.native.kept = Default::default();
+        self.native.span_hosts = Default::default();
         self.arrive(translation, true);
         let ops = &translation.decoded.ops;
         let op = &ops[k];

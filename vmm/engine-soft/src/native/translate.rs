@@ -3,6 +3,7 @@
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
+use super::coalescing::{OperandLookup, coalesce_addresses};
 use super::code_map::{self, Part};
 use super::cold::Point;
 use super::emit::Emitter;
@@ -11,7 +12,6 @@ use super::jumps::{self, Jump, Jumps};
 use super::plan::{Branch, Plan, System, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
-use super::share::{Share, shares};
 use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, Translation};
 use crate::block::{Block, HostCode};
 use crate::cpu::{Cpu, Mode};
@@ -201,10 +201,10 @@ impl Cpu {
             .any(|p| matches!(p, Plan::Passthrough(p) if p.vector));
 
         let fused_pairs = super::fusion::find_fused_pairs(instructions, &plans);
-        let shares = if self.attached {
-            vec![Share::Alone; plans.len()]
+        let operand_lookups = if self.attached {
+            vec![OperandLookup::Individual; plans.len()]
         } else {
-            shares(instructions, &plans, &fused_pairs, &mut factory)
+            coalesce_addresses(instructions, &plans, &fused_pairs, &mut factory)
         };
         let routines = self.code().translations.routines;
         let mut e = Emitter::new(
@@ -214,7 +214,7 @@ impl Cpu {
             routines,
             (&raw const *translation as u64, translation.count),
             super::flags::flags_needed_after(&plans),
-            shares,
+            operand_lookups,
         );
         e.record_offset =
             (self.attached && self.profiling()).then_some(translation.record_offset as i32);
