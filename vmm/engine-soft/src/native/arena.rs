@@ -8,12 +8,12 @@ use std::num::NonZeroU64;
 use crate::executable::{Executable, ExecutableError, HUGE};
 
 /// Bytes of code that one node keeps before everything is thrown away: in line and out of line.
-const CODE: usize = HOT + COLD;
-pub const HOT: usize = 20 << 20;
-const COLD: usize = 28 << 20;
+const CODE: usize = IN_LINE + OUT_OF_LINE;
+pub const IN_LINE: usize = 20 << 20;
+const OUT_OF_LINE: usize = 28 << 20;
 /// Bytes of code in a huge page's worth of small ones from which on it becomes one.
 const WORTH: usize = HUGE / 8;
-const _: () = assert!(HOT.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
+const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
 /// Cells that one node keeps before everything is thrown away.
 pub const CELLS: usize = 1 << 19;
 
@@ -62,7 +62,7 @@ impl Pushed {
 pub struct Arena {
     memory: Executable,
     used: usize,
-    cold: usize,
+    out_of_line: usize,
     cells: usize,
     /// Code below this is never thrown away.
     kept: usize,
@@ -73,17 +73,17 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reserve address space, of which at most `room` bytes (and [`HOT`]) are used for code in line; the host provides pages as
+    /// Reserve address space, of which at most `room` bytes (and [`IN_LINE`]) are used for code in line; the host provides pages as
     /// they are written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
         Ok(Self {
             memory: Executable::new(c"nodescope-code", CODE, CELLS * 8)?,
             used: 0,
-            cold: HOT,
+            out_of_line: IN_LINE,
             cells: 0,
             kept: 0,
             huge: 0,
-            room: room.min(HOT),
+            room: room.min(IN_LINE),
         })
     }
 
@@ -93,24 +93,33 @@ impl Arena {
     }
 
     /// Address at which the next out-of-line code will run.
-    pub fn next_cold(&self) -> u64 {
-        self.memory.address() + self.cold as u64
+    pub fn next_out_of_line(&self) -> u64 {
+        self.memory.address() + self.out_of_line as u64
     }
 
-    /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_cold`]; None where
+    /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_out_of_line`]; None where
     /// there is no room.
-    pub fn push(&mut self, hot: &[u8], cold: &[u8]) -> Option<Pushed> {
-        if hot.len() > self.room.saturating_sub(self.used) || cold.len() > CODE - self.cold {
+    pub fn push(&mut self, in_line: &[u8], out_of_line: &[u8]) -> Option<Pushed> {
+        if in_line.len() > self.room.saturating_sub(self.used)
+            || out_of_line.len() > CODE - self.out_of_line
+        {
             return None;
         }
-        let parts = [(self.next(), hot.len()), (self.next_cold(), cold.len())];
-        for (code, to) in [(hot, self.used), (cold, self.cold)] {
+        let parts = [
+            (self.next(), in_line.len()),
+            (self.next_out_of_line(), out_of_line.len()),
+        ];
+        for (code, to) in [(in_line, self.used), (out_of_line, self.out_of_line)] {
             // SAFETY: the bytes from `to` on are not in use.
             unsafe { self.memory.write(to, code) };
         }
-        self.used = (self.used + hot.len()).next_multiple_of(16).min(HOT);
-        self.cold = (self.cold + cold.len()).next_multiple_of(16).min(CODE);
-        if self.used >= self.huge + WORTH && self.huge < HOT {
+        self.used = (self.used + in_line.len())
+            .next_multiple_of(16)
+            .min(IN_LINE);
+        self.out_of_line = (self.out_of_line + out_of_line.len())
+            .next_multiple_of(16)
+            .min(CODE);
+        if self.used >= self.huge + WORTH && self.huge < IN_LINE {
             self.memory.make_huge(self.huge);
             self.huge += HUGE;
         }
@@ -153,7 +162,7 @@ impl Arena {
     /// Throw away all code but what is kept, and all cells.
     pub fn clear(&mut self) {
         self.used = self.kept;
-        self.cold = HOT;
+        self.out_of_line = IN_LINE;
         self.cells = 0;
     }
 }

@@ -10,8 +10,8 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Label, at_offset, cc, field_of_cpu};
 use super::code_map::Part;
-use super::cold::Missed;
 use super::emit::{Emitter, number};
+use super::out_of_line::SlowPath;
 use super::plan::{Memory, Plan};
 use super::runtime::field;
 
@@ -186,7 +186,7 @@ impl Emitter {
             OperandLookup::InSpan(span) => (span, false),
         };
         self.clobber_flags();
-        let interpret = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let (entry, resume) = (self.a.label(), self.a.label());
         let offset = (i.memory_displacement64() as i64).wrapping_sub(span.lowest) as i32;
         let outer = self.a.part(Part::LookUp);
@@ -258,13 +258,13 @@ impl Emitter {
                 at_offset(RAX, -i64::from(operand.offset)),
             );
             self.a.jmp(operand.resume);
-            self.missed.push(Missed {
+            self.slow_paths.push(SlowPath {
                 entry: miss,
                 resume: found,
                 interpret: operand.interpret,
                 memory: operand.memory,
                 address: None,
-                apart: None,
+                fallback: None,
             });
         }
     }

@@ -18,7 +18,7 @@ pub enum Part {
     /// Addresses of operands, and the look-up in line.
     LookUp,
     /// What a look-up that misses goes through before a model is asked, or its tables.
-    Missed,
+    SlowPath,
     /// A model's work done in its tables.
     Model,
     /// The guest's flags kept, and made again.
@@ -37,7 +37,7 @@ impl Part {
         match self {
             Part::Operation => "translated::operations",
             Part::LookUp => "translated::look_ups",
-            Part::Missed => "translated::missed_look_ups",
+            Part::SlowPath => "translated::missed_look_ups",
             Part::Model => "translated::model",
             Part::Flags => "translated::flags",
             Part::Head => "translated::heads",
@@ -103,7 +103,7 @@ mod tests {
         // Nothing of the first part lies between these.
         a.part(Part::Flags);
         nops(&mut a, 1);
-        a.begin_cold();
+        a.begin_out_of_line();
         nops(&mut a, 4);
         assert_eq!(
             lines(a.pieces()),

@@ -5,9 +5,9 @@ use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
 use super::coalescing::{OperandLookup, UncoalescedOperand};
 use super::code_map::Part;
-use super::cold::{Cold, Missed};
 use super::flags::FlagsRematerialisation;
 use super::fusion::FusedPair;
+use super::out_of_line::{InterpreterCall, SlowPath};
 use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
@@ -40,11 +40,11 @@ pub struct Emitter {
     pub count: u32,
     /// Offset of the block's record, where costs are attributed to blocks ([`crate::profile`]).
     pub record_offset: Option<i32>,
-    pub cold: Vec<Cold>,
+    pub interpreter_calls: Vec<InterpreterCall>,
     /// Those of this number and later are of the operations that are emitted now: each may be emitted more than once.
-    pub first_cold: usize,
+    pub first_interpreter_call: usize,
     /// Look-ups that miss.
-    pub missed: Vec<Missed>,
+    pub slow_paths: Vec<SlowPath>,
     /// How the operand of each operation is looked up.
     pub operand_lookups: Vec<OperandLookup>,
     /// Operands of spans, by themselves.
@@ -91,9 +91,9 @@ impl Emitter {
             translation,
             count,
             record_offset: None,
-            cold: Vec::new(),
-            first_cold: 0,
-            missed: Vec::new(),
+            interpreter_calls: Vec::new(),
+            first_interpreter_call: 0,
+            slow_paths: Vec::new(),
             operand_lookups,
             uncoalesced: Vec::new(),
             fused_pairs: Vec::new(),
@@ -234,7 +234,7 @@ impl Emitter {
     /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
     pub fn look_up(&mut self, memory: Memory, operation: usize, address: Option<MemoryOperand>) {
         let outer = self.a.part(Part::LookUp);
-        let interpret = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let miss = if memory.conditional {
             interpret
         } else {
@@ -250,7 +250,7 @@ impl Emitter {
         if !memory.conditional {
             let resume = self.a.label();
             self.a.bind(resume);
-            self.missed.push(Missed {
+            self.slow_paths.push(SlowPath {
                 entry: miss,
                 resume,
                 interpret,

@@ -9,8 +9,8 @@ use iced_x86::{Instruction, OpKind, Register};
 use super::assembler::{Label, cc};
 use super::coalescing::OperandLookup;
 use super::code_map::Part;
-use super::cold::{Missed, Point};
 use super::emit::Emitter;
+use super::out_of_line::{EmitterState, SlowPath};
 use super::plan::{Memory, Passthrough, Plan};
 
 use Register::AL;
@@ -26,7 +26,7 @@ pub struct FusedPair {
     first: usize,
     operations: Vec<Passthrough>,
     /// Where the look-up begins.
-    point: Point,
+    state: EmitterState,
 }
 
 /// An instruction on nothing but vector registers and perhaps memory.
@@ -115,7 +115,7 @@ impl Emitter {
         let load = operations[0].instruction;
         let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
         self.clobber_flags();
-        let point = self.point();
+        let state = self.state();
         let address = self.plain_address(&load);
         self.within(Part::LookUp, |e| {
             e.address(&load);
@@ -128,13 +128,13 @@ impl Emitter {
             e.add_host_address();
         });
         self.a.bind(found);
-        self.missed.push(Missed {
+        self.slow_paths.push(SlowPath {
             entry: miss,
             resume: found,
             interpret: entry,
             memory: both,
             address,
-            apart: Some(entry),
+            fallback: Some(entry),
         });
         let last = first + operations.len() - 1;
         for operation in [first, last] {
@@ -150,7 +150,7 @@ impl Emitter {
             resume,
             first,
             operations,
-            point,
+            state,
         });
     }
 
@@ -166,7 +166,7 @@ impl Emitter {
         self.a.part(Part::Operation);
         for pair in std::mem::take(&mut self.fused_pairs) {
             self.a.bind(pair.entry);
-            self.begin_at(pair.point);
+            self.restore_state(pair.state);
             self.operations_of_pair(pair.first, &pair.operations);
             self.a.jmp(pair.resume);
         }

@@ -1,7 +1,7 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
-//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `coalescing` and `fusion`
+//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `out_of_line` (slow paths), `coalescing` and `fusion`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
 //! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
@@ -25,12 +25,12 @@ mod arena;
 mod assembler;
 mod coalescing;
 mod code_map;
-mod cold;
 mod emit;
 mod flags;
 mod fusion;
 mod head;
 mod jumps;
+mod out_of_line;
 mod plan;
 pub mod registers;
 mod runtime;
@@ -260,7 +260,7 @@ impl Default for Translations {
             by_page: HashMap::default(),
             full: false,
             window: None,
-            room: arena::HOT,
+            room: arena::IN_LINE,
             ways: tables::Made::new(),
         }
     }

@@ -283,11 +283,11 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
-    a.part(Part::Missed);
+    a.part(Part::SlowPath);
     let access = super::access::routine(&mut a, host);
     a.part(Part::Head);
     let spent = super::turn::routine(&mut a, host, leave);
-    a.part(Part::Missed);
+    a.part(Part::SlowPath);
     let second_level = super::second_level::routines(&mut a, host);
     let split = super::split::routines(&mut a, host, &second_level);
     a.part(Part::Operation);

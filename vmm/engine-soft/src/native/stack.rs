@@ -5,8 +5,8 @@ use iced_x86::{Code, Instruction, OpKind, Register};
 
 use super::assembler::{Label, at, at_offset};
 use super::code_map::Part;
-use super::cold::Point;
 use super::emit::{Emitter, number};
+use super::out_of_line::EmitterState;
 use super::plan::{Branch, Memory, Plan};
 use super::registers::{FRAME, HOST, STACK};
 use super::runtime::{field, gpr};
@@ -26,7 +26,7 @@ pub struct PushPopRun {
     push: bool,
     /// The number of a return behind the operations.
     returns: Option<usize>,
-    point: Point,
+    state: EmitterState,
 }
 
 /// How many operations from the first on are a run, and whether a return behind them belongs to it, where that makes two at
@@ -125,7 +125,7 @@ impl Emitter {
             operations,
             push,
             returns,
-            point: self.point(),
+            state: self.state(),
         });
     }
 
@@ -134,7 +134,7 @@ impl Emitter {
         self.a.part(Part::Operation);
         for run in std::mem::take(&mut self.push_pop_runs) {
             self.a.bind(run.entry);
-            self.begin_at(run.point);
+            self.restore_state(run.state);
             for (k, i, written) in run.operations {
                 self.before_writes(k, written, false);
                 if run.push {

@@ -182,7 +182,7 @@ impl Emitter {
     /// A repeated string instruction, without a model.
     pub fn string(&mut self, what: StringOperation, operation: usize) {
         self.clobber_flags();
-        let miss = self.miss(operation);
+        let miss = self.interpreter_entry(operation);
         let routine = self.routines.strings[usize::from(self.kernel)][what as usize];
         self.a.call_to(routine);
         self.a.jcc(cc::NE, miss);

@@ -90,7 +90,7 @@ impl Emitter {
     fn begin_transfer(&mut self, operation: usize) -> Label {
         self.clobber_flags();
         self.save_flags();
-        let miss = self.miss(operation);
+        let miss = self.interpreter_entry(operation);
         let trap = rflags::TF as i32;
         self.a
             .mi(Code::Test_rm32_imm32, field_of_cpu(EFER), efer::SCE as i32);

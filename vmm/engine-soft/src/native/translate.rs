@@ -5,10 +5,10 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::coalescing::{OperandLookup, coalesce_addresses};
 use super::code_map::{self, Part};
-use super::cold::Point;
 use super::emit::Emitter;
 use super::head::Own;
 use super::jumps::{self, Jump, Jumps};
+use super::out_of_line::EmitterState;
 use super::plan::{Branch, Plan, System, plan};
 use super::registers::STACK;
 use super::runtime::{field, routines};
@@ -181,7 +181,7 @@ impl Cpu {
             },
         });
         let arena = self.code().translations.arena.as_ref()?;
-        let (base, cold_base) = (arena.next(), arena.next_cold());
+        let (base, out_of_line_base) = (arena.next(), arena.next_out_of_line());
         let mut factory = InstructionInfoFactory::new();
         let host = self.native.host;
         let unknown = crate::ops::system::unknown as *const ();
@@ -208,7 +208,7 @@ impl Cpu {
         };
         let routines = self.code().translations.routines;
         let mut e = Emitter::new(
-            Assembler::new(base, cold_base),
+            Assembler::new(base, out_of_line_base),
             self.filter.layout(),
             (kernel, self.attached),
             routines,
@@ -249,16 +249,16 @@ impl Cpu {
         let mut heads = vec![self.head(&mut e, own)];
         e.a.part(Part::Operation);
         self.operations(&mut e, &mut exits, &body, &mut factory)?;
-        if let Some((again, point)) = exits.again {
+        if let Some((again, state)) = exits.again {
             e.a.part(Part::Head);
             e.a.bind(again);
-            e.begin_at(point);
+            e.restore_state(state);
             heads.push(self.head(&mut e, own));
             e.a.part(Part::Operation);
             self.operations(&mut e, &mut exits, &body, &mut factory)?;
         }
-        e.a.begin_cold();
-        e.finish_cold();
+        e.a.begin_out_of_line();
+        e.emit_out_of_line();
         e.a.part(Part::Head);
         let leaving = self.code().translations.push_exit(ip, None);
         for head in &heads {
@@ -299,7 +299,7 @@ impl Cpu {
             });
         }
         code_map::note(e.a.pieces());
-        let (hot, cold) = match e.a.finish() {
+        let (in_line, out_of_line) = match e.a.finish() {
             Ok(code) => code,
             Err(error) => {
                 tracing::error!(ip, %error, "a block could not be encoded and is interpreted");
@@ -309,7 +309,7 @@ impl Cpu {
             }
         };
         let arena = self.code().translations.arena.as_mut()?;
-        let Some(pushed) = arena.push(&hot, &cold) else {
+        let Some(pushed) = arena.push(&in_line, &out_of_line) else {
             self.code().translations.full = true;
             return None;
         };
@@ -514,11 +514,11 @@ impl Cpu {
             return None;
         }
         // The head destroys the host's flags.
-        let point = Point {
+        let state = EmitterState {
             flags_in_host: false,
-            ..e.point()
+            ..e.state()
         };
-        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), point));
+        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), state));
         Some(again)
     }
 
@@ -625,7 +625,7 @@ struct Exits {
     /// A place behind the check of its vector registers, which are what they were there.
     start: Label,
     /// The second head ([`super::head`]), and what is so there.
-    again: Option<(Label, Point)>,
+    again: Option<(Label, EmitterState)>,
     /// Its privilege's table of instruction pointers.
     table: usize,
 }
@@ -633,7 +633,7 @@ struct Exits {
 impl Emitter {
     /// Leave for an exception where RCX is not canonical (48 bits). Uses RAX and flags.
     fn check_canonical(&mut self, operation: usize) {
-        let miss = self.miss(operation | super::runtime::WILD as usize);
+        let miss = self.interpreter_entry(operation | super::runtime::WILD as usize);
         self.leave_unless_canonical(miss);
     }
 

@@ -25,7 +25,7 @@ impl Way<'_> {
         a.r(Code::Push_r64, R13);
         let far = Way { slow, ..*self };
         let placed = far.far_or_slow(a, put_back);
-        far.place_cold(a, placed);
+        far.place_out_of_line(a, placed);
         for (from, to) in [(put_back, entered), (slow, self.slow)] {
             a.bind(from);
             a.r(Code::Pop_r64, R13);

@@ -166,7 +166,7 @@ impl Cpu {
         let mut ways = Ways::default();
         for kernel in [false, true] {
             for access in DataAccess::ALL {
-                let mut a = Assembler::new(arena.next(), arena.next_cold());
+                let mut a = Assembler::new(arena.next(), arena.next_out_of_line());
                 let slow = a.label();
                 let way = Way {
                     shape: &shape,
@@ -182,7 +182,7 @@ impl Cpu {
                 a.part(Part::Model);
                 way.all(&mut a);
                 code_map::note(a.pieces());
-                let (code, cold) = match a.finish() {
+                let (code, out_of_line) = match a.finish() {
                     Ok(code) => code,
                     Err(error) => {
                         // Results are the same; only the speed differs.
@@ -191,7 +191,7 @@ impl Cpu {
                         return None;
                     }
                 };
-                let pushed = arena.push(&code, &cold)?;
+                let pushed = arena.push(&code, &out_of_line)?;
                 ways[usize::from(kernel)][access as usize] = Some(pushed.start());
             }
         }
@@ -280,8 +280,8 @@ impl Way<'_> {
         // What happens less often.
         a.bind(far);
         self.far(a, entered);
-        self.begin_cold(a, begun);
-        self.place_cold(a, placed);
+        self.begin_out_of_line(a, begun);
+        self.place_out_of_line(a, placed);
         a.bind(self.slow);
         a.rr(Code::Xor_r32_rm32, EAX, EAX);
         a.jmp(done);
@@ -417,7 +417,7 @@ impl Way<'_> {
         a.jcc(cc::NE, self.slow);
     }
 
-    fn begin_cold(&self, a: &mut Assembler, begun: Begun) {
+    fn begin_out_of_line(&self, a: &mut Assembler, begun: Begun) {
         a.bind(begun.again);
         self.least(a);
         a.rr(Code::Mov_r32_rm32, R8D, EAX);
@@ -509,7 +509,7 @@ impl Way<'_> {
     }
 
     /// Bring the word there, with its tag in EAX.
-    fn place_cold(&self, a: &mut Assembler, placed: Placed) {
+    fn place_out_of_line(&self, a: &mut Assembler, placed: Placed) {
         let data = self.data();
         let (set, way, absent) = (R11, R13, a.label());
         a.bind(placed.elsewhere);
