@@ -602,7 +602,7 @@ impl Cpu {
             physical: place.physical,
             linear: place.linear,
             size: place.len as u32,
-            now: self.now_at_head(),
+            now: self.now_at_block_start(),
         };
         let line = self.filter.line(place.physical);
         let (outcome, position) = self.report(isa, &reference, line);

@@ -43,7 +43,7 @@ impl Cpu {
             physical,
             linear,
             size: len as u32,
-            now: self.now_at_head(),
+            now: self.now_at_block_start(),
         };
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.

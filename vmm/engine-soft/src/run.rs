@@ -17,7 +17,7 @@ use crate::turn::Turn;
 /// a guest whose handlers fault at once would stop the study's clock. About what delivery costs a processor.
 const DELIVERY_CYCLES: u64 = 100;
 
-/// Instructions that may be executed beyond the head of a block, less the first.
+/// Instructions that may be executed beyond the beginning of a block, less the first.
 const LAST: i64 = MAX_BLOCK as i64 - 1;
 
 /// What ended the inner loop.
@@ -45,8 +45,8 @@ impl Cpu {
         self.clock_at(self.retired + executed(self.block_start, self.current))
     }
 
-    /// The clock at the head of the running block, whose references a model takes to be simultaneous but for stalls.
-    pub fn now_at_head(&self) -> u64 {
+    /// The clock at the beginning of the running block, whose references a model takes to be simultaneous but for stalls.
+    pub fn now_at_block_start(&self) -> u64 {
         self.clock_at(self.retired)
     }
 
@@ -59,15 +59,15 @@ impl Cpu {
         retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
     }
 
-    /// What the run loop's budget is at the head of the running block, where blocks may be begun until the clock shows `until`, which
+    /// What the run loop's budget is at the beginning of the running block, where blocks may be begun until the clock shows `until`, which
     /// lies ahead.
-    pub fn budget_at_head(&self, until: u64) -> i64 {
-        let cycles = until - self.now_at_head();
+    pub fn budget_at_block_start(&self, until: u64) -> i64 {
+        let cycles = until - self.now_at_block_start();
         let fraction = self.fixed(self.retired) & 0xffff;
         ((cycles.min(1 << 40) << 16) - fraction) as i64
     }
 
-    /// Instructions retired since power-on, at the head of the running block.
+    /// Instructions retired since power-on, at the beginning of the running block.
     pub fn instructions(&self) -> u64 {
         self.time.instructions + self.retired
     }
@@ -218,7 +218,7 @@ impl Cpu {
     /// may be cut. `deliver`: the caller delivers interrupts.
     ///
     /// Where turns end and interrupts are taken is therefore the same for the interpreter and for translated code, which looks
-    /// at the heads of blocks; and a vCPU goes on where code begins that is known.
+    /// at the beginnings of blocks; and a vCPU goes on where code begins that is known.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)

@@ -23,8 +23,8 @@ pub enum Part {
     Model,
     /// The guest's flags kept, and made again.
     Flags,
-    /// Heads of blocks: budget, counters, lines of instructions.
-    Head,
+    /// Prologues of translation blocks: budget, counters, lines of instructions.
+    Prologue,
     /// Branches, and where they lead.
     Branch,
     /// Ways to the interpreter, to the run loop and back.
@@ -40,7 +40,7 @@ impl Part {
             Part::SlowPath => "translated::missed_look_ups",
             Part::Model => "translated::model",
             Part::Flags => "translated::flags",
-            Part::Head => "translated::heads",
+            Part::Prologue => "translated::heads",
             Part::Branch => "translated::branches",
             Part::Call => "translated::calls",
         }

@@ -1,6 +1,6 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
-//! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
+//! Reading order: [`registers`] (where guest registers live), `translate` (a block), `prologue` (where a block is entered), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `out_of_line` (slow paths), `coalescing` and `fusion`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
 //! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
@@ -9,7 +9,7 @@
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
 //! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
-//! for instruction, and both look at their budget at the heads of blocks alone, so that turns, interrupts and statistics fall on the same
+//! for instruction, and both look at their budget at the beginnings of blocks alone, so that turns, interrupts and statistics fall on the same
 //! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
 //! interrupt that must wait; the run loop finds nothing to do then.
 //!
@@ -28,10 +28,10 @@ mod code_map;
 mod emit;
 mod flags;
 mod fusion;
-mod head;
 mod jumps;
 mod out_of_line;
 mod plan;
+mod prologue;
 pub mod registers;
 mod runtime;
 mod second_level;
@@ -86,7 +86,7 @@ enum Exit {
     Direct = 1,
     /// At an indirect branch; the instruction pointer is set.
     Indirect = 2,
-    /// At the head of a block (as `Direct`) that must be interpreted.
+    /// At the beginning of a block (as `Direct`) that must be interpreted.
     Interpret = 3,
     /// [`Native::done`] tells.
     Interpreted = 4,
@@ -145,7 +145,7 @@ pub struct Native {
     packed: u64,
     /// Where costs are attributed to blocks: the records of the running context ([`crate::profile`]); else null.
     pub records: *mut Record,
-    /// Offset of the record of the block whose head ran last.
+    /// Offset of the record of the block whose prologue ran last.
     pub record_offset: u64,
     /// Number of the exit taken.
     exit: u32,
@@ -439,7 +439,7 @@ impl Native {
         self.entered_at.wrapping_add((self.total - left) as u64)
     }
 
-    /// Instructions left at the head of a block, after a stall: what the run loop would compute there.
+    /// Instructions left at the beginning of a block, after a stall: what the run loop would compute there.
     fn left_after_stall(&self, retired: u64, stall: u64, cpi: Cpi) -> i64 {
         let stalled = (stall - self.budget.stall) as i64;
         let cycles = self.budget.cycles - (stalled << 16);
@@ -605,7 +605,7 @@ impl Cpu {
         // SAFETY: the routine was assembled with this signature, and is kept as long as the arena.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
             unsafe { std::mem::transmute(enter) };
-        // SAFETY: `code` is the head of a translation for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
+        // SAFETY: `code` is the beginning of a translation block for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
         // it keeps to this vCPU's state and the guest RAM that the filter's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {

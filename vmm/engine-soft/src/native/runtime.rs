@@ -285,7 +285,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
     a.part(Part::SlowPath);
     let access = super::access::routine(&mut a, host);
-    a.part(Part::Head);
+    a.part(Part::Prologue);
     let spent = super::turn::routine(&mut a, host, leave);
     a.part(Part::SlowPath);
     let second_level = super::second_level::routines(&mut a, host);
@@ -356,12 +356,12 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) 
 
 impl Cpu {
     /// Bring the vCPU's own fields up to date: what the interpreter expects at an operation of this block. `counted`: the
-    /// block has passed its head.
+    /// block has run its prologue.
     fn arrive(&mut self, translation: &Translation, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
-        let head = self.native.left + i64::from(translation.count);
-        self.retired = self.native.retired_at(head);
+        let start = self.native.left + i64::from(translation.count);
+        self.retired = self.native.retired_at(start);
         if self.attached {
             self.native.record_offset = translation.record_offset;
             self.settle_counters(translation, counted);
@@ -443,7 +443,7 @@ impl Cpu {
         let stall = self.stall;
         let long = self.stall - self.model_stall;
         let counts = self.blocks.counts();
-        let head = self.retired;
+        let start = self.retired;
         let done = if wild {
             Err(self.raise(nodescope_x86::Exception::gp(0)))
         } else {
@@ -451,8 +451,8 @@ impl Cpu {
         };
         self.native.served = None;
         // An unfinished REP instruction takes itself back.
-        let taken_back = self.retired.wrapping_sub(head);
-        self.retired = head;
+        let taken_back = self.retired.wrapping_sub(start);
+        self.retired = start;
         if self.attached {
             let long = self.stall - self.model_stall - long;
             self.counters[translation.privilege].long_cycles += long;
@@ -574,7 +574,7 @@ impl Cpu {
     fn heed_interrupts(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
-        let (id, now) = (self.id, self.now_at_head());
+        let (id, now) = (self.id, self.now_at_block_start());
         let next = self.platform().next_event(id);
         if next <= now || self.platform().interrupt_pending(id, now) {
             return false;
@@ -585,7 +585,7 @@ impl Cpu {
         let cpi = i64::from(self.cpi.value());
         let left = old.cycles - executed * cpi - (stalled << 16);
         self.native.budget = Budget {
-            cycles: left.min(self.budget_at_head(next)),
+            cycles: left.min(self.budget_at_block_start(next)),
             instructions: old.instructions - executed,
             retired,
             stall: self.stall,

@@ -243,7 +243,7 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
             if !cpu.native.ways_asked {
                 cpu.make_ways();
             }
-            let count = cpu.arrive_at_head(what);
+            let count = cpu.arrive_at_block_start(what);
             let stall = cpu.stall;
             let split = cpu.split_on(isa, linear, len, write);
             if cpu.stall != stall {

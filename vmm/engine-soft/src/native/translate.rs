@@ -6,10 +6,10 @@ use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::coalescing::{OperandLookup, coalesce_addresses};
 use super::code_map::{self, Part};
 use super::emit::Emitter;
-use super::head::Own;
 use super::jumps::{self, Jump, Jumps};
 use super::out_of_line::EmitterState;
 use super::plan::{Branch, Plan, System, plan};
+use super::prologue::PrologueInputs;
 use super::registers::STACK;
 use super::runtime::{field, routines};
 use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, Translation};
@@ -21,7 +21,7 @@ use crate::memory::is_canonical;
 
 use Register::{RAX, RCX};
 
-/// Most operations of a block that are emitted for each of two heads.
+/// Most operations of a block that are emitted for each of two prologues.
 const LONGEST_LOOP: usize = 32;
 
 /// A direct exit whose out-of-line part is still to be emitted.
@@ -227,7 +227,7 @@ impl Cpu {
             again: None,
             table: field!(jumps) + Jumps::near_table(usize::from(!kernel)),
         };
-        e.a.part(Part::Head);
+        e.a.part(Part::Prologue);
         let load_vectors = e.a.label();
         let vectors_loaded = e.a.label();
         if vectors {
@@ -236,7 +236,7 @@ impl Cpu {
             e.a.bind(vectors_loaded);
         }
         e.a.bind(start);
-        let own = Own {
+        let inputs = PrologueInputs {
             translation: &translation,
             lines: &lines,
             routines,
@@ -246,23 +246,23 @@ impl Cpu {
             plans: &plans,
             fused_pairs: &fused_pairs,
         };
-        let mut heads = vec![self.head(&mut e, own)];
+        let mut prologues = vec![self.emit_prologue(&mut e, inputs)];
         e.a.part(Part::Operation);
         self.operations(&mut e, &mut exits, &body, &mut factory)?;
         if let Some((again, state)) = exits.again {
-            e.a.part(Part::Head);
+            e.a.part(Part::Prologue);
             e.a.bind(again);
             e.restore_state(state);
-            heads.push(self.head(&mut e, own));
+            prologues.push(self.emit_prologue(&mut e, inputs));
             e.a.part(Part::Operation);
             self.operations(&mut e, &mut exits, &body, &mut factory)?;
         }
         e.a.begin_out_of_line();
         e.emit_out_of_line();
-        e.a.part(Part::Head);
+        e.a.part(Part::Prologue);
         let leaving = self.code().translations.push_exit(ip, None);
-        for head in &heads {
-            self.finish_head(&mut e, head, own, leaving);
+        for prologue in &prologues {
+            self.emit_prologue_slow_paths(&mut e, prologue, inputs, leaving);
         }
         e.a.bind(load_vectors);
         if vectors {
@@ -340,7 +340,7 @@ impl Cpu {
         });
     }
 
-    /// Emit all operations of a block, behind a head of it.
+    /// Emit all operations of a block, after one of its prologues.
     fn operations(
         &mut self,
         e: &mut Emitter,
@@ -505,7 +505,7 @@ impl Cpu {
         Some(())
     }
 
-    /// Where a conditional jump to the block's own head leads to, if the flags can be made again there: behind the second head. They
+    /// Where a conditional jump to the block's own prologue leads to, if the flags can be made again there: behind the second prologue. They
     /// are in the host's.
     fn again(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
@@ -513,7 +513,7 @@ impl Cpu {
         if !lazy || e.rematerialisation.is_none() || !to_start {
             return None;
         }
-        // The head destroys the host's flags.
+        // The prologue destroys the host's flags.
         let state = EmitterState {
             flags_in_host: false,
             ..e.state()
@@ -624,7 +624,7 @@ struct Exits {
     ip: u64,
     /// A place behind the check of its vector registers, which are what they were there.
     start: Label,
-    /// The second head ([`super::head`]), and what is so there.
+    /// The second prologue ([`super::prologue`]), and what is so there.
     again: Option<(Label, EmitterState)>,
     /// Its privilege's table of instruction pointers.
     table: usize,

@@ -111,7 +111,7 @@ impl Cpu {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
         let instructions = old.instructions - retired.wrapping_sub(old.retired) as i64;
-        let now = self.now_at_head();
+        let now = self.now_at_block_start();
         // Otherwise an interrupt is due, or the packed counters must be emptied.
         if instructions <= 0 || now < self.turn.limit || self.is_turn_over(now) {
             return false;
@@ -131,7 +131,7 @@ impl Cpu {
         self.turn.put_off += ((until - self.turn.until) << 16) as i64;
         self.turn.until = until;
         let budget = Budget {
-            cycles: self.budget_at_head(until),
+            cycles: self.budget_at_block_start(until),
             instructions,
             retired,
             stall: self.stall,
