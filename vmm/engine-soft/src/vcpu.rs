@@ -272,7 +272,7 @@ impl Vcpu for SoftVcpu {
         self.cpu.fetch_filter.shape(filter);
         self.cpu.counters = [Counters::default(); 2];
         // Blocks have code for either case, but code for one shape of the filter does not fit another.
-        self.cpu.native.forget_jumps();
+        self.cpu.native.flush_jump_cache();
         self.cpu.forget_ways();
         if let Some(shape) = filter {
             let mut code = self.code.lock();

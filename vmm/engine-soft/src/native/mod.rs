@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `prologue` (where a block is entered), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `out_of_line` (slow paths), `coalescing` and `fusion`
-//! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
+//! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jump_cache` (targets of branches), `runtime`
 //! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
 //!
@@ -15,7 +15,7 @@
 //!
 //! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
 //! address, once the run loop has found it; across pages, and for indirect branches, it looks in tables of instruction pointers
-//! ([`jumps`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
+//! ([`jump_cache`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
 //! no more, so that what leads from one of them to another is never used again.
 //!
 //! Nodes of a larger cluster share the code that runs outside of windows ([`shared_code`]).
@@ -28,7 +28,7 @@ mod code_map;
 mod emit;
 mod flags;
 mod fusion;
-mod jumps;
+mod jump_cache;
 mod out_of_line;
 mod plan;
 mod prologue;
@@ -68,7 +68,7 @@ pub use code_map::write_code_map;
 pub use shared_code::{SharedPage, SharedPages, SharedTranslations};
 
 use arena::{Arena, Cell};
-use jumps::Jumps;
+use jump_cache::JumpCache;
 use runtime::Routines;
 
 /// Bits of each field of [`Native::packed`].
@@ -183,7 +183,7 @@ pub struct Native {
     /// Where to go on after [`Exit::GoOn`].
     next: u64,
     /// Where branches lead to that are not linked.
-    jumps: Jumps,
+    jump_cache: JumpCache,
 
     /// The context that `records` belong to, once that is known.
     pub records_of: Option<Context>,
@@ -214,7 +214,7 @@ pub struct Native {
     /// The exit that led to the block that is looked for, where it can be linked to that.
     pending: Option<u32>,
     /// The instruction pointer that a branch has looked for last and not found.
-    sought: Option<u64>,
+    missed_ip: Option<u64>,
     /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
     interpret_next: bool,
     /// What the block table's counts were when the tables here were last right.
@@ -399,7 +399,7 @@ impl Native {
             split_hosts: [0; 2],
             bounce: [0; 32],
             next: 0,
-            jumps: Jumps::default(),
+            jump_cache: JumpCache::default(),
             enabled: translate != Translate::Never,
             warm: match translate {
                 Translate::Never => u32::MAX,
@@ -417,7 +417,7 @@ impl Native {
             served: None,
             partial: None,
             pending: None,
-            sought: None,
+            missed_ip: None,
             interpret_next: false,
             seen: Counts::default(),
             host: Host::detect(),
@@ -452,14 +452,14 @@ impl Native {
     }
 
     /// Empty the tables of instruction pointers.
-    pub fn forget_jumps(&mut self) {
-        self.jumps.forget();
+    pub fn flush_jump_cache(&mut self) {
+        self.jump_cache.flush();
         self.pending = None;
     }
 
     /// Empty those that have entries of a half of the address space.
-    fn forget_half(&mut self, half: usize) {
-        self.jumps.forget_half(half);
+    fn flush_half(&mut self, half: usize) {
+        self.jump_cache.flush_half(half);
         self.pending = None;
     }
 }
@@ -479,7 +479,7 @@ impl Cpu {
             return;
         }
         if seen.clears != self.native.seen.clears {
-            self.native.forget_jumps();
+            self.native.flush_jump_cache();
             self.forget_ways();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
@@ -487,7 +487,7 @@ impl Cpu {
             }
             for half in 0..2 {
                 if seen.changes[half] != self.native.seen.changes[half] {
-                    self.native.forget_half(half);
+                    self.native.flush_half(half);
                 }
             }
         }
@@ -506,7 +506,7 @@ impl Cpu {
         }
         self.catch_up();
         let ip = self.gpr[RIP as usize];
-        self.native.jumps.find(usize::from(self.cpl == 3), ip)
+        self.native.jump_cache.find(usize::from(self.cpl == 3), ip)
     }
 
     /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
@@ -518,7 +518,7 @@ impl Cpu {
         self.catch_up();
         let ip = self.gpr[RIP as usize];
         let table = usize::from(self.cpl == 3);
-        let known = self.native.jumps.find(table, ip);
+        let known = self.native.jump_cache.find(table, ip);
         let pending = self.native.pending.take();
         // SAFETY: the entry was just found: its block is alive.
         let block = unsafe { &*entry.block };
@@ -529,8 +529,8 @@ impl Cpu {
                 Some(native) => native.code,
                 None => self.code_of_cold(block, ip)?,
             };
-            let sought = self.native.sought == Some(ip);
-            self.native.jumps.add(table, ip, code, sought);
+            let branched = self.native.missed_ip == Some(ip);
+            self.native.jump_cache.add(table, ip, code, branched);
             code
         };
         if let Some(n) = pending
@@ -624,7 +624,7 @@ impl Cpu {
                 self.gpr[RIP as usize] = leaving.ip;
                 self.native.pending = leaving.cell.map(|_| n);
             }
-            self.native.sought = Some(self.gpr[RIP as usize]);
+            self.native.missed_ip = Some(self.gpr[RIP as usize]);
             if exit == Exit::Interpret as u32 {
                 self.native.interpret_next = true;
             }

@@ -13,7 +13,7 @@ use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::split::SplitRoutines;
 use super::string::StringRoutines;
-use super::{Budget, Exit, Native, Translation, jumps};
+use super::{Budget, Exit, Native, Translation, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
@@ -43,7 +43,7 @@ pub struct Routines {
     pub leave: u64,
     /// The same, where the block must be interpreted.
     pub leave_to_interpret: u64,
-    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jumps`], or leave with it.
+    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jump_cache`], or leave with it.
     pub leave_indirect: [u64; 2],
     /// The same for a constant address, or leave through the exit whose number is in [`Native::exit`].
     pub leave_across: [u64; 2],
@@ -198,7 +198,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     a.part(Part::Branch);
     let leave_indirect = [0, 1].map(|table| {
         let at = a.here();
-        jumps::look_in_far_table(&mut a, table);
+        jump_cache::emit_l2_lookup(&mut a, table);
         a.store(gpr(RIP as usize), RCX);
         a.ri(Code::Mov_r32_imm32, EAX, Exit::Indirect as i32);
         a.jmp(leave_common);
@@ -206,7 +206,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     });
     let leave_across = [0, 1].map(|table| {
         let at = a.here();
-        jumps::look_in_far_table(&mut a, table);
+        jump_cache::emit_l2_lookup(&mut a, table);
         a.ri(Code::Mov_r32_imm32, EAX, Exit::Direct as i32);
         a.jmp(leave_common);
         at
@@ -533,7 +533,7 @@ impl Cpu {
     fn goes_on(&mut self, translation: &Translation, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
-        let Some(code) = self.native.jumps.find(table, ip) else {
+        let Some(code) = self.native.jump_cache.find(table, ip) else {
             return false;
         };
         let shadow = self.events.shadow;

@@ -7,7 +7,7 @@ use nodescope_x86::state::{Events, Segment, seg};
 use super::Budget;
 use super::assembler::{Label, cc, field_of_cpu};
 use super::emit::Emitter;
-use super::jumps;
+use super::jump_cache;
 use super::registers::HOST;
 use super::runtime::{field, gpr};
 use crate::cpu::{Cpu, Mode};
@@ -189,7 +189,7 @@ impl Emitter {
                 .mi(Code::Mov_rm64_imm32, field_of_cpu(filter + field), value);
         }
         let table = usize::from(!kernel);
-        jumps::look_in_near_table(&mut self.a, table);
+        jump_cache::emit_l1_lookup(&mut self.a, table);
         self.a.jmp_to(self.routines.leave_indirect[table]);
     }
 }

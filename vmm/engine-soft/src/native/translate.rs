@@ -6,7 +6,7 @@ use super::assembler::{Assembler, Label, cc, field_of_cpu, indexed_field};
 use super::coalescing::{OperandLookup, coalesce_addresses};
 use super::code_map::{self, Part};
 use super::emit::Emitter;
-use super::jumps::{self, Jump, Jumps};
+use super::jump_cache::{self, JumpCache, JumpCacheEntry};
 use super::out_of_line::EmitterState;
 use super::plan::{Branch, Plan, System, plan};
 use super::prologue::PrologueInputs;
@@ -225,7 +225,7 @@ impl Cpu {
             ip,
             start,
             again: None,
-            table: field!(jumps) + Jumps::near_table(usize::from(!kernel)),
+            table: field!(jump_cache) + JumpCache::l1_table(usize::from(!kernel)),
         };
         e.a.part(Part::Prologue);
         let load_vectors = e.a.label();
@@ -494,11 +494,11 @@ impl Cpu {
             e.a.jmp_through(arena.address_of(new));
             cell = Some(new);
         } else {
-            let slot = exits.table + Jumps::near_index(target) * size_of::<Jump>();
+            let slot = exits.table + JumpCache::l1_index(target) * size_of::<JumpCacheEntry>();
             e.a.constant(RCX, target);
-            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + jumps::IP));
+            e.a.rm(Code::Cmp_r64_rm64, RCX, field_of_cpu(slot + jump_cache::IP));
             e.a.jcc(cc::NE, stub);
-            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jumps::CODE));
+            e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jump_cache::CODE));
         }
         let leaving = self.code().translations.push_exit(target, cell);
         exits.pending.push(Pending { stub, leaving });
@@ -640,18 +640,18 @@ impl Emitter {
     /// Jump to the instruction pointer in RCX, after moving the stack pointer. Uses RAX and flags.
     fn jump(&mut self, table: usize, stack: i64, operation: usize) {
         let elsewhere = self.a.label();
-        jumps::near_offset(&mut self.a);
+        jump_cache::emit_l1_offset(&mut self.a);
         self.a.rm(
             Code::Cmp_r64_rm64,
             RCX,
-            indexed_field(table + jumps::IP, RAX),
+            indexed_field(table + jump_cache::IP, RAX),
         );
         self.a.jcc(cc::NE, elsewhere);
         if stack != 0 {
             self.move_stack(stack);
         }
         self.a
-            .m(Code::Jmp_rm64, indexed_field(table + jumps::CODE, RAX));
+            .m(Code::Jmp_rm64, indexed_field(table + jump_cache::CODE, RAX));
         self.a.bind(elsewhere);
         self.check_canonical(operation);
         if stack != 0 {
