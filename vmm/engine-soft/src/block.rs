@@ -29,7 +29,7 @@ pub struct Block {
     pub second_page: u64,
     /// Generation of the page(s) it was decoded from, and where the current one is found.
     generation: [u32; 2],
-    cell: [*const AtomicU32; 2],
+    current_generation: [*const AtomicU32; 2],
     /// Times that it was interpreted since it was last translated.
     warmth: Cell<u32>,
     /// `warmth` when cold blocks were last thrown away.
@@ -59,21 +59,21 @@ pub struct HostCode {
 }
 
 impl Block {
-    /// Build a block; `cells` are the generation counters of the page(s) it lies in.
+    /// Build a block; `counters` are the generation counters of the page(s) it lies in.
     pub fn new(
         decoded: Arc<Decoded>,
         physical: u64,
         second_page: u64,
         mode: Mode,
-        cells: [&AtomicU32; 2],
+        counters: [&AtomicU32; 2],
     ) -> Self {
         Self {
             decoded,
             physical,
             second_page,
             mode,
-            generation: cells.map(|c| c.load(Ordering::Relaxed)),
-            cell: cells.map(std::ptr::from_ref),
+            generation: counters.map(|c| c.load(Ordering::Relaxed)),
+            current_generation: counters.map(std::ptr::from_ref),
             warmth: Cell::new(0),
             seen_warmth: Cell::new(1),
             refused: Cell::new(false),
@@ -142,10 +142,10 @@ impl Block {
     /// Whether the code is still what was decoded.
     #[inline]
     pub fn is_current(&self) -> bool {
-        // SAFETY: the cells belong to the code map of guest RAM, which the vCPU that owns this block keeps alive.
+        // SAFETY: the counters belong to the code map of guest RAM, which the vCPU that owns this block keeps alive.
         unsafe {
-            (*self.cell[0]).load(Ordering::Relaxed) == self.generation[0]
-                && (*self.cell[1]).load(Ordering::Relaxed) == self.generation[1]
+            (*self.current_generation[0]).load(Ordering::Relaxed) == self.generation[0]
+                && (*self.current_generation[1]).load(Ordering::Relaxed) == self.generation[1]
         }
     }
 }

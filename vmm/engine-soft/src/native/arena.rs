@@ -1,6 +1,6 @@
-//! Memory for translated code and for the cells through which blocks jump to each other.
+//! Memory for translated code and for the chain slots through which translation blocks jump to each other.
 //!
-//! Cells are plain memory behind the code: a link is made and undone by writing a pointer there. So code itself is never patched; a
+//! Chain slots are plain memory behind the code: a link is made and undone by writing a pointer there. So code itself is never patched; a
 //! processor stops when code near its instruction pointer is patched.
 
 use std::num::NonZeroU64;
@@ -14,8 +14,8 @@ const OUT_OF_LINE: usize = 28 << 20;
 /// Bytes of code in a huge page's worth of small ones from which on it becomes one.
 const WORTH: usize = HUGE / 8;
 const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Cells that one node keeps before everything is thrown away.
-pub const CELLS: usize = 1 << 19;
+/// Chain slots that one node keeps before everything is thrown away.
+pub const MAX_CHAIN_SLOTS: usize = 1 << 19;
 
 /// The place of code that an arena holds. Arenas alone make these values. The code stays there until its arena is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +34,9 @@ impl CodeAddress {
     }
 }
 
-/// A cell of an arena, by its number.
+/// A chain slot of an arena, by its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cell(u32);
+pub struct ChainSlot(u32);
 
 /// Code that was just appended: what is in line and what is out of line.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +58,12 @@ impl Pushed {
     }
 }
 
-/// Code and cells of one node.
+/// Code and chain slots of one node.
 pub struct Arena {
     memory: Executable,
     used: usize,
     out_of_line: usize,
-    cells: usize,
+    chain_slots: usize,
     /// Code below this is never thrown away.
     kept: usize,
     /// Code in line below this is in huge pages, as far as the host gives them.
@@ -77,10 +77,10 @@ impl Arena {
     /// they are written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
         Ok(Self {
-            memory: Executable::new(c"nodescope-code", CODE, CELLS * 8)?,
+            memory: Executable::new(c"nodescope-code", CODE, MAX_CHAIN_SLOTS * 8)?,
             used: 0,
             out_of_line: IN_LINE,
-            cells: 0,
+            chain_slots: 0,
             kept: 0,
             huge: 0,
             room: room.min(IN_LINE),
@@ -127,31 +127,34 @@ impl Arena {
         Some(Pushed(parts.map(|(at, len)| (start(at), len))))
     }
 
-    /// Address of a cell.
-    pub fn address_of(&self, cell: Cell) -> u64 {
-        self.memory.data_address() + u64::from(cell.0) * 8
+    /// Returns the address of a chain slot.
+    pub fn address_of(&self, slot: ChainSlot) -> u64 {
+        self.memory.data_address() + u64::from(slot.0) * 8
     }
 
-    /// Take a cell, which leads nowhere yet; None where there are no more.
-    pub fn push_cell(&mut self) -> Option<Cell> {
-        if self.cells == CELLS {
+    /// Allocates a chain slot, which leads nowhere yet; returns None where there are no more.
+    pub fn allocate_chain_slot(&mut self) -> Option<ChainSlot> {
+        if self.chain_slots == MAX_CHAIN_SLOTS {
             return None;
         }
-        let cell = Cell(self.cells as u32);
-        self.cells += 1;
-        self.write_cell(cell, 0);
-        Some(cell)
+        let slot = ChainSlot(self.chain_slots as u32);
+        self.chain_slots += 1;
+        self.write_chain_slot(slot, 0);
+        Some(slot)
     }
 
-    /// Let a cell that was taken before lead to code.
-    pub fn set_cell(&mut self, cell: Cell, code: CodeAddress) {
-        self.write_cell(cell, code.get());
+    /// Makes an allocated chain slot lead to code.
+    pub fn set_chain_slot(&mut self, slot: ChainSlot, code: CodeAddress) {
+        self.write_chain_slot(slot, code.get());
     }
 
-    fn write_cell(&mut self, cell: Cell, value: u64) {
-        assert!((cell.0 as usize) < self.cells, "the cell was taken");
+    fn write_chain_slot(&mut self, slot: ChainSlot, value: u64) {
+        assert!(
+            (slot.0 as usize) < self.chain_slots,
+            "the slot was allocated"
+        );
         // SAFETY: code jumps to what is there, which is code, or zero as long as nothing leads to that code.
-        unsafe { self.memory.write_data(cell.0 as usize, value) };
+        unsafe { self.memory.write_data(slot.0 as usize, value) };
     }
 
     /// What was pushed so far survives [`Arena::clear`].
@@ -159,10 +162,10 @@ impl Arena {
         self.kept = self.used;
     }
 
-    /// Throw away all code but what is kept, and all cells.
+    /// Throws away all chain slots, and all code that is not kept.
     pub fn clear(&mut self) {
         self.used = self.kept;
         self.out_of_line = IN_LINE;
-        self.cells = 0;
+        self.chain_slots = 0;
     }
 }

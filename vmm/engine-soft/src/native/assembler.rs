@@ -203,9 +203,9 @@ impl Assembler {
     }
 
     /// Jump through a pointer at an address within reach.
-    pub fn jmp_through(&mut self, cell: u64) {
+    pub fn jmp_through(&mut self, slot: u64) {
         self.bytes(&[0xff, 0x25]);
-        self.distance_to(cell);
+        self.distance_to(slot);
     }
 
     /// One instruction of one operand in a register.

@@ -13,7 +13,7 @@
 //! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
 //! interrupt that must wait; the run loop finds nothing to do then.
 //!
-//! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
+//! Links: a block jumps to another of the same page directly where that has code already, else through a chain slot that holds its
 //! address, once the run loop has found it; across pages, and for indirect branches, it looks in tables of instruction pointers
 //! ([`jump_cache`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
 //! no more, so that what leads from one of them to another is never used again.
@@ -67,7 +67,7 @@ pub use arena::CodeAddress;
 pub use code_map::write_code_map;
 pub use shared_code::{SharedPage, SharedPages, SharedTranslations};
 
-use arena::{Arena, Cell};
+use arena::{Arena, ChainSlot};
 use jump_cache::JumpCache;
 use runtime::Routines;
 
@@ -101,10 +101,10 @@ const SHARED_EXIT: u32 = 1 << 31;
 
 /// An exit of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaving {
+pub struct BlockExit {
     ip: u64,
-    /// Cell to be filled.
-    cell: Option<Cell>,
+    /// The chain slot that leads to the successor, where there is one.
+    chain_slot: Option<ChainSlot>,
     /// The page of shared code that the exit belongs to.
     page: Option<SharedPage>,
 }
@@ -212,7 +212,7 @@ pub struct Native {
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
     /// The exit that led to the block that is looked for, where it can be linked to that.
-    pending: Option<u32>,
+    unchained_exit: Option<u32>,
     /// The instruction pointer that a branch has looked for last and not found.
     missed_ip: Option<u64>,
     /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
@@ -233,7 +233,7 @@ pub struct Translations {
     /// Boxed, since code holds their addresses while the vector grows.
     #[expect(clippy::vec_box)]
     translations: Vec<Box<Translation>>,
-    exits: Vec<Leaving>,
+    exits: Vec<BlockExit>,
     /// The page of the block that is being translated, in code that nodes share.
     page: Option<SharedPage>,
     /// Shared code by its page, offset within the page, and key.
@@ -273,10 +273,14 @@ impl Translations {
     }
 
     /// Keeps another exit; returns its number.
-    fn push_exit(&mut self, ip: u64, cell: Option<Cell>) -> u32 {
+    fn push_exit(&mut self, ip: u64, chain_slot: Option<ChainSlot>) -> u32 {
         let shared = if self.page.is_some() { SHARED_EXIT } else { 0 };
         let page = self.page;
-        self.exits.push(Leaving { ip, cell, page });
+        self.exits.push(BlockExit {
+            ip,
+            chain_slot,
+            page,
+        });
         (self.exits.len() as u32 - 1) | shared
     }
 
@@ -286,13 +290,13 @@ impl Translations {
     }
 
     /// Let an exit lead to the code of a block.
-    fn link(&mut self, n: u32, ip: u64, code: CodeAddress) {
-        let leaving = self.exits[n as usize];
-        if let Some(cell) = leaving.cell
-            && leaving.ip == ip
+    fn chain(&mut self, n: u32, ip: u64, code: CodeAddress) {
+        let block_exit = self.exits[n as usize];
+        if let Some(chain_slot) = block_exit.chain_slot
+            && block_exit.ip == ip
         {
             let arena = self.arena.as_mut().expect("code lies somewhere");
-            arena.set_cell(cell, code);
+            arena.set_chain_slot(chain_slot, code);
         }
     }
 
@@ -416,7 +420,7 @@ impl Native {
             done: Ok(Flow::Next),
             served: None,
             partial: None,
-            pending: None,
+            unchained_exit: None,
             missed_ip: None,
             interpret_next: false,
             seen: Counts::default(),
@@ -454,13 +458,13 @@ impl Native {
     /// Empty the tables of instruction pointers.
     pub fn flush_jump_cache(&mut self) {
         self.jump_cache.flush();
-        self.pending = None;
+        self.unchained_exit = None;
     }
 
     /// Empty those that have entries of a half of the address space.
     fn flush_half(&mut self, half: usize) {
         self.jump_cache.flush_half(half);
-        self.pending = None;
+        self.unchained_exit = None;
     }
 }
 
@@ -483,7 +487,7 @@ impl Cpu {
             self.forget_ways();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
-                self.native.pending = None;
+                self.native.unchained_exit = None;
             }
             for half in 0..2 {
                 if seen.changes[half] != self.native.seen.changes[half] {
@@ -500,7 +504,7 @@ impl Cpu {
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
-        let asks_more = native.pending.is_some() || native.interpret_next || !native.enabled;
+        let asks_more = native.unchained_exit.is_some() || native.interpret_next || !native.enabled;
         if asks_more || whole <= 0 || self.mode != Mode::Bits64 {
             return None;
         }
@@ -519,7 +523,7 @@ impl Cpu {
         let ip = self.gpr[RIP as usize];
         let table = usize::from(self.cpl == 3);
         let known = self.native.jump_cache.find(table, ip);
-        let pending = self.native.pending.take();
+        let unchained_exit = self.native.unchained_exit.take();
         // SAFETY: the entry was just found: its block is alive.
         let block = unsafe { &*entry.block };
         let code = if let Some(code) = known {
@@ -533,20 +537,20 @@ impl Cpu {
             self.native.jump_cache.add(table, ip, code, branched);
             code
         };
-        if let Some(n) = pending
+        if let Some(n) = unchained_exit
             && block.second_page == 0
         {
             if n & SHARED_EXIT == 0 {
-                self.code().translations.link(n, ip, code);
+                self.code().translations.chain(n, ip, code);
             } else if let Some(native) = block.native(ip, self.code_key, self.attached) {
-                self.code().pool.clone().translations.link(n, native);
+                self.code().pool.clone().translations.chain(n, native);
             }
         }
         Some(code)
     }
 
     /// An exit by its number.
-    fn leaving(&mut self, n: u32) -> Leaving {
+    fn block_exit(&mut self, n: u32) -> BlockExit {
         let code = self.code();
         match n & SHARED_EXIT {
             0 => code.translations.exits[n as usize],
@@ -620,9 +624,9 @@ impl Cpu {
             self.retired = self.native.retired_at(self.native.left);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
-                let leaving = self.leaving(n);
-                self.gpr[RIP as usize] = leaving.ip;
-                self.native.pending = leaving.cell.map(|_| n);
+                let block_exit = self.block_exit(n);
+                self.gpr[RIP as usize] = block_exit.ip;
+                self.native.unchained_exit = block_exit.chain_slot.map(|_| n);
             }
             self.native.missed_ip = Some(self.gpr[RIP as usize]);
             if exit == Exit::Interpret as u32 {

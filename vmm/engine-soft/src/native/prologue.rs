@@ -102,13 +102,13 @@ impl Cpu {
         prologue
     }
 
-    /// Append what is out of line. `leaving`: the exit that leads to the block itself.
+    /// Append what is out of line. `exit_number`: the exit that leads to the block itself.
     pub fn emit_prologue_slow_paths(
         &self,
         e: &mut Emitter,
         prologue: &Prologue,
         block: PrologueInputs<'_>,
-        leaving: u32,
+        exit_number: u32,
     ) {
         let store_flags = |e: &mut Emitter| {
             if let Some(rematerialisation) = &prologue.rematerialisation {
@@ -121,7 +121,7 @@ impl Cpu {
         e.a.mi(
             Code::Mov_rm32_imm32,
             field_of_cpu(field!(exit)),
-            leaving as i32,
+            exit_number as i32,
         );
         e.a.constant(RAX, prologue.start);
         e.a.jmp_to(block.routines.spent);

@@ -15,7 +15,7 @@ use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{CodeAddress, Host, Leaving, Translations};
+use super::{BlockExit, CodeAddress, Host, Translations};
 use crate::block::{AddressHasher, Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::Features;
@@ -49,7 +49,7 @@ struct Shared {
 pub struct SharedTranslations {
     shared: Mutex<Shared>,
     /// Exits of the code, for who leaves it.
-    exits: boxcar::Vec<Leaving>,
+    exits: boxcar::Vec<BlockExit>,
 }
 
 // SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and what was added does not change; cells,
@@ -72,17 +72,17 @@ impl SharedTranslations {
     }
 
     /// Returns an exit of shared code.
-    pub(super) fn exit(&self, n: u32) -> Leaving {
+    pub(super) fn exit(&self, n: u32) -> BlockExit {
         self.exits[n as usize]
     }
 
     /// Lets an exit lead to code of the same page.
-    pub(super) fn link(&self, n: u32, native: HostCode) {
-        let leaving = self.exit(n & !super::SHARED_EXIT);
-        if native.page.is_some() && leaving.page == native.page {
+    pub(super) fn chain(&self, n: u32, native: HostCode) {
+        let block_exit = self.exit(n & !super::SHARED_EXIT);
+        if native.page.is_some() && block_exit.page == native.page {
             let mut shared = self.lock();
             let n = n & !super::SHARED_EXIT;
-            shared.translations.link(n, native.ip, native.code);
+            shared.translations.chain(n, native.ip, native.code);
         }
     }
 

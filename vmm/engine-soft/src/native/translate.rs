@@ -27,7 +27,7 @@ const LONGEST_LOOP: usize = 32;
 /// A direct exit whose out-of-line part is still to be emitted.
 struct Pending {
     stub: Label,
-    leaving: u32,
+    exit_number: u32,
 }
 
 impl Cpu {
@@ -260,16 +260,16 @@ impl Cpu {
         e.a.begin_out_of_line();
         e.emit_out_of_line();
         e.a.part(Part::Prologue);
-        let leaving = self.code().translations.push_exit(ip, None);
+        let exit_number = self.code().translations.push_exit(ip, None);
         for prologue in &prologues {
-            self.emit_prologue_slow_paths(&mut e, prologue, inputs, leaving);
+            self.emit_prologue_slow_paths(&mut e, prologue, inputs, exit_number);
         }
         e.a.bind(load_vectors);
         if vectors {
             e.a.mi(
                 Code::Mov_rm32_imm32,
                 field_of_cpu(field!(exit)),
-                leaving as i32,
+                exit_number as i32,
             );
             e.a.call_to(routines.load_vectors);
             e.a.jcc(cc::NE, vectors_loaded);
@@ -278,20 +278,24 @@ impl Cpu {
             e.a.bind(vectors_loaded);
         }
         e.a.part(Part::Branch);
-        // Cells lead to these stubs until they are linked.
+        // Chain slots lead to these stubs until the exits are chained.
         let mut stubs = Vec::new();
         for pending in exits.pending {
             e.a.bind(pending.stub);
-            let number = pending.leaving & !SHARED_EXIT;
-            let leaving = self.code().translations.exits[number as usize];
-            stubs.extend(leaving.cell.map(|cell| (cell, e.a.here())));
+            let number = pending.exit_number & !SHARED_EXIT;
+            let block_exit = self.code().translations.exits[number as usize];
+            stubs.extend(
+                block_exit
+                    .chain_slot
+                    .map(|chain_slot| (chain_slot, e.a.here())),
+            );
             e.a.mi(
                 Code::Mov_rm32_imm32,
                 field_of_cpu(field!(exit)),
-                pending.leaving as i32,
+                pending.exit_number as i32,
             );
-            // Where the exit has no cell, RCX is the address.
-            let in_tables = leaving.cell.is_none() && is_canonical(leaving.ip);
+            // Where the exit has no chain slot, RCX is the address.
+            let in_tables = block_exit.chain_slot.is_none() && is_canonical(block_exit.ip);
             e.a.jmp_to(if in_tables {
                 routines.leave_across[usize::from(!kernel)]
             } else {
@@ -313,8 +317,8 @@ impl Cpu {
             self.code().translations.full = true;
             return None;
         };
-        for (cell, stub) in stubs {
-            arena.set_cell(cell, pushed.at(stub).expect("stubs lie out of line"));
+        for (chain_slot, stub) in stubs {
+            arena.set_chain_slot(chain_slot, pushed.at(stub).expect("stubs lie out of line"));
         }
         let code = pushed.start();
         let page = self.code().translations.page;
@@ -442,7 +446,7 @@ impl Cpu {
         Some(())
     }
 
-    /// The code for an address of the block's own page, where there is some. A jump to it needs no cell: where the page's code
+    /// The code for an address of the block's own page, where there is some. A jump to it needs no chain slot: where the page's code
     /// changes, all its blocks are found no more, and nothing leads to this one either. It does not change while it runs but
     /// by its own stores, which end the block.
     fn known(&mut self, exits: &Exits, target: u64) -> Option<Known> {
@@ -483,16 +487,16 @@ impl Cpu {
             None => {}
         }
         let stub = e.a.label();
-        let mut cell = None;
+        let mut chain_slot = None;
         if exits.page == Some(target >> 12) && !may_cross(target) {
             // The stub's address is set when it is known.
             let arena = self.code().translations.arena.as_mut()?;
-            let Some(new) = arena.push_cell() else {
+            let Some(new) = arena.allocate_chain_slot() else {
                 self.code().translations.full = true;
                 return None;
             };
             e.a.jmp_through(arena.address_of(new));
-            cell = Some(new);
+            chain_slot = Some(new);
         } else {
             let slot = exits.table + JumpCache::l1_index(target) * size_of::<JumpCacheEntry>();
             e.a.constant(RCX, target);
@@ -500,8 +504,8 @@ impl Cpu {
             e.a.jcc(cc::NE, stub);
             e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jump_cache::CODE));
         }
-        let leaving = self.code().translations.push_exit(target, cell);
-        exits.pending.push(Pending { stub, leaving });
+        let exit_number = self.code().translations.push_exit(target, chain_slot);
+        exits.pending.push(Pending { stub, exit_number });
         Some(())
     }
 
