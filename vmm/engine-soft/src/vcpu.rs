@@ -115,7 +115,7 @@ impl SoftVcpu {
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
-            turn: Default::default(),
+            time_slice: Default::default(),
             touched_platform: false,
             marks_seen: 0,
             rewrites_seen: vec![0; config.code.ram().regions().len()],

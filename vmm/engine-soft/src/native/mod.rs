@@ -3,13 +3,13 @@
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `prologue` (where a block is entered), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `out_of_line` (slow paths), `coalescing` and `fusion`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jump_cache` (targets of branches), `runtime`
-//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
+//! (entering, leaving and calling out), `time_slice` (extending a spent budget), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
 //! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
-//! for instruction, and both look at their budget at the beginnings of blocks alone, so that turns, interrupts and statistics fall on the same
+//! for instruction, and both look at their budget at the beginnings of blocks alone, so that time slices, interrupts and statistics fall on the same
 //! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
 //! interrupt that must wait; the run loop finds nothing to do then.
 //!
@@ -41,9 +41,9 @@ mod stack;
 mod string;
 mod system;
 mod tables;
+mod time_slice;
 mod transfer;
 mod translate;
-mod turn;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -202,9 +202,9 @@ pub struct Native {
     /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
     budget: Budget,
     /// The budget ends where the next interrupt can be taken, if interrupts are enabled by then.
-    heeds_interrupts: bool,
-    /// It was made to while translated code ran: the run loop must look at the machine where it ends.
-    attend: bool,
+    ends_at_interrupt: bool,
+    /// `ends_at_interrupt` was set while translated code ran: the run loop must look at the machine where the budget ends.
+    must_attend: bool,
     done: Done,
     /// The split access whose lines were asked for already; the interpreter, while it carries out the operation, need not ask
     /// again.
@@ -415,8 +415,8 @@ impl Native {
             privilege: 0,
             ways_asked: false,
             budget: Budget::default(),
-            heeds_interrupts: false,
-            attend: false,
+            ends_at_interrupt: false,
+            must_attend: false,
             done: Ok(Flow::Next),
             served: None,
             partial: None,
@@ -600,8 +600,8 @@ impl Cpu {
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.packed = 0;
         self.native.activity.entries += 1;
-        self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
-        self.native.attend = false;
+        self.native.ends_at_interrupt = self.rflags & rflags::IF != 0;
+        self.native.must_attend = false;
         let code_of_node = self.code();
         let enter = code_of_node.translations.enter;
         let enter = enter.or(code_of_node.shared_pages.enter);
@@ -639,7 +639,7 @@ impl Cpu {
             self.leave_profiled();
         }
         match done {
-            Ok(Flow::Next | Flow::Branch) if self.native.attend => Ok(Flow::Attend),
+            Ok(Flow::Next | Flow::Branch) if self.native.must_attend => Ok(Flow::Attend),
             done => done,
         }
     }

@@ -124,7 +124,7 @@ impl Cpu {
             exit_number as i32,
         );
         e.a.constant(RAX, prologue.start);
-        e.a.jmp_to(block.routines.spent);
+        e.a.jmp_to(block.routines.budget_spent);
         for &(line, other, next) in &prologue.lines_missed {
             e.a.bind(other);
             let sets = &self.fetch_filter.sets;

@@ -53,8 +53,8 @@ pub struct Routines {
     pub access: u64,
     /// Call [`fetch`] with RAX = translation.
     pub fetch: u64,
-    /// See [`super::turn::routine`].
-    pub spent: u64,
+    /// See [`super::time_slice::routine`].
+    pub budget_spent: u64,
     /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
     /// with ZF set then.
     pub load_vectors: u64,
@@ -286,7 +286,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     a.part(Part::SlowPath);
     let access = super::access::routine(&mut a, host);
     a.part(Part::Prologue);
-    let spent = super::turn::routine(&mut a, host, leave);
+    let budget_spent = super::time_slice::routine(&mut a, host, leave);
     a.part(Part::SlowPath);
     let second_level = super::second_level::routines(&mut a, host);
     let split = super::split::routines(&mut a, host, &second_level);
@@ -302,7 +302,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         leave_across,
         interpret,
         fetch,
-        spent,
+        budget_spent,
         load_vectors,
         strings,
         second_level,
@@ -552,7 +552,9 @@ impl Cpu {
         if stalled {
             self.shorten_budget(translation.count.into());
         }
-        if self.rflags & rflags::IF != 0 && !self.native.heeds_interrupts && !self.heed_interrupts()
+        if self.rflags & rflags::IF != 0
+            && !self.native.ends_at_interrupt
+            && !self.end_at_next_interrupt()
         {
             return false;
         }
@@ -571,7 +573,7 @@ impl Cpu {
     }
 
     /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
-    fn heed_interrupts(&mut self) -> bool {
+    fn end_at_next_interrupt(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
         let (id, now) = (self.id, self.now_at_block_start());
@@ -596,8 +598,8 @@ impl Cpu {
             self.native.total -= self.native.left - left;
             self.native.left = left;
         }
-        self.native.heeds_interrupts = true;
-        self.native.attend = true;
+        self.native.ends_at_interrupt = true;
+        self.native.must_attend = true;
         true
     }
 

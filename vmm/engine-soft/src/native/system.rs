@@ -86,7 +86,7 @@ impl Emitter {
         self.a.jcc(cc::NE, done);
         self.a.mi(
             Code::Cmp_rm8_imm8,
-            field_of_cpu(field!(heeds_interrupts)),
+            field_of_cpu(field!(ends_at_interrupt)),
             0,
         );
         self.a.jcc(cc::E, miss);

@@ -102,7 +102,7 @@ impl Emitter {
         self.a.jcc(cc::NE, miss);
         // The budget ends in time for the next interrupt.
         let deliver = field!(budget) + offset_of!(Budget, deliver);
-        for flag in [deliver, field!(heeds_interrupts)] {
+        for flag in [deliver, field!(ends_at_interrupt)] {
             self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(flag), 0);
             self.a.jcc(cc::E, miss);
         }
