@@ -273,7 +273,7 @@ impl Vcpu for SoftVcpu {
         self.cpu.counters = [Counters::default(); 2];
         // Blocks have code for either case, but code for one shape of the filter does not fit another.
         self.cpu.native.flush_jump_cache();
-        self.cpu.forget_ways();
+        self.cpu.forget_miss_routines();
         if let Some(shape) = filter {
             let mut code = self.code.lock();
             let made_for = (shape, self.cpu.profiling());

@@ -192,8 +192,8 @@ unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     cpu.native.activity.misses += 1;
-    if cpu.attached && !cpu.native.ways_asked {
-        cpu.make_ways();
+    if cpu.attached && !cpu.native.miss_routines_requested {
+        cpu.prepare_miss_routines();
     }
     let count = cpu.arrive_at_block_start(what);
     let stall = cpu.stall;

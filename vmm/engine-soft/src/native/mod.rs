@@ -170,8 +170,8 @@ pub struct Native {
     page: u64,
     /// Host addresses of spans (`coalescing.rs`), 0 where operands are looked up by themselves.
     span_hosts: [u64; coalescing::SPAN_SLOTS],
-    /// Ways of misses in machine code, or zero.
-    ways: tables::Ways,
+    /// Miss routines ([`tables`]), or zero.
+    miss_routines: tables::MissRoutines,
     /// What they look up.
     tables: tables::Lent,
     /// Vector registers while they run.
@@ -197,8 +197,8 @@ pub struct Native {
     /// [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
-    /// The model was asked for what [`Native::ways`] need.
-    ways_asked: bool,
+    /// The model was asked for the tables that [`Native::miss_routines`] need.
+    miss_routines_requested: bool,
     /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
     budget: Budget,
     /// The budget ends where the next interrupt can be taken, if interrupts are enabled by then.
@@ -244,8 +244,8 @@ pub struct Translations {
     pub window: Option<(nodescope_plugin_api::FilterGeometry, bool)>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
-    /// Ways of misses, by what they were made for.
-    ways: tables::Made,
+    /// Miss routines, by the parameters that their code depends on.
+    miss_routines: tables::MissRoutineCache,
 }
 
 impl Default for Translations {
@@ -261,7 +261,7 @@ impl Default for Translations {
             full: false,
             window: None,
             room: arena::IN_LINE,
-            ways: tables::Made::new(),
+            miss_routines: tables::MissRoutineCache::new(),
         }
     }
 }
@@ -304,7 +304,7 @@ impl Translations {
     pub fn clear(&mut self) {
         self.translations.clear();
         self.exits.clear();
-        self.ways.clear();
+        self.miss_routines.clear();
         self.full = false;
         if let Some(arena) = &mut self.arena {
             arena.clear();
@@ -397,7 +397,7 @@ impl Native {
             line_host: 0,
             page: 0,
             span_hosts: [0; coalescing::SPAN_SLOTS],
-            ways: tables::Ways::default(),
+            miss_routines: tables::MissRoutines::default(),
             tables: None,
             spilled: [[0; 32]; 8],
             split_hosts: [0; 2],
@@ -413,7 +413,7 @@ impl Native {
             entered_at: 0,
             settled: 0,
             privilege: 0,
-            ways_asked: false,
+            miss_routines_requested: false,
             budget: Budget::default(),
             ends_at_interrupt: false,
             must_attend: false,
@@ -484,7 +484,7 @@ impl Cpu {
         }
         if seen.clears != self.native.seen.clears {
             self.native.flush_jump_cache();
-            self.forget_ways();
+            self.forget_miss_routines();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
                 self.native.unchained_exit = None;

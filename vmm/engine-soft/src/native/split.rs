@@ -240,8 +240,8 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     let split = match std::mem::take(&mut cpu.native.split_hosts) {
         [0, 0] => {
             cpu.native.activity.misses += 1;
-            if !cpu.native.ways_asked {
-                cpu.make_ways();
+            if !cpu.native.miss_routines_requested {
+                cpu.prepare_miss_routines();
             }
             let count = cpu.arrive_at_block_start(what);
             let stall = cpu.stall;

@@ -5,13 +5,13 @@ use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::{LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, STATES, Way};
+use super::{LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, MissRoutine, STATES};
 use crate::filter::Modified;
 use crate::native::assembler::{Assembler, CPU, Label, at, cc, field_of_cpu, word_of};
 
 use Register::{EAX, R11, R12, R13, RAX, RBX};
 
-impl Way<'_> {
+impl MissRoutine<'_> {
     /// What was read is written: the model hears of that line with the next reference, as it would if the filter had permitted the write.
     /// There is room, since all lines were told before.
     pub fn note_modified(&self, a: &mut Assembler) {
