@@ -48,7 +48,7 @@ impl Cpu {
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
-        let modified = self.filter.second.modified.tell();
+        let modified = self.filter.second.modified.report();
         let outcome = platform.miss(modified, oldest.line, &reference)?;
         debug_assert!(outcome.filter() >= Permission::Read);
         debug_assert_eq!(outcome.replaced(), Some(oldest.line));

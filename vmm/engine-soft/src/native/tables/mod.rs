@@ -106,7 +106,7 @@ struct Begun {
     again: Label,
     known: Label,
     modified: Label,
-    told: Label,
+    reported: Label,
     large: Label,
     mapped: Label,
 }
@@ -331,7 +331,7 @@ impl MissRoutine<'_> {
             a.ri(Code::Shl_rm64_imm8, FIRST_LANE, by as i32);
         }
         // Which line goes.
-        let [again, known, modified, told, large, mapped] = [(); 6].map(|()| a.label());
+        let [again, known, modified, reported, large, mapped] = [(); 6].map(|()| a.label());
         a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
         a.rm(Code::Mov_r64_rm64, RAX, indexed_field(LEAST, R11));
@@ -380,12 +380,12 @@ impl MissRoutine<'_> {
         a.load(RAX, MODIFIED + offset_of!(Modified, count));
         a.rr(Code::Test_rm64_r64, RAX, RAX);
         a.jcc(cc::NE, modified);
-        a.bind(told);
+        a.bind(reported);
         Begun {
             again,
             known,
             modified,
-            told,
+            reported,
             large,
             mapped,
         }
@@ -430,7 +430,7 @@ impl MissRoutine<'_> {
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
         a.jmp(begun.known);
         a.bind(begun.modified);
-        self.tell(a, begun.told);
+        self.report_modified(a, begun.reported);
         a.bind(begun.large);
         self.page(a, DataFilter::LARGE_INDEX);
         let privilege = usize::from(self.kernel);
