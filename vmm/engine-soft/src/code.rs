@@ -94,7 +94,7 @@ impl Code {
             self.clear();
         } else if !self.blocks.has_room(self.is_shared()) {
             self.clears += 1;
-            self.blocks.forget_cold();
+            self.blocks.evict_unused();
         }
     }
 

@@ -94,8 +94,8 @@ enum Exit {
     GoOn = 5,
 }
 
-/// Code that nodes share is made when a node has run a block so many times less often, as log2 of a factor.
-const SHARED_WARM_SHIFT: u32 = 4;
+/// log2 of the factor by which the translation threshold is lower for code that nodes share.
+const SHARED_THRESHOLD_SHIFT: u32 = 4;
 /// Bit of the numbers of exits of shared code.
 const SHARED_EXIT: u32 = 1 << 31;
 
@@ -190,7 +190,7 @@ pub struct Native {
     /// Translate at all.
     enabled: bool,
     /// Times that a block is interpreted first.
-    warm: u32,
+    translation_threshold: u32,
     /// `left` when translated code was entered, less what stalls took since.
     total: i64,
     entered_at: u64,
@@ -405,7 +405,7 @@ impl Native {
             next: 0,
             jump_cache: JumpCache::default(),
             enabled: translate != Translate::Never,
-            warm: match translate {
+            translation_threshold: match translate {
                 Translate::Never => u32::MAX,
                 Translate::After(n) => n,
             },
@@ -531,7 +531,7 @@ impl Cpu {
         } else {
             let code = match block.native(ip, self.code_key, self.attached) {
                 Some(native) => native.code,
-                None => self.code_of_cold(block, ip)?,
+                None => self.find_or_translate(block, ip)?,
             };
             let branched = self.native.missed_ip == Some(ip);
             self.native.jump_cache.add(table, ip, code, branched);
@@ -560,25 +560,26 @@ impl Cpu {
 
     /// The host code of a block that has none in this node: what another node has made of the same page, or new code once the block
     /// has become warm.
-    fn code_of_cold(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
-        let n = block.warm_up();
+    fn find_or_translate(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
+        let n = block.count_execution();
         let shares = self.shares_code();
         // Each node has run it as often, or will.
-        let warm = self.native.warm >> if shares { SHARED_WARM_SHIFT } else { 0 };
-        if n <= warm && !(shares && n.is_power_of_two()) {
+        let threshold =
+            self.native.translation_threshold >> if shares { SHARED_THRESHOLD_SHIFT } else { 0 };
+        if n <= threshold && !(shares && n.is_power_of_two()) {
             return None;
         }
         if shares && let Some(page) = self.shared_page(block, ip) {
             if let Some(code) = self.shared_code(block, ip, page) {
                 return Some(code);
             }
-            if n > warm
+            if n > threshold
                 && let Some(code) = self.translate_shared(block, ip, page)
             {
                 return Some(code);
             }
         }
-        if n <= self.native.warm {
+        if n <= self.native.translation_threshold {
             return None;
         }
         self.translate_block(block, ip)
