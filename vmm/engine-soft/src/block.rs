@@ -29,6 +29,7 @@ pub struct Block {
     pub second_page: u64,
     /// Generations of the block's page or pages at the time of decoding.
     generation: [u32; 2],
+    /// The generation counters of these pages.
     current_generation: [*const AtomicU32; 2],
     /// Times that the block was interpreted since its last translation.
     executions: Cell<u32>,

@@ -188,7 +188,7 @@ impl SoftVcpu {
     /// itself. For tests, before a vCPU has run.
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
-        code.translations.set_room(bytes);
+        code.translation_cache.set_room(bytes);
         code.pool.stubs().set_room(bytes);
     }
 
@@ -209,7 +209,7 @@ impl SoftVcpu {
 
     /// Blocks of the node that were translated since all were last thrown away.
     pub fn translations(&self) -> usize {
-        self.code.lock().translations.len()
+        self.code.lock().translation_cache.len()
     }
 }
 
@@ -277,7 +277,7 @@ impl Vcpu for SoftVcpu {
         if let Some(shape) = filter {
             let mut code = self.code.lock();
             let made_for = (shape, self.cpu.profiling());
-            let before = code.translations.window.replace(made_for);
+            let before = code.translation_cache.window.replace(made_for);
             if before.is_some_and(|before| before != made_for) {
                 code.clear();
             }

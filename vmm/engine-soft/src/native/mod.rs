@@ -65,7 +65,7 @@ use crate::vcpu::Translate;
 
 pub use arena::CodeAddress;
 pub use code_map::write_code_map;
-pub use shared_code::{SharedPage, SharedPages, SharedTranslations};
+pub use shared_code::{SharedPage, SharedPages, SharedTranslationCache};
 
 use arena::{Arena, ChainSlot};
 use jump_cache::JumpCache;
@@ -110,7 +110,7 @@ pub struct BlockExit {
 }
 
 /// The host code of a block at one linear address.
-pub struct Translation {
+pub struct TranslationBlock {
     decoded: Arc<Decoded>,
     /// The block, where the code is made for a window.
     block: *const Block,
@@ -126,7 +126,7 @@ pub struct Translation {
     record_offset: u64,
 }
 
-impl Translation {
+impl TranslationBlock {
     fn flops(&self) -> impl Iterator<Item = (usize, u64)> {
         self.flops
             .iter()
@@ -225,14 +225,14 @@ pub struct Native {
 }
 
 /// Translated code of a node's vCPUs, or of all nodes.
-pub struct Translations {
+pub struct TranslationCache {
     arena: Option<Arena>,
     routines: Routines,
     /// Where translated code is entered: `extern "sysv64" fn(cpu, code) -> exit`.
     enter: Option<CodeAddress>,
     /// Boxed, since code holds their addresses while the vector grows.
     #[expect(clippy::vec_box)]
-    translations: Vec<Box<Translation>>,
+    blocks: Vec<Box<TranslationBlock>>,
     exits: Vec<BlockExit>,
     /// The page of the block that is being translated, in code that nodes share.
     page: Option<SharedPage>,
@@ -248,13 +248,13 @@ pub struct Translations {
     miss_routines: tables::MissRoutineCache,
 }
 
-impl Default for Translations {
+impl Default for TranslationCache {
     fn default() -> Self {
         Self {
             arena: None,
             routines: Routines::default(),
             enter: None,
-            translations: Vec::new(),
+            blocks: Vec::new(),
             exits: Vec::new(),
             page: None,
             by_page: HashMap::default(),
@@ -266,10 +266,10 @@ impl Default for Translations {
     }
 }
 
-impl Translations {
+impl TranslationCache {
     /// Blocks with code.
     pub fn len(&self) -> usize {
-        self.translations.len()
+        self.blocks.len()
     }
 
     /// Keeps another exit; returns its number.
@@ -302,7 +302,7 @@ impl Translations {
 
     /// Throw all of it away.
     pub fn clear(&mut self) {
-        self.translations.clear();
+        self.blocks.clear();
         self.exits.clear();
         self.miss_routines.clear();
         self.full = false;
@@ -541,9 +541,9 @@ impl Cpu {
             && block.second_page == 0
         {
             if n & SHARED_EXIT == 0 {
-                self.code().translations.chain(n, ip, code);
+                self.code().translation_cache.chain(n, ip, code);
             } else if let Some(native) = block.native(ip, self.code_key, self.attached) {
-                self.code().pool.clone().translations.chain(n, native);
+                self.code().pool.clone().translation_cache.chain(n, native);
             }
         }
         Some(code)
@@ -553,8 +553,8 @@ impl Cpu {
     fn block_exit(&mut self, n: u32) -> BlockExit {
         let code = self.code();
         match n & SHARED_EXIT {
-            0 => code.translations.exits[n as usize],
-            _ => code.pool.translations.exit(n & !SHARED_EXIT),
+            0 => code.translation_cache.exits[n as usize],
+            _ => code.pool.translation_cache.exit(n & !SHARED_EXIT),
         }
     }
 
@@ -604,7 +604,7 @@ impl Cpu {
         self.native.ends_at_interrupt = self.rflags & rflags::IF != 0;
         self.native.must_attend = false;
         let code_of_node = self.code();
-        let enter = code_of_node.translations.enter;
+        let enter = code_of_node.translation_cache.enter;
         let enter = enter.or(code_of_node.shared_pages.enter);
         let enter = enter.expect("code has routines").get() as usize;
         // SAFETY: the routine was assembled with this signature, and is kept as long as the arena.
@@ -648,7 +648,7 @@ impl Cpu {
     /// Throw away all blocks where there is no room for more code, and forget those that another vCPU has thrown away.
     pub fn make_room(&mut self) {
         let (table, code) = self.blocks_and_code();
-        let full = code.translations.full;
+        let full = code.translation_cache.full;
         if full {
             code.clear();
         }

@@ -9,7 +9,7 @@ use std::mem::offset_of;
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::Counters;
 
-use super::Translation;
+use super::TranslationBlock;
 use super::assembler::{LEFT, Label, at_offset, cc, field_of_cpu};
 use super::emit::Emitter;
 use super::flags::FlagsRematerialisation;
@@ -35,7 +35,7 @@ pub struct Prologue {
 #[derive(Clone, Copy)]
 pub struct PrologueInputs<'a> {
     /// The routines want it.
-    pub translation: &'a Translation,
+    pub translation: &'a TranslationBlock,
     /// Physical lines that it fetches.
     pub lines: &'a [u64],
     pub routines: Routines,

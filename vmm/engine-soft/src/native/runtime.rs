@@ -13,7 +13,7 @@ use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::split::SplitRoutines;
 use super::string::StringRoutines;
-use super::{Budget, Exit, Native, Translation, jump_cache};
+use super::{Budget, Exit, Native, TranslationBlock, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
@@ -37,7 +37,7 @@ const MXCSR_CONTROL: i32 = 0xe040;
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Routines {
-    /// See [`super::Translations`].
+    /// See [`super::TranslationCache`].
     pub enter: u64,
     /// Leave through the exit whose number is in [`Native::exit`].
     pub leave: u64,
@@ -333,7 +333,11 @@ impl Native {
 ///
 /// # Safety
 /// Called by translated code alone, with the vCPU it runs on and a translation that lives as long as its code.
-unsafe extern "sysv64" fn interpret(cpu: *mut Cpu, translation: *const Translation, k: u32) -> u32 {
+unsafe extern "sysv64" fn interpret(
+    cpu: *mut Cpu,
+    translation: *const TranslationBlock,
+    k: u32,
+) -> u32 {
     // SAFETY: `enter` was given an exclusive reference, which nothing uses while translated code runs.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: see above.
@@ -345,7 +349,7 @@ unsafe extern "sysv64" fn interpret(cpu: *mut Cpu, translation: *const Translati
 ///
 /// # Safety
 /// As for [`interpret`].
-unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) -> u32 {
+unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const TranslationBlock) -> u32 {
     // SAFETY: as in `interpret`.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: as in `interpret`.
@@ -357,7 +361,7 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) 
 impl Cpu {
     /// Bring the vCPU's own fields up to date: what the interpreter expects at an operation of this block. `counted`: the
     /// block has run its prologue.
-    fn arrive(&mut self, translation: &Translation, counted: bool) {
+    fn arrive(&mut self, translation: &TranslationBlock, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
         let start = self.native.left + i64::from(translation.count);
@@ -370,7 +374,7 @@ impl Cpu {
 
     /// Move what was counted since the last time from the translator's own counters to the vCPU's, without the running
     /// block.
-    fn settle_counters(&mut self, translation: &Translation, counted: bool) {
+    fn settle_counters(&mut self, translation: &TranslationBlock, counted: bool) {
         // The lines of the running block are fetched: they belong to what ran before.
         let own = if counted {
             translation.packed & !super::FETCHES
@@ -402,7 +406,7 @@ impl Cpu {
         self.native.settled = retired;
     }
 
-    fn fetch_translated(&mut self, translation: &Translation) {
+    fn fetch_translated(&mut self, translation: &TranslationBlock) {
         self.arrive(translation, false);
         // SAFETY: code for a window calls this, and its translation does not outlive its block.
         let block = unsafe { &*translation.block };
@@ -428,7 +432,7 @@ impl Cpu {
         }
     }
 
-    fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
+    fn interpret_one(&mut self, translation: &TranslationBlock, k: usize, wild: bool) -> u32 {
         self.native.activity.interpreted += 1;
         // The operation may change where pages lie.
         self.native.span_hosts = Default::default();
@@ -530,7 +534,7 @@ impl Cpu {
 
     /// An operation ended a block, and the run loop would look at the machine: where it would find nothing, go on with the
     /// next block's code (false: there is none, or something must be done).
-    fn goes_on(&mut self, translation: &Translation, stalled: bool) -> bool {
+    fn goes_on(&mut self, translation: &TranslationBlock, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
         let Some(code) = self.native.jump_cache.find(table, ip) else {

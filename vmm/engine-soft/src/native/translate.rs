@@ -12,7 +12,7 @@ use super::plan::{Branch, Plan, System, plan};
 use super::prologue::PrologueInputs;
 use super::registers::STACK;
 use super::runtime::{field, routines};
-use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, Translation};
+use super::{Arena, CodeAddress, PACKED_BITS, SHARED_EXIT, TranslationBlock};
 use crate::block::{Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
@@ -56,20 +56,20 @@ impl Cpu {
         ip: u64,
         instructions: &[Instruction],
     ) -> Option<CodeAddress> {
-        let first_exit = self.code().translations.exits.len();
+        let first_exit = self.code().translation_cache.exits.len();
         let code = self.emit_block(block, ip, instructions);
         if code.is_none() {
-            self.code().translations.exits.truncate(first_exit);
+            self.code().translation_cache.exits.truncate(first_exit);
         }
         code
     }
 
     pub(super) fn prepare_arena(&mut self) -> bool {
-        if self.code().translations.arena.is_some() {
+        if self.code().translation_cache.arena.is_some() {
             return true;
         }
         let host = self.native.host;
-        let made = Arena::new(self.code().translations.room)
+        let made = Arena::new(self.code().translation_cache.room)
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
                 let (code, routines) = routines(arena.next(), host).map_err(|e| {
@@ -85,10 +85,10 @@ impl Cpu {
             });
         match made {
             Ok((arena, routines, enter)) => {
-                let translations = &mut self.code().translations;
-                translations.arena = Some(arena);
-                translations.routines = routines;
-                translations.enter = enter;
+                let cache = &mut self.code().translation_cache;
+                cache.arena = Some(arena);
+                cache.routines = routines;
+                cache.enter = enter;
                 true
             }
             Err(error) => {
@@ -162,7 +162,7 @@ impl Cpu {
         } else {
             0
         };
-        let translation = Box::new(Translation {
+        let translation = Box::new(TranslationBlock {
             record_offset,
             decoded: block.decoded.clone(),
             block: if self.attached {
@@ -180,7 +180,7 @@ impl Cpu {
                 _ => Default::default(),
             },
         });
-        let arena = self.code().translations.arena.as_ref()?;
+        let arena = self.code().translation_cache.arena.as_ref()?;
         let (base, out_of_line_base) = (arena.next(), arena.next_out_of_line());
         let mut factory = InstructionInfoFactory::new();
         let host = self.native.host;
@@ -206,7 +206,7 @@ impl Cpu {
         } else {
             coalesce_addresses(instructions, &plans, &fused_pairs, &mut factory)
         };
-        let routines = self.code().translations.routines;
+        let routines = self.code().translation_cache.routines;
         let mut e = Emitter::new(
             Assembler::new(base, out_of_line_base),
             self.filter.layout(),
@@ -260,7 +260,7 @@ impl Cpu {
         e.a.begin_out_of_line();
         e.emit_out_of_line();
         e.a.part(Part::Prologue);
-        let exit_number = self.code().translations.push_exit(ip, None);
+        let exit_number = self.code().translation_cache.push_exit(ip, None);
         for prologue in &prologues {
             self.emit_prologue_slow_paths(&mut e, prologue, inputs, exit_number);
         }
@@ -283,7 +283,7 @@ impl Cpu {
         for pending in exits.pending {
             e.a.bind(pending.stub);
             let number = pending.exit_number & !SHARED_EXIT;
-            let block_exit = self.code().translations.exits[number as usize];
+            let block_exit = self.code().translation_cache.exits[number as usize];
             stubs.extend(
                 block_exit
                     .chain_slot
@@ -312,18 +312,18 @@ impl Cpu {
                 return None;
             }
         };
-        let arena = self.code().translations.arena.as_mut()?;
+        let arena = self.code().translation_cache.arena.as_mut()?;
         let Some(pushed) = arena.push(&in_line, &out_of_line) else {
-            self.code().translations.full = true;
+            self.code().translation_cache.full = true;
             return None;
         };
         for (chain_slot, stub) in stubs {
             arena.set_chain_slot(chain_slot, pushed.at(stub).expect("stubs lie out of line"));
         }
         let code = pushed.start();
-        let page = self.code().translations.page;
+        let page = self.code().translation_cache.page;
         self.add_native(block, ip, code, page);
-        self.code().translations.translations.push(translation);
+        self.code().translation_cache.blocks.push(translation);
         Some(code)
     }
 
@@ -457,10 +457,10 @@ impl Cpu {
             return Some(Known::Start);
         }
         let key = self.code_key;
-        let translations = &self.code().translations;
-        if let Some(page) = translations.page {
+        let cache = &self.code().translation_cache;
+        if let Some(page) = cache.page {
             let place = (page, (target & 0xfff) as u16, key);
-            return translations.by_page.get(&place).copied().map(Known::Code);
+            return cache.by_page.get(&place).copied().map(Known::Code);
         }
         let entry = self.blocks.find(target, self.code_key)?;
         // SAFETY: the entry was just found: its block is alive.
@@ -490,9 +490,9 @@ impl Cpu {
         let mut chain_slot = None;
         if exits.page == Some(target >> 12) && !may_cross(target) {
             // The stub's address is set when it is known.
-            let arena = self.code().translations.arena.as_mut()?;
+            let arena = self.code().translation_cache.arena.as_mut()?;
             let Some(new) = arena.allocate_chain_slot() else {
-                self.code().translations.full = true;
+                self.code().translation_cache.full = true;
                 return None;
             };
             e.a.jmp_through(arena.address_of(new));
@@ -504,7 +504,7 @@ impl Cpu {
             e.a.jcc(cc::NE, stub);
             e.a.m(Code::Jmp_rm64, field_of_cpu(slot + jump_cache::CODE));
         }
-        let exit_number = self.code().translations.push_exit(target, chain_slot);
+        let exit_number = self.code().translation_cache.push_exit(target, chain_slot);
         exits.pending.push(Pending { stub, exit_number });
         Some(())
     }

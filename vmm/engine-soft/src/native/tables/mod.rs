@@ -158,16 +158,12 @@ impl Cpu {
         let cpi = self.cpi.value();
         let avx512 = self.native.host.avx512;
         let profiling = self.profiling();
-        let translations = &mut self.code().translations;
+        let cache = &mut self.code().translation_cache;
         let key = (shape, lane_shift, cpi, profiling);
-        if let Some((_, routines)) = translations
-            .miss_routines
-            .iter()
-            .find(|(made, _)| *made == key)
-        {
+        if let Some((_, routines)) = cache.miss_routines.iter().find(|(made, _)| *made == key) {
             return Some(*routines);
         }
-        let arena = translations.arena.as_mut()?;
+        let arena = cache.arena.as_mut()?;
         let mut routines = MissRoutines::default();
         for kernel in [false, true] {
             for access in DataAccess::ALL {
@@ -200,7 +196,7 @@ impl Cpu {
                 routines[usize::from(kernel)][access as usize] = Some(pushed.start());
             }
         }
-        translations.miss_routines.push((key, routines));
+        cache.miss_routines.push((key, routines));
         Some(routines)
     }
 
