@@ -256,7 +256,7 @@ impl Emitter {
                 interpret,
                 memory,
                 address,
-                uncoalesced: None,
+                fallback: None,
             });
         }
         self.a.part(outer);

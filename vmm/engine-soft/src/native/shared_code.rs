@@ -88,7 +88,7 @@ impl SharedTranslationCache {
 
     /// Returns the number of blocks that were translated for all nodes.
     pub fn len(&self) -> usize {
-        self.lock().translations.len()
+        self.lock().translation_cache.len()
     }
 }
 
