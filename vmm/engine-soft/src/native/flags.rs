@@ -228,7 +228,7 @@ pub fn flags_needed_after(plans: &[Plan]) -> Vec<bool> {
     for (k, plan) in plans.iter().enumerate().rev() {
         needed[k] = live;
         live = match plan {
-            Plan::Nothing | Plan::Address => live,
+            Plan::Nop | Plan::Lea => live,
             Plan::Passthrough(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
             _ => true,
         };

@@ -91,7 +91,7 @@ enum Exit {
     /// [`Native::done`] tells.
     Interpreted = 4,
     /// Not a reason to come back: an operation ended the block, and [`Native::next`] is the code that follows.
-    GoOn = 5,
+    Continue = 5,
 }
 
 /// log2 of the factor by which the translation threshold is lower for code that nodes share.
@@ -180,7 +180,7 @@ pub struct Native {
     split_hosts: [u64; 2],
     /// Where such an access is read from.
     bounce: [u8; 32],
-    /// Where to go on after [`Exit::GoOn`].
+    /// Where to go on after [`Exit::Continue`].
     next: u64,
     /// Where branches lead to that are not linked.
     jump_cache: JumpCache,

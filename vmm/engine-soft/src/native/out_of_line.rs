@@ -224,7 +224,7 @@ impl Emitter {
                 self.store_flags();
             }
             self.call_interpreter(call.operation);
-            if call.operation & super::runtime::WILD as usize != 0 {
+            if call.operation & super::runtime::NON_CANONICAL_TARGET as usize != 0 {
                 // It never comes back.
                 self.a.plain(Code::Ud2);
                 continue;

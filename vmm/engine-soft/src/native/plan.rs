@@ -26,11 +26,11 @@ pub enum Plan {
     /// By the interpreter.
     Interpret,
     /// It does nothing that the guest can see (NOP, prefetches, fences).
-    Nothing,
+    Nop,
     /// The instruction itself, on the host.
     Passthrough(Box<Passthrough>),
     /// LEA.
-    Address,
+    Lea,
     /// PUSH of a register or an immediate, 64 bits.
     Push,
     /// POP of a register, 64 bits.
@@ -324,7 +324,7 @@ fn is_odd_vector(m: Mnemonic) -> bool {
     )
 }
 
-fn is_nothing(i: &Instruction) -> bool {
+fn is_nop(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
         i.mnemonic(),
@@ -429,8 +429,8 @@ fn is_on_high_byte(i: &Instruction) -> bool {
 
 /// Decide how to carry out an instruction of 64-bit code.
 pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Plan {
-    if is_nothing(i) {
-        return Plan::Nothing;
+    if is_nop(i) {
+        return Plan::Nop;
     }
     let has_memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     if has_memory && !has_plain_address(i) {
@@ -472,7 +472,7 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
             return if i.op_register(0).size() >= 4 && i.memory_base() != Register::RIP
                 || i.op_register(0).is_gpr64()
             {
-                Plan::Address
+                Plan::Lea
             } else {
                 Plan::Interpret
             };
@@ -778,6 +778,6 @@ mod tests {
         let i = GuestDecoder::new(features, Mode::Bits64, endbr64, 0x1000).decode();
         assert_eq!(i.len(), endbr64.len());
         let plan = plan(&i, &mut InstructionInfoFactory::new(), HOST);
-        assert!(matches!(plan, Plan::Nothing), "{:?}: {plan:?}", i.code());
+        assert!(matches!(plan, Plan::Nop), "{:?}: {plan:?}", i.code());
     }
 }

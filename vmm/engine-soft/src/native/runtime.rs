@@ -256,17 +256,17 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.r(Code::Call_rm64, RAX);
         a.ri(Code::Add_rm64_imm8, RSP, 8);
         a.rr(Code::Test_rm32_r32, EAX, EAX);
-        let go_on = a.label();
-        a.jcc(cc::E, go_on);
+        let resume = a.label();
+        a.jcc(cc::E, resume);
         // Drop the return address into the block.
         a.ri(Code::Add_rm64_imm8, RSP, 8);
-        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::GoOn as i32);
+        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::Continue as i32);
         a.jcc(cc::NE, leave_stored);
         // A block that wants vector registers takes them.
         a.load(LEFT, field!(left));
         load_registers(a);
         a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
-        a.bind(go_on);
+        a.bind(resume);
         a.mi(
             Code::Cmp_rm8_imm8,
             field_of_cpu(field!(vectors_were_live)),
@@ -313,7 +313,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
 
 /// With the number of an operation, a branch: its target is not canonical, which is all that is left to be done about it. The
 /// interpreter would read the target again, and report that to a model again.
-pub const WILD: u32 = 1 << 31;
+pub const NON_CANONICAL_TARGET: u32 = 1 << 31;
 
 impl Native {
     /// The status flags as translated code keeps them: OF in bit 0, SF ZF AF PF CF in bits 15:8 (what SETO AL and LAHF
@@ -342,7 +342,11 @@ unsafe extern "sysv64" fn interpret(
     let cpu = unsafe { &mut *cpu };
     // SAFETY: see above.
     let translation = unsafe { &*translation };
-    cpu.interpret_one(translation, (k & !WILD) as usize, k & WILD != 0)
+    cpu.interpret_one(
+        translation,
+        (k & !NON_CANONICAL_TARGET) as usize,
+        k & NON_CANONICAL_TARGET != 0,
+    )
 }
 
 /// Report the lines that a block fetches, where not all of them hit.
@@ -432,7 +436,12 @@ impl Cpu {
         }
     }
 
-    fn interpret_one(&mut self, translation: &TranslationBlock, k: usize, wild: bool) -> u32 {
+    fn interpret_one(
+        &mut self,
+        translation: &TranslationBlock,
+        k: usize,
+        non_canonical: bool,
+    ) -> u32 {
         self.native.activity.interpreted += 1;
         // The operation may change where pages lie.
         self.native.span_hosts = Default::default();
@@ -448,7 +457,7 @@ impl Cpu {
         let long = self.stall - self.model_stall;
         let counts = self.blocks.counts();
         let start = self.retired;
-        let done = if wild {
+        let done = if non_canonical {
             Err(self.raise(nodescope_x86::Exception::gp(0)))
         } else {
             (op.handler)(self, op)
@@ -501,9 +510,9 @@ impl Cpu {
                 if k + 1 == ops.len()
                     && taken_back == 0
                     && self.blocks.counts() == counts
-                    && self.goes_on(translation, self.stall != stall) =>
+                    && self.continue_with_next_block(translation, self.stall != stall) =>
             {
-                return Exit::GoOn as u32;
+                return Exit::Continue as u32;
             }
             Ok(flow) => (Ok(flow), (k as u64 + 1).wrapping_add(taken_back)),
             Err(Trap) => {
@@ -534,7 +543,7 @@ impl Cpu {
 
     /// An operation ended a block, and the run loop would look at the machine: where it would find nothing, go on with the
     /// next block's code (false: there is none, or something must be done).
-    fn goes_on(&mut self, translation: &TranslationBlock, stalled: bool) -> bool {
+    fn continue_with_next_block(&mut self, translation: &TranslationBlock, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
         let Some(code) = self.native.jump_cache.find(table, ip) else {

@@ -1,4 +1,4 @@
-//! Templates of SYSCALL and SYSRET: the other privilege's code goes on at once, as [`Cpu::goes_on`] lets it after the interpreter's.
+//! Templates of SYSCALL and SYSRET: the other privilege's code goes on at once, as [`Cpu::continue_with_next_block`] lets it after the interpreter's.
 
 use iced_x86::{Code, Register};
 use nodescope_x86::bits::{efer, rflags};

@@ -224,7 +224,7 @@ impl Cpu {
             page: (block.second_page == 0).then_some(ip >> 12),
             ip,
             start,
-            again: None,
+            loop_prologue: None,
             table: field!(jump_cache) + JumpCache::l1_table(usize::from(!kernel)),
         };
         e.a.part(Part::Prologue);
@@ -249,9 +249,9 @@ impl Cpu {
         let mut prologues = vec![self.emit_prologue(&mut e, inputs)];
         e.a.part(Part::Operation);
         self.operations(&mut e, &mut exits, &body, &mut factory)?;
-        if let Some((again, state)) = exits.again {
+        if let Some((loop_prologue, state)) = exits.loop_prologue {
             e.a.part(Part::Prologue);
-            e.a.bind(again);
+            e.a.bind(loop_prologue);
             e.restore_state(state);
             prologues.push(self.emit_prologue(&mut e, inputs));
             e.a.part(Part::Operation);
@@ -398,13 +398,13 @@ impl Cpu {
             }
             match p {
                 Plan::Interpret => e.interpret(k),
-                Plan::Nothing => {}
+                Plan::Nop => {}
                 Plan::Passthrough(p) => {
                     if !e.passthrough(p, k) {
                         e.interpret(k);
                     }
                 }
-                Plan::Address => e.lea(i),
+                Plan::Lea => e.lea(i),
                 Plan::Push => e.push(i, k),
                 Plan::Pop => e.pop(i, k),
                 Plan::Leave => e.leave(k),
@@ -511,7 +511,7 @@ impl Cpu {
 
     /// Where a conditional jump to the block's own prologue leads to, if the flags can be made again there: behind the second prologue. They
     /// are in the host's.
-    fn again(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
+    fn loop_prologue(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));
         if !lazy || e.rematerialisation.is_none() || !to_start {
@@ -522,8 +522,10 @@ impl Cpu {
             flags_in_host: false,
             ..e.state()
         };
-        let (again, _) = *exits.again.get_or_insert_with(|| (e.a.label(), state));
-        Some(again)
+        let (loop_prologue, _) = *exits
+            .loop_prologue
+            .get_or_insert_with(|| (e.a.label(), state));
+        Some(loop_prologue)
     }
 
     fn branch(
@@ -536,9 +538,9 @@ impl Cpu {
     ) -> Option<()> {
         let fall_through = i.next_ip();
         if let Branch::Conditional(condition) = branch
-            && let Some(again) = self.again(e, exits, i.near_branch_target())
+            && let Some(loop_prologue) = self.loop_prologue(e, exits, i.near_branch_target())
         {
-            e.a.jcc(condition, again);
+            e.a.jcc(condition, loop_prologue);
             e.save_flags();
             return self.leave_to(e, exits, fall_through);
         }
@@ -629,7 +631,7 @@ struct Exits {
     /// A place behind the check of its vector registers, which are what they were there.
     start: Label,
     /// The second prologue ([`super::prologue`]), and what is so there.
-    again: Option<(Label, EmitterState)>,
+    loop_prologue: Option<(Label, EmitterState)>,
     /// Its privilege's table of instruction pointers.
     table: usize,
 }
@@ -637,7 +639,8 @@ struct Exits {
 impl Emitter {
     /// Leave for an exception where RCX is not canonical (48 bits). Uses RAX and flags.
     fn check_canonical(&mut self, operation: usize) {
-        let miss = self.interpreter_entry(operation | super::runtime::WILD as usize);
+        let miss =
+            self.interpreter_entry(operation | super::runtime::NON_CANONICAL_TARGET as usize);
         self.leave_unless_canonical(miss);
     }
 
