@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nodescope_memory::Ram;
 
 use crate::block::Blocks;
-use crate::native::{SharedPages, Translations};
+use crate::native::{SharedPages, TranslationCache};
 use crate::pool::DecodedPool;
 use crate::profile::Profile;
 
@@ -28,7 +28,7 @@ pub struct Code {
     /// Decoded operations, which other nodes may use, too, and native code that carries out vector and x87 instructions.
     pub pool: Arc<DecodedPool>,
     /// Translated blocks that are the node's own.
-    pub translations: Translations,
+    pub translation_cache: TranslationCache,
     /// Pages of the node whose translated code is shared with other nodes.
     pub shared_pages: SharedPages,
     /// Counts of windows by block.
@@ -94,7 +94,7 @@ impl Code {
             self.clear();
         } else if !self.blocks.has_room(self.is_shared()) {
             self.clears += 1;
-            self.blocks.forget_cold();
+            self.blocks.evict_unused();
         }
     }
 
@@ -102,7 +102,7 @@ impl Code {
     /// node goes on with a pool of its own: others may still run the old one's code.
     pub fn clear(&mut self) {
         self.clears += 1;
-        self.translations.clear();
+        self.translation_cache.clear();
         self.blocks.clear();
         if !self.pool.has_room() {
             self.pool = Arc::new(self.pool.another());

@@ -131,7 +131,7 @@ pub struct Cpu {
     /// Cycles an instruction takes, in 1/65536.
     pub cpi: crate::cpi::Cpi,
     /// How far it may run.
-    pub turn: crate::turn::Turn,
+    pub time_slice: crate::time_slice::TimeSlice,
     /// The access that was just made went to the platform: look at the machine again after this instruction.
     pub touched_platform: bool,
     /// Sum of the code maps' marks when this vCPU last looked.

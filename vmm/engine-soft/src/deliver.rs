@@ -6,8 +6,8 @@ use nodescope_x86::bits::{cr0, dr7, efer, rflags};
 use nodescope_x86::state::seg;
 use nodescope_x86::{Exception, MpState, Segment, Vector};
 
+use crate::call_gate::null_stack_segment;
 use crate::cpu::{Cpu, Mode};
-use crate::gate::null_stack_segment;
 use crate::op::{RIP, Trap};
 
 /// Attribute bits of segment descriptors, as [`crate::cpu::Cpu::segments`] holds them.

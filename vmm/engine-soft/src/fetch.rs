@@ -302,7 +302,7 @@ impl Cpu {
                     physical: at,
                     linear,
                     size: 1,
-                    now: self.now_at_head(),
+                    now: self.now_at_block_start(),
                 };
                 let (outcome, position) = self.report(Baseline, &reference, line);
                 self.fetch_filter.enter(line, &outcome, position);

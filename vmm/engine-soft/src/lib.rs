@@ -2,9 +2,10 @@
 //!
 //! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share), `lookup`
 //! (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation),
-//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `gate` (call gates), `debug` (breakpoints).
+//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `call_gate` (call gates), `debug` (breakpoints).
 
 mod block;
+mod call_gate;
 mod code;
 mod cpi;
 mod cpu;
@@ -14,7 +15,6 @@ mod executable;
 mod features;
 mod fetch;
 mod filter;
-mod gate;
 mod lookup;
 mod lower;
 mod memory;
@@ -27,7 +27,7 @@ mod pool;
 mod profile;
 mod run;
 mod split;
-mod turn;
+mod time_slice;
 pub mod vcpu;
 
 pub use code::SharedCode;

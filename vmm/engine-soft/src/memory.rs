@@ -602,7 +602,7 @@ impl Cpu {
             physical: place.physical,
             linear: place.linear,
             size: place.len as u32,
-            now: self.now_at_head(),
+            now: self.now_at_block_start(),
         };
         let line = self.filter.line(place.physical);
         let (outcome, position) = self.report(isa, &reference, line);
@@ -634,7 +634,7 @@ impl Cpu {
         let position = sets.kept().then(|| sets.position(isa, line));
         let hits = Hits {
             oldest: position.and_then(|position| position.oldest),
-            modified: self.filter.second.modified.tell(),
+            modified: self.filter.second.modified.report(),
         };
         let outcome = platform.reference(hits, reference, &mut self.updates);
         self.wait(outcome.stall());
@@ -661,7 +661,7 @@ impl Cpu {
             let mut platform = self.platform.expect("called only below run()");
             // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
             let platform = unsafe { platform.as_mut() };
-            platform.modified(id, self.filter.second.modified.tell());
+            platform.modified(id, self.filter.second.modified.report());
         }
     }
 

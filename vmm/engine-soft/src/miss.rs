@@ -43,12 +43,12 @@ impl Cpu {
             physical,
             linear,
             size: len as u32,
-            now: self.now_at_head(),
+            now: self.now_at_block_start(),
         };
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
-        let modified = self.filter.second.modified.tell();
+        let modified = self.filter.second.modified.report();
         let outcome = platform.miss(modified, oldest.line, &reference)?;
         debug_assert!(outcome.permission() >= Permission::Read);
         debug_assert_eq!(outcome.replaced(), Some(oldest.line));

@@ -14,7 +14,7 @@ use nodescope_plugin_api::FLOP_CLASSES;
 use crate::block::AddressHasher;
 use crate::features::Features;
 use crate::fetch::MAX_BLOCK;
-use crate::native::SharedTranslations;
+use crate::native::SharedTranslationCache;
 use crate::op::Op;
 use crate::ops::simd::Stubs;
 
@@ -114,7 +114,7 @@ pub struct DecodedPool {
     shards: [Mutex<Shard>; SHARDS],
     stubs: Mutex<Stubs>,
     /// Translated code that refers to them.
-    pub(crate) translations: SharedTranslations,
+    pub(crate) translation_cache: SharedTranslationCache,
     decoded: AtomicU64,
     shared: AtomicU64,
 }
@@ -143,7 +143,7 @@ impl DecodedPool {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             stubs: Mutex::new(stubs),
-            translations: SharedTranslations::default(),
+            translation_cache: SharedTranslationCache::default(),
             decoded: AtomicU64::new(0),
             shared: AtomicU64::new(0),
         }
@@ -166,7 +166,7 @@ impl DecodedPool {
 
     /// Returns the number of blocks that were translated for all nodes.
     pub fn translated(&self) -> usize {
-        self.translations.len()
+        self.translation_cache.len()
     }
 
     /// Returns how often blocks were decoded, and found decoded.

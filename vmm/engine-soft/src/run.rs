@@ -11,13 +11,13 @@ use crate::fetch::MAX_BLOCK;
 use crate::lookup::Entry;
 use crate::native::{Budget, CodeAddress};
 use crate::op::{Done, Flow, Op, RIP, Trap};
-use crate::turn::Turn;
+use crate::time_slice::TimeSlice;
 
 /// Cycles of an exception before which nothing retired since the last one; others are part of the nominal CPI. Time must pass, or
 /// a guest whose handlers fault at once would stop the study's clock. About what delivery costs a processor.
 const DELIVERY_CYCLES: u64 = 100;
 
-/// Instructions that may be executed beyond the head of a block, less the first.
+/// Instructions that may be executed beyond the beginning of a block, less the first.
 const LAST: i64 = MAX_BLOCK as i64 - 1;
 
 /// What ended the inner loop.
@@ -45,8 +45,8 @@ impl Cpu {
         self.clock_at(self.retired + executed(self.block_start, self.current))
     }
 
-    /// The clock at the head of the running block, whose references a model takes to be simultaneous but for stalls.
-    pub fn now_at_head(&self) -> u64 {
+    /// The clock at the beginning of the running block, whose references a model takes to be simultaneous but for stalls.
+    pub fn now_at_block_start(&self) -> u64 {
         self.clock_at(self.retired)
     }
 
@@ -59,15 +59,15 @@ impl Cpu {
         retired * u64::from(self.cpi.value()) + u64::from(self.time.cycle_fraction)
     }
 
-    /// What the run loop's budget is at the head of the running block, where blocks may be begun until the clock shows `until`, which
+    /// What the run loop's budget is at the beginning of the running block, where blocks may be begun until the clock shows `until`, which
     /// lies ahead.
-    pub fn budget_at_head(&self, until: u64) -> i64 {
-        let cycles = until - self.now_at_head();
+    pub fn budget_at_block_start(&self, until: u64) -> i64 {
+        let cycles = until - self.now_at_block_start();
         let fraction = self.fixed(self.retired) & 0xffff;
         ((cycles.min(1 << 40) << 16) - fraction) as i64
     }
 
-    /// Instructions retired since power-on, at the head of the running block.
+    /// Instructions retired since power-on, at the beginning of the running block.
     pub fn instructions(&self) -> u64 {
         self.time.instructions + self.retired
     }
@@ -95,7 +95,7 @@ impl Cpu {
 
     /// Run until a limit or an event.
     pub fn run_until(&mut self, limit: Limit) -> Result<Exit, EngineError> {
-        self.turn = Turn::new(limit);
+        self.time_slice = TimeSlice::new(limit);
         self.notice_code_changes();
         if self.attached {
             self.refresh_context();
@@ -114,7 +114,7 @@ impl Cpu {
                 }
             }
             let spent = self.time.instructions >= limit.instructions;
-            if spent || self.is_turn_over(self.time.cycles) {
+            if spent || self.is_time_slice_over(self.time.cycles) {
                 return Ok(Exit::Limit);
             }
             match self.events.mp {
@@ -147,7 +147,7 @@ impl Cpu {
                 self.events.shadow = shadow;
                 return Ok(Exit::Halted);
             }
-            let mut until = self.turn.limit;
+            let mut until = self.time_slice.limit;
             // STI lets one instruction pass before what waits, and the next one may be CLI.
             let behind_sti = shadow == InterruptShadow::Sti;
             let mut waits = behind_sti && nmi;
@@ -174,7 +174,7 @@ impl Cpu {
                 limit.instructions - self.time.instructions
             };
             let before = self.retired;
-            self.turn.until = until;
+            self.time_slice.until = until;
             let end = self.run_blocks(until - now, instructions, true);
             let stepped = trap_flag && self.retired != before;
             match end {
@@ -217,8 +217,8 @@ impl Cpu {
     /// Execute whole blocks until a number of cycles has passed, but no more than a number of instructions, for which the last block
     /// may be cut. `deliver`: the caller delivers interrupts.
     ///
-    /// Where turns end and interrupts are taken is therefore the same for the interpreter and for translated code, which looks
-    /// at the heads of blocks; and a vCPU goes on where code begins that is known.
+    /// Where time slices end and interrupts are taken is therefore the same for the interpreter and for translated code, which looks
+    /// at the beginnings of blocks; and a vCPU goes on where code begins that is known.
     fn run_blocks(&mut self, cycles: u64, instructions: u64, deliver: bool) -> End {
         if self.attached {
             self.run_blocks_as::<true>(cycles, instructions, deliver)
@@ -234,7 +234,7 @@ impl Cpu {
         deliver: bool,
     ) -> End {
         let cpi = self.cpi;
-        self.turn.put_off = 0;
+        self.time_slice.extension = 0;
         let mut budget = (cycles.min(1 << 40) as i64) << 16;
         budget -= i64::from(self.time.cycle_fraction);
         let mut instructions = instructions.min(1 << 40) as i64;
@@ -287,7 +287,7 @@ impl Cpu {
             };
             let delta = self.retired.wrapping_sub(retired) as i64;
             budget -= delta * cpi.divisor() + (((self.stall - stall) as i64) << 16);
-            budget += std::mem::take(&mut self.turn.put_off);
+            budget += std::mem::take(&mut self.time_slice.extension);
             instructions -= delta;
             match done {
                 Ok(Flow::Next | Flow::Branch) if !self.touched_platform => {}
@@ -429,7 +429,7 @@ impl Cpu {
         instructions: u64,
     ) -> Result<crate::vcpu::StepOutcome, EngineError> {
         self.notice_code_changes();
-        self.turn = Turn::default();
+        self.time_slice = TimeSlice::default();
         let end = self.run_blocks(1 << 40, instructions, false);
         self.synchronise_clock();
         Ok(match end {

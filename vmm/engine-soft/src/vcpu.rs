@@ -115,7 +115,7 @@ impl SoftVcpu {
             model_stall: 0,
             retired: 0,
             cpi: crate::cpi::Cpi::new(config.cpi),
-            turn: Default::default(),
+            time_slice: Default::default(),
             touched_platform: false,
             marks_seen: 0,
             rewrites_seen: vec![0; config.code.ram().regions().len()],
@@ -188,7 +188,7 @@ impl SoftVcpu {
     /// itself. For tests, before a vCPU has run.
     pub fn limit_code(&mut self, bytes: usize) {
         let mut code = self.code.lock();
-        code.translations.set_room(bytes);
+        code.translation_cache.set_room(bytes);
         code.pool.stubs().set_room(bytes);
     }
 
@@ -209,7 +209,7 @@ impl SoftVcpu {
 
     /// Blocks of the node that were translated since all were last thrown away.
     pub fn translations(&self) -> usize {
-        self.code.lock().translations.len()
+        self.code.lock().translation_cache.len()
     }
 }
 
@@ -272,12 +272,12 @@ impl Vcpu for SoftVcpu {
         self.cpu.fetch_filter.shape(filter);
         self.cpu.counters = [Counters::default(); 2];
         // Blocks have code for either case, but code for one shape of the filter does not fit another.
-        self.cpu.native.forget_jumps();
-        self.cpu.forget_ways();
+        self.cpu.native.flush_jump_cache();
+        self.cpu.forget_miss_routines();
         if let Some(shape) = filter {
             let mut code = self.code.lock();
             let made_for = (shape, self.cpu.profiling());
-            let before = code.translations.window.replace(made_for);
+            let before = code.translation_cache.window.replace(made_for);
             if before.is_some_and(|before| before != made_for) {
                 code.clear();
             }

@@ -10,8 +10,8 @@ use nodescope_engine_soft::Translate;
 use nodescope_oracle::bare;
 use nodescope_plugin_api::{Counters, L0Geometry};
 
-/// Times that the loop turns.
-const TURNS: u64 = 500;
+/// Iterations of the loop.
+const ITERATIONS: u64 = 500;
 /// Where the page behind [`DATA`] lies in memory instead of behind it.
 const ELSEWHERE: u64 = 0x8_0000;
 
@@ -31,7 +31,7 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     let mut m = Machine::new(|a| {
         let mut again = a.create_label();
         a.mov(rsi, at).unwrap();
-        a.mov(ecx, TURNS as u32).unwrap();
+        a.mov(ecx, ITERATIONS as u32).unwrap();
         a.set_label(&mut again).unwrap();
         a.mov(rdx, qword_ptr(rsi)).unwrap();
         a.lea(rax, qword_ptr(rax + rdx + 1)).unwrap();
@@ -58,7 +58,9 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
         instruction_ways: 4,
     }));
     m.vcpu.restore(&m.state);
-    let exit = m.vcpu.run(&mut m.ports, Limit::instructions(20 * TURNS));
+    let exit = m
+        .vcpu
+        .run(&mut m.ports, Limit::instructions(20 * ITERATIONS));
     assert_eq!(exit.unwrap(), Exit::Halted);
     m.vcpu.flush_counters(&mut m.ports);
     let mut all = Counters::default();
@@ -82,8 +84,8 @@ fn interpreted(at: u64, stores: bool) -> u64 {
     let (wanted, _) = run(at, stores, Translate::Never);
     assert_eq!(outcome, wanted);
     let (_, loads, written) = outcome.counters;
-    let expected = if stores { 2 * TURNS } else { 0 };
-    assert_eq!((loads, written), (2 * TURNS, expected));
+    let expected = if stores { 2 * ITERATIONS } else { 0 };
+    assert_eq!((loads, written), (2 * ITERATIONS, expected));
     by_interpreter
 }
 
@@ -105,7 +107,7 @@ fn pages_may_lie_apart_in_memory() {
     // The host has no single place to write to: the interpreter does, and asks for no line again.
     let by_interpreter = interpreted(at, true);
     assert!(
-        (TURNS - 10..TURNS + 10).contains(&by_interpreter),
+        (ITERATIONS - 10..ITERATIONS + 10).contains(&by_interpreter),
         "{by_interpreter}"
     );
 }

@@ -29,7 +29,7 @@ pub enum Event {
     Context(u64),
     /// A port, a device's memory or an MSR: what, the time, where, the value.
     Device(&'static str, u64, u64, Vec<u8>),
-    /// A turn was over: where the one ends that followed at once.
+    /// The vCPU asked for more time at the end of its time slice: the slice's new end, if the machine extended the slice.
     Extended(Option<u64>),
     /// An interrupt was taken.
     Interrupt(u64, u8),
@@ -51,10 +51,10 @@ pub struct Machine {
     model: Random,
     devices: Random,
     timer: Random,
-    turns: Random,
+    extensions: Random,
     due: u64,
     period: u64,
-    /// Where the running vCPU's turn ends.
+    /// The end of the running vCPU's time slice.
     limit: u64,
     lines: [u64; 16],
     line_shift: u8,
@@ -163,7 +163,7 @@ impl Machine {
             model: Random::new(seed ^ 1),
             devices: Random::new(seed ^ 2),
             timer,
-            turns: Random::new(seed ^ 4),
+            extensions: Random::new(seed ^ 4),
             due,
             period,
             limit: 0,
@@ -271,8 +271,8 @@ impl Machine {
         }
     }
 
-    /// A vCPU runs until then, at first.
-    pub fn begin_turn(&mut self, limit: u64) {
+    /// Begins a vCPU's time slice, which ends at `limit` unless the machine extends the slice.
+    pub fn begin_time_slice(&mut self, limit: u64) {
         self.limit = limit;
     }
 
@@ -379,7 +379,7 @@ impl Platform for Machine {
     }
     fn extend(&mut self, _: u16) -> Option<u64> {
         self.compute();
-        let more = self.turns.below(4) * 50;
+        let more = self.extensions.below(4) * 50;
         self.limit = self.limit.saturating_add(more);
         let extended = (more > 0).then_some(self.limit);
         self.log.push(Event::Extended(extended));

@@ -41,7 +41,7 @@ pub enum Kind {
     Blocks,
     /// Random bytes.
     Bytes,
-    /// Either, on two vCPUs that take turns, with NMIs, 32-bit code among the 64-bit, and little room for translated code.
+    /// Either kind, on two vCPUs that run alternately, with NMIs, 32-bit code among the 64-bit code, and little room for translated code.
     Node,
     /// Blocks, or loads and stores without end, on two such vCPUs, and every window has a real model: see [`super::caches`].
     Caches,
@@ -144,7 +144,7 @@ impl Side {
     }
 }
 
-/// Compare on the seeds `from..`, until there were `count` of them or the time is over; the kinds take turns from seed to seed.
+/// Compare on the seeds `from..`, until there were `count` of them or the time is over; the kinds alternate from seed to seed.
 ///
 /// # Errors
 /// The first difference, with the instructions that led to it.
@@ -240,7 +240,7 @@ fn narrow(kind: Kind, seed: u64, writer: &mut Writer, base: &Image, place: &Plac
                 trail[first..].concat()
             );
         }
-        trail.push(describe(&pair.sides[0], pair.turn));
+        trail.push(describe(&pair.sides[0], pair.running));
     }
     format!(
         "{} (agrees when the slice is cut)\n{}",
@@ -269,8 +269,8 @@ fn breakpoints(r: &mut Random) -> ([u64; 4], u64) {
 }
 
 /// The instruction at the instruction pointer.
-fn describe(side: &Side, turn: usize) -> String {
-    let s = side.vcpus[turn].save();
+fn describe(side: &Side, running: usize) -> String {
+    let s = side.vcpus[running].save();
     let ip = s.general.rip;
     let offset = ip.wrapping_sub(CODE) & !0x10_0000;
     let physical = if offset < CODE_LEN as u64 {
@@ -304,7 +304,7 @@ struct Pair {
     random: Random,
     sides: [Side; 2],
     /// The vCPU that ran last.
-    turn: usize,
+    running: usize,
     configuration: String,
     /// The filter of the last window.
     shape: Option<L0Geometry>,
@@ -318,10 +318,10 @@ struct Pair {
     splits: bool,
     /// The guest has large pages. Other seeds mean what they meant before there were any.
     large: bool,
-    /// Which turns others may follow at once, in programs that change how much of vector registers is in use. Drawn apart, as is how
-    /// long those are, so that all other seeds mean what they meant before there were any.
-    turns: Option<Random>,
-    /// Which breakpoints programs begin with; drawn apart, too.
+    /// Decides which time slices the machine may extend, in programs that change how much of vector registers is in use. This generator
+    /// is separate, so that the other draws of a seed do not depend on extensions.
+    extensions: Option<Random>,
+    /// Decides which breakpoints programs begin with; separate for the same reason.
     breakpoints: Option<Random>,
 }
 
@@ -399,9 +399,9 @@ impl Pair {
             strings: seed.is_multiple_of(5),
             large: seed % 4 == 3,
             splits: seed % 11 < 3 && Group::Avx.missing().is_empty(),
-            turns: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
+            extensions: (seed % 7 < 2).then(|| Random::new(machines ^ 5)),
             breakpoints: (seed % 8 == 5).then(|| Random::new(machines ^ 7)),
-            turn: 0,
+            running: 0,
             configuration: format!(
                 "cpi {cpi}/65536, interrupts {period}, after {after}, room {room}, numbered {numbered:?}, without AVX-512 {older_host}"
             ),
@@ -433,7 +433,7 @@ impl Pair {
             writer.strings = self.strings;
             writer.large = self.large;
             writer.splits = self.splits;
-            writer.widths = self.turns.is_some() && Group::Avx.missing().is_empty();
+            writer.widths = self.extensions.is_some() && Group::Avx.missing().is_empty();
             let walks = self.kind == Kind::Caches && r.chance(700);
             self.walks = walks;
             let code = match self.kind {
@@ -581,13 +581,13 @@ impl Pair {
         for slice in 0..SLICES {
             tally.slices += 1;
             self.disturb(tally);
-            self.turn = self.any_vcpu();
-            if ended[self.turn] {
-                self.turn = ended.len() - 1 - self.turn;
+            self.running = self.any_vcpu();
+            if ended[self.running] {
+                self.running = ended.len() - 1 - self.running;
             }
-            let turn = self.turn;
+            let running = self.running;
             let (now, instructions) = {
-                let v = &self.sides[0].vcpus[turn];
+                let v = &self.sides[0].vcpus[running];
                 let code = v.save().segments.data[seg::CS].attributes;
                 tally.compatible += u64::from(code & LONG == 0);
                 (v.cycles(), v.instructions())
@@ -601,10 +601,10 @@ impl Pair {
                 now + MOST_CYCLES
             };
             if limit.cycles < now + MOST_CYCLES && self.time_passes && r.chance(500) {
-                // As nodes run: until the clock has reached a limit, at the head of a block.
+                // As a node does: limit the clock alone, which is checked at the beginning of each block.
                 limit.instructions = u64::MAX;
             }
-            limit.extends = self.turns.as_mut().is_some_and(|r| r.chance(800));
+            limit.extends = self.extensions.as_mut().is_some_and(|r| r.chance(800));
             let stop = cut.filter(|c| c.slice == slice);
             if let Some(cut) = stop {
                 limit.instructions = limit.instructions.min(cut.instructions);
@@ -612,10 +612,10 @@ impl Pair {
             let [a, b] = &mut self.sides;
             let outcomes = [a, b].map(|side| {
                 if let Some(real) = &mut side.machine.real {
-                    side.vcpus[turn].update_l0(&real.take_updates(turn));
+                    side.vcpus[running].update_l0(&real.take_updates(running));
                 }
-                side.machine.begin_turn(limit.cycles);
-                side.vcpus[turn].run(&mut side.machine, limit)
+                side.machine.begin_time_slice(limit.cycles);
+                side.vcpus[running].run(&mut side.machine, limit)
             });
             if let Some(what) = self.difference(&outcomes) {
                 return Err(Place {
@@ -629,13 +629,13 @@ impl Pair {
             if now_mapped != mapped {
                 // The kernel of a node tells other vCPUs before it goes on.
                 mapped = now_mapped;
-                self.shoot_down(turn);
+                self.shoot_down(running);
             }
             for side in &mut self.sides {
                 tally.events += side.machine.log.len() as u64;
                 side.machine.log.clear();
             }
-            let after = self.sides[0].vcpus[turn].instructions();
+            let after = self.sides[0].vcpus[running].instructions();
             tally.instructions += after - instructions;
             ran += after - instructions;
             if stop.is_some() {
@@ -646,16 +646,16 @@ impl Pair {
                 Ok(Exit::Halted) => {
                     let due = self.sides[0].machine.due();
                     if due == u64::MAX
-                        || self.sides[0].vcpus[turn].save().general.rflags & 0x200 == 0
+                        || self.sides[0].vcpus[running].save().general.rflags & 0x200 == 0
                     {
-                        ended[turn] = true;
+                        ended[running] = true;
                     } else {
                         for side in &mut self.sides {
-                            side.vcpus[turn].advance_to(due);
+                            side.vcpus[running].advance_to(due);
                         }
                     }
                 }
-                Ok(Exit::Shutdown) => ended[turn] = true,
+                Ok(Exit::Shutdown) => ended[running] = true,
                 Err(_) => {
                     tally.unknown += 1;
                     return Ok(());
@@ -669,10 +669,10 @@ impl Pair {
     }
 
     /// Drop the translations that all vCPUs but one have cached.
-    fn shoot_down(&mut self, turn: usize) {
+    fn shoot_down(&mut self, running: usize) {
         for side in &mut self.sides {
             for (n, vcpu) in side.vcpus.iter_mut().enumerate() {
-                if n != turn {
+                if n != running {
                     let state = vcpu.save();
                     vcpu.restore(&state);
                 }

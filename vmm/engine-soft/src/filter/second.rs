@@ -119,7 +119,7 @@ impl Modified {
 
     /// What the model must hear before the next reference of any vCPU. It counts as told.
     #[inline(always)]
-    pub fn tell(&mut self) -> &[u64] {
+    pub fn report(&mut self) -> &[u64] {
         let count = std::mem::take(&mut self.count) as usize;
         &self.lines[..count]
     }

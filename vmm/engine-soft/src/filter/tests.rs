@@ -111,7 +111,7 @@ fn the_first_write_to_an_exclusive_line_is_noted() {
             Permission::Exclusive => &[line],
             _ => &[],
         };
-        assert_eq!(filter.second.modified.tell(), noted, "{held:?}");
+        assert_eq!(filter.second.modified.report(), noted, "{held:?}");
         assert_eq!(writes(&filter, line), passes, "{held:?}");
     }
 }

@@ -124,9 +124,9 @@ pub fn describe(memory: Memory, count: u32) -> u32 {
 }
 
 impl Cpu {
-    /// Bring the count of retired instructions up to the head of the block of an access. How many instructions the block has.
+    /// Bring the count of retired instructions up to the beginning of the block of an access. How many instructions the block has.
     #[inline(always)]
-    pub(super) fn arrive_at_head(&mut self, what: u32) -> i64 {
+    pub(super) fn arrive_at_block_start(&mut self, what: u32) -> i64 {
         let count = i64::from(what >> 16);
         self.retired = self.native.retired_at(self.native.left + count);
         count
@@ -171,7 +171,7 @@ unsafe extern "sysv64" fn short_access(cpu: *mut Cpu, what: u32) -> *mut u8 {
         cpu.native.activity.misses += u64::from(place.is_some());
         return place.unwrap_or(std::ptr::null_mut());
     }
-    let count = cpu.arrive_at_head(what);
+    let count = cpu.arrive_at_block_start(what);
     let stall = cpu.stall;
     // SAFETY: the caller's promise.
     let isa = unsafe { Avx2::assume() };
@@ -192,10 +192,10 @@ unsafe fn access_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     // SAFETY: as in `runtime::interpret`.
     let cpu = unsafe { &mut *cpu };
     cpu.native.activity.misses += 1;
-    if cpu.attached && !cpu.native.ways_asked {
-        cpu.make_ways();
+    if cpu.attached && !cpu.native.miss_routines_requested {
+        cpu.prepare_miss_routines();
     }
-    let count = cpu.arrive_at_head(what);
+    let count = cpu.arrive_at_block_start(what);
     let stall = cpu.stall;
     let place = cpu.quick_access(
         isa,

@@ -37,8 +37,8 @@ pub struct Assembler {
     encoder: Encoder,
     base: u64,
     /// Where the out-of-line part will run, and where it begins in the stream.
-    cold_base: u64,
-    cold_from: Option<usize>,
+    out_of_line_base: u64,
+    out_of_line_from: Option<usize>,
     position: usize,
     labels: Vec<Option<usize>>,
     fixups: Vec<(usize, Label)>,
@@ -48,13 +48,13 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// Start a piece of code that will run at `base`, and at `cold_base` from [`Assembler::begin_cold`] on.
-    pub fn new(base: u64, cold_base: u64) -> Self {
+    /// Start a piece of code that will run at `base`, and at `out_of_line_base` from [`Assembler::begin_out_of_line`] on.
+    pub fn new(base: u64, out_of_line_base: u64) -> Self {
         Self {
             encoder: Encoder::new(64),
             base,
-            cold_base,
-            cold_from: None,
+            out_of_line_base,
+            out_of_line_from: None,
             position: 0,
             labels: Vec::new(),
             fixups: Vec::new(),
@@ -77,12 +77,15 @@ impl Assembler {
 
     /// The code so far, by what it is for.
     pub fn pieces(&self) -> impl Iterator<Item = Piece> {
-        let cold = self.cold_from.unwrap_or(self.position);
+        let out_of_line = self.out_of_line_from.unwrap_or(self.position);
         let ends = self.parts[1..].iter().map(|(from, _)| *from);
         let parts = self.parts.iter().zip(ends.chain([self.position]));
         parts
             .flat_map(move |(&(from, part), to)| {
-                [(from, to.min(cold), part), (from.max(cold), to, part)]
+                [
+                    (from, to.min(out_of_line), part),
+                    (from.max(out_of_line), to, part),
+                ]
             })
             .filter(|(from, to, _)| from < to)
             .map(|(from, to, part)| (self.address(from), to - from, part))
@@ -94,15 +97,15 @@ impl Assembler {
     }
 
     fn address(&self, position: usize) -> u64 {
-        match self.cold_from {
-            Some(from) if position >= from => self.cold_base + (position - from) as u64,
+        match self.out_of_line_from {
+            Some(from) if position >= from => self.out_of_line_base + (position - from) as u64,
             _ => self.base + position as u64,
         }
     }
 
     /// What follows is out of line: kept apart, so that the code that runs often lies close together.
-    pub fn begin_cold(&mut self) {
-        self.cold_from = Some(self.position);
+    pub fn begin_out_of_line(&mut self) {
+        self.out_of_line_from = Some(self.position);
     }
 
     /// The code, with all jumps resolved: in line, then out of line.
@@ -116,8 +119,8 @@ impl Assembler {
             let distance = self.address(target).wrapping_sub(self.address(at) + 4) as i64;
             code[at..at + 4].copy_from_slice(&(distance as i32).to_le_bytes());
         }
-        let cold = code.split_off(self.cold_from.unwrap_or(self.position));
-        Ok((code, cold))
+        let out_of_line = code.split_off(self.out_of_line_from.unwrap_or(self.position));
+        Ok((code, out_of_line))
     }
 
     /// A new label, not yet bound.
@@ -200,9 +203,9 @@ impl Assembler {
     }
 
     /// Jump through a pointer at an address within reach.
-    pub fn jmp_through(&mut self, cell: u64) {
+    pub fn jmp_through(&mut self, slot: u64) {
         self.bytes(&[0xff, 0x25]);
-        self.distance_to(cell);
+        self.distance_to(slot);
     }
 
     /// One instruction of one operand in a register.

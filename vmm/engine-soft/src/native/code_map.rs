@@ -18,13 +18,13 @@ pub enum Part {
     /// Addresses of operands, and the look-up in line.
     LookUp,
     /// What a look-up that misses goes through before a model is asked, or its tables.
-    Missed,
+    SlowPath,
     /// A model's work done in its tables.
     Model,
     /// The guest's flags kept, and made again.
     Flags,
-    /// Heads of blocks: budget, counters, lines of instructions.
-    Head,
+    /// Prologues of translation blocks: budget, counters, lines of instructions.
+    Prologue,
     /// Branches, and where they lead.
     Branch,
     /// Ways to the interpreter, to the run loop and back.
@@ -37,10 +37,10 @@ impl Part {
         match self {
             Part::Operation => "translated::operations",
             Part::LookUp => "translated::look_ups",
-            Part::Missed => "translated::missed_look_ups",
+            Part::SlowPath => "translated::missed_look_ups",
             Part::Model => "translated::model",
             Part::Flags => "translated::flags",
-            Part::Head => "translated::heads",
+            Part::Prologue => "translated::heads",
             Part::Branch => "translated::branches",
             Part::Call => "translated::calls",
         }
@@ -103,7 +103,7 @@ mod tests {
         // Nothing of the first part lies between these.
         a.part(Part::Flags);
         nops(&mut a, 1);
-        a.begin_cold();
+        a.begin_out_of_line();
         nops(&mut a, 4);
         assert_eq!(
             lines(a.pieces()),

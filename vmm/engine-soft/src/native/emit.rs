@@ -1,16 +1,16 @@
-//! Templates: the inlined look-up, flags, and instructions that run as themselves.
+//! Templates: the inlined look-up, flags, and native passthrough of instructions.
 
 use iced_x86::{Code, Instruction, MemoryOperand, OpKind, Register};
 
 use super::assembler::{Assembler, Label, at, cc, field_of_cpu, indexed_field};
+use super::coalescing::{OperandLookup, UncoalescedOperand};
 use super::code_map::Part;
-use super::cold::{Cold, Missed};
-use super::flags::Recipe;
-use super::pair::Pair;
-use super::plan::{Itself, Memory};
+use super::flags::FlagsRematerialisation;
+use super::fusion::FusedPair;
+use super::out_of_line::{InterpreterCall, SlowPath};
+use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
-use super::share::{Apart, Share};
 use crate::cpu::Cpu;
 use crate::filter::FilterLayout;
 
@@ -40,29 +40,29 @@ pub struct Emitter {
     pub count: u32,
     /// Offset of the block's record, where costs are attributed to blocks ([`crate::profile`]).
     pub record_offset: Option<i32>,
-    pub cold: Vec<Cold>,
+    pub interpreter_calls: Vec<InterpreterCall>,
     /// Those of this number and later are of the operations that are emitted now: each may be emitted more than once.
-    pub first_cold: usize,
+    pub first_interpreter_call: usize,
     /// Look-ups that miss.
-    pub missed: Vec<Missed>,
+    pub slow_paths: Vec<SlowPath>,
     /// How the operand of each operation is looked up.
-    pub shares: Vec<Share>,
+    pub operand_lookups: Vec<OperandLookup>,
     /// Operands of spans, by themselves.
-    pub apart: Vec<Apart>,
+    pub uncoalesced: Vec<UncoalescedOperand>,
     /// Pairs of a load and a store, by themselves.
-    pub pairs: Vec<Pair>,
+    pub fused_pairs: Vec<FusedPair>,
     /// Runs of PUSH and of POP.
-    pub runs: Vec<super::stack::Run>,
+    pub push_pop_runs: Vec<super::stack::PushPopRun>,
     /// [`super::Native::vectors_wide`] is set.
     pub wide: bool,
     /// The guest's flags are in the host's.
-    pub in_host: bool,
+    pub flags_in_host: bool,
     /// They are in [`super::Native::flags`], or nobody will ask for them.
-    pub in_memory: bool,
+    pub flags_in_memory: bool,
     /// How they can be made again.
-    pub recipe: Option<Recipe>,
-    /// For each instruction: see [`super::flags::needed_behind`].
-    pub needed: Vec<bool>,
+    pub rematerialisation: Option<FlagsRematerialisation>,
+    /// For each instruction: see [`super::flags::flags_needed_after`].
+    pub flags_needed: Vec<bool>,
 }
 
 /// The guest's general register that a register belongs to.
@@ -78,8 +78,8 @@ impl Emitter {
         (kernel, attached): (bool, bool),
         routines: Routines,
         (translation, count): (u64, u32),
-        needed: Vec<bool>,
-        shares: Vec<Share>,
+        flags_needed: Vec<bool>,
+        operand_lookups: Vec<OperandLookup>,
     ) -> Self {
         Self {
             a,
@@ -91,18 +91,18 @@ impl Emitter {
             translation,
             count,
             record_offset: None,
-            cold: Vec::new(),
-            first_cold: 0,
-            missed: Vec::new(),
-            shares,
-            apart: Vec::new(),
-            pairs: Vec::new(),
-            runs: Vec::new(),
+            interpreter_calls: Vec::new(),
+            first_interpreter_call: 0,
+            slow_paths: Vec::new(),
+            operand_lookups,
+            uncoalesced: Vec::new(),
+            fused_pairs: Vec::new(),
+            push_pop_runs: Vec::new(),
             wide: false,
-            in_host: false,
-            in_memory: true,
-            recipe: None,
-            needed,
+            flags_in_host: false,
+            flags_in_memory: true,
+            rematerialisation: None,
+            flags_needed,
         }
     }
 
@@ -234,7 +234,7 @@ impl Emitter {
     /// Turn the linear address in RAX into a host address in RAX, or leave for the interpreter. Uses RCX and flags.
     pub fn look_up(&mut self, memory: Memory, operation: usize, address: Option<MemoryOperand>) {
         let outer = self.a.part(Part::LookUp);
-        let interpret = self.miss(operation);
+        let interpret = self.interpreter_entry(operation);
         let miss = if memory.conditional {
             interpret
         } else {
@@ -250,13 +250,13 @@ impl Emitter {
         if !memory.conditional {
             let resume = self.a.label();
             self.a.bind(resume);
-            self.missed.push(Missed {
+            self.slow_paths.push(SlowPath {
                 entry: miss,
                 resume,
                 interpret,
                 memory,
                 address,
-                apart: None,
+                fallback: None,
             });
         }
         self.a.part(outer);
@@ -296,7 +296,7 @@ impl Emitter {
 
     /// The host address of an instruction's memory operand, in RAX.
     pub fn operand(&mut self, i: &Instruction, memory: Memory, operation: usize) {
-        self.lose_flags();
+        self.clobber_flags();
         self.within(Part::LookUp, |e| {
             e.address(i);
             let address = e.plain_address(i);
@@ -317,7 +317,7 @@ impl Emitter {
     /// The value of a register or memory operand (64 bits) into RCX.
     pub fn value(&mut self, i: &Instruction, operation: usize) {
         if i.op0_kind() == OpKind::Register {
-            self.lose_flags();
+            self.clobber_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.copy(RCX, host),
@@ -355,8 +355,8 @@ impl Emitter {
         self.a.mi(Code::Mov_rm8_imm8, field, wide.into());
     }
 
-    /// An instruction as itself. False: it cannot be done, and nothing was emitted.
-    pub fn itself(&mut self, p: &Itself, operation: usize) -> bool {
+    /// Emits an instruction as it is, with moved operands. Returns false where that cannot be done; then nothing was emitted.
+    pub fn passthrough(&mut self, p: &Passthrough, operation: usize) -> bool {
         let i = &p.instruction;
         if i.op0_kind() == OpKind::Register && is_high_byte(i.op0_register()) {
             self.high_byte(p, operation);
@@ -395,13 +395,13 @@ impl Emitter {
         }
         let mut displacement = 0;
         if let Some(memory) = p.memory {
-            displacement = self.shared_operand(i, memory, operation);
+            displacement = self.coalesced_operand(i, memory, operation);
             if address == Some(RCX) {
                 self.a.copy(RCX, RAX);
             }
         }
         if p.flags_in {
-            self.need_flags();
+            self.load_flags();
         }
         if p.rax {
             self.a.copy(RAX, HOST[0].expect("RAX has a host register"));
@@ -456,7 +456,7 @@ impl Emitter {
                 _ => {}
             }
         }
-        if p.settle && self.needed[operation] {
+        if p.preset_flags && self.flags_needed[operation] {
             self.a.rr(Code::Cmp_r64_rm64, Register::RSP, Register::RSP);
         }
         self.a.put(&moved);
@@ -468,10 +468,10 @@ impl Emitter {
             self.a.copy(HOST[0].expect("RAX has a host register"), RAX);
         }
         if p.flags_out {
-            self.in_host = true;
-            self.in_memory = false;
-            self.recipe = if homes.is_empty() {
-                Recipe::new(p, &moved)
+            self.flags_in_host = true;
+            self.flags_in_memory = false;
+            self.rematerialisation = if homes.is_empty() {
+                FlagsRematerialisation::new(p, &moved)
             } else {
                 None
             };
@@ -484,7 +484,7 @@ impl Emitter {
 impl Emitter {
     /// An operation on the second byte of a register, and a constant: in AH, since with most host registers there is no name
     /// for that byte.
-    fn high_byte(&mut self, p: &Itself, operation: usize) {
+    fn high_byte(&mut self, p: &Passthrough, operation: usize) {
         let host = HOST[number(p.instruction.op0_register())].expect("the first four have one");
         self.a.copy(RAX, host);
         let mut moved = p.instruction;
@@ -494,9 +494,9 @@ impl Emitter {
             self.a.copy(host, RAX);
         }
         if p.flags_out {
-            self.in_host = true;
-            self.in_memory = false;
-            self.recipe = None;
+            self.flags_in_host = true;
+            self.flags_in_memory = false;
+            self.rematerialisation = None;
         }
         self.resume(operation);
     }

@@ -8,18 +8,18 @@ use iced_x86::{Code, Instruction, Mnemonic, OpAccess, OpKind, Register};
 use super::assembler::field_of_cpu;
 use super::code_map::Part;
 use super::emit::Emitter;
-use super::plan::{Itself, Plan};
+use super::plan::{Passthrough, Plan};
 use super::runtime::field;
 
 use Register::EAX;
 
 /// Host instructions that give the flags of a guest instruction again and change no register.
 #[derive(Clone, Copy, Debug)]
-pub struct Recipe {
+pub struct FlagsRematerialisation {
     /// An instruction that takes back the result of the second, where that is needed.
     pub undo: Option<Instruction>,
     /// The instruction.
-    pub again: Instruction,
+    pub repeat: Instruction,
     /// Guest registers that must be as they were: see [`bit`].
     pub registers: u32,
 }
@@ -45,9 +45,9 @@ pub fn written(i: &Instruction, info: &mut iced_x86::InstructionInfoFactory) -> 
         .fold(0, |set, used| set | bit(used.register()))
 }
 
-impl Recipe {
+impl FlagsRematerialisation {
     /// For an instruction of the guest that ran as `moved`, on host registers alone.
-    pub fn new(p: &Itself, moved: &Instruction) -> Option<Self> {
+    pub fn new(p: &Passthrough, moved: &Instruction) -> Option<Self> {
         if p.memory.is_some() || p.flags_in || p.rax || p.cl || p.count.is_some() {
             return None;
         }
@@ -88,7 +88,7 @@ impl Recipe {
         };
         Some(Self {
             undo,
-            again: *moved,
+            repeat: *moved,
             registers: first | second,
         })
     }
@@ -128,10 +128,10 @@ fn opposite(code: Code) -> Option<Code> {
 impl Emitter {
     /// Put the flags where they are safe. Uses RAX.
     pub fn save_flags(&mut self) {
-        if !self.in_memory {
-            self.need_flags();
+        if !self.flags_in_memory {
+            self.load_flags();
             self.store_flags();
-            self.in_memory = true;
+            self.flags_in_memory = true;
         }
     }
 
@@ -146,52 +146,58 @@ impl Emitter {
     }
 
     /// Make them again in the host's.
-    pub fn make_flags(&mut self, recipe: &Recipe) {
+    pub fn rematerialise_flags(&mut self, rematerialisation: &FlagsRematerialisation) {
         self.within(Part::Flags, |e| {
-            if let Some(undo) = &recipe.undo {
+            if let Some(undo) = &rematerialisation.undo {
                 e.a.put(undo);
             }
-            e.a.put(&recipe.again);
+            e.a.put(&rematerialisation.repeat);
         });
     }
 
     /// Whether what an instruction writes matters to the flags.
-    pub fn has_recipe(&self) -> bool {
-        self.recipe.is_some()
+    pub fn has_rematerialisation(&self) -> bool {
+        self.rematerialisation.is_some()
     }
 
     /// An instruction that writes these guest registers comes next; `flags`: and flags.
-    pub fn before(&mut self, operation: usize, written: u32, flags: bool) {
+    pub fn before_writes(&mut self, operation: usize, written: u32, flags: bool) {
         if !flags
-            && self.needed[operation]
-            && self.recipe.is_some_and(|r| r.registers & written != 0)
+            && self.flags_needed[operation]
+            && self
+                .rematerialisation
+                .is_some_and(|r| r.registers & written != 0)
         {
             self.save_flags();
-            self.recipe = None;
+            self.rematerialisation = None;
         }
     }
 
     /// It has been emitted.
-    pub fn behind(&mut self, written: u32, flags: bool) {
-        if !flags && self.recipe.is_some_and(|r| r.registers & written != 0) {
+    pub fn after_writes(&mut self, written: u32, flags: bool) {
+        if !flags
+            && self
+                .rematerialisation
+                .is_some_and(|r| r.registers & written != 0)
+        {
             // Nobody asks for them.
-            self.recipe = None;
-            self.in_memory = true;
-            self.in_host = false;
+            self.rematerialisation = None;
+            self.flags_in_memory = true;
+            self.flags_in_host = false;
         }
     }
 
     /// Bring the flags into the host's. Uses RAX.
-    pub fn need_flags(&mut self) {
-        if !self.in_host {
-            match self.recipe {
-                Some(recipe) => self.make_flags(&recipe),
+    pub fn load_flags(&mut self) {
+        if !self.flags_in_host {
+            match self.rematerialisation {
+                Some(rematerialisation) => self.rematerialise_flags(&rematerialisation),
                 None => {
-                    debug_assert!(self.in_memory);
+                    debug_assert!(self.flags_in_memory);
                     self.restore_flags();
                 }
             }
-            self.in_host = true;
+            self.flags_in_host = true;
         }
     }
 
@@ -206,24 +212,24 @@ impl Emitter {
     }
 
     /// Something is about to destroy the host's flags.
-    pub fn lose_flags(&mut self) {
-        if self.recipe.is_none() {
+    pub fn clobber_flags(&mut self) {
+        if self.rematerialisation.is_none() {
             self.save_flags();
         }
-        self.in_host = false;
+        self.flags_in_host = false;
     }
 }
 
 /// For each instruction of a block, whether the flags behind it may be asked for: by an instruction, or where code is left,
 /// before others take their place.
-pub fn needed_behind(plans: &[Plan]) -> Vec<bool> {
+pub fn flags_needed_after(plans: &[Plan]) -> Vec<bool> {
     let mut needed = vec![true; plans.len()];
     let mut live = true;
     for (k, plan) in plans.iter().enumerate().rev() {
         needed[k] = live;
         live = match plan {
-            Plan::Nothing | Plan::Address => live,
-            Plan::Itself(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
+            Plan::Nop | Plan::Lea => live,
+            Plan::Passthrough(p) => p.memory.is_some() || p.flags_in || (live && !p.flags_out),
             _ => true,
         };
     }

@@ -1,21 +1,21 @@
 //! The translator: turns blocks of guest code into host code that does the same on the guest's registers.
 //!
-//! Reading order: [`registers`] (where guest registers live), `translate` (a block), `head` (where it begins), `plan` (what an
-//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `cold` (what is out of line), `share` and `pair`
-//! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jumps` (where branches lead), `runtime`
-//! (entering, leaving and calling out), `turn` (where the budget is spent), `access`, `split`, `second_level` and `tables` (look-ups that miss),
+//! Reading order: [`registers`] (where guest registers live), `translate` (a block), `prologue` (where a block is entered), `plan` (what an
+//! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `out_of_line` (slow paths), `coalescing` and `fusion`
+//! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jump_cache` (targets of branches), `runtime`
+//! (entering, leaving and calling out), `time_slice` (extending a spent budget), `access`, `split`, `second_level` and `tables` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
 //! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
 //! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
-//! for instruction, and both look at their budget at the heads of blocks alone, so that turns, interrupts and statistics fall on the same
+//! for instruction, and both look at their budget at the beginnings of blocks alone, so that time slices, interrupts and statistics fall on the same
 //! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
 //! interrupt that must wait; the run loop finds nothing to do then.
 //!
-//! Links: a block jumps to another of the same page directly where that has code already, else through a cell that holds its
+//! Links: a block jumps to another of the same page directly where that has code already, else through a chain slot that holds its
 //! address, once the run loop has found it; across pages, and for indirect branches, it looks in tables of instruction pointers
-//! ([`jumps`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
+//! ([`jump_cache`]) that are emptied whenever a translation may have changed. Where code is written to, all blocks of its page are found
 //! no more, so that what leads from one of them to another is never used again.
 //!
 //! Nodes of a larger cluster share the code that runs outside of windows ([`shared_code`]).
@@ -23,27 +23,27 @@
 mod access;
 mod arena;
 mod assembler;
+mod coalescing;
 mod code_map;
-mod cold;
 mod emit;
 mod flags;
-mod head;
-mod jumps;
-mod pair;
+mod fusion;
+mod jump_cache;
+mod out_of_line;
 mod plan;
+mod prologue;
 pub mod registers;
 mod runtime;
 mod second_level;
-mod share;
 mod shared_code;
 mod split;
 mod stack;
 mod string;
 mod system;
 mod tables;
+mod time_slice;
 mod transfer;
 mod translate;
-mod turn;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -65,10 +65,10 @@ use crate::vcpu::Translate;
 
 pub use arena::CodeAddress;
 pub use code_map::write_code_map;
-pub use shared_code::{SharedPage, SharedPages, SharedTranslations};
+pub use shared_code::{SharedPage, SharedPages, SharedTranslationCache};
 
-use arena::{Arena, Cell};
-use jumps::Jumps;
+use arena::{Arena, ChainSlot};
+use jump_cache::JumpCache;
 use runtime::Routines;
 
 /// Bits of each field of [`Native::packed`].
@@ -86,31 +86,31 @@ enum Exit {
     Direct = 1,
     /// At an indirect branch; the instruction pointer is set.
     Indirect = 2,
-    /// At the head of a block (as `Direct`) that must be interpreted.
+    /// At the beginning of a block (as `Direct`) that must be interpreted.
     Interpret = 3,
     /// [`Native::done`] tells.
     Interpreted = 4,
     /// Not a reason to come back: an operation ended the block, and [`Native::next`] is the code that follows.
-    GoOn = 5,
+    Continue = 5,
 }
 
-/// Code that nodes share is made when a node has run a block so many times less often, as log2 of a factor.
-const SHARED_WARM_SHIFT: u32 = 4;
+/// log2 of the factor by which the translation threshold is lower for code that nodes share.
+const SHARED_THRESHOLD_SHIFT: u32 = 4;
 /// Bit of the numbers of exits of shared code.
 const SHARED_EXIT: u32 = 1 << 31;
 
 /// An exit of a block.
 #[derive(Clone, Copy, Debug)]
-pub struct Leaving {
+pub struct BlockExit {
     ip: u64,
-    /// Cell to be filled.
-    cell: Option<Cell>,
+    /// The chain slot that leads to the successor, where there is one.
+    chain_slot: Option<ChainSlot>,
     /// The page of shared code that the exit belongs to.
     page: Option<SharedPage>,
 }
 
 /// The host code of a block at one linear address.
-pub struct Translation {
+pub struct TranslationBlock {
     decoded: Arc<Decoded>,
     /// The block, where the code is made for a window.
     block: *const Block,
@@ -126,7 +126,7 @@ pub struct Translation {
     record_offset: u64,
 }
 
-impl Translation {
+impl TranslationBlock {
     fn flops(&self) -> impl Iterator<Item = (usize, u64)> {
         self.flops
             .iter()
@@ -145,7 +145,7 @@ pub struct Native {
     packed: u64,
     /// Where costs are attributed to blocks: the records of the running context ([`crate::profile`]); else null.
     pub records: *mut Record,
-    /// Offset of the record of the block whose head ran last.
+    /// Offset of the record of the block whose prologue ran last.
     pub record_offset: u64,
     /// Number of the exit taken.
     exit: u32,
@@ -168,10 +168,10 @@ pub struct Native {
     /// privilege.
     line_host: u64,
     page: u64,
-    /// Host addresses of spans (`share.rs`), 0 where operands are looked up by themselves.
-    kept: [u64; share::KEPT],
-    /// Ways of misses in machine code, or zero.
-    ways: tables::Ways,
+    /// Host addresses of spans (`coalescing.rs`), 0 where operands are looked up by themselves.
+    span_hosts: [u64; coalescing::SPAN_SLOTS],
+    /// Miss routines ([`tables`]), or zero.
+    miss_routines: tables::MissRoutines,
     /// What they look up.
     tables: tables::Lent,
     /// Vector registers while they run.
@@ -180,31 +180,31 @@ pub struct Native {
     split_hosts: [u64; 2],
     /// Where such an access is read from.
     bounce: [u8; 32],
-    /// Where to go on after [`Exit::GoOn`].
+    /// Where to go on after [`Exit::Continue`].
     next: u64,
     /// Where branches lead to that are not linked.
-    jumps: Jumps,
+    jump_cache: JumpCache,
 
     /// The context that `records` belong to, once that is known.
     pub records_of: Option<Context>,
     /// Translate at all.
     enabled: bool,
     /// Times that a block is interpreted first.
-    warm: u32,
+    translation_threshold: u32,
     /// `left` when translated code was entered, less what stalls took since.
     total: i64,
     entered_at: u64,
     /// [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
-    /// The model was asked for what [`Native::ways`] need.
-    ways_asked: bool,
+    /// The model was asked for the tables that [`Native::miss_routines`] need.
+    miss_routines_requested: bool,
     /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
     budget: Budget,
     /// The budget ends where the next interrupt can be taken, if interrupts are enabled by then.
-    heeds_interrupts: bool,
-    /// It was made to while translated code ran: the run loop must look at the machine where it ends.
-    attend: bool,
+    ends_at_interrupt: bool,
+    /// `ends_at_interrupt` was set while translated code ran: the run loop must look at the machine where the budget ends.
+    must_attend: bool,
     done: Done,
     /// The split access whose lines were asked for already; the interpreter, while it carries out the operation, need not ask
     /// again.
@@ -212,9 +212,9 @@ pub struct Native {
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
     /// The exit that led to the block that is looked for, where it can be linked to that.
-    pending: Option<u32>,
+    unchained_exit: Option<u32>,
     /// The instruction pointer that a branch has looked for last and not found.
-    sought: Option<u64>,
+    missed_ip: Option<u64>,
     /// The block at the instruction pointer needs vector registers that the guest may not use as they are.
     interpret_next: bool,
     /// What the block table's counts were when the tables here were last right.
@@ -225,15 +225,15 @@ pub struct Native {
 }
 
 /// Translated code of a node's vCPUs, or of all nodes.
-pub struct Translations {
+pub struct TranslationCache {
     arena: Option<Arena>,
     routines: Routines,
     /// Where translated code is entered: `extern "sysv64" fn(cpu, code) -> exit`.
     enter: Option<CodeAddress>,
     /// Boxed, since code holds their addresses while the vector grows.
     #[expect(clippy::vec_box)]
-    translations: Vec<Box<Translation>>,
-    exits: Vec<Leaving>,
+    blocks: Vec<Box<TranslationBlock>>,
+    exits: Vec<BlockExit>,
     /// The page of the block that is being translated, in code that nodes share.
     page: Option<SharedPage>,
     /// Shared code by its page, offset within the page, and key.
@@ -244,39 +244,43 @@ pub struct Translations {
     pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
-    /// Ways of misses, by what they were made for.
-    ways: tables::Made,
+    /// Miss routines, by the parameters that their code depends on.
+    miss_routines: tables::MissRoutineCache,
 }
 
-impl Default for Translations {
+impl Default for TranslationCache {
     fn default() -> Self {
         Self {
             arena: None,
             routines: Routines::default(),
             enter: None,
-            translations: Vec::new(),
+            blocks: Vec::new(),
             exits: Vec::new(),
             page: None,
             by_page: HashMap::default(),
             full: false,
             window: None,
-            room: arena::HOT,
-            ways: tables::Made::new(),
+            room: arena::IN_LINE,
+            miss_routines: tables::MissRoutineCache::new(),
         }
     }
 }
 
-impl Translations {
+impl TranslationCache {
     /// Blocks with code.
     pub fn len(&self) -> usize {
-        self.translations.len()
+        self.blocks.len()
     }
 
     /// Keeps another exit; returns its number.
-    fn push_exit(&mut self, ip: u64, cell: Option<Cell>) -> u32 {
+    fn push_exit(&mut self, ip: u64, chain_slot: Option<ChainSlot>) -> u32 {
         let shared = if self.page.is_some() { SHARED_EXIT } else { 0 };
         let page = self.page;
-        self.exits.push(Leaving { ip, cell, page });
+        self.exits.push(BlockExit {
+            ip,
+            chain_slot,
+            page,
+        });
         (self.exits.len() as u32 - 1) | shared
     }
 
@@ -286,21 +290,21 @@ impl Translations {
     }
 
     /// Let an exit lead to the code of a block.
-    fn link(&mut self, n: u32, ip: u64, code: CodeAddress) {
-        let leaving = self.exits[n as usize];
-        if let Some(cell) = leaving.cell
-            && leaving.ip == ip
+    fn chain(&mut self, n: u32, ip: u64, code: CodeAddress) {
+        let block_exit = self.exits[n as usize];
+        if let Some(chain_slot) = block_exit.chain_slot
+            && block_exit.ip == ip
         {
             let arena = self.arena.as_mut().expect("code lies somewhere");
-            arena.set_cell(cell, code);
+            arena.set_chain_slot(chain_slot, code);
         }
     }
 
     /// Throw all of it away.
     pub fn clear(&mut self) {
-        self.translations.clear();
+        self.blocks.clear();
         self.exits.clear();
-        self.ways.clear();
+        self.miss_routines.clear();
         self.full = false;
         if let Some(arena) = &mut self.arena {
             arena.clear();
@@ -392,16 +396,16 @@ impl Native {
             linear: 0,
             line_host: 0,
             page: 0,
-            kept: [0; share::KEPT],
-            ways: tables::Ways::default(),
+            span_hosts: [0; coalescing::SPAN_SLOTS],
+            miss_routines: tables::MissRoutines::default(),
             tables: None,
             spilled: [[0; 32]; 8],
             split_hosts: [0; 2],
             bounce: [0; 32],
             next: 0,
-            jumps: Jumps::default(),
+            jump_cache: JumpCache::default(),
             enabled: translate != Translate::Never,
-            warm: match translate {
+            translation_threshold: match translate {
                 Translate::Never => u32::MAX,
                 Translate::After(n) => n,
             },
@@ -409,15 +413,15 @@ impl Native {
             entered_at: 0,
             settled: 0,
             privilege: 0,
-            ways_asked: false,
+            miss_routines_requested: false,
             budget: Budget::default(),
-            heeds_interrupts: false,
-            attend: false,
+            ends_at_interrupt: false,
+            must_attend: false,
             done: Ok(Flow::Next),
             served: None,
             partial: None,
-            pending: None,
-            sought: None,
+            unchained_exit: None,
+            missed_ip: None,
             interpret_next: false,
             seen: Counts::default(),
             host: Host::detect(),
@@ -439,7 +443,7 @@ impl Native {
         self.entered_at.wrapping_add((self.total - left) as u64)
     }
 
-    /// Instructions left at the head of a block, after a stall: what the run loop would compute there.
+    /// Instructions left at the beginning of a block, after a stall: what the run loop would compute there.
     fn left_after_stall(&self, retired: u64, stall: u64, cpi: Cpi) -> i64 {
         let stalled = (stall - self.budget.stall) as i64;
         let cycles = self.budget.cycles - (stalled << 16);
@@ -452,15 +456,15 @@ impl Native {
     }
 
     /// Empty the tables of instruction pointers.
-    pub fn forget_jumps(&mut self) {
-        self.jumps.forget();
-        self.pending = None;
+    pub fn flush_jump_cache(&mut self) {
+        self.jump_cache.flush();
+        self.unchained_exit = None;
     }
 
     /// Empty those that have entries of a half of the address space.
-    fn forget_half(&mut self, half: usize) {
-        self.jumps.forget_half(half);
-        self.pending = None;
+    fn flush_half(&mut self, half: usize) {
+        self.jump_cache.flush_half(half);
+        self.unchained_exit = None;
     }
 }
 
@@ -479,15 +483,15 @@ impl Cpu {
             return;
         }
         if seen.clears != self.native.seen.clears {
-            self.native.forget_jumps();
-            self.forget_ways();
+            self.native.flush_jump_cache();
+            self.forget_miss_routines();
         } else {
             if seen.rewrites != self.native.seen.rewrites {
-                self.native.pending = None;
+                self.native.unchained_exit = None;
             }
             for half in 0..2 {
                 if seen.changes[half] != self.native.seen.changes[half] {
-                    self.native.forget_half(half);
+                    self.native.flush_half(half);
                 }
             }
         }
@@ -500,13 +504,13 @@ impl Cpu {
     #[inline]
     pub fn known_code(&mut self, whole: i64) -> Option<CodeAddress> {
         let native = &self.native;
-        let asks_more = native.pending.is_some() || native.interpret_next || !native.enabled;
+        let asks_more = native.unchained_exit.is_some() || native.interpret_next || !native.enabled;
         if asks_more || whole <= 0 || self.mode != Mode::Bits64 {
             return None;
         }
         self.catch_up();
         let ip = self.gpr[RIP as usize];
-        self.native.jumps.find(usize::from(self.cpl == 3), ip)
+        self.native.jump_cache.find(usize::from(self.cpl == 3), ip)
     }
 
     /// The host code for a block that is about to run, if there is any; makes it when the block has become warm.
@@ -518,8 +522,8 @@ impl Cpu {
         self.catch_up();
         let ip = self.gpr[RIP as usize];
         let table = usize::from(self.cpl == 3);
-        let known = self.native.jumps.find(table, ip);
-        let pending = self.native.pending.take();
+        let known = self.native.jump_cache.find(table, ip);
+        let unchained_exit = self.native.unchained_exit.take();
         // SAFETY: the entry was just found: its block is alive.
         let block = unsafe { &*entry.block };
         let code = if let Some(code) = known {
@@ -527,54 +531,55 @@ impl Cpu {
         } else {
             let code = match block.native(ip, self.code_key, self.attached) {
                 Some(native) => native.code,
-                None => self.code_of_cold(block, ip)?,
+                None => self.find_or_translate(block, ip)?,
             };
-            let sought = self.native.sought == Some(ip);
-            self.native.jumps.add(table, ip, code, sought);
+            let branched = self.native.missed_ip == Some(ip);
+            self.native.jump_cache.add(table, ip, code, branched);
             code
         };
-        if let Some(n) = pending
+        if let Some(n) = unchained_exit
             && block.second_page == 0
         {
             if n & SHARED_EXIT == 0 {
-                self.code().translations.link(n, ip, code);
+                self.code().translation_cache.chain(n, ip, code);
             } else if let Some(native) = block.native(ip, self.code_key, self.attached) {
-                self.code().pool.clone().translations.link(n, native);
+                self.code().pool.clone().translation_cache.chain(n, native);
             }
         }
         Some(code)
     }
 
     /// An exit by its number.
-    fn leaving(&mut self, n: u32) -> Leaving {
+    fn block_exit(&mut self, n: u32) -> BlockExit {
         let code = self.code();
         match n & SHARED_EXIT {
-            0 => code.translations.exits[n as usize],
-            _ => code.pool.translations.exit(n & !SHARED_EXIT),
+            0 => code.translation_cache.exits[n as usize],
+            _ => code.pool.translation_cache.exit(n & !SHARED_EXIT),
         }
     }
 
     /// The host code of a block that has none in this node: what another node has made of the same page, or new code once the block
     /// has become warm.
-    fn code_of_cold(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
-        let n = block.warm_up();
+    fn find_or_translate(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
+        let n = block.count_execution();
         let shares = self.shares_code();
         // Each node has run it as often, or will.
-        let warm = self.native.warm >> if shares { SHARED_WARM_SHIFT } else { 0 };
-        if n <= warm && !(shares && n.is_power_of_two()) {
+        let threshold =
+            self.native.translation_threshold >> if shares { SHARED_THRESHOLD_SHIFT } else { 0 };
+        if n <= threshold && !(shares && n.is_power_of_two()) {
             return None;
         }
         if shares && let Some(page) = self.shared_page(block, ip) {
             if let Some(code) = self.shared_code(block, ip, page) {
                 return Some(code);
             }
-            if n > warm
+            if n > threshold
                 && let Some(code) = self.translate_shared(block, ip, page)
             {
                 return Some(code);
             }
         }
-        if n <= self.native.warm {
+        if n <= self.native.translation_threshold {
             return None;
         }
         self.translate_block(block, ip)
@@ -596,16 +601,16 @@ impl Cpu {
         self.native.vectors_allowed = self.vectors_allowed().into();
         self.native.packed = 0;
         self.native.activity.entries += 1;
-        self.native.heeds_interrupts = self.rflags & rflags::IF != 0;
-        self.native.attend = false;
+        self.native.ends_at_interrupt = self.rflags & rflags::IF != 0;
+        self.native.must_attend = false;
         let code_of_node = self.code();
-        let enter = code_of_node.translations.enter;
+        let enter = code_of_node.translation_cache.enter;
         let enter = enter.or(code_of_node.shared_pages.enter);
         let enter = enter.expect("code has routines").get() as usize;
         // SAFETY: the routine was assembled with this signature, and is kept as long as the arena.
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
             unsafe { std::mem::transmute(enter) };
-        // SAFETY: `code` is the head of a translation for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
+        // SAFETY: `code` is the beginning of a translation block for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
         // it keeps to this vCPU's state and the guest RAM that the filter's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
@@ -620,11 +625,11 @@ impl Cpu {
             self.retired = self.native.retired_at(self.native.left);
             if exit != Exit::Indirect as u32 {
                 let n = self.native.exit;
-                let leaving = self.leaving(n);
-                self.gpr[RIP as usize] = leaving.ip;
-                self.native.pending = leaving.cell.map(|_| n);
+                let block_exit = self.block_exit(n);
+                self.gpr[RIP as usize] = block_exit.ip;
+                self.native.unchained_exit = block_exit.chain_slot.map(|_| n);
             }
-            self.native.sought = Some(self.gpr[RIP as usize]);
+            self.native.missed_ip = Some(self.gpr[RIP as usize]);
             if exit == Exit::Interpret as u32 {
                 self.native.interpret_next = true;
             }
@@ -635,7 +640,7 @@ impl Cpu {
             self.leave_profiled();
         }
         match done {
-            Ok(Flow::Next | Flow::Branch) if self.native.attend => Ok(Flow::Attend),
+            Ok(Flow::Next | Flow::Branch) if self.native.must_attend => Ok(Flow::Attend),
             done => done,
         }
     }
@@ -643,7 +648,7 @@ impl Cpu {
     /// Throw away all blocks where there is no room for more code, and forget those that another vCPU has thrown away.
     pub fn make_room(&mut self) {
         let (table, code) = self.blocks_and_code();
-        let full = code.translations.full;
+        let full = code.translation_cache.full;
         if full {
             code.clear();
         }

@@ -1,4 +1,4 @@
-//! What an instruction needs to run as itself: which of its operands must be moved, which flags it takes and leaves.
+//! What an instruction needs to run natively, as a passthrough: which of its operands must be moved, which flags it takes and leaves.
 //!
 //! [`plan`] answers [`Plan::Interpret`] for everything that is not known to behave on moved operands as it does in the
 //! guest: most system instructions, string, x87 and MMX instructions, conditional memory operands, gathers.
@@ -26,11 +26,11 @@ pub enum Plan {
     /// By the interpreter.
     Interpret,
     /// It does nothing that the guest can see (NOP, prefetches, fences).
-    Nothing,
-    /// As itself.
-    Itself(Box<Itself>),
+    Nop,
+    /// The instruction itself, on the host.
+    Passthrough(Box<Passthrough>),
     /// LEA.
-    Address,
+    Lea,
     /// PUSH of a register or an immediate, 64 bits.
     Push,
     /// POP of a register, 64 bits.
@@ -118,9 +118,9 @@ pub struct Memory {
     pub aligned: bool,
 }
 
-/// An instruction that runs as itself.
+/// An instruction that the host runs as it is, with moved operands at most.
 #[derive(Clone, Debug)]
-pub struct Itself {
+pub struct Passthrough {
     /// With explicit forms in place of those that imply RAX.
     pub instruction: Instruction,
     /// Its memory operand.
@@ -137,8 +137,8 @@ pub struct Itself {
     pub flags_in: bool,
     /// It leaves new flags.
     pub flags_out: bool,
-    /// The host leaves some of them as they were, though they are undefined: they must not be chance.
-    pub settle: bool,
+    /// Set the flags to a fixed value first: the host leaves undefined flags as they were, and results must be repeatable.
+    pub preset_flags: bool,
     /// Operands that are written, one bit each.
     pub written: u8,
 }
@@ -197,7 +197,7 @@ fn explicit(code: Code) -> Code {
     }
 }
 
-/// Integer instructions of the baseline that run as themselves.
+/// Integer instructions of the baseline that the host may run as they are.
 fn is_plain_integer(m: Mnemonic) -> bool {
     use Mnemonic::*;
     matches!(
@@ -324,7 +324,7 @@ fn is_odd_vector(m: Mnemonic) -> bool {
     )
 }
 
-fn is_nothing(i: &Instruction) -> bool {
+fn is_nop(i: &Instruction) -> bool {
     use Mnemonic::*;
     matches!(
         i.mnemonic(),
@@ -429,8 +429,8 @@ fn is_on_high_byte(i: &Instruction) -> bool {
 
 /// Decide how to carry out an instruction of 64-bit code.
 pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Plan {
-    if is_nothing(i) {
-        return Plan::Nothing;
+    if is_nop(i) {
+        return Plan::Nop;
     }
     let has_memory = (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
     if has_memory && !has_plain_address(i) {
@@ -472,7 +472,7 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
             return if i.op_register(0).size() >= 4 && i.memory_base() != Register::RIP
                 || i.op_register(0).is_gpr64()
             {
-                Plan::Address
+                Plan::Lea
             } else {
                 Plan::Interpret
             };
@@ -508,7 +508,7 @@ pub fn plan(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> P
         }
         _ => {}
     }
-    itself(i, info, host).map_or(Plan::Interpret, |p| Plan::Itself(Box::new(p)))
+    passthrough(i, info, host).map_or(Plan::Interpret, |p| Plan::Passthrough(Box::new(p)))
 }
 
 /// The count of a rotation by a constant other than zero and one.
@@ -546,7 +546,11 @@ fn by_register(code: Code) -> Option<Code> {
     })
 }
 
-fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Option<Itself> {
+fn passthrough(
+    i: &Instruction,
+    info: &mut InstructionInfoFactory,
+    host: Host,
+) -> Option<Passthrough> {
     let m = i.mnemonic();
     let vector = (0..i.op_count()).any(|n| {
         i.op_kind(n) == OpKind::Register && (i.op_register(n).is_xmm() || i.op_register(n).is_ymm())
@@ -692,7 +696,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
     let (read, modified) = (i.rflags_read() & STATUS, i.rflags_modified() & STATUS);
     // A rotation through the carry all the way round may change OF, undefined, on some hosts (AMD's).
     let flags_out = modified != 0 || count.is_some();
-    let settle = host.keeps_flags
+    let preset_flags = host.keeps_flags
         && matches!(
             m,
             Mnemonic::Imul | Mnemonic::Mul | Mnemonic::Tzcnt | Mnemonic::Lzcnt
@@ -704,7 +708,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
             written |= 1 << n;
         }
     }
-    Some(Itself {
+    Some(Passthrough {
         instruction,
         memory,
         rax,
@@ -713,7 +717,7 @@ fn itself(i: &Instruction, info: &mut InstructionInfoFactory, host: Host) -> Opt
         vector,
         flags_in: read != 0 || flags_out && (modified != STATUS || by_cl || keeps),
         flags_out,
-        settle,
+        preset_flags,
         written,
     })
 }
@@ -774,6 +778,6 @@ mod tests {
         let i = GuestDecoder::new(features, Mode::Bits64, endbr64, 0x1000).decode();
         assert_eq!(i.len(), endbr64.len());
         let plan = plan(&i, &mut InstructionInfoFactory::new(), HOST);
-        assert!(matches!(plan, Plan::Nothing), "{:?}: {plan:?}", i.code());
+        assert!(matches!(plan, Plan::Nop), "{:?}: {plan:?}", i.code());
     }
 }

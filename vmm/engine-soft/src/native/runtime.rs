@@ -13,7 +13,7 @@ use super::registers::HOST;
 use super::second_level::SecondLevelRoutines;
 use super::split::SplitRoutines;
 use super::string::StringRoutines;
-use super::{Budget, Exit, Native, Translation, jumps};
+use super::{Budget, Exit, Native, TranslationBlock, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
@@ -37,13 +37,13 @@ const MXCSR_CONTROL: i32 = 0xe040;
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Routines {
-    /// See [`super::Translations`].
+    /// See [`super::TranslationCache`].
     pub enter: u64,
     /// Leave through the exit whose number is in [`Native::exit`].
     pub leave: u64,
     /// The same, where the block must be interpreted.
     pub leave_to_interpret: u64,
-    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jumps`], or leave with it.
+    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jump_cache`], or leave with it.
     pub leave_indirect: [u64; 2],
     /// The same for a constant address, or leave through the exit whose number is in [`Native::exit`].
     pub leave_across: [u64; 2],
@@ -53,8 +53,8 @@ pub struct Routines {
     pub access: u64,
     /// Call [`fetch`] with RAX = translation.
     pub fetch: u64,
-    /// See [`super::turn::routine`].
-    pub spent: u64,
+    /// See [`super::time_slice::routine`].
+    pub budget_spent: u64,
     /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
     /// with ZF set then.
     pub load_vectors: u64,
@@ -198,7 +198,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     a.part(Part::Branch);
     let leave_indirect = [0, 1].map(|table| {
         let at = a.here();
-        jumps::look_in_far_table(&mut a, table);
+        jump_cache::emit_l2_lookup(&mut a, table);
         a.store(gpr(RIP as usize), RCX);
         a.ri(Code::Mov_r32_imm32, EAX, Exit::Indirect as i32);
         a.jmp(leave_common);
@@ -206,7 +206,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     });
     let leave_across = [0, 1].map(|table| {
         let at = a.here();
-        jumps::look_in_far_table(&mut a, table);
+        jump_cache::emit_l2_lookup(&mut a, table);
         a.ri(Code::Mov_r32_imm32, EAX, Exit::Direct as i32);
         a.jmp(leave_common);
         at
@@ -256,17 +256,17 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.r(Code::Call_rm64, RAX);
         a.ri(Code::Add_rm64_imm8, RSP, 8);
         a.rr(Code::Test_rm32_r32, EAX, EAX);
-        let go_on = a.label();
-        a.jcc(cc::E, go_on);
+        let resume = a.label();
+        a.jcc(cc::E, resume);
         // Drop the return address into the block.
         a.ri(Code::Add_rm64_imm8, RSP, 8);
-        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::GoOn as i32);
+        a.ri(Code::Cmp_rm32_imm8, EAX, Exit::Continue as i32);
         a.jcc(cc::NE, leave_stored);
         // A block that wants vector registers takes them.
         a.load(LEFT, field!(left));
         load_registers(a);
         a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
-        a.bind(go_on);
+        a.bind(resume);
         a.mi(
             Code::Cmp_rm8_imm8,
             field_of_cpu(field!(vectors_were_live)),
@@ -283,11 +283,11 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     };
     let interpret = call_out(&mut a, self::interpret as *const () as u64);
     let fetch = call_out(&mut a, self::fetch as *const () as u64);
-    a.part(Part::Missed);
+    a.part(Part::SlowPath);
     let access = super::access::routine(&mut a, host);
-    a.part(Part::Head);
-    let spent = super::turn::routine(&mut a, host, leave);
-    a.part(Part::Missed);
+    a.part(Part::Prologue);
+    let budget_spent = super::time_slice::routine(&mut a, host, leave);
+    a.part(Part::SlowPath);
     let second_level = super::second_level::routines(&mut a, host);
     let split = super::split::routines(&mut a, host, &second_level);
     a.part(Part::Operation);
@@ -302,7 +302,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         leave_across,
         interpret,
         fetch,
-        spent,
+        budget_spent,
         load_vectors,
         strings,
         second_level,
@@ -313,7 +313,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
 
 /// With the number of an operation, a branch: its target is not canonical, which is all that is left to be done about it. The
 /// interpreter would read the target again, and report that to a model again.
-pub const WILD: u32 = 1 << 31;
+pub const NON_CANONICAL_TARGET: u32 = 1 << 31;
 
 impl Native {
     /// The status flags as translated code keeps them: OF in bit 0, SF ZF AF PF CF in bits 15:8 (what SETO AL and LAHF
@@ -333,19 +333,27 @@ impl Native {
 ///
 /// # Safety
 /// Called by translated code alone, with the vCPU it runs on and a translation that lives as long as its code.
-unsafe extern "sysv64" fn interpret(cpu: *mut Cpu, translation: *const Translation, k: u32) -> u32 {
+unsafe extern "sysv64" fn interpret(
+    cpu: *mut Cpu,
+    translation: *const TranslationBlock,
+    k: u32,
+) -> u32 {
     // SAFETY: `enter` was given an exclusive reference, which nothing uses while translated code runs.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: see above.
     let translation = unsafe { &*translation };
-    cpu.interpret_one(translation, (k & !WILD) as usize, k & WILD != 0)
+    cpu.interpret_one(
+        translation,
+        (k & !NON_CANONICAL_TARGET) as usize,
+        k & NON_CANONICAL_TARGET != 0,
+    )
 }
 
 /// Report the lines that a block fetches, where not all of them hit.
 ///
 /// # Safety
 /// As for [`interpret`].
-unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) -> u32 {
+unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const TranslationBlock) -> u32 {
     // SAFETY: as in `interpret`.
     let cpu = unsafe { &mut *cpu };
     // SAFETY: as in `interpret`.
@@ -356,12 +364,12 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const Translation) 
 
 impl Cpu {
     /// Bring the vCPU's own fields up to date: what the interpreter expects at an operation of this block. `counted`: the
-    /// block has passed its head.
-    fn arrive(&mut self, translation: &Translation, counted: bool) {
+    /// block has run its prologue.
+    fn arrive(&mut self, translation: &TranslationBlock, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
-        let head = self.native.left + i64::from(translation.count);
-        self.retired = self.native.retired_at(head);
+        let start = self.native.left + i64::from(translation.count);
+        self.retired = self.native.retired_at(start);
         if self.attached {
             self.native.record_offset = translation.record_offset;
             self.settle_counters(translation, counted);
@@ -370,7 +378,7 @@ impl Cpu {
 
     /// Move what was counted since the last time from the translator's own counters to the vCPU's, without the running
     /// block.
-    fn settle_counters(&mut self, translation: &Translation, counted: bool) {
+    fn settle_counters(&mut self, translation: &TranslationBlock, counted: bool) {
         // The lines of the running block are fetched: they belong to what ran before.
         let own = if counted {
             translation.packed & !super::FETCHES
@@ -402,7 +410,7 @@ impl Cpu {
         self.native.settled = retired;
     }
 
-    fn fetch_translated(&mut self, translation: &Translation) {
+    fn fetch_translated(&mut self, translation: &TranslationBlock) {
         self.arrive(translation, false);
         // SAFETY: code for a window calls this, and its translation does not outlive its block.
         let block = unsafe { &*translation.block };
@@ -428,10 +436,15 @@ impl Cpu {
         }
     }
 
-    fn interpret_one(&mut self, translation: &Translation, k: usize, wild: bool) -> u32 {
+    fn interpret_one(
+        &mut self,
+        translation: &TranslationBlock,
+        k: usize,
+        non_canonical: bool,
+    ) -> u32 {
         self.native.activity.interpreted += 1;
         // The operation may change where pages lie.
-        self.native.kept = Default::default();
+        self.native.span_hosts = Default::default();
         self.arrive(translation, true);
         let ops = &translation.decoded.ops;
         let op = &ops[k];
@@ -443,16 +456,16 @@ impl Cpu {
         let stall = self.stall;
         let long = self.stall - self.model_stall;
         let counts = self.blocks.counts();
-        let head = self.retired;
-        let done = if wild {
+        let start = self.retired;
+        let done = if non_canonical {
             Err(self.raise(nodescope_x86::Exception::gp(0)))
         } else {
             (op.handler)(self, op)
         };
         self.native.served = None;
         // An unfinished REP instruction takes itself back.
-        let taken_back = self.retired.wrapping_sub(head);
-        self.retired = head;
+        let taken_back = self.retired.wrapping_sub(start);
+        self.retired = start;
         if self.attached {
             let long = self.stall - self.model_stall - long;
             self.counters[translation.privilege].long_cycles += long;
@@ -497,9 +510,9 @@ impl Cpu {
                 if k + 1 == ops.len()
                     && taken_back == 0
                     && self.blocks.counts() == counts
-                    && self.goes_on(translation, self.stall != stall) =>
+                    && self.continue_with_next_block(translation, self.stall != stall) =>
             {
-                return Exit::GoOn as u32;
+                return Exit::Continue as u32;
             }
             Ok(flow) => (Ok(flow), (k as u64 + 1).wrapping_add(taken_back)),
             Err(Trap) => {
@@ -530,10 +543,10 @@ impl Cpu {
 
     /// An operation ended a block, and the run loop would look at the machine: where it would find nothing, go on with the
     /// next block's code (false: there is none, or something must be done).
-    fn goes_on(&mut self, translation: &Translation, stalled: bool) -> bool {
+    fn continue_with_next_block(&mut self, translation: &TranslationBlock, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
-        let Some(code) = self.native.jumps.find(table, ip) else {
+        let Some(code) = self.native.jump_cache.find(table, ip) else {
             return false;
         };
         let shadow = self.events.shadow;
@@ -552,7 +565,9 @@ impl Cpu {
         if stalled {
             self.shorten_budget(translation.count.into());
         }
-        if self.rflags & rflags::IF != 0 && !self.native.heeds_interrupts && !self.heed_interrupts()
+        if self.rflags & rflags::IF != 0
+            && !self.native.ends_at_interrupt
+            && !self.end_at_next_interrupt()
         {
             return false;
         }
@@ -571,10 +586,10 @@ impl Cpu {
     }
 
     /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
-    fn heed_interrupts(&mut self) -> bool {
+    fn end_at_next_interrupt(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
-        let (id, now) = (self.id, self.now_at_head());
+        let (id, now) = (self.id, self.now_at_block_start());
         let next = self.platform().next_event(id);
         if next <= now || self.platform().interrupt_pending(id, now) {
             return false;
@@ -585,7 +600,7 @@ impl Cpu {
         let cpi = i64::from(self.cpi.value());
         let left = old.cycles - executed * cpi - (stalled << 16);
         self.native.budget = Budget {
-            cycles: left.min(self.budget_at_head(next)),
+            cycles: left.min(self.budget_at_block_start(next)),
             instructions: old.instructions - executed,
             retired,
             stall: self.stall,
@@ -596,8 +611,8 @@ impl Cpu {
             self.native.total -= self.native.left - left;
             self.native.left = left;
         }
-        self.native.heeds_interrupts = true;
-        self.native.attend = true;
+        self.native.ends_at_interrupt = true;
+        self.native.must_attend = true;
         true
     }
 

@@ -281,7 +281,7 @@ fn data(a: &mut Assembler, host: Host, shift: u32, kernel: bool, access: DataAcc
         a.bind(none);
     }
     a.bind(absent);
-    super::tables::try_way(a, kernel, access);
+    super::tables::jump_to_miss_routine(a, kernel, access);
     a.bind(refused);
     a.rr(Code::Xor_r32_rm32, EAX, EAX);
     out(a);

@@ -15,7 +15,7 @@ use std::hash::BuildHasherDefault;
 use std::num::NonZeroU32;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{CodeAddress, Host, Leaving, Translations};
+use super::{BlockExit, CodeAddress, Host, TranslationCache};
 use crate::block::{AddressHasher, Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::Features;
@@ -39,17 +39,17 @@ struct MadeFor {
 #[derive(Default)]
 struct Shared {
     made_for: Option<MadeFor>,
-    translations: Translations,
+    translation_cache: TranslationCache,
     /// By the contents' hash and the linear address.
     pages: HashMap<(blake3::Hash, u64), SharedPage>,
 }
 
 /// The shared code of a cluster's nodes. Any thread may run it; only who looks for code, makes or links it takes the lock.
 #[derive(Default)]
-pub struct SharedTranslations {
+pub struct SharedTranslationCache {
     shared: Mutex<Shared>,
     /// Exits of the code, for who leaves it.
-    exits: boxcar::Vec<Leaving>,
+    exits: boxcar::Vec<BlockExit>,
 }
 
 // SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and what was added does not change; cells,
@@ -65,30 +65,30 @@ pub struct SharedPages {
     pub enter: Option<CodeAddress>,
 }
 
-impl SharedTranslations {
+impl SharedTranslationCache {
     fn lock(&self) -> MutexGuard<'_, Shared> {
         // A panic ends the study: nothing runs on what it left behind.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns an exit of shared code.
-    pub(super) fn exit(&self, n: u32) -> Leaving {
+    pub(super) fn exit(&self, n: u32) -> BlockExit {
         self.exits[n as usize]
     }
 
     /// Lets an exit lead to code of the same page.
-    pub(super) fn link(&self, n: u32, native: HostCode) {
-        let leaving = self.exit(n & !super::SHARED_EXIT);
-        if native.page.is_some() && leaving.page == native.page {
+    pub(super) fn chain(&self, n: u32, native: HostCode) {
+        let block_exit = self.exit(n & !super::SHARED_EXIT);
+        if native.page.is_some() && block_exit.page == native.page {
             let mut shared = self.lock();
             let n = n & !super::SHARED_EXIT;
-            shared.translations.link(n, native.ip, native.code);
+            shared.translation_cache.chain(n, native.ip, native.code);
         }
     }
 
     /// Returns the number of blocks that were translated for all nodes.
     pub fn len(&self) -> usize {
-        self.lock().translations.len()
+        self.lock().translation_cache.len()
     }
 }
 
@@ -128,7 +128,7 @@ impl Cpu {
             host: self.native.host,
         };
         let pool = self.code().pool.clone();
-        let mut shared = pool.translations.lock();
+        let mut shared = pool.translation_cache.lock();
         let theirs = shared.made_for.get_or_insert(made_for);
         if *theirs != made_for {
             return None;
@@ -138,7 +138,7 @@ impl Cpu {
             .pages
             .entry((hash, key.1))
             .or_insert(SharedPage(next));
-        let enter = shared.translations.enter;
+        let enter = shared.translation_cache.enter;
         drop(shared);
         let pages = &mut self.code().shared_pages;
         pages.enter = pages.enter.or(enter);
@@ -155,9 +155,9 @@ impl Cpu {
     ) -> Option<CodeAddress> {
         let place = (page, (ip & 0xfff) as u16, self.code_key);
         let pool = self.code().pool.clone();
-        let shared = pool.translations.lock();
-        let code = *shared.translations.by_page.get(&place)?;
-        let enter = shared.translations.enter;
+        let shared = pool.translation_cache.lock();
+        let code = *shared.translation_cache.by_page.get(&place)?;
+        let enter = shared.translation_cache.enter;
         drop(shared);
         self.code().shared_pages.enter = enter;
         self.add_native(block, ip, code, Some(page));
@@ -175,33 +175,39 @@ impl Cpu {
     ) -> Option<CodeAddress> {
         let instructions = self.instructions_of(block, ip)?;
         let pool = self.code().pool.clone();
-        let mut shared = pool.translations.lock();
-        if shared.translations.full {
+        let mut shared = pool.translation_cache.lock();
+        if shared.translation_cache.full {
             return None;
         }
         let place = (page, (ip & 0xfff) as u16, self.code_key);
-        if let Some(code) = shared.translations.by_page.get(&place).copied() {
+        if let Some(code) = shared.translation_cache.by_page.get(&place).copied() {
             drop(shared);
             self.add_native(block, ip, code, Some(page));
             return Some(code);
         }
-        shared.translations.page = Some(page);
+        shared.translation_cache.page = Some(page);
         // The emitter finds the shared code in the place of the node's own.
-        std::mem::swap(&mut self.code().translations, &mut shared.translations);
+        std::mem::swap(
+            &mut self.code().translation_cache,
+            &mut shared.translation_cache,
+        );
         let code = if self.prepare_arena() {
             self.emit_or_forget(block, ip, &instructions)
         } else {
             None
         };
-        std::mem::swap(&mut self.code().translations, &mut shared.translations);
-        let translations = &mut shared.translations;
-        translations.page = None;
+        std::mem::swap(
+            &mut self.code().translation_cache,
+            &mut shared.translation_cache,
+        );
+        let cache = &mut shared.translation_cache;
+        cache.page = None;
         let code = code?;
-        translations.by_page.insert(place, code);
-        for exit in &translations.exits[pool.translations.exits.count()..] {
-            pool.translations.exits.push(*exit);
+        cache.by_page.insert(place, code);
+        for exit in &cache.exits[pool.translation_cache.exits.count()..] {
+            pool.translation_cache.exits.push(*exit);
         }
-        self.code().shared_pages.enter = translations.enter;
+        self.code().shared_pages.enter = cache.enter;
         Some(code)
     }
 }

@@ -81,7 +81,15 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     let lines = ENTRIES + DataFilter::LINES[privilege];
     let mask = field_of_cpu(FILTER + DataFilter::MASK);
     let host_address = offset_of!(Entry, host);
-    let [first_other, second, second_other, both, apart, known, slow] = [(); 7].map(|()| a.label());
+    let [
+        first_other,
+        second,
+        second_other,
+        both,
+        not_neighbours,
+        known,
+        slow,
+    ] = [(); 7].map(|()| a.label());
 
     let start = a.here();
     for register in [RDX, RSI, RCX] {
@@ -117,7 +125,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.ri(Code::Or_rm64_imm8, RSI, LINE - 1);
     a.ri(Code::Add_rm64_imm8, RSI, 1);
     a.rr(Code::Cmp_r64_rm64, RSI, RAX);
-    a.jcc(cc::NE, apart);
+    a.jcc(cc::NE, not_neighbours);
     // As `Cpu::count_split`.
     let unprofiled = a.label();
     a.load(RSI, field!(records));
@@ -192,7 +200,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.jmp(second);
 
     // Both lines were asked for, and are not neighbours on the host.
-    a.bind(apart);
+    a.bind(not_neighbours);
     a.store(field!(split_hosts), RDX);
     a.store(field!(split_hosts) + 8, RAX);
     a.bind(slow);
@@ -232,10 +240,10 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     let split = match std::mem::take(&mut cpu.native.split_hosts) {
         [0, 0] => {
             cpu.native.activity.misses += 1;
-            if !cpu.native.ways_asked {
-                cpu.make_ways();
+            if !cpu.native.miss_routines_requested {
+                cpu.prepare_miss_routines();
             }
-            let count = cpu.arrive_at_head(what);
+            let count = cpu.arrive_at_block_start(what);
             let stall = cpu.stall;
             let split = cpu.split_on(isa, linear, len, write);
             if cpu.stall != stall {

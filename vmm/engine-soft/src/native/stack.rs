@@ -5,8 +5,8 @@ use iced_x86::{Code, Instruction, OpKind, Register};
 
 use super::assembler::{Label, at, at_offset};
 use super::code_map::Part;
-use super::cold::Point;
 use super::emit::{Emitter, number};
+use super::out_of_line::EmitterState;
 use super::plan::{Branch, Memory, Plan};
 use super::registers::{FRAME, HOST, STACK};
 use super::runtime::{field, gpr};
@@ -14,11 +14,11 @@ use super::runtime::{field, gpr};
 use Register::{RAX, RCX};
 
 /// Most operations of a run.
-const MOST: usize = 8;
+const MAX_RUN: usize = 8;
 
 /// Out-of-line code for a run whose look-up missed: each operation by itself, since they may lie in two lines or pages, or
 /// some of them fault.
-pub struct Run {
+pub struct PushPopRun {
     entry: Label,
     resume: Label,
     /// Number, instruction and guest registers written.
@@ -26,12 +26,16 @@ pub struct Run {
     push: bool,
     /// The number of a return behind the operations.
     returns: Option<usize>,
-    point: Point,
+    state: EmitterState,
 }
 
 /// How many operations from the first on are a run, and whether a return behind them belongs to it, where that makes two at
 /// least. A look-up proves `unit` bytes.
-pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(usize, bool)> {
+pub fn push_pop_run(
+    instructions: &[Instruction],
+    plans: &[Plan],
+    unit: u32,
+) -> Option<(usize, bool)> {
     let first = plans.first()?;
     let same = |(i, plan): &(&Instruction, &Plan)| match (first, plan) {
         (Plan::Pop, Plan::Pop) => true,
@@ -42,7 +46,7 @@ pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(u
         _ => false,
     };
     let pairs = instructions.iter().zip(plans);
-    let most = MOST.min(unit as usize / 8);
+    let most = MAX_RUN.min(unit as usize / 8);
     let length = pairs.take(most).take_while(same).count();
     let returns = length > 0
         && length < most
@@ -54,7 +58,7 @@ pub fn run(instructions: &[Instruction], plans: &[Plan], unit: u32) -> Option<(u
 impl Emitter {
     /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
     pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
-        self.lose_flags();
+        self.clobber_flags();
         self.within(Part::LookUp, |e| {
             if offset == 0 {
                 e.a.copy(RAX, base);
@@ -79,13 +83,13 @@ impl Emitter {
 
     /// A run of PUSH or of POP. `operations`: numbers, instructions and the guest registers that they write; `returns`: the number
     /// of a return behind them, which finds its target in RCX.
-    pub fn run(
+    pub fn push_pop_run(
         &mut self,
         operations: Vec<(usize, Instruction, u32)>,
         push: bool,
         returns: Option<usize>,
     ) {
-        self.lose_flags();
+        self.clobber_flags();
         let (entry, resume) = (self.a.label(), self.a.label());
         let bytes = 8 * operations.len() as i64;
         let target = if returns.is_some() { 8 } else { 0 };
@@ -115,30 +119,30 @@ impl Emitter {
         }
         self.move_stack(if push { -bytes } else { bytes });
         self.a.bind(resume);
-        self.runs.push(Run {
+        self.push_pop_runs.push(PushPopRun {
             entry,
             resume,
             operations,
             push,
             returns,
-            point: self.point(),
+            state: self.state(),
         });
     }
 
     /// Append the out-of-line code of runs.
-    pub fn finish_runs(&mut self) {
+    pub fn emit_run_slow_paths(&mut self) {
         self.a.part(Part::Operation);
-        for run in std::mem::take(&mut self.runs) {
+        for run in std::mem::take(&mut self.push_pop_runs) {
             self.a.bind(run.entry);
-            self.begin_at(run.point);
+            self.restore_state(run.state);
             for (k, i, written) in run.operations {
-                self.before(k, written, false);
+                self.before_writes(k, written, false);
                 if run.push {
                     self.push(&i, k);
                 } else {
                     self.pop(&i, k);
                 }
-                self.behind(written, false);
+                self.after_writes(written, false);
             }
             if let Some(k) = run.returns {
                 self.target_on_stack(k);
@@ -151,8 +155,8 @@ impl Emitter {
     }
 
     /// Whether the run before a return has brought its target into RCX.
-    pub fn has_target(&self, operation: usize) -> bool {
-        let last = self.runs.last();
+    pub fn run_has_target(&self, operation: usize) -> bool {
+        let last = self.push_pop_runs.last();
         last.is_some_and(|run| run.returns == Some(operation))
     }
 

@@ -181,8 +181,8 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
 impl Emitter {
     /// A repeated string instruction, without a model.
     pub fn string(&mut self, what: StringOperation, operation: usize) {
-        self.lose_flags();
-        let miss = self.miss(operation);
+        self.clobber_flags();
+        let miss = self.interpreter_entry(operation);
         let routine = self.routines.strings[usize::from(self.kernel)][what as usize];
         self.a.call_to(routine);
         self.a.jcc(cc::NE, miss);

@@ -40,7 +40,7 @@ const _: () = {
 impl Emitter {
     /// One of [`System`]; `count` is the number of instructions of the block.
     pub fn system(&mut self, what: System, operation: usize, count: i32) {
-        self.lose_flags();
+        self.clobber_flags();
         match what {
             System::SwapGs => self.swap_gs(operation),
             System::DisableInterrupts => {
@@ -61,7 +61,7 @@ impl Emitter {
 
     /// Leave for the interpreter at a privilege that code for the kernel is also used at.
     fn check_ring_0(&mut self, operation: usize) {
-        let miss = self.miss(operation);
+        let miss = self.interpreter_entry(operation);
         self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(CPL), 0);
         self.a.jcc(cc::NE, miss);
     }
@@ -78,7 +78,7 @@ impl Emitter {
     /// Where the budget ends in time for the next interrupt, and is not spent, none waits.
     fn enable_interrupts(&mut self, operation: usize) {
         self.check_ring_0(operation);
-        let miss = self.miss(operation);
+        let miss = self.interpreter_entry(operation);
         let done = self.a.label();
         let enabled = rflags::IF as i32;
         self.a
@@ -86,7 +86,7 @@ impl Emitter {
         self.a.jcc(cc::NE, done);
         self.a.mi(
             Code::Cmp_rm8_imm8,
-            field_of_cpu(field!(heeds_interrupts)),
+            field_of_cpu(field!(ends_at_interrupt)),
             0,
         );
         self.a.jcc(cc::E, miss);
@@ -128,7 +128,7 @@ impl Emitter {
     /// RDTSC: [`Cpu::now`], and the offset.
     fn read_clock(&mut self, operation: usize, count: i32) {
         if !self.kernel {
-            let miss = self.miss(operation);
+            let miss = self.interpreter_entry(operation);
             self.a
                 .mi(Code::Test_rm32_imm32, field_of_cpu(CR4), cr4::TSD as i32);
             self.a.jcc(cc::NE, miss);
@@ -169,7 +169,7 @@ impl Emitter {
         let dividend = sized(HOST[0].expect("RAX has a host register"), size);
         let copy = by_width(Code::Mov_r32_rm32, Code::Mov_r64_rm64);
         if i.op0_kind() == OpKind::Register {
-            self.lose_flags();
+            self.clobber_flags();
             let n = number(i.op0_register());
             match HOST[n] {
                 Some(host) => self.a.rr(copy, rcx, sized(host, size)),
@@ -187,7 +187,7 @@ impl Emitter {
             self.operand(i, memory, operation);
             self.a.rm(copy, rcx, at(RAX));
         }
-        let miss = self.miss(operation);
+        let miss = self.interpreter_entry(operation);
         let compare = by_width(Code::Cmp_r32_rm32, Code::Cmp_r64_rm64);
         if signed {
             self.a.rr(copy, rax, dividend);

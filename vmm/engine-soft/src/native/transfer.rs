@@ -1,4 +1,4 @@
-//! Templates of SYSCALL and SYSRET: the other privilege's code goes on at once, as [`Cpu::goes_on`] lets it after the interpreter's.
+//! Templates of SYSCALL and SYSRET: the other privilege's code goes on at once, as [`Cpu::continue_with_next_block`] lets it after the interpreter's.
 
 use iced_x86::{Code, Register};
 use nodescope_x86::bits::{efer, rflags};
@@ -7,7 +7,7 @@ use nodescope_x86::state::{Events, Segment, seg};
 use super::Budget;
 use super::assembler::{Label, cc, field_of_cpu};
 use super::emit::Emitter;
-use super::jumps;
+use super::jump_cache;
 use super::registers::HOST;
 use super::runtime::{field, gpr};
 use crate::cpu::{Cpu, Mode};
@@ -88,9 +88,9 @@ impl Emitter {
 
     /// Leave for the interpreter where the run loop would have to look at the machine. The guest's flags are in memory.
     fn begin_transfer(&mut self, operation: usize) -> Label {
-        self.lose_flags();
+        self.clobber_flags();
         self.save_flags();
-        let miss = self.miss(operation);
+        let miss = self.interpreter_entry(operation);
         let trap = rflags::TF as i32;
         self.a
             .mi(Code::Test_rm32_imm32, field_of_cpu(EFER), efer::SCE as i32);
@@ -102,7 +102,7 @@ impl Emitter {
         self.a.jcc(cc::NE, miss);
         // The budget ends in time for the next interrupt.
         let deliver = field!(budget) + offset_of!(Budget, deliver);
-        for flag in [deliver, field!(heeds_interrupts)] {
+        for flag in [deliver, field!(ends_at_interrupt)] {
             self.a.mi(Code::Cmp_rm8_imm8, field_of_cpu(flag), 0);
             self.a.jcc(cc::E, miss);
         }
@@ -189,7 +189,7 @@ impl Emitter {
                 .mi(Code::Mov_rm64_imm32, field_of_cpu(filter + field), value);
         }
         let table = usize::from(!kernel);
-        jumps::look_in_near_table(&mut self.a, table);
+        jump_cache::emit_l1_lookup(&mut self.a, table);
         self.a.jmp_to(self.routines.leave_indirect[table]);
     }
 }

@@ -1,4 +1,4 @@
-//! The end of every way: the clock advances, and the line enters the filter as the most recently used of its set.
+//! The end of every miss routine: the clock advances, and the line enters the filter as the most recently used of its set.
 
 use std::mem::offset_of;
 
@@ -6,8 +6,8 @@ use iced_x86::{Code, MemoryOperand, Register};
 use nodescope_plugin_api::Counters;
 
 use super::{
-    ENTRIES, ENTRY, LANE, LEAST, LINE, LINE_SHIFT, LINES, SECOND_LEVEL, SETS, STALL, STAMPS, STATE,
-    Way,
+    ENTRIES, ENTRY, LANE, LEAST, LINE, LINE_SHIFT, LINES, MissRoutine, SECOND_LEVEL, SETS, STALL,
+    STAMPS, STATE,
 };
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
@@ -27,7 +27,7 @@ const KEYS: usize = SECOND_LEVEL + offset_of!(SecondLevel, keys);
 const KNOWN: usize = SECOND_LEVEL + offset_of!(SecondLevel, known);
 const FORGOTTEN: usize = SECOND_LEVEL + offset_of!(SecondLevel, forgotten);
 
-impl Way<'_> {
+impl MissRoutine<'_> {
     /// RAX becomes the host address of the operand.
     pub fn enter(&self, a: &mut Assembler) {
         self.new_line(a);

@@ -8,8 +8,8 @@ use nodescope_plugin_api::{Source, StallTerm, Tally};
 
 use super::sets::Cache;
 use super::{
-    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, STATE,
-    STATES, TABLES, THIRD, Way, count, table,
+    EXCLUSIVE_STATE, LINE, LINE_SHIFT, MODIFIED_STATE, MissRoutine, Others, PLACE, Placed, SECOND,
+    STALL, STATE, STATES, TABLES, THIRD, count, table,
 };
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc, word_of};
 use crate::native::registers::sized;
@@ -17,15 +17,15 @@ use crate::profile::Record;
 
 use Register::{EAX, R9, R11, R11D, R12, R13, RAX};
 
-impl Way<'_> {
+impl MissRoutine<'_> {
     /// Go on at `entered` with [`STATE`] and [`STALL`]; [`SECOND`] is the line's set.
     pub fn far(&self, a: &mut Assembler, entered: Label) {
         // With one register more.
         let (slow, put_back) = (a.label(), a.label());
         a.r(Code::Push_r64, R13);
-        let far = Way { slow, ..*self };
+        let far = MissRoutine { slow, ..*self };
         let placed = far.far_or_slow(a, put_back);
-        far.place_cold(a, placed);
+        far.place_out_of_line(a, placed);
         for (from, to) in [(put_back, entered), (slow, self.slow)] {
             a.bind(from);
             a.r(Code::Pop_r64, R13);

@@ -62,7 +62,8 @@ const STALL: Register = R12;
 /// What the first level will hold the line in.
 const STATE: Register = R9;
 
-/// Registers that a way changes beside RAX, RCX and what its caller has put away, RSI and RDX. Who uses R13 puts it away itself.
+/// Registers that a miss routine saves and changes. The routine also changes RAX and RCX, and RSI and RDX, which its caller has saved.
+/// Code that uses R13 saves that register itself.
 const CHANGED: [Register; 8] = [RDI, R8, R9, R10, R11, R12, RBX, RBP];
 /// Vector registers that it changes, where the host has no AVX-512: else it takes those from the sixteenth on, and masks, which no guest
 /// has.
@@ -80,9 +81,9 @@ const MODIFIED: usize = SECOND_LEVEL + offset_of!(SecondLevel, modified);
 /// log2 of the bytes of a line: no other is lent.
 const LINE_SHIFT: i32 = SecondLevel::LINE.trailing_zeros() as i32;
 
-/// What one way is made for.
+/// A miss routine to be emitted: the parameters that its code depends on.
 #[derive(Clone, Copy)]
-struct Way<'a> {
+struct MissRoutine<'a> {
     shape: &'a ExportedShape,
     /// log2 of the lanes of a set in the filter.
     lane_shift: u32,
@@ -100,17 +101,17 @@ struct Way<'a> {
     slow: Label,
 }
 
-/// Where [`Way::begin`] leaves for what happens less often, and goes on.
+/// Labels between the code in line of [`MissRoutine::begin`] and its out-of-line code.
 struct Begun {
     again: Label,
     known: Label,
     modified: Label,
-    told: Label,
+    reported: Label,
     large: Label,
     mapped: Label,
 }
 
-/// The same of [`Way::place`].
+/// Labels between the code in line of [`MissRoutine::place`] and its out-of-line code.
 struct Placed {
     elsewhere: Label,
     there: Label,
@@ -122,18 +123,18 @@ enum Others {
     InThird,
 }
 
-/// Addresses of ways, by privilege (user, kernel) and access.
-pub type Ways = [[Option<CodeAddress>; 3]; 2];
+/// Addresses of miss routines, by privilege (user, kernel) and access.
+pub type MissRoutines = [[Option<CodeAddress>; 3]; 2];
 
-/// The ways of a node's vCPUs that were made so far, and what for.
-pub type Made = Vec<((ExportedShape, u32, u32, bool), Ways)>;
+/// The miss routines that a node has, each set with the parameters that its code depends on.
+pub type MissRoutineCache = Vec<((ExportedShape, u32, u32, bool), MissRoutines)>;
 
 impl Cpu {
-    /// Have ways made, if the model lends what they need; asked once while it is attached.
+    /// Prepares the vCPU's miss routines, if the model lends its tables. Asks the model once while the model is attached.
     #[cold]
     #[inline(never)]
-    pub(super) fn make_ways(&mut self) {
-        self.native.ways_asked = true;
+    pub(super) fn prepare_miss_routines(&mut self) {
+        self.native.miss_routines_requested = true;
         let host = self.native.host;
         let lane_shift = self.filter.second.sets.lane_shift();
         if !host.avx || !host.bmi || lane_shift == 0 {
@@ -143,32 +144,32 @@ impl Cpu {
         let Some(loan) = self.platform().tables(id) else {
             return;
         };
-        if let Some(ways) = self.ways(*loan.shape(), lane_shift) {
+        if let Some(routines) = self.miss_routines(*loan.shape(), lane_shift) {
             self.native.tables = Some(loan.tables());
-            self.native.ways = ways;
+            self.native.miss_routines = routines;
         }
     }
 
-    /// None where there is no room for code, or a template is wrong.
-    fn ways(&mut self, shape: ExportedShape, lane_shift: u32) -> Option<Ways> {
+    /// Finds or emits the miss routines for these parameters; returns None where there is no room for code, or a template is wrong.
+    fn miss_routines(&mut self, shape: ExportedShape, lane_shift: u32) -> Option<MissRoutines> {
         let SetCount::Power(first_sets) = shape.levels[0].sets else {
             return None;
         };
         let cpi = self.cpi.value();
         let avx512 = self.native.host.avx512;
         let profiling = self.profiling();
-        let translations = &mut self.code().translations;
+        let cache = &mut self.code().translation_cache;
         let key = (shape, lane_shift, cpi, profiling);
-        if let Some((_, ways)) = translations.ways.iter().find(|(made, _)| *made == key) {
-            return Some(*ways);
+        if let Some((_, routines)) = cache.miss_routines.iter().find(|(made, _)| *made == key) {
+            return Some(*routines);
         }
-        let arena = translations.arena.as_mut()?;
-        let mut ways = Ways::default();
+        let arena = cache.arena.as_mut()?;
+        let mut routines = MissRoutines::default();
         for kernel in [false, true] {
             for access in DataAccess::ALL {
-                let mut a = Assembler::new(arena.next(), arena.next_cold());
+                let mut a = Assembler::new(arena.next(), arena.next_out_of_line());
                 let slow = a.label();
-                let way = Way {
+                let routine = MissRoutine {
                     shape: &shape,
                     lane_shift,
                     first_sets,
@@ -180,40 +181,41 @@ impl Cpu {
                     slow,
                 };
                 a.part(Part::Model);
-                way.all(&mut a);
+                routine.emit(&mut a);
                 code_map::note(a.pieces());
-                let (code, cold) = match a.finish() {
+                let (code, out_of_line) = match a.finish() {
                     Ok(code) => code,
                     Err(error) => {
                         // Results are the same; only the speed differs.
-                        tracing::error!(%error, "misses are served by the model, since their ways cannot be assembled");
+                        tracing::error!(%error, "misses are served by the model, since their routines cannot be assembled");
                         debug_assert!(false, "{error}");
                         return None;
                     }
                 };
-                let pushed = arena.push(&code, &cold)?;
-                ways[usize::from(kernel)][access as usize] = Some(pushed.start());
+                let pushed = arena.push(&code, &out_of_line)?;
+                routines[usize::from(kernel)][access as usize] = Some(pushed.start());
             }
         }
-        translations.ways.push((key, ways));
-        Some(ways)
+        cache.miss_routines.push((key, routines));
+        Some(routines)
     }
 
-    /// The tables, or the code of the ways, may be gone.
-    pub(crate) fn forget_ways(&mut self) {
-        self.native.ways = Ways::default();
+    /// Forgets the miss routines, whose code may be gone, and the model's tables.
+    pub(crate) fn forget_miss_routines(&mut self) {
+        self.native.miss_routines = MissRoutines::default();
         self.native.tables = None;
-        self.native.ways_asked = false;
+        self.native.miss_routines_requested = false;
     }
 }
 
-/// Jump to the way of an access, if there is one; with the address in [`super::Native::linear`], the offset of its entry in RCX, and RDX
-/// and then RSI on the stack above the return address, with which it returns: RAX is the host address then, or zero. Uses RAX.
-pub fn try_way(a: &mut Assembler, kernel: bool, access: DataAccess) {
+/// Assembles a jump to the miss routine of an access, if there is one. On entry the address is in [`super::Native::linear`], RCX is the
+/// offset of the address's entry, and RSI, RDX and the return address are on the stack. The routine returns the host address, or zero, in
+/// RAX. Uses RAX.
+pub fn jump_to_miss_routine(a: &mut Assembler, kernel: bool, access: DataAccess) {
     let privilege = size_of::<[Option<CodeAddress>; 3]>() * usize::from(kernel);
-    let ways = field!(ways) + privilege + 8 * access as usize;
+    let routines = field!(miss_routines) + privilege + 8 * access as usize;
     let none = a.label();
-    a.load(RAX, ways);
+    a.load(RAX, routines);
     a.rr(Code::Test_rm64_r64, RAX, RAX);
     a.jcc(cc::E, none);
     a.r(Code::Jmp_rm64, RAX);
@@ -254,8 +256,8 @@ macro_rules! table {
 }
 use table;
 
-impl Way<'_> {
-    fn all(&self, a: &mut Assembler) {
+impl MissRoutine<'_> {
+    fn emit(&self, a: &mut Assembler) {
         for register in CHANGED {
             a.r(Code::Push_r64, register);
         }
@@ -280,8 +282,8 @@ impl Way<'_> {
         // What happens less often.
         a.bind(far);
         self.far(a, entered);
-        self.begin_cold(a, begun);
-        self.place_cold(a, placed);
+        self.begin_out_of_line(a, begun);
+        self.place_out_of_line(a, placed);
         a.bind(self.slow);
         a.rr(Code::Xor_r32_rm32, EAX, EAX);
         a.jmp(done);
@@ -325,7 +327,7 @@ impl Way<'_> {
             a.ri(Code::Shl_rm64_imm8, FIRST_LANE, by as i32);
         }
         // Which line goes.
-        let [again, known, modified, told, large, mapped] = [(); 6].map(|()| a.label());
+        let [again, known, modified, reported, large, mapped] = [(); 6].map(|()| a.label());
         a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
         a.rm(Code::Mov_r64_rm64, RAX, indexed_field(LEAST, R11));
@@ -374,12 +376,12 @@ impl Way<'_> {
         a.load(RAX, MODIFIED + offset_of!(Modified, count));
         a.rr(Code::Test_rm64_r64, RAX, RAX);
         a.jcc(cc::NE, modified);
-        a.bind(told);
+        a.bind(reported);
         Begun {
             again,
             known,
             modified,
-            told,
+            reported,
             large,
             mapped,
         }
@@ -417,14 +419,14 @@ impl Way<'_> {
         a.jcc(cc::NE, self.slow);
     }
 
-    fn begin_cold(&self, a: &mut Assembler, begun: Begun) {
+    fn begin_out_of_line(&self, a: &mut Assembler, begun: Begun) {
         a.bind(begun.again);
         self.least(a);
         a.rr(Code::Mov_r32_rm32, R8D, EAX);
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
         a.jmp(begun.known);
         a.bind(begun.modified);
-        self.tell(a, begun.told);
+        self.report_modified(a, begun.reported);
         a.bind(begun.large);
         self.page(a, DataFilter::LARGE_INDEX);
         let privilege = usize::from(self.kernel);
@@ -509,7 +511,7 @@ impl Way<'_> {
     }
 
     /// Bring the word there, with its tag in EAX.
-    fn place_cold(&self, a: &mut Assembler, placed: Placed) {
+    fn place_out_of_line(&self, a: &mut Assembler, placed: Placed) {
         let data = self.data();
         let (set, way, absent) = (R11, R13, a.label());
         a.bind(placed.elsewhere);

@@ -5,15 +5,15 @@ use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::{LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, STATES, Way};
+use super::{LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, MissRoutine, STATES};
 use crate::filter::Modified;
 use crate::native::assembler::{Assembler, CPU, Label, at, cc, field_of_cpu, word_of};
 
 use Register::{EAX, R11, R12, R13, RAX, RBX};
 
-impl Way<'_> {
+impl MissRoutine<'_> {
     /// What was read is written: the model hears of that line with the next reference, as it would if the filter had permitted the write.
-    /// There is room, since all lines were told before.
+    /// There is room, since all lines were reported before.
     pub fn note_modified(&self, a: &mut Assembler) {
         a.copy(RAX, LINE);
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
@@ -22,8 +22,8 @@ impl Way<'_> {
         a.mi(Code::Mov_rm64_imm32, count, 1);
     }
 
-    /// Mark the lines that were modified, RAX of them, in all levels; go on at `told`.
-    pub fn tell(&self, a: &mut Assembler, told: Label) {
+    /// Mark the lines that were modified, RAX of them, in all levels; go on at `reported`.
+    pub fn report_modified(&self, a: &mut Assembler, reported: Label) {
         let (next, one, line) = (a.label(), a.label(), R11);
         let (word, way) = (R12, R13);
         a.r(Code::Push_r64, way);
@@ -61,6 +61,6 @@ impl Way<'_> {
         a.jcc(cc::NE, one);
         a.r(Code::Pop_r64, way);
         a.store(MODIFIED + offset_of!(Modified, count), RBX);
-        a.jmp(told);
+        a.jmp(reported);
     }
 }

@@ -3,13 +3,13 @@
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::exported::STATE_BITS;
 
-use super::{LINE, MODIFIED_STATE, Others, PLACE, Placed, SECOND, STALL, Way, count};
+use super::{LINE, MODIFIED_STATE, MissRoutine, Others, PLACE, Placed, SECOND, STALL, count};
 use crate::native::assembler::{Assembler, Label, at, word_of};
 use crate::native::second_level::DataAccess;
 
 use Register::{EAX, R11, R11D, RBX};
 
-impl Way<'_> {
+impl MissRoutine<'_> {
     /// Go on behind this with [`super::STATE`] and [`STALL`], or at `far`, where [`SECOND`] is the line's set.
     pub fn near(&self, a: &mut Assembler, far: Label) -> Placed {
         let second = self.outer(1);

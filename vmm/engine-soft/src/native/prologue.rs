@@ -1,26 +1,26 @@
 //! Heads of blocks: where the budget is looked at, instruction lines are fetched, and what the block counts is counted.
 //!
-//! A block that jumps back to its own head has two: one for who comes from elsewhere, with the flags in memory, and one for the jump,
+//! A block that jumps back to its own prologue has two: one for who comes from elsewhere, with the flags in memory, and one for the jump,
 //! behind which the flags can be made again from the registers that the last comparison had ([`super::flags`]), so that no turn of a
-//! loop stores them. All operations follow either head.
+//! loop stores them. All operations follow either prologue.
 
 use std::mem::offset_of;
 
 use iced_x86::{Code, Register};
 use nodescope_plugin_api::Counters;
 
-use super::Translation;
+use super::TranslationBlock;
 use super::assembler::{LEFT, Label, at_offset, cc, field_of_cpu};
 use super::emit::Emitter;
-use super::flags::Recipe;
+use super::flags::FlagsRematerialisation;
 use super::runtime::{Routines, field};
 use crate::cpu::Cpu;
 use crate::profile::Record;
 
 use Register::{RAX, RCX};
 
-/// What a head leaves to be emitted out of line.
-pub struct Head {
+/// What a prologue leaves to be emitted out of line.
+pub struct Prologue {
     /// Its address.
     start: u64,
     budget: Label,
@@ -28,37 +28,41 @@ pub struct Head {
     fetched: Label,
     lines_missed: Vec<(u64, Label, Label)>,
     /// How the flags are made, where they are not in memory.
-    recipe: Option<Recipe>,
+    rematerialisation: Option<FlagsRematerialisation>,
 }
 
-/// What a head needs to know of its block.
+/// What a prologue needs to know of its block.
 #[derive(Clone, Copy)]
-pub struct Own<'a> {
+pub struct PrologueInputs<'a> {
     /// The routines want it.
-    pub translation: &'a Translation,
+    pub translation: &'a TranslationBlock,
     /// Physical lines that it fetches.
     pub lines: &'a [u64],
     pub routines: Routines,
 }
 
 impl Cpu {
-    /// Emit a head, with the emitter's flags in memory or made by a recipe.
-    pub fn head(&self, e: &mut Emitter, block: Own<'_>) -> Head {
+    /// Emit a prologue, with the emitter's flags in memory or made by a rematerialisation.
+    pub fn emit_prologue(&self, e: &mut Emitter, block: PrologueInputs<'_>) -> Prologue {
         let translation = block.translation;
-        let mut head = Head {
+        let mut prologue = Prologue {
             start: e.a.here(),
             budget: e.a.label(),
             fetch: e.a.label(),
             fetched: e.a.label(),
             lines_missed: Vec::new(),
-            recipe: if e.in_memory { None } else { e.recipe },
+            rematerialisation: if e.flags_in_memory {
+                None
+            } else {
+                e.rematerialisation
+            },
         };
         let count = translation.count as i32;
         e.a.rr(Code::Test_rm64_r64, LEFT, LEFT);
-        e.a.jcc(cc::LE, head.budget);
+        e.a.jcc(cc::LE, prologue.budget);
         e.a.ri(Code::Sub_rm64_imm8, LEFT, count);
         if !self.attached {
-            return head;
+            return prologue;
         }
         for line in block.lines {
             let slot = self.fetch_filter.slot_offset(*line) + offset_of!(Cpu, fetch_filter);
@@ -71,14 +75,14 @@ impl Cpu {
             let (other, next) = (e.a.label(), e.a.label());
             e.a.jcc(cc::NE, other);
             e.a.bind(next);
-            head.lines_missed.push((*line, other, next));
+            prologue.lines_missed.push((*line, other, next));
         }
-        e.a.bind(head.fetched);
+        e.a.bind(prologue.fetched);
         if translation.record_offset != 0 {
             let executions = translation.record_offset + Record::EXECUTIONS as u64;
             e.a.load(RAX, field!(records));
             e.a.m(Code::Inc_rm64, at_offset(RAX, executions as i64));
-            return head;
+            return prologue;
         }
         let packed = translation.packed;
         match i32::try_from(packed) {
@@ -95,27 +99,33 @@ impl Cpu {
             let flops = counters + offset_of!(Counters, flops) + 8 * class;
             e.a.mi(Code::Add_rm64_imm32, field_of_cpu(flops), n as i32);
         }
-        head
+        prologue
     }
 
-    /// Append what is out of line. `leaving`: the exit that leads to the block itself.
-    pub fn finish_head(&self, e: &mut Emitter, head: &Head, block: Own<'_>, leaving: u32) {
+    /// Append what is out of line. `exit_number`: the exit that leads to the block itself.
+    pub fn emit_prologue_slow_paths(
+        &self,
+        e: &mut Emitter,
+        prologue: &Prologue,
+        block: PrologueInputs<'_>,
+        exit_number: u32,
+    ) {
         let store_flags = |e: &mut Emitter| {
-            if let Some(recipe) = &head.recipe {
-                e.make_flags(recipe);
+            if let Some(rematerialisation) = &prologue.rematerialisation {
+                e.rematerialise_flags(rematerialisation);
                 e.store_flags();
             }
         };
-        e.a.bind(head.budget);
+        e.a.bind(prologue.budget);
         store_flags(e);
         e.a.mi(
             Code::Mov_rm32_imm32,
             field_of_cpu(field!(exit)),
-            leaving as i32,
+            exit_number as i32,
         );
-        e.a.constant(RAX, head.start);
-        e.a.jmp_to(block.routines.spent);
-        for &(line, other, next) in &head.lines_missed {
+        e.a.constant(RAX, prologue.start);
+        e.a.jmp_to(block.routines.budget_spent);
+        for &(line, other, next) in &prologue.lines_missed {
             e.a.bind(other);
             let sets = &self.fetch_filter.sets;
             if sets.kept() {
@@ -124,21 +134,21 @@ impl Cpu {
                 e.a.constant(RCX, 8 * sets.lanes(sets.set(line)).start as u64);
                 let second_level = &block.routines.second_level;
                 e.a.call_to(second_level.instruction(sets.lane_shift()));
-                e.a.jcc(cc::NE, head.fetch);
+                e.a.jcc(cc::NE, prologue.fetch);
                 e.a.store(slot, RAX);
                 e.a.jmp(next);
             } else {
-                e.a.jmp(head.fetch);
+                e.a.jmp(prologue.fetch);
             }
         }
-        e.a.bind(head.fetch);
+        e.a.bind(prologue.fetch);
         if self.attached {
             store_flags(e);
             e.a.constant(RAX, std::ptr::from_ref(block.translation) as u64);
             e.a.call_to(block.routines.fetch);
-            e.a.jmp(head.fetched);
+            e.a.jmp(prologue.fetched);
         } else {
-            e.a.bind(head.fetched);
+            e.a.bind(prologue.fetched);
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Turns that end within translated code: all of the guest's state is in its place, whether the machine was asked for another turn or not.
+//! Time slices that end within translated code: all of the guest's state is in its place, whether or not the machine could extend the
+//! slice.
 
 #[path = "machine/mod.rs"]
 mod machine;
@@ -9,8 +10,9 @@ use nodescope_engine::{Exit, Limit, Vcpu};
 use nodescope_oracle::bare;
 use nodescope_x86::VcpuState;
 
-/// Run a program for 1,000 cycles; no second turn follows the first. How blocks were run is up to `translate`.
-fn after_a_turn(code: fn(&mut CodeAssembler), extends: bool, translated: bool) -> VcpuState {
+/// Runs a program for 1,000 cycles, in translated code or by the interpreter alone. The machine never extends the time slice; `extends`:
+/// the vCPU asks it to.
+fn after_a_time_slice(code: fn(&mut CodeAssembler), extends: bool, translated: bool) -> VcpuState {
     let mut m = Machine::new(code);
     if !translated {
         m.vcpu = bare::vcpu(&m.ram, nodescope_engine_soft::Translate::Never);
@@ -31,11 +33,11 @@ fn after_a_turn(code: fn(&mut CodeAssembler), extends: bool, translated: bool) -
 }
 
 fn agrees(code: fn(&mut CodeAssembler)) -> VcpuState {
-    let expected = after_a_turn(code, false, false);
+    let expected = after_a_time_slice(code, false, false);
     assert!(expected.time.cycles >= 1000);
     for extends in [false, true] {
-        let state = after_a_turn(code, extends, true);
-        assert_eq!(state, expected, "a turn that extends: {extends}");
+        let state = after_a_time_slice(code, extends, true);
+        assert_eq!(state, expected, "the time slice extends: {extends}");
     }
     expected
 }
@@ -64,7 +66,7 @@ fn whole_vector_registers_are_in_their_places() {
     assert_ne!(state.vector.0[15][16..], [0; 16]);
 }
 
-/// What memory holds of the upper halves is of no use any more, though the lower ones alone are put away.
+/// Memory still holds old upper halves, since only the lower halves are stored. The old values must not come back.
 #[test]
 fn upper_halves_that_were_cleared_stay_so() {
     let state = agrees(|a| {

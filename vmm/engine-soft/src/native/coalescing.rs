@@ -10,36 +10,36 @@ use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
 use super::assembler::{Label, at_offset, cc, field_of_cpu};
 use super::code_map::Part;
-use super::cold::Missed;
 use super::emit::{Emitter, number};
+use super::out_of_line::SlowPath;
 use super::plan::{Memory, Plan};
 use super::runtime::field;
 
 use Register::{AL, CL, RAX, RCX};
 
 /// Host addresses that are kept at a time.
-pub const KEPT: usize = 4;
+pub const SPAN_SLOTS: usize = 4;
 /// Most bytes of a span: one in sixteen leaves its page.
-const SPAN: i64 = 256;
+const MAX_SPAN: i64 = 256;
 
 /// How an operand is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Share {
+pub enum OperandLookup {
     /// By itself.
-    Alone,
+    Individual,
     /// With those that follow.
-    First(Span),
+    FirstOfSpan(Span),
     /// By one before.
-    Later(Span),
+    InSpan(Span),
     /// It was: its host address is in RAX.
-    Found,
+    AddressInRax,
 }
 
 /// What one look-up finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
     /// Where its host address is kept.
-    kept: usize,
+    slot: usize,
     /// Lowest displacement.
     lowest: i64,
     /// Bytes from there.
@@ -68,7 +68,9 @@ struct Group {
 }
 
 fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
-    let Plan::Itself(p) = plan else { return None };
+    let Plan::Passthrough(p) = plan else {
+        return None;
+    };
     let memory = p.memory.filter(|memory| !memory.conditional)?;
     if matches!(i.memory_segment(), Register::FS | Register::GS) {
         return None;
@@ -82,15 +84,16 @@ fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
     Some((key, i.memory_displacement64() as i64, memory))
 }
 
-/// How the operand of each instruction of a block is looked up, but for pairs' ([`super::pair`]).
-pub fn shares(
+/// How the operand of each instruction of a block is looked up, but for pairs' ([`super::fusion`]).
+pub fn coalesce_addresses(
     instructions: &[Instruction],
     plans: &[Plan],
-    pairs: &[Option<usize>],
+    fused_pairs: &[Option<usize>],
     factory: &mut InstructionInfoFactory,
-) -> Vec<Share> {
-    let paired = |k| pairs.get(k).is_some_and(Option::is_some) || pairs.contains(&Some(k));
-    let mut shares = vec![Share::Alone; plans.len()];
+) -> Vec<OperandLookup> {
+    let paired =
+        |k| fused_pairs.get(k).is_some_and(Option::is_some) || fused_pairs.contains(&Some(k));
+    let mut lookups = vec![OperandLookup::Individual; plans.len()];
     let mut groups: Vec<Group> = Vec::new();
     for (k, (i, plan)) in instructions.iter().zip(plans).enumerate() {
         if let Some((key, at, memory)) = operand(i, plan)
@@ -99,7 +102,7 @@ pub fn shares(
             let end = at.wrapping_add(memory.size.into());
             let fits = |g: &&mut Group| {
                 let len = g.end.max(end).wrapping_sub(g.lowest.min(at));
-                !g.closed && g.key == key && (0..=SPAN).contains(&len)
+                !g.closed && g.key == key && (0..=MAX_SPAN).contains(&len)
             };
             match groups.iter_mut().rev().find(fits) {
                 Some(group) => {
@@ -131,29 +134,29 @@ pub fn shares(
     }
     groups.retain(|g| g.members.len() > 1);
     // Behind which operation each place is free again.
-    let mut free = [None; KEPT];
+    let mut free = [None; SPAN_SLOTS];
     for group in &groups {
         let (first, last) = (group.members[0], group.members.last().copied());
-        let Some(kept) = free.iter().position(|behind| *behind < Some(first)) else {
+        let Some(slot) = free.iter().position(|behind| *behind < Some(first)) else {
             continue;
         };
-        free[kept] = last;
+        free[slot] = last;
         let span = Span {
-            kept,
+            slot,
             lowest: group.lowest,
             len: (group.end - group.lowest) as u32,
             write: group.write,
         };
         for &k in &group.members {
-            shares[k] = Share::Later(span);
+            lookups[k] = OperandLookup::InSpan(span);
         }
-        shares[first] = Share::First(span);
+        lookups[first] = OperandLookup::FirstOfSpan(span);
     }
-    shares
+    lookups
 }
 
 /// Out-of-line code: an operand of a span is looked up by itself.
-pub struct Apart {
+pub struct UncoalescedOperand {
     entry: Label,
     resume: Label,
     /// Where the interpreter must carry out the operation.
@@ -163,27 +166,27 @@ pub struct Apart {
     /// From the span's first byte to the operand.
     offset: i32,
     /// The place to mark: the span could not be looked up.
-    unkept: Option<usize>,
+    cleared_slot: Option<usize>,
 }
 
-fn place(kept: usize) -> iced_x86::MemoryOperand {
-    field_of_cpu(field!(kept) + 8 * kept)
+fn span_host(slot: usize) -> iced_x86::MemoryOperand {
+    field_of_cpu(field!(span_hosts) + 8 * slot)
 }
 
 impl Emitter {
     /// The host address of an instruction's memory operand, in RAX but for a displacement, which is the answer.
-    pub fn shared_operand(&mut self, i: &Instruction, memory: Memory, operation: usize) -> i32 {
-        let (span, first) = match self.shares[operation] {
-            Share::Alone => {
+    pub fn coalesced_operand(&mut self, i: &Instruction, memory: Memory, operation: usize) -> i32 {
+        let (span, first) = match self.operand_lookups[operation] {
+            OperandLookup::Individual => {
                 self.operand(i, memory, operation);
                 return 0;
             }
-            Share::Found => return 0,
-            Share::First(span) => (span, true),
-            Share::Later(span) => (span, false),
+            OperandLookup::AddressInRax => return 0,
+            OperandLookup::FirstOfSpan(span) => (span, true),
+            OperandLookup::InSpan(span) => (span, false),
         };
-        self.lose_flags();
-        let interpret = self.miss(operation);
+        self.clobber_flags();
+        let interpret = self.interpreter_entry(operation);
         let (entry, resume) = (self.a.label(), self.a.label());
         let offset = (i.memory_displacement64() as i64).wrapping_sub(span.lowest) as i32;
         let outer = self.a.part(Part::LookUp);
@@ -198,9 +201,9 @@ impl Emitter {
             };
             self.compare(whole, entry);
             self.add_host_address();
-            self.a.mr(Code::Mov_rm64_r64, place(span.kept), RAX);
+            self.a.mr(Code::Mov_rm64_r64, span_host(span.slot), RAX);
         } else {
-            self.a.rm(Code::Mov_r64_rm64, RAX, place(span.kept));
+            self.a.rm(Code::Mov_r64_rm64, RAX, span_host(span.slot));
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
             self.a.jcc(cc::E, entry);
         }
@@ -217,34 +220,34 @@ impl Emitter {
             self.a.jcc(cc::NE, interpret);
         }
         self.a.bind(resume);
-        self.apart.push(Apart {
+        self.uncoalesced.push(UncoalescedOperand {
             entry,
             resume,
             interpret,
             instruction: *i,
             memory,
             offset,
-            unkept: first.then_some(span.kept),
+            cleared_slot: first.then_some(span.slot),
         });
         self.a.part(outer);
         offset
     }
 
     /// Append the out-of-line code of spans.
-    pub fn finish_shares(&mut self) {
+    pub fn emit_uncoalesced(&mut self) {
         self.a.part(Part::LookUp);
-        for apart in std::mem::take(&mut self.apart) {
-            self.a.bind(apart.entry);
-            if let Some(kept) = apart.unkept {
-                self.a.mi(Code::Mov_rm64_imm32, place(kept), 0);
+        for operand in std::mem::take(&mut self.uncoalesced) {
+            self.a.bind(operand.entry);
+            if let Some(slot) = operand.cleared_slot {
+                self.a.mi(Code::Mov_rm64_imm32, span_host(slot), 0);
             }
-            self.address(&apart.instruction);
+            self.address(&operand.instruction);
             let miss = self.a.label();
-            self.compare(apart.memory, miss);
-            if apart.memory.aligned {
-                let mask = apart.memory.size as i32 - 1;
+            self.compare(operand.memory, miss);
+            if operand.memory.aligned {
+                let mask = operand.memory.size as i32 - 1;
                 self.a.ri(Code::Test_rm8_imm8, AL, mask);
-                self.a.jcc(cc::NE, apart.interpret);
+                self.a.jcc(cc::NE, operand.interpret);
             }
             self.add_host_address();
             let found = self.a.label();
@@ -252,16 +255,16 @@ impl Emitter {
             self.a.rm(
                 Code::Lea_r64_m,
                 RAX,
-                at_offset(RAX, -i64::from(apart.offset)),
+                at_offset(RAX, -i64::from(operand.offset)),
             );
-            self.a.jmp(apart.resume);
-            self.missed.push(Missed {
+            self.a.jmp(operand.resume);
+            self.slow_paths.push(SlowPath {
                 entry: miss,
                 resume: found,
-                interpret: apart.interpret,
-                memory: apart.memory,
+                interpret: operand.interpret,
+                memory: operand.memory,
                 address: None,
-                apart: None,
+                fallback: None,
             });
         }
     }
@@ -278,13 +281,13 @@ mod tests {
     fn spans(code: impl FnOnce(&mut CodeAssembler)) -> String {
         let (instructions, plans) = planned(code);
         let mut factory = InstructionInfoFactory::new();
-        let name = |span: Span| (b'a' + span.kept as u8) as char;
-        shares(&instructions, &plans, &[], &mut factory)
+        let name = |span: Span| (b'a' + span.slot as u8) as char;
+        coalesce_addresses(&instructions, &plans, &[], &mut factory)
             .into_iter()
-            .map(|share| match share {
-                Share::Alone | Share::Found => '.',
-                Share::First(span) => name(span).to_ascii_uppercase(),
-                Share::Later(span) => name(span),
+            .map(|lookup| match lookup {
+                OperandLookup::Individual | OperandLookup::AddressInRax => '.',
+                OperandLookup::FirstOfSpan(span) => name(span).to_ascii_uppercase(),
+                OperandLookup::InSpan(span) => name(span),
             })
             .collect()
     }

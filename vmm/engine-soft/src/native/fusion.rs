@@ -7,45 +7,47 @@
 use iced_x86::{Instruction, OpKind, Register};
 
 use super::assembler::{Label, cc};
+use super::coalescing::OperandLookup;
 use super::code_map::Part;
-use super::cold::{Missed, Point};
 use super::emit::Emitter;
-use super::plan::{Itself, Memory, Plan};
-use super::share::Share;
+use super::out_of_line::{EmitterState, SlowPath};
+use super::plan::{Memory, Passthrough, Plan};
 
 use Register::AL;
 
 /// Most instructions from the load on.
-const REACH: usize = 8;
+const MAX_DISTANCE: usize = 8;
 
 /// Out-of-line code: the operands of a pair, each by itself, and all between them.
-pub struct Pair {
+pub struct FusedPair {
     entry: Label,
     resume: Label,
     /// Number of the load among the block's operations.
     first: usize,
-    operations: Vec<Itself>,
+    operations: Vec<Passthrough>,
     /// Where the look-up begins.
-    point: Point,
+    state: EmitterState,
 }
 
 /// An instruction on nothing but vector registers and perhaps memory.
-fn of_vectors<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Itself> {
-    let Plan::Itself(p) = plan else { return None };
+fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
+    let Plan::Passthrough(p) = plan else {
+        return None;
+    };
     let vectors = (0..i.op_count())
         .filter(|&n| i.op_kind(n) == OpKind::Register)
         .all(|n| i.op_register(n).is_vector_register());
-    let flags = p.flags_in || p.flags_out || p.settle;
+    let flags = p.flags_in || p.flags_out || p.preset_flags;
     (p.vector && vectors && !flags && !p.rax && !p.cl && p.count.is_none()).then_some(p)
 }
 
 /// For each instruction of a block that loads what a later one stores to, which one that is.
-pub fn pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
+pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
     let mut pairs = vec![None; plans.len()];
     let mut behind = 0;
     for first in 0..plans.len() {
         if first >= behind
-            && let Some(last) = partner(&instructions[first..], &plans[first..])
+            && let Some(last) = fusible_store(&instructions[first..], &plans[first..])
         {
             pairs[first] = Some(first + last);
             behind = first + last + 1;
@@ -54,7 +56,7 @@ pub fn pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>>
     pairs
 }
 
-fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
+fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
     let address = |i: &Instruction| {
         (
             i.memory_base(),
@@ -64,7 +66,7 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
         )
     };
     let load = &instructions[0];
-    let read = of_vectors(load, &plans[0])?.memory?;
+    let read = vector_only(load, &plans[0])?.memory?;
     if !read.read || read.write || read.conditional {
         return None;
     }
@@ -75,10 +77,10 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
         .iter()
         .zip(plans)
         .enumerate()
-        .take(REACH)
+        .take(MAX_DISTANCE)
         .skip(1)
     {
-        let Some(memory) = of_vectors(i, plan)?.memory else {
+        let Some(memory) = vector_only(i, plan)?.memory else {
             continue;
         };
         let store = memory.write && !memory.read && !memory.conditional;
@@ -92,11 +94,11 @@ fn partner(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
 
 impl Emitter {
     /// Emit a pair and what is between, the load being this operation of the block.
-    pub fn pair(&mut self, first: usize, plans: &[Plan]) {
-        let operations: Vec<Itself> = plans
+    pub fn fused_pair(&mut self, first: usize, plans: &[Plan]) {
+        let operations: Vec<Passthrough> = plans
             .iter()
             .filter_map(|plan| match plan {
-                Plan::Itself(p) => Some((**p).clone()),
+                Plan::Passthrough(p) => Some((**p).clone()),
                 _ => None,
             })
             .collect();
@@ -112,8 +114,8 @@ impl Emitter {
             .expect("both have an operand in memory");
         let load = operations[0].instruction;
         let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
-        self.lose_flags();
-        let point = self.point();
+        self.clobber_flags();
+        let state = self.state();
         let address = self.plain_address(&load);
         self.within(Part::LookUp, |e| {
             e.address(&load);
@@ -126,46 +128,46 @@ impl Emitter {
             e.add_host_address();
         });
         self.a.bind(found);
-        self.missed.push(Missed {
+        self.slow_paths.push(SlowPath {
             entry: miss,
             resume: found,
             interpret: entry,
             memory: both,
             address,
-            apart: Some(entry),
+            fallback: Some(entry),
         });
         let last = first + operations.len() - 1;
         for operation in [first, last] {
-            self.shares[operation] = Share::Found;
+            self.operand_lookups[operation] = OperandLookup::AddressInRax;
         }
-        self.all_of(first, &operations);
+        self.operations_of_pair(first, &operations);
         for operation in [first, last] {
-            self.shares[operation] = Share::Alone;
+            self.operand_lookups[operation] = OperandLookup::Individual;
         }
         self.a.bind(resume);
-        self.pairs.push(Pair {
+        self.fused_pairs.push(FusedPair {
             entry,
             resume,
             first,
             operations,
-            point,
+            state,
         });
     }
 
-    fn all_of(&mut self, first: usize, operations: &[Itself]) {
+    fn operations_of_pair(&mut self, first: usize, operations: &[Passthrough]) {
         for (k, p) in operations.iter().enumerate() {
-            let emitted = self.itself(p, first + k);
+            let emitted = self.passthrough(p, first + k);
             assert!(emitted, "vector registers need no others");
         }
     }
 
     /// Append the out-of-line code of pairs.
-    pub fn finish_pairs(&mut self) {
+    pub fn emit_pair_slow_paths(&mut self) {
         self.a.part(Part::Operation);
-        for pair in std::mem::take(&mut self.pairs) {
+        for pair in std::mem::take(&mut self.fused_pairs) {
             self.a.bind(pair.entry);
-            self.begin_at(pair.point);
-            self.all_of(pair.first, &pair.operations);
+            self.restore_state(pair.state);
+            self.operations_of_pair(pair.first, &pair.operations);
             self.a.jmp(pair.resume);
         }
     }
@@ -180,7 +182,9 @@ mod tests {
 
     fn found(code: impl FnOnce(&mut CodeAssembler)) -> Vec<(usize, usize)> {
         let (instructions, plans) = planned(code);
-        let pairs = pairs(&instructions, &plans).into_iter().enumerate();
+        let pairs = find_fused_pairs(&instructions, &plans)
+            .into_iter()
+            .enumerate();
         pairs.filter_map(|(k, last)| Some((k, last?))).collect()
     }
 

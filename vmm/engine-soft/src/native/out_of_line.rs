@@ -5,7 +5,7 @@ use iced_x86::{Code, MemoryOperand, Register};
 use super::assembler::{Label, cc, field_of_cpu, indexed_field};
 use super::code_map::Part;
 use super::emit::{Emitter, READ, WRITE};
-use super::flags::Recipe;
+use super::flags::FlagsRematerialisation;
 use super::plan::Memory;
 use super::runtime::field;
 use super::second_level::DataAccess;
@@ -13,7 +13,7 @@ use super::second_level::DataAccess;
 use Register::{EAX, RAX, RCX};
 
 /// Out-of-line code: the interpreter carries out an operation, then the block goes on.
-pub struct Cold {
+pub struct InterpreterCall {
     entry: Label,
     resume: Label,
     operation: usize,
@@ -23,11 +23,11 @@ pub struct Cold {
     /// half was in use already.
     wide: bool,
     /// How to make the flags, where they are not in memory.
-    recipe: Option<Recipe>,
+    rematerialisation: Option<FlagsRematerialisation>,
 }
 
 /// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
-pub struct Missed {
+pub struct SlowPath {
     /// Where it is found out.
     pub entry: Label,
     /// Where the instruction goes on, with the host address in RAX.
@@ -39,15 +39,15 @@ pub struct Missed {
     /// Its linear address, if registers of the host are all that it takes.
     pub address: Option<MemoryOperand>,
     /// Where to go on if no line that the filter knows permits the access; None: the access is made good by a call.
-    pub apart: Option<Label>,
+    pub fallback: Option<Label>,
 }
 
 /// What code that begins at a point of a block may rely on: the emitter's fields of these names.
 #[derive(Clone, Copy)]
-pub struct Point {
-    pub in_host: bool,
-    pub in_memory: bool,
-    pub recipe: Option<Recipe>,
+pub struct EmitterState {
+    pub flags_in_host: bool,
+    pub flags_in_memory: bool,
+    pub rematerialisation: Option<FlagsRematerialisation>,
     pub wide: bool,
 }
 
@@ -55,8 +55,8 @@ impl Emitter {
     /// Carry out an operation by the interpreter, in line.
     pub fn interpret(&mut self, operation: usize) {
         self.save_flags();
-        self.in_host = false;
-        self.recipe = None;
+        self.flags_in_host = false;
+        self.rematerialisation = None;
         self.call_interpreter(operation);
         // The next instruction that uses an upper half says so.
         self.wide = false;
@@ -71,47 +71,54 @@ impl Emitter {
     }
 
     /// What is so here.
-    pub fn point(&self) -> Point {
-        Point {
-            in_host: self.in_host,
-            in_memory: self.in_memory,
-            recipe: self.recipe,
+    pub fn state(&self) -> EmitterState {
+        EmitterState {
+            flags_in_host: self.flags_in_host,
+            flags_in_memory: self.flags_in_memory,
+            rematerialisation: self.rematerialisation,
             wide: self.wide,
         }
     }
 
     /// What follows begins where this was so. Operations that were emitted before may be emitted anew, with out-of-line code of their own.
-    pub fn begin_at(&mut self, point: Point) {
-        self.first_cold = self.cold.len();
-        self.in_host = point.in_host;
-        self.in_memory = point.in_memory;
-        self.recipe = point.recipe;
-        self.wide = point.wide;
+    pub fn restore_state(&mut self, state: EmitterState) {
+        self.first_interpreter_call = self.interpreter_calls.len();
+        self.flags_in_host = state.flags_in_host;
+        self.flags_in_memory = state.flags_in_memory;
+        self.rematerialisation = state.rematerialisation;
+        self.wide = state.wide;
     }
 
     /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.
-    pub fn miss(&mut self, operation: usize) -> Label {
-        let mut last = self.cold[self.first_cold..].iter().rev().take(2);
-        if let Some(cold) = last.find(|cold| cold.operation == operation) {
-            return cold.entry;
+    pub fn interpreter_entry(&mut self, operation: usize) -> Label {
+        let mut last = self.interpreter_calls[self.first_interpreter_call..]
+            .iter()
+            .rev()
+            .take(2);
+        if let Some(call) = last.find(|call| call.operation == operation) {
+            return call.entry;
         }
         let (entry, resume) = (self.a.label(), self.a.label());
-        self.cold.push(Cold {
+        self.interpreter_calls.push(InterpreterCall {
             entry,
             resume,
             operation,
             flags_in_host: false,
             wide: false,
-            recipe: if self.in_memory { None } else { self.recipe },
+            rematerialisation: if self.flags_in_memory {
+                None
+            } else {
+                self.rematerialisation
+            },
         });
-        debug_assert!(self.in_memory || self.recipe.is_some());
+        debug_assert!(self.flags_in_memory || self.rematerialisation.is_some());
         entry
     }
 
     /// The operation is complete: one that missed goes on here.
     pub fn resume(&mut self, operation: usize) {
-        let wanted = self.in_host && !self.in_memory;
-        if let Some(last) = self.cold[self.first_cold..].last_mut()
+        let wanted = self.flags_in_host && !self.flags_in_memory;
+        if let Some(last) = self.interpreter_calls[self.first_interpreter_call..].last_mut()
             && last.operation == operation
         {
             last.flags_in_host = wanted;
@@ -119,20 +126,20 @@ impl Emitter {
             let label = last.resume;
             self.a.bind(label);
             if !wanted {
-                self.in_host = false;
+                self.flags_in_host = false;
             }
         }
     }
 
     /// Append the out-of-line code.
-    pub fn finish_cold(&mut self) {
-        self.finish_runs();
-        self.finish_shares();
-        self.finish_pairs();
-        self.a.part(Part::Missed);
-        for missed in std::mem::take(&mut self.missed) {
-            let memory = missed.memory;
-            self.a.bind(missed.entry);
+    pub fn emit_out_of_line(&mut self) {
+        self.emit_run_slow_paths();
+        self.emit_uncoalesced();
+        self.emit_pair_slow_paths();
+        self.a.part(Part::SlowPath);
+        for slow_path in std::mem::take(&mut self.slow_paths) {
+            let memory = slow_path.memory;
+            self.a.bind(slow_path.entry);
             if let Some(offset) = self.record_offset {
                 // RAX and RCX are in use.
                 self.a.mi(
@@ -142,14 +149,14 @@ impl Emitter {
                 );
             }
             if self.layout.lane_shift == 0
-                && let Some(apart) = missed.apart
+                && let Some(fallback) = slow_path.fallback
             {
-                self.a.jmp(apart);
+                self.a.jmp(fallback);
                 continue;
             }
             // Accesses that lie in two lines.
             let splits = self.a.label();
-            let address = missed
+            let address = slow_path
                 .address
                 .filter(|_| self.layout.lane_shift != 0 && !memory.aligned);
             if let Some(address) = address {
@@ -158,7 +165,7 @@ impl Emitter {
                 // Anew: the entry may have been written a moment ago.
                 self.a.rm(Code::Lea_r64_m, RAX, address);
                 self.a.store(field!(linear), RAX);
-                self.second_level(&missed);
+                self.second_level(&slow_path);
             } else {
                 // RAX is the linear address less the entry's base, RCX the entry.
                 let tag = if memory.write { WRITE } else { READ };
@@ -170,7 +177,7 @@ impl Emitter {
                 if memory.aligned {
                     self.a
                         .ri(Code::Test_rm8_imm8, Register::AL, memory.size as i32 - 1);
-                    self.a.jcc(cc::NE, missed.interpret);
+                    self.a.jcc(cc::NE, slow_path.interpret);
                 }
                 self.a.store(field!(linear), RAX);
                 if self.layout.lane_shift != 0 {
@@ -178,26 +185,26 @@ impl Emitter {
                         self.leave_if_split(memory, splits);
                         self.a.load(RAX, field!(linear));
                     }
-                    self.second_level(&missed);
+                    self.second_level(&slow_path);
                 }
             }
-            if let Some(apart) = missed.apart {
+            if let Some(fallback) = slow_path.fallback {
                 self.a.bind(splits);
-                self.a.jmp(apart);
+                self.a.jmp(fallback);
                 continue;
             }
             self.a
                 .constant(RCX, super::access::describe(memory, self.count).into());
             self.a.call_to(self.routines.access);
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
-            self.a.jcc(cc::E, missed.interpret);
-            self.a.jmp(missed.resume);
+            self.a.jcc(cc::E, slow_path.interpret);
+            self.a.jmp(slow_path.resume);
             if self.layout.lane_shift == 0 || memory.aligned || memory.size == 1 {
                 continue;
             }
             self.a.bind(splits);
             if memory.read && memory.write {
-                self.a.jmp(missed.interpret);
+                self.a.jmp(slow_path.interpret);
                 continue;
             }
             match address {
@@ -207,28 +214,28 @@ impl Emitter {
                 }
                 None => self.a.load(RAX, field!(linear)),
             }
-            self.split(&missed);
+            self.split(&slow_path);
         }
         self.a.part(Part::Call);
-        for cold in std::mem::take(&mut self.cold) {
-            self.a.bind(cold.entry);
-            if let Some(recipe) = &cold.recipe {
-                self.make_flags(recipe);
+        for call in std::mem::take(&mut self.interpreter_calls) {
+            self.a.bind(call.entry);
+            if let Some(rematerialisation) = &call.rematerialisation {
+                self.rematerialise_flags(rematerialisation);
                 self.store_flags();
             }
-            self.call_interpreter(cold.operation);
-            if cold.operation & super::runtime::WILD as usize != 0 {
+            self.call_interpreter(call.operation);
+            if call.operation & super::runtime::NON_CANONICAL_TARGET as usize != 0 {
                 // It never comes back.
                 self.a.plain(Code::Ud2);
                 continue;
             }
-            if cold.wide {
+            if call.wide {
                 self.set_width(true);
             }
-            if cold.flags_in_host {
+            if call.flags_in_host {
                 self.restore_flags();
             }
-            self.a.jmp(cold.resume);
+            self.a.jmp(call.resume);
         }
     }
 
@@ -244,8 +251,8 @@ impl Emitter {
     }
 
     /// Look up both lines of an access, whose address is in RAX.
-    fn split(&mut self, missed: &Missed) {
-        let Missed { memory, resume, .. } = *missed;
+    fn split(&mut self, slow_path: &SlowPath) {
+        let SlowPath { memory, resume, .. } = *slow_path;
         let routines = &self.routines.split;
         let routine = routines.routine(self.layout.lane_shift, self.kernel, memory.write);
         self.a
@@ -253,12 +260,12 @@ impl Emitter {
         self.a.call_to(routine);
         self.a.rr(Code::Test_rm64_r64, RAX, RAX);
         self.a.jcc(cc::NE, resume);
-        self.a.jmp(missed.interpret);
+        self.a.jmp(slow_path.interpret);
     }
 
     /// Try the other lines of the set of an access within a line, whose address is in RAX.
-    fn second_level(&mut self, missed: &Missed) {
-        let Missed { memory, resume, .. } = *missed;
+    fn second_level(&mut self, slow_path: &SlowPath) {
+        let SlowPath { memory, resume, .. } = *slow_path;
         let access = match (memory.read, memory.write) {
             (true, true) => DataAccess::Both,
             (_, true) => DataAccess::Write,
@@ -276,9 +283,9 @@ impl Emitter {
 
     /// A branch that missed: the interpreter never comes back from it, since it ends the block.
     pub fn resume_by_interpreter(&mut self, operation: usize) {
-        for cold in self.cold.iter().rev() {
-            if cold.operation == operation {
-                self.a.bind(cold.resume);
+        for call in self.interpreter_calls.iter().rev() {
+            if call.operation == operation {
+                self.a.bind(call.resume);
                 self.a.plain(Code::Ud2);
             }
         }
