@@ -10,10 +10,10 @@ use nodescope_x86::{Control, Debug, Events, Exception, FxImage, Msrs, Segments, 
 use crate::code::Code;
 use crate::debug::Breakpoints;
 use crate::features::Features;
-use crate::filter::{DataFilter, InstructionFilter};
 use crate::lookup::BlockTable;
-use crate::mmu::PageTlb;
+use crate::mmu::PageWalkCache;
 use crate::op::{Op, RIP, Trap, attr};
+use crate::softmmu::{DataTlb, InstructionL0};
 
 /// Operating mode as far as decoding and address arithmetic care (SDM vol. 3A §2.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,9 +54,9 @@ pub struct Cpu {
     /// The operation that runs, or ran last.
     pub current: *const Op,
     /// Loads and stores that hit.
-    pub filter: DataFilter,
+    pub data_tlb: DataTlb,
     /// Instruction lines that hit, while a model is attached.
-    pub fetch_filter: InstructionFilter,
+    pub instruction_l0: InstructionL0,
 
     /// Vector registers.
     pub vector: Vector256,
@@ -88,7 +88,7 @@ pub struct Cpu {
     pub stop: Option<String>,
 
     /// Translations by page.
-    pub tlb: PageTlb,
+    pub page_walks: PageWalkCache,
     /// Decoded blocks that this vCPU has found.
     pub blocks: BlockTable,
     /// What the node's vCPUs have decoded and translated, valid while `run` is on the stack.

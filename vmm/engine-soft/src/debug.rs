@@ -100,7 +100,7 @@ impl Cpu {
         let new = Breakpoints::new(self.debug.dr, self.debug.dr7, extensions);
         if (new.data | self.breakpoints.data) != 0 && new != self.breakpoints {
             // The pages that are watched now may be known, and those that were watched may be known again.
-            self.filter.flush();
+            self.data_tlb.flush();
         }
         self.breakpoints = new;
     }

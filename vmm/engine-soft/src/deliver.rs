@@ -44,7 +44,7 @@ impl Cpu {
             self.segment_base[i] = if flat { 0 } else { self.segments.data[i].base };
         }
         let privilege = self.privilege();
-        self.filter.set_privilege(privilege);
+        self.data_tlb.set_privilege(privilege);
         self.code_key = self.block_key();
         crate::ops::simd::recompute_simd_availability(self);
     }
@@ -57,7 +57,7 @@ impl Cpu {
         } else {
             Privilege::Kernel
         };
-        self.filter.set_privilege(privilege);
+        self.data_tlb.set_privilege(privilege);
     }
 
     /// Run `f` with supervisor rights: descriptor tables, TSS and the frames of delivery are accessed so at any CPL

@@ -10,13 +10,13 @@ use nodescope_x86::Exception;
 use crate::block::Block;
 use crate::cpu::{Cpu, Mode};
 use crate::features::GuestDecoder;
-use crate::filter::Baseline;
 use crate::lookup::Entry;
 use crate::lower::lower;
 use crate::memory::is_canonical;
 use crate::mmu::{Intent, Page};
 use crate::op::{Op, RIP, Trap};
 use crate::pool::Decoded;
+use crate::softmmu::Baseline;
 
 /// Longest block in instructions.
 pub const MAX_BLOCK: usize = 48;
@@ -105,7 +105,7 @@ impl Cpu {
             let region = &self.ram.regions()[page.region as usize];
             let offset = (physical - region.start) as usize;
             if region.code.mark(offset, len) {
-                self.filter.drop_writes();
+                self.data_tlb.revoke_writes();
             }
             let cell = region.code.generation_cell(offset);
             let block = Block::new(decoded, physical, 0, mode, [cell, cell]);
@@ -143,7 +143,7 @@ impl Cpu {
         );
         let first_mark = a.code.mark(at, in_page.min(len));
         if b.code.mark(bt, in_second) | first_mark {
-            self.filter.drop_writes();
+            self.data_tlb.revoke_writes();
         }
         let cells = [a.code.generation_cell(at), b.code.generation_cell(bt)];
         let decoded = Arc::new(Decoded::new(ops, len as u32));
@@ -266,10 +266,11 @@ impl Cpu {
     /// Report the lines that entering this block fetches.
     #[inline(always)]
     pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
-        let shift = self.fetch_filter.shift();
+        let shift = self.instruction_l0.shift();
         let line = block.physical >> shift;
         let last = block.physical + u64::from(executed_len.max(1)) - 1;
-        if block.second_page == 0 && last >> shift == line && self.fetch_filter.hit(line << shift) {
+        if block.second_page == 0 && last >> shift == line && self.instruction_l0.hit(line << shift)
+        {
             self.count_fetch();
             return;
         }
@@ -286,14 +287,14 @@ impl Cpu {
 
     #[inline(never)]
     fn fetch_lines_slow(&mut self, block: &Block, executed_len: u32) {
-        let shift = self.fetch_filter.shift();
+        let shift = self.instruction_l0.shift();
         let ip = self.gpr[RIP as usize];
         let (mut at, mut left) = (block.physical, u64::from(executed_len.max(1)));
         let mut linear = self.code_linear(ip);
         while left > 0 {
             let line = at >> shift << shift;
             self.count_fetch();
-            if !self.fetch_filter.hit(line) && !self.fetch_filter.promote(line) {
+            if !self.instruction_l0.hit(line) && !self.instruction_l0.promote(line) {
                 let reference = MemRef {
                     vcpu: self.id,
                     privilege: self.privilege(),
@@ -304,8 +305,8 @@ impl Cpu {
                     size: 1,
                     now: self.now_at_block_start(),
                 };
-                let (outcome, position) = self.report(Baseline, &reference, line);
-                self.fetch_filter.enter(line, &outcome, position);
+                let (outcome, placement) = self.report_reference(Baseline, &reference, line);
+                self.instruction_l0.fill(line, &outcome, placement);
             }
             let step = (line + (1 << shift) - at)
                 .min(4096 - (at & 0xfff))

@@ -429,7 +429,7 @@ impl Cpu {
             block.physical,
             block.second_page,
             fetched,
-            self.fetch_filter.shift(),
+            self.instruction_l0.shift(),
         );
         let mut cut = PartialCounts {
             executions: 1,
@@ -457,7 +457,7 @@ impl Cpu {
         if !self.profiling() {
             return;
         }
-        let (id, shift) = (self.id, self.fetch_filter.shift());
+        let (id, shift) = (self.id, self.instruction_l0.shift());
         let mut settled: BTreeMap<(Context, bool), Counters> = BTreeMap::new();
         self.code().profile.settle(id, shift, &mut settled);
         for ((context, kernel), counters) in settled {

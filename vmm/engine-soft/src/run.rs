@@ -484,7 +484,7 @@ impl Cpu {
         let marks = self.ram.regions().iter().map(|r| r.code.marks()).sum();
         if marks != self.marks_seen {
             self.marks_seen = marks;
-            self.filter.drop_writes();
+            self.data_tlb.revoke_writes();
         }
         self.notice_rewrites();
     }

@@ -79,8 +79,8 @@ impl SoftVcpu {
             block_end: std::ptr::null(),
             block_start: std::ptr::null(),
             current: std::ptr::null(),
-            filter: Default::default(),
-            fetch_filter: Default::default(),
+            data_tlb: Default::default(),
+            instruction_l0: Default::default(),
             vector: state.vector,
             fx: state.fx,
             cpl: 0,
@@ -94,7 +94,7 @@ impl SoftVcpu {
             time: state.time,
             exception: None,
             stop: None,
-            tlb: Default::default(),
+            page_walks: Default::default(),
             blocks: Default::default(),
             code: None,
             ram: config.code.ram().clone(),
@@ -268,8 +268,8 @@ impl Vcpu for SoftVcpu {
     fn attach(&mut self, filter: Option<L0Geometry>) {
         self.cpu.attached = filter.is_some();
         self.cpu.context_known = false;
-        self.cpu.filter.shape(filter);
-        self.cpu.fetch_filter.shape(filter);
+        self.cpu.data_tlb.configure(filter);
+        self.cpu.instruction_l0.configure(filter);
         self.cpu.counters = [Counters::default(); 2];
         // Blocks have code for either case, but code for one shape of the filter does not fit another.
         self.cpu.native.flush_jump_cache();
@@ -315,7 +315,7 @@ impl Vcpu for SoftVcpu {
 
     fn update_l0(&mut self, updates: &[L0Update]) {
         for u in updates {
-            self.cpu.apply_filter_update(u);
+            self.cpu.apply_l0_update(u);
         }
     }
 
@@ -363,25 +363,25 @@ impl Cpu {
 
     /// Drop all cached translations.
     pub fn forget_translations(&mut self) {
-        self.tlb.flush_all();
-        self.filter.flush();
+        self.page_walks.flush_all();
+        self.data_tlb.flush();
         self.blocks.forget_translations();
     }
 
     /// Drop cached translations of pages that are not global.
     pub fn forget_local_translations(&mut self) {
-        self.tlb.flush_local();
-        self.filter.flush_local();
+        self.page_walks.flush_non_global();
+        self.data_tlb.flush_non_global();
         self.blocks.forget_local_translations();
     }
 
     /// Drop the cached translation of one page, which may be a large one.
     pub fn forget_page(&mut self, linear: u64) {
-        if self.tlb.in_large_page(linear) {
+        if self.page_walks.in_large_page(linear) {
             return self.forget_translations();
         }
-        self.tlb.flush_page(linear);
-        self.filter.flush_page(linear);
+        self.page_walks.flush_page(linear);
+        self.data_tlb.flush_page(linear);
         self.blocks.forget_page(linear);
     }
 }

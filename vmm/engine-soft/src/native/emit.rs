@@ -12,22 +12,22 @@ use super::plan::{Memory, Passthrough};
 use super::registers::{HOST, is_high_byte, sized};
 use super::runtime::{Routines, field, gpr};
 use crate::cpu::Cpu;
-use crate::filter::FilterLayout;
+use crate::softmmu::TlbLayout;
 
 use Register::{EAX, ECX, RAX, RCX};
 
 pub const ENTRIES: usize =
-    std::mem::offset_of!(Cpu, filter) + std::mem::offset_of!(crate::filter::DataFilter, entries);
-pub const READ: usize = std::mem::offset_of!(crate::filter::Entry, read);
-pub const WRITE: usize = std::mem::offset_of!(crate::filter::Entry, write);
-pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::filter::Entry, host);
+    std::mem::offset_of!(Cpu, data_tlb) + std::mem::offset_of!(crate::softmmu::DataTlb, entries);
+pub const READ: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, read);
+pub const WRITE: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, write);
+pub const HOST_ADDRESS: usize = std::mem::offset_of!(crate::softmmu::TlbEntry, host);
 const SEGMENT_BASE: usize = std::mem::offset_of!(Cpu, segment_base);
 
 /// Emits the code of one block.
 pub struct Emitter {
     /// The code.
     pub a: Assembler,
-    pub layout: FilterLayout,
+    pub layout: TlbLayout,
     pub entries: usize,
     pub routines: Routines,
     /// Code for a privilege other than user.
@@ -74,7 +74,7 @@ impl Emitter {
     /// Start a block; `kernel`: at a privilege other than user; `attached`: a model is.
     pub fn new(
         a: Assembler,
-        layout: FilterLayout,
+        layout: TlbLayout,
         (kernel, attached): (bool, bool),
         routines: Routines,
         (translation, count): (u64, u32),
@@ -265,7 +265,7 @@ impl Emitter {
     /// Ask the entry of the linear address in RAX: goes on with the offset in RAX and the entry in RCX, or at `miss`.
     pub fn compare(&mut self, memory: Memory, miss: Label) {
         let tag = if memory.write { WRITE } else { READ };
-        let FilterLayout {
+        let TlbLayout {
             unit,
             index_shift,
             mask,

@@ -3,11 +3,11 @@
 //! Reading order: [`registers`] (where guest registers live), `translate` (a block), `prologue` (where a block is entered), `plan` (what an
 //! instruction needs), `emit` and `flags` (templates, flags, the inlined look-up), `out_of_line` (slow paths), `coalescing` and `fusion`
 //! (look-ups for several operands), `stack`, `string`, `system` and `transfer` (more templates), `jump_cache` (targets of branches), `runtime`
-//! (entering, leaving and calling out), `time_slice` (extending a spent budget), `access`, `split`, `second_level` and `tables` (look-ups that miss),
+//! (entering, leaving and calling out), `time_slice` (extending a spent budget), `access`, `split`, `way_lookup` and `miss_routines` (look-ups that miss),
 //! `arena` and `assembler`, `code_map` (what code is for, told to who samples it).
 //!
 //! The interpreter stays the reference: translated code does the hit path of memory accesses and everything that needs
-//! none; whatever else happens (a miss of the filter, a fault, a device, a system instruction) is carried out by the
+//! none; whatever else happens (a miss of the TLB, a fault, a device, a system instruction) is carried out by the
 //! interpreter's own function for that operation, on the interpreter's own state. Blocks are the interpreter's, instruction
 //! for instruction, and both look at their budget at the beginnings of blocks alone, so that time slices, interrupts and statistics fall on the same
 //! boundaries, and nothing that a study can observe depends on which of the two ran. After CLI, a budget may end here for an
@@ -29,21 +29,21 @@ mod emit;
 mod flags;
 mod fusion;
 mod jump_cache;
+mod miss_routines;
 mod out_of_line;
 mod plan;
 mod prologue;
 pub mod registers;
 mod runtime;
-mod second_level;
 mod shared_code;
 mod split;
 mod stack;
 mod string;
 mod system;
-mod tables;
 mod time_slice;
 mod transfer;
 mod translate;
+mod way_lookup;
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -164,17 +164,17 @@ pub struct Native {
     spill: u64,
     /// The address of an access whose look-up missed.
     linear: u64,
-    /// While a miss is served by the model's tables: the host address of the line, and the offset of the entry of its page among those of the
-    /// privilege.
+    /// Host address of the line that a miss routine serves.
     line_host: u64,
+    /// Offset of the entry of that line's page, among the entries of pages of the privilege.
     page: u64,
     /// Host addresses of spans (`coalescing.rs`), 0 where operands are looked up by themselves.
     span_hosts: [u64; coalescing::SPAN_SLOTS],
-    /// Miss routines ([`tables`]), or zero.
-    miss_routines: tables::MissRoutines,
-    /// What they look up.
-    tables: tables::Lent,
-    /// Vector registers while they run.
+    /// Miss routines ([`miss_routines`]), or zero.
+    miss_routines: miss_routines::MissRoutines,
+    /// Cache state that the miss routines use, exported by the model.
+    exported: miss_routines::ExportedPointer,
+    /// Guest's vector registers while a miss routine runs.
     spilled: [[u8; 32]; 8],
     /// Host addresses of the pieces of a split access ([`split`]) that are no neighbours, or zero.
     split_hosts: [u64; 2],
@@ -197,7 +197,7 @@ pub struct Native {
     /// [`Cpu::retired`] up to which instructions are in the counters.
     settled: u64,
     privilege: usize,
-    /// The model was asked for the tables that [`Native::miss_routines`] need.
+    /// The model was asked for the exported cache state that [`Native::miss_routines`] need.
     miss_routines_requested: bool,
     /// The run loop's budget and what it was at: see [`Native::left_after_stall`].
     budget: Budget,
@@ -206,8 +206,7 @@ pub struct Native {
     /// `ends_at_interrupt` was set while translated code ran: the run loop must look at the machine where the budget ends.
     must_attend: bool,
     done: Done,
-    /// The split access whose lines were asked for already; the interpreter, while it carries out the operation, need not ask
-    /// again.
+    /// The split access whose lines were looked up already. The interpreter need not look them up again while it carries out the operation.
     served: Option<split::Served>,
     /// After [`Exit::Interpreted`]: length of the block and instructions of it that retired.
     partial: Option<(i64, u64)>,
@@ -240,12 +239,12 @@ pub struct TranslationCache {
     by_page: HashMap<(SharedPage, u16, u8), CodeAddress, BuildHasherDefault<AddressHasher>>,
     /// No room is left: everything must be thrown away.
     full: bool,
-    /// The filter of the window that code was last made for, and whether that code attributes costs to blocks.
+    /// L0 filter cache of the window that code was last made for, and whether that code attributes costs to blocks.
     pub window: Option<(nodescope_plugin_api::L0Geometry, bool)>,
     /// Bytes of code in line before everything is thrown away.
     room: usize,
     /// Miss routines, by the parameters that their code depends on.
-    miss_routines: tables::MissRoutineCache,
+    miss_routines: miss_routines::MissRoutineCache,
 }
 
 impl Default for TranslationCache {
@@ -261,7 +260,7 @@ impl Default for TranslationCache {
             full: false,
             window: None,
             room: arena::IN_LINE,
-            miss_routines: tables::MissRoutineCache::new(),
+            miss_routines: miss_routines::MissRoutineCache::new(),
         }
     }
 }
@@ -397,8 +396,8 @@ impl Native {
             line_host: 0,
             page: 0,
             span_hosts: [0; coalescing::SPAN_SLOTS],
-            miss_routines: tables::MissRoutines::default(),
-            tables: None,
+            miss_routines: miss_routines::MissRoutines::default(),
+            exported: None,
             spilled: [[0; 32]; 8],
             split_hosts: [0; 2],
             bounce: [0; 32],
@@ -611,7 +610,7 @@ impl Cpu {
         let enter: unsafe extern "sysv64" fn(*mut Cpu, CodeAddress) -> u32 =
             unsafe { std::mem::transmute(enter) };
         // SAFETY: `code` is the beginning of a translation block for this vCPU's mode, privilege and instruction pointer, by the caller's promise;
-        // it keeps to this vCPU's state and the guest RAM that the filter's entries prove mapped.
+        // it keeps to this vCPU's state and the guest RAM that the TLB's entries prove mapped.
         let exit = unsafe { enter(self, code) };
         let done = if exit == Exit::Interpreted as u32 {
             let (count, executed) = self.native.partial.take().expect("set with this exit");

@@ -8,7 +8,7 @@ use super::emit::{Emitter, READ, WRITE};
 use super::flags::FlagsRematerialisation;
 use super::plan::Memory;
 use super::runtime::field;
-use super::second_level::DataAccess;
+use super::way_lookup::DataAccess;
 
 use Register::{EAX, RAX, RCX};
 
@@ -148,7 +148,7 @@ impl Emitter {
                     offset,
                 );
             }
-            if self.layout.lane_shift == 0
+            if self.layout.way_shift == 0
                 && let Some(fallback) = slow_path.fallback
             {
                 self.a.jmp(fallback);
@@ -158,14 +158,14 @@ impl Emitter {
             let splits = self.a.label();
             let address = slow_path
                 .address
-                .filter(|_| self.layout.lane_shift != 0 && !memory.aligned);
+                .filter(|_| self.layout.way_shift != 0 && !memory.aligned);
             if let Some(address) = address {
                 // The lowest bits are the address's.
                 self.leave_if_split(memory, splits);
                 // Anew: the entry may have been written a moment ago.
                 self.a.rm(Code::Lea_r64_m, RAX, address);
                 self.a.store(field!(linear), RAX);
-                self.second_level(&slow_path);
+                self.way_lookup(&slow_path);
             } else {
                 // RAX is the linear address less the entry's base, RCX the entry.
                 let tag = if memory.write { WRITE } else { READ };
@@ -180,12 +180,12 @@ impl Emitter {
                     self.a.jcc(cc::NE, slow_path.interpret);
                 }
                 self.a.store(field!(linear), RAX);
-                if self.layout.lane_shift != 0 {
+                if self.layout.way_shift != 0 {
                     if !memory.aligned {
                         self.leave_if_split(memory, splits);
                         self.a.load(RAX, field!(linear));
                     }
-                    self.second_level(&slow_path);
+                    self.way_lookup(&slow_path);
                 }
             }
             if let Some(fallback) = slow_path.fallback {
@@ -199,7 +199,7 @@ impl Emitter {
             self.a.rr(Code::Test_rm64_r64, RAX, RAX);
             self.a.jcc(cc::E, slow_path.interpret);
             self.a.jmp(slow_path.resume);
-            if self.layout.lane_shift == 0 || memory.aligned || memory.size == 1 {
+            if self.layout.way_shift == 0 || memory.aligned || memory.size == 1 {
                 continue;
             }
             self.a.bind(splits);
@@ -254,7 +254,7 @@ impl Emitter {
     fn split(&mut self, slow_path: &SlowPath) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let routines = &self.routines.split;
-        let routine = routines.routine(self.layout.lane_shift, self.kernel, memory.write);
+        let routine = routines.routine(self.layout.way_shift, self.kernel, memory.write);
         self.a
             .constant(RCX, super::access::describe(memory, self.count).into());
         self.a.call_to(routine);
@@ -264,18 +264,18 @@ impl Emitter {
     }
 
     /// Try the other lines of the set of an access within a line, whose address is in RAX.
-    fn second_level(&mut self, slow_path: &SlowPath) {
+    fn way_lookup(&mut self, slow_path: &SlowPath) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let access = match (memory.read, memory.write) {
-            (true, true) => DataAccess::Both,
+            (true, true) => DataAccess::ReadWrite,
             (_, true) => DataAccess::Write,
             _ => DataAccess::Read,
         };
-        let lane_shift = self.layout.lane_shift;
+        let way_shift = self.layout.way_shift;
         let routine = self
             .routines
-            .second_level
-            .data(lane_shift, self.kernel, access);
+            .way_lookup
+            .data(way_shift, self.kernel, access);
         self.a.call_to(routine);
         self.a.rr(Code::Test_rm64_r64, RAX, RAX);
         self.a.jcc(cc::NE, resume);

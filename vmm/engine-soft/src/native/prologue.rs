@@ -65,7 +65,7 @@ impl Cpu {
             return prologue;
         }
         for line in block.lines {
-            let slot = self.fetch_filter.slot_offset(*line) + offset_of!(Cpu, fetch_filter);
+            let slot = self.instruction_l0.slot_offset(*line) + offset_of!(Cpu, instruction_l0);
             if *line <= i32::MAX as u64 {
                 e.a.mi(Code::Cmp_rm64_imm32, field_of_cpu(slot), *line as i32);
             } else {
@@ -127,13 +127,13 @@ impl Cpu {
         e.a.jmp_to(block.routines.budget_spent);
         for &(line, other, next) in &prologue.lines_missed {
             e.a.bind(other);
-            let sets = &self.fetch_filter.sets;
-            if sets.kept() {
-                let slot = self.fetch_filter.slot_offset(line) + offset_of!(Cpu, fetch_filter);
+            let sets = &self.instruction_l0.sets;
+            if sets.enabled() {
+                let slot = self.instruction_l0.slot_offset(line) + offset_of!(Cpu, instruction_l0);
                 e.a.constant(RAX, line);
-                e.a.constant(RCX, 8 * sets.lanes(sets.set(line)).start as u64);
-                let second_level = &block.routines.second_level;
-                e.a.call_to(second_level.instruction(sets.lane_shift()));
+                e.a.constant(RCX, 8 * sets.ways(sets.set(line)).start as u64);
+                let way_lookup = &block.routines.way_lookup;
+                e.a.call_to(way_lookup.instruction(sets.way_shift()));
                 e.a.jcc(cc::NE, prologue.fetch);
                 e.a.store(slot, RAX);
                 e.a.jmp(next);

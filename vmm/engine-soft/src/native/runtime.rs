@@ -10,9 +10,9 @@ use nodescope_x86::state::InterruptShadow;
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::code_map::{self, Part};
 use super::registers::HOST;
-use super::second_level::SecondLevelRoutines;
 use super::split::SplitRoutines;
 use super::string::StringRoutines;
+use super::way_lookup::WayLookupRoutines;
 use super::{Budget, Exit, Native, TranslationBlock, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
@@ -61,7 +61,7 @@ pub struct Routines {
     /// See [`super::string`].
     pub strings: StringRoutines,
     /// Tried before `access` and `fetch`.
-    pub second_level: SecondLevelRoutines,
+    pub way_lookup: WayLookupRoutines,
     /// Accesses that lie in two lines.
     pub split: SplitRoutines,
 }
@@ -288,8 +288,8 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     a.part(Part::Prologue);
     let budget_spent = super::time_slice::routine(&mut a, host, leave);
     a.part(Part::SlowPath);
-    let second_level = super::second_level::routines(&mut a, host);
-    let split = super::split::routines(&mut a, host, &second_level);
+    let way_lookup = super::way_lookup::routines(&mut a, host);
+    let split = super::split::routines(&mut a, host, &way_lookup);
     a.part(Part::Operation);
     let strings = super::string::routines(&mut a);
     code_map::note(a.pieces());
@@ -305,7 +305,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         budget_spent,
         load_vectors,
         strings,
-        second_level,
+        way_lookup,
         split,
     };
     Ok((a.finish()?.0, routines))

@@ -19,7 +19,7 @@ use super::{BlockExit, CodeAddress, Host, TranslationCache};
 use crate::block::{AddressHasher, Block, HostCode};
 use crate::cpu::{Cpu, Mode};
 use crate::features::Features;
-use crate::filter::FilterLayout;
+use crate::softmmu::TlbLayout;
 
 /// Writes to a page's code after which a node no longer shares the page's code.
 const MOST_REWRITES: u32 = 16;
@@ -32,7 +32,7 @@ pub struct SharedPage(NonZeroU32);
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct MadeFor {
     features: Features,
-    layout: FilterLayout,
+    layout: TlbLayout,
     host: Host,
 }
 
@@ -117,14 +117,14 @@ impl Cpu {
         }
         let region = self.ram.region(physical)?;
         if region.code.mark(offset, 4096) {
-            self.filter.drop_writes();
+            self.data_tlb.revoke_writes();
         }
         let mut contents = [0_u8; 4096];
         self.copy_physical(physical, &mut contents)?;
         let hash = blake3::hash(&contents);
         let made_for = MadeFor {
             features: self.features,
-            layout: self.filter.layout(),
+            layout: self.data_tlb.layout(),
             host: self.native.host,
         };
         let pool = self.code().pool.clone();

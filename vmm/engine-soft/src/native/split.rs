@@ -1,4 +1,4 @@
-//! Accesses that lie in two cache lines (split accesses), in windows in which the filter keeps whole sets: both lines are looked
+//! Accesses that lie in two cache lines (split accesses), in windows in which the L0 filter cache keeps whole sets: both lines are looked
 //! up. Where they are neighbours on the host, too, the host carries out the access as one.
 //!
 //! The code follows the rule of [`Cpu::split_is_known`] and does as [`Cpu::split`] does. The interpreter carries out the other
@@ -6,46 +6,42 @@
 //!
 //! - Where the first line is the most recently used of its set, asking for it changes nothing, so the second line may be asked for
 //!   next.
-//! - Elsewhere the first line is asked for only where both lines lie in one page that the filter knows: then the second line cannot
-//!   fail.
+//! - Elsewhere the first line is asked for only where both lines lie in one page that the TLB has: then the second line cannot fail.
 
 use iced_x86::{Code, Register};
 
 use super::access::{Function, call_out};
 use super::assembler::{Assembler, at_offset, cc, field_of_cpu, indexed_field};
 use super::runtime::field;
-use super::second_level::{DataAccess, FILTER, LANE_SHIFTS, SecondLevelRoutines, wide};
+use super::way_lookup::{DATA_TLB, DataAccess, WAY_SHIFTS, WayLookupRoutines, ways_index};
 use super::{Host, Native, PACKED_BITS};
 use crate::cpu::Cpu;
-use crate::filter::{Avx2, Baseline, DataFilter, Entry, Isa, SecondLevel};
 use crate::profile::Record;
+use crate::softmmu::{Avx2, Baseline, DataTlb, Isa, TlbEntry, WayDirectory};
 use crate::split::Split;
 
 use std::mem::offset_of;
 
 use Register::{EDX, RAX, RCX, RDX, RSI};
 
-/// Addresses of the routines, by lanes of a set (8, 16), privilege (user, kernel) and access (read, write).
+/// Addresses of the routines, by ways of a set (8, 16), privilege (user, kernel) and access (read, write).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SplitRoutines([[[u64; 2]; 2]; 2]);
 
 impl SplitRoutines {
-    /// RAX is the address of an access, as is [`Native::linear`], and ECX what [`super::access::describe`] makes of it: RAX is the host
-    /// address then, or zero. Keeps all other registers but RCX and flags.
-    pub fn routine(&self, lane_shift: u32, kernel: bool, write: bool) -> u64 {
-        self.0[wide(lane_shift)][usize::from(kernel)][usize::from(write)]
+    /// Returns a routine. On entry, RAX and [`Native::linear`] are the address of an access, and ECX is its description
+    /// ([`super::access::describe`]). On return, RAX is the host address, or zero. The routine keeps all other registers, but not RCX and
+    /// the flags.
+    pub fn routine(&self, way_shift: u32, kernel: bool, write: bool) -> u64 {
+        self.0[ways_index(way_shift)][usize::from(kernel)][usize::from(write)]
     }
 }
 
-const ENTRIES: usize = FILTER + offset_of!(DataFilter, entries);
-const LINE: i32 = SecondLevel::LINE as i32;
+const ENTRIES: usize = DATA_TLB + offset_of!(DataTlb, entries);
+const LINE: i32 = WayDirectory::LINE as i32;
 
-/// Assemble all of them.
-pub fn routines(
-    a: &mut Assembler,
-    host: Host,
-    second_level: &SecondLevelRoutines,
-) -> SplitRoutines {
+/// Assembles all routines.
+pub fn routines(a: &mut Assembler, host: Host, way_lookup: &WayLookupRoutines) -> SplitRoutines {
     let function: Function = if host.avx && host.bmi {
         split_avx2
     } else {
@@ -53,7 +49,7 @@ pub fn routines(
     };
     let call = call_out(a, host, &[function]);
     let mut routines = SplitRoutines::default();
-    for lane_shift in LANE_SHIFTS {
+    for way_shift in WAY_SHIFTS {
         for kernel in [false, true] {
             for write in [false, true] {
                 let access = if write {
@@ -61,8 +57,8 @@ pub fn routines(
                 } else {
                     DataAccess::Read
                 };
-                let line = second_level.data(lane_shift, kernel, access);
-                routines.0[wide(lane_shift)][usize::from(kernel)][usize::from(write)] =
+                let line = way_lookup.data(way_shift, kernel, access);
+                routines.0[ways_index(way_shift)][usize::from(kernel)][usize::from(write)] =
                     routine(a, kernel, write, line, call);
             }
         }
@@ -70,24 +66,24 @@ pub fn routines(
     routines
 }
 
-/// `line`: the routine that tries the lines of a set that are not the most recently used one; `call`: the one that leads to [`split`].
+/// Assembles a routine. `line`: the way look-up of one line; `call`: the routine that calls [`split`].
 fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -> u64 {
     let tag = if write {
-        offset_of!(Entry, write)
+        offset_of!(TlbEntry, write)
     } else {
-        offset_of!(Entry, read)
+        offset_of!(TlbEntry, read)
     };
     let privilege = usize::from(kernel);
-    let lines = ENTRIES + DataFilter::LINES[privilege];
-    let mask = field_of_cpu(FILTER + DataFilter::MASK);
-    let host_address = offset_of!(Entry, host);
+    let lines = ENTRIES + DataTlb::LINES[privilege];
+    let mask = field_of_cpu(DATA_TLB + DataTlb::MASK);
+    let host_address = offset_of!(TlbEntry, host);
     let [
         first_other,
         second,
         second_other,
         both,
         not_neighbours,
-        known,
+        page_known,
         slow,
     ] = [(); 7].map(|()| a.label());
 
@@ -169,7 +165,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.ri(Code::And_rm32_imm32, EDX, 0xfff);
     a.ri(Code::Cmp_rm32_imm32, EDX, 0x1000 - LINE);
     a.jcc(cc::AE, slow);
-    // Tests that a page, or a large page, is known and permits the access.
+    // Tests that the TLB has a page, or a large page, and permits the access.
     let page_tag = |a: &mut Assembler, first: usize, (shift, mask): (u32, u32), size: u64| {
         a.copy(RDX, RAX);
         a.ri(Code::Shr_rm64_imm8, RDX, shift as i32);
@@ -182,14 +178,14 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
             indexed_field(ENTRIES + first + tag, RDX),
         );
     };
-    let [page, large] = DataFilter::PAGE_SIZES;
-    let of_pages = DataFilter::PAGES[privilege];
-    page_tag(a, of_pages, DataFilter::PAGE_INDEX, page);
-    a.jcc(cc::E, known);
-    let of_large = DataFilter::LARGE_PAGES[privilege];
-    page_tag(a, of_large, DataFilter::LARGE_INDEX, large);
+    let [page, large] = DataTlb::PAGE_SIZES;
+    let of_pages = DataTlb::PAGES[privilege];
+    page_tag(a, of_pages, DataTlb::PAGE_INDEX, page);
+    a.jcc(cc::E, page_known);
+    let of_large = DataTlb::LARGE_PAGES[privilege];
+    page_tag(a, of_large, DataTlb::LARGE_INDEX, large);
     a.jcc(cc::NE, slow);
-    a.bind(known);
+    a.bind(page_known);
     a.copy(RCX, RAX);
     a.rm(Code::And_r64_rm64, RCX, mask);
     a.call_to(line);
@@ -199,7 +195,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.load(RAX, field!(linear));
     a.jmp(second);
 
-    // Both lines were asked for, and are not neighbours on the host.
+    // Both lines were looked up, and are not neighbours on the host.
     a.bind(not_neighbours);
     a.store(field!(split_hosts), RDX);
     a.store(field!(split_hosts) + 8, RAX);
@@ -253,7 +249,7 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
         }
         hosts => {
             cpu.count_split(write);
-            let first = cpu.filter.room(linear);
+            let first = cpu.data_tlb.room(linear);
             Some(Split::new(hosts.map(|host| host as *mut u8), first))
         }
     };
@@ -278,7 +274,7 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
     native.bounce.as_mut_ptr()
 }
 
-/// A split access whose lines were asked for; the interpreter is to carry out the access.
+/// Split access whose lines were looked up. The interpreter is to carry out the access.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     linear: u64,
@@ -288,7 +284,7 @@ pub struct Served {
 }
 
 impl Native {
-    /// Where a split access lies on the host, if translated code has asked for its lines.
+    /// Returns the host addresses of a split access, if translated code has looked up its lines.
     pub fn served(&self, linear: u64, len: usize, write: bool) -> Option<Split> {
         let served = self.served?;
         let same = (served.linear, served.len, served.write) == (linear, len, write);

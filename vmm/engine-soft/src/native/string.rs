@@ -12,8 +12,8 @@ use super::registers::{HOST, sized};
 use super::runtime::field;
 use crate::cpi::Cpi;
 use crate::cpu::Cpu;
-use crate::filter::DataFilter;
 use crate::ops::string::FAST_STRING_BYTES_PER_CYCLE;
+use crate::softmmu::DataTlb;
 
 use Register::{EAX, ECX, R11, R12, RAX, RBX, RCX, RDI, RDX, RSI};
 
@@ -112,8 +112,8 @@ fn routine(a: &mut Assembler, what: StringOperation, kernel: bool) -> u64 {
     }
     // The host address of `bytes` bytes at a register into RAX.
     let find = |a: &mut Assembler, register, tag| {
-        let pages = ENTRIES + DataFilter::PAGES[usize::from(kernel)];
-        let (shift, mask) = DataFilter::PAGE_INDEX;
+        let pages = ENTRIES + DataTlb::PAGES[usize::from(kernel)];
+        let (shift, mask) = DataTlb::PAGE_INDEX;
         a.rr(Code::Mov_r32_rm32, ECX, sized(register, 4));
         a.ri(Code::Shr_rm32_imm8, ECX, shift as i32);
         a.ri(Code::And_rm32_imm32, ECX, mask as i32);

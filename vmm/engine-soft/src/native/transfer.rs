@@ -11,7 +11,7 @@ use super::jump_cache;
 use super::registers::HOST;
 use super::runtime::{field, gpr};
 use crate::cpu::{Cpu, Mode};
-use crate::filter::DataFilter;
+use crate::softmmu::DataTlb;
 
 use std::mem::offset_of;
 
@@ -183,8 +183,8 @@ impl Emitter {
             field_of_cpu(field!(privilege)),
             privilege,
         );
-        let filter = offset_of!(Cpu, filter);
-        for (field, value) in DataFilter::of_privilege_without_model(kernel) {
+        let filter = offset_of!(Cpu, data_tlb);
+        for (field, value) in DataTlb::of_privilege_without_model(kernel) {
             self.a
                 .mi(Code::Mov_rm64_imm32, field_of_cpu(filter + field), value);
         }

@@ -139,7 +139,7 @@ impl Cpu {
     ) -> Option<CodeAddress> {
         let kernel = self.cpl != 3;
         let lines: Vec<u64> = if self.attached {
-            let shift = self.fetch_filter.shift();
+            let shift = self.instruction_l0.shift();
             let last = block.physical + u64::from(block.len().max(1)) - 1;
             (block.physical >> shift..=last >> shift)
                 .map(|l| l << shift)
@@ -209,7 +209,7 @@ impl Cpu {
         let routines = self.code().translation_cache.routines;
         let mut e = Emitter::new(
             Assembler::new(base, out_of_line_base),
-            self.filter.layout(),
+            self.data_tlb.layout(),
             (kernel, self.attached),
             routines,
             (&raw const *translation as u64, translation.count),
@@ -358,7 +358,7 @@ impl Cpu {
             fused_pairs,
         } = body;
         let mut ended = false;
-        let unit = self.filter.layout().unit;
+        let unit = self.data_tlb.layout().unit;
         let mut next_operation = 0;
         for (k, (i, p)) in instructions.iter().zip(plans).enumerate() {
             if k < next_operation {

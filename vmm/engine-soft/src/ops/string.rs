@@ -142,10 +142,10 @@ impl Action for Movs {
 
     #[inline(always)]
     fn bulk<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op, limit: u64) -> u64 {
-        let Some((from, from_room)) = cpu.read_window(source::<A>(cpu, op)) else {
+        let Some((from, from_room)) = cpu.direct_read_range(source::<A>(cpu, op)) else {
             return 0;
         };
-        let Some((to, to_room)) = cpu.write_window(destination::<A>(cpu)) else {
+        let Some((to, to_room)) = cpu.direct_write_range(destination::<A>(cpu)) else {
             return 0;
         };
         let n = fit::<A, T>(cpu, RSI, from_room)
@@ -186,7 +186,7 @@ impl Action for Stos {
 
     #[inline(always)]
     fn bulk<A: Addressing, T: Width>(cpu: &mut Cpu, _: &Op, limit: u64) -> u64 {
-        let Some((to, room)) = cpu.write_window(destination::<A>(cpu)) else {
+        let Some((to, room)) = cpu.direct_write_range(destination::<A>(cpu)) else {
             return 0;
         };
         let n = fit::<A, T>(cpu, RDI, room).min(limit);

@@ -75,7 +75,7 @@ fn popf<M: Stack, T: Width>(cpu: &mut Cpu, op: &Op) -> Done {
     let changed = old ^ cpu.rflags;
     if changed & AC != 0 && cpu.control.cr4 & cr4::SMAP != 0 {
         // Supervisor access to user pages depends on AC.
-        cpu.filter.flush();
+        cpu.data_tlb.flush();
     }
     if changed & (IF | TF) != 0 {
         cpu.set_ip(cpu.next_ip(op));

@@ -1,38 +1,40 @@
-//! What most misses of a model's first level come to: the page is known, the line takes the place of the oldest of its set, and the
-//! model has a short way for that ([`nodescope_plugin_api::MemoryModel::miss`]).
+//! Fast miss path, for most misses of a model's first level: the TLB has the page, the line replaces the oldest line of its set, and the
+//! model's fast miss path serves the miss ([`nodescope_plugin_api::MemoryModel::miss`]).
 
 use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 
 use nodescope_plugin_api::{Access, MemRef, Permission};
 
 use crate::cpu::Cpu;
-use crate::filter::{Isa, SecondLevel};
+use crate::softmmu::{Isa, WayDirectory};
 
 impl Cpu {
-    /// [`Cpu::quick_access`] where it is no more than that; None, and nothing done that the other way would notice, elsewhere.
+    /// Serves a miss as [`Cpu::resolve_operand`] does, by the fast miss path. Returns None where the slow path must serve the miss. Then
+    /// nothing was done that makes a difference to the slow path.
     #[inline(always)]
-    pub fn short_access(
+    pub fn fast_miss(
         &mut self,
         isa: impl Isa,
         linear: u64,
         len: usize,
         write: bool,
     ) -> Option<*mut u8> {
-        const LINE: u64 = SecondLevel::LINE;
-        if !self.filter.second.sets.kept() || (linear % LINE) as usize + len > LINE as usize {
+        const LINE: u64 = WayDirectory::LINE;
+        if !self.data_tlb.directory.sets.enabled() || (linear % LINE) as usize + len > LINE as usize
+        {
             return None;
         }
-        // A set is less than a page: which one does not wait for the page's address.
-        let oldest = self.filter.second.sets.oldest(isa, linear)?;
-        let page = self.filter.page(linear, write)?;
+        // A set is less than a page, so that finding it need not wait for the page's physical address.
+        let oldest = self.data_tlb.directory.sets.oldest(isa, linear)?;
+        let page = self.data_tlb.find_page(linear, write)?;
         let place = page.host as *mut u8;
         let (physical, writable) = (page.physical, page.writable);
-        // The guest's data comes nearer while the model is asked.
+        // The host loads the guest's data while the model works.
         // SAFETY: a prefetch has no effect that a program could see.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(place.cast()) };
         let line = physical & !(LINE - 1);
-        if self.filter.second.sets.holds(isa, line) {
-            // Another address of the same memory, or the other privilege.
+        if self.data_tlb.directory.sets.holds(isa, line) {
+            // The line is known at another linear address, or to the other privilege.
             return None;
         }
         let reference = MemRef {
@@ -48,13 +50,13 @@ impl Cpu {
         let mut platform = self.platform.expect("called only below run()");
         // SAFETY: as in `Cpu::platform`; nothing else uses the platform until this function returns.
         let platform = unsafe { platform.as_mut() };
-        let modified = self.filter.second.modified.report();
+        let modified = self.data_tlb.directory.modified.drain();
         let outcome = platform.miss(modified, oldest.line, &reference)?;
         debug_assert!(outcome.permission() >= Permission::Read);
         debug_assert_eq!(outcome.replaced(), Some(oldest.line));
-        self.wait(outcome.stall());
+        self.add_stall(outcome.stall());
         self.charge_stall(outcome.stall());
-        self.filter.succeed(
+        self.data_tlb.replace_oldest_line(
             isa,
             linear,
             place as u64,
@@ -66,9 +68,9 @@ impl Cpu {
         Some(place)
     }
 
-    /// The clock advances by what a model's answer says.
+    /// Advances the clock by the stall of a model's answer.
     #[inline(always)]
-    pub fn wait(&mut self, stall: u32) {
+    pub fn add_stall(&mut self, stall: u32) {
         let stall = u64::from(stall);
         self.stall += stall;
         self.model_stall += stall;

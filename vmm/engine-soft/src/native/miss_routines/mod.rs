@@ -1,21 +1,22 @@
-//! Misses of the first-level data cache in machine code, by the tables that a model lends
-//! ([`nodescope_plugin_api::exported`]): what [`Cpu::short_access`] and the model's own short ways do, and both for what is read and then
-//! written, with the geometry of the caches as constants, in registers, and without putting the guest's away.
+//! Miss routines: machine code that serves misses of the first-level data cache by the cache state that a model exports
+//! ([`nodescope_plugin_api::exported`]). A miss routine does the work of [`Cpu::fast_miss`] and of the model's fast miss path, for reads, for
+//! writes, and for a read with a write behind it. The geometry of the caches is in constants. The guest's registers stay where they are,
+//! except the few that the routine saves.
 //!
-//! A routine is reached from [`super::second_level`] when no line of the set is the one that is wanted. All that may be in the way is
-//! looked at before anything is changed: else it says so, and the model is called.
+//! The way look-up ([`super::way_lookup`]) jumps to a miss routine if no way of the set has the wanted line. The routine checks all
+//! conditions before it changes anything. If a condition does not hold, the routine returns zero, and the model is called.
 //!
-//! - [`near`]: the second level has the line.
-//! - [`far`]: the third has it, or memory.
-//! - [`enter`]: the clock advances, and the line enters the filter.
-//! - [`modified`]: lines that were written since the model last heard of them.
-//! - [`sets`]: searching and reordering a set.
+//! - [`l2_hit`]: the second level has the line.
+//! - [`l2_miss`]: the third level has the line, or memory supplies it.
+//! - [`fill`]: the clock advances, and the line enters the L0 filter cache.
+//! - [`modified_lines`]: lines that were written since the last report to the model.
+//! - [`cache_sets`]: searching and reordering a set.
 
-mod enter;
-mod far;
-mod modified;
-mod near;
-mod sets;
+mod cache_sets;
+mod fill;
+mod l2_hit;
+mod l2_miss;
+mod modified_lines;
 
 use std::mem::offset_of;
 use std::ptr::NonNull;
@@ -29,64 +30,66 @@ use super::assembler::{Assembler, Label, at, at_offset, cc, field_of_cpu, indexe
 use super::code_map::{self, Part};
 use super::registers::sized;
 use super::runtime::{field, xmm, ymm};
-use super::second_level::DataAccess;
+use super::way_lookup::DataAccess;
 use crate::cpu::Cpu;
-use crate::filter::{DataFilter, Entry, Modified, NONE, SecondLevel, Sets, TICK};
 use crate::profile::Record;
-use sets::Cache;
+use crate::softmmu::{DataTlb, LruSets, ModifiedLines, NO_LINE, TICK, TlbEntry, WayDirectory};
+use cache_sets::Cache;
 
 use Register::{
     EAX, K1, K2, R8, R8D, R9, R10, R11, R11D, R12, R13, RAX, RBP, RBX, RCX, RDI, RDX, RSI, YMM16,
 };
 
-/// The tables.
-const TABLES: Register = RDX;
-/// Number of the line that is wanted.
+/// Address of the exported caches.
+const EXPORTED: Register = RDX;
+/// Number of the wanted line.
 const LINE: Register = RDI;
-/// Offset of its set's first lane in the filter, and of its entry.
-const FIRST_LANE: Register = RSI;
+/// Offset of its set's first way in the way directory.
+const FIRST_WAY: Register = RSI;
+/// Offset of its set's entries in the TLB.
 const ENTRY: Register = RCX;
-/// Offset of the lane that it is going to have, from the first of all.
-const LANE: Register = R8;
-/// Physical address of the line that it has now, and where the first level's word of that is.
-const OLDEST: Register = R9;
-const PLACE: Register = RBP;
-/// Offset of the entry of its page, or large page.
+/// Offset of the way that the line gets, from the first way of all sets.
+const WAY: Register = R8;
+/// Physical address of the line that is replaced.
+const VICTIM: Register = R9;
+/// Address of the first level's word of the line that is replaced.
+const VICTIM_WORD: Register = RBP;
+/// Offset of the entry of the line's page, or large page.
 const PAGE: Register = R10;
 /// The line's set in the second level.
-const SECOND: Register = R10;
-/// Its set in the third.
-const THIRD: Register = RBX;
-/// Cycles.
+const L2_SET: Register = R10;
+/// The line's set in the third level.
+const L3_SET: Register = RBX;
+/// Stall cycles.
 const STALL: Register = R12;
-/// What the first level will hold the line in.
+/// The state of the line in the first level.
 const STATE: Register = R9;
 
 /// Registers that a miss routine saves and changes. The routine also changes RAX and RCX, and RSI and RDX, which its caller has saved.
 /// Code that uses R13 saves that register itself.
 const CHANGED: [Register; 8] = [RDI, R8, R9, R10, R11, R12, RBX, RBP];
-/// Vector registers that it changes, where the host has no AVX-512: else it takes those from the sixteenth on, and masks, which no guest
-/// has.
+/// Vector registers that a miss routine saves and changes on a host without AVX-512. With AVX-512, a miss routine uses registers from the
+/// sixteenth on and masks, which no guest has.
 const VECTORS: usize = 5;
 
-const FILTER: usize = offset_of!(Cpu, filter);
-const ENTRIES: usize = FILTER + offset_of!(DataFilter, entries);
-const SECOND_LEVEL: usize = FILTER + offset_of!(DataFilter, second);
-const SETS: usize = SECOND_LEVEL + offset_of!(SecondLevel, sets);
-const LINES: usize = SETS + offset_of!(Sets, lines);
-const STAMPS: usize = SETS + offset_of!(Sets, stamps);
-const LEAST: usize = SETS + offset_of!(Sets, least);
-const MODIFIED: usize = SECOND_LEVEL + offset_of!(SecondLevel, modified);
+const DATA_TLB: usize = offset_of!(Cpu, data_tlb);
+const ENTRIES: usize = DATA_TLB + offset_of!(DataTlb, entries);
+const DIRECTORY: usize = DATA_TLB + offset_of!(DataTlb, directory);
+const SETS: usize = DIRECTORY + offset_of!(WayDirectory, sets);
+const LINES: usize = SETS + offset_of!(LruSets, lines);
+const STAMPS: usize = SETS + offset_of!(LruSets, stamps);
+const OLDEST_STAMPS: usize = SETS + offset_of!(LruSets, oldest_stamps);
+const MODIFIED_LINES: usize = DIRECTORY + offset_of!(WayDirectory, modified);
 
-/// log2 of the bytes of a line: no other is lent.
-const LINE_SHIFT: i32 = SecondLevel::LINE.trailing_zeros() as i32;
+/// log2 of the bytes of a line: no other size is exported.
+const LINE_SHIFT: i32 = WayDirectory::LINE.trailing_zeros() as i32;
 
 /// A miss routine to be emitted: the parameters that its code depends on.
 #[derive(Clone, Copy)]
 struct MissRoutine<'a> {
     shape: &'a ExportedShape,
-    /// log2 of the lanes of a set in the filter.
-    lane_shift: u32,
+    /// log2 of the way indices of a set in the way directory.
+    way_shift: u32,
     /// log2 of the sets of the first level.
     first_sets: u32,
     /// [`crate::cpi::Cpi::value`].
@@ -97,30 +100,30 @@ struct MissRoutine<'a> {
     profiling: bool,
     kernel: bool,
     access: DataAccess,
-    /// Where nothing can be done.
+    /// Where the model must be called.
     slow: Label,
 }
 
-/// Labels between the code in line of [`MissRoutine::begin`] and its out-of-line code.
-struct Begun {
-    again: Label,
+/// Labels between the code in line of [`MissRoutine::start`] and its out-of-line code.
+struct StartLabels {
+    recompute: Label,
     known: Label,
     modified: Label,
-    reported: Label,
+    propagated: Label,
     large: Label,
     mapped: Label,
 }
 
-/// Labels between the code in line of [`MissRoutine::place`] and its out-of-line code.
-struct Placed {
+/// Labels between the code in line of [`MissRoutine::find_victim_word`] and its out-of-line code.
+struct VictimWordLabels {
     elsewhere: Label,
     there: Label,
 }
 
-/// Bits of a word that stand for other caches inside.
-enum Others {
+/// Holder bits of other caches in a word.
+enum OtherHolders {
     Constant(u32),
-    InThird,
+    InL3,
 }
 
 /// Addresses of miss routines, by privilege (user, kernel) and access.
@@ -130,28 +133,28 @@ pub type MissRoutines = [[Option<CodeAddress>; 3]; 2];
 pub type MissRoutineCache = Vec<((ExportedShape, u32, u32, bool), MissRoutines)>;
 
 impl Cpu {
-    /// Prepares the vCPU's miss routines, if the model lends its tables. Asks the model once while the model is attached.
+    /// Prepares the vCPU's miss routines, if the model exports its cache state. Asks the model once while the model is attached.
     #[cold]
     #[inline(never)]
     pub(super) fn prepare_miss_routines(&mut self) {
         self.native.miss_routines_requested = true;
         let host = self.native.host;
-        let lane_shift = self.filter.second.sets.lane_shift();
-        if !host.avx || !host.bmi || lane_shift == 0 {
+        let way_shift = self.data_tlb.directory.sets.way_shift();
+        if !host.avx || !host.bmi || way_shift == 0 {
             return;
         }
         let id = self.id;
-        let Some(loan) = self.platform().tables(id) else {
+        let Some(export) = self.platform().exported_state(id) else {
             return;
         };
-        if let Some(routines) = self.miss_routines(*loan.shape(), lane_shift) {
-            self.native.tables = Some(loan.tables());
+        if let Some(routines) = self.miss_routines(*export.shape(), way_shift) {
+            self.native.exported = Some(export.caches());
             self.native.miss_routines = routines;
         }
     }
 
     /// Finds or emits the miss routines for these parameters; returns None where there is no room for code, or a template is wrong.
-    fn miss_routines(&mut self, shape: ExportedShape, lane_shift: u32) -> Option<MissRoutines> {
+    fn miss_routines(&mut self, shape: ExportedShape, way_shift: u32) -> Option<MissRoutines> {
         let SetCount::Power(first_sets) = shape.levels[0].sets else {
             return None;
         };
@@ -159,7 +162,7 @@ impl Cpu {
         let avx512 = self.native.host.avx512;
         let profiling = self.profiling();
         let cache = &mut self.code().translation_cache;
-        let key = (shape, lane_shift, cpi, profiling);
+        let key = (shape, way_shift, cpi, profiling);
         if let Some((_, routines)) = cache.miss_routines.iter().find(|(made, _)| *made == key) {
             return Some(*routines);
         }
@@ -171,7 +174,7 @@ impl Cpu {
                 let slow = a.label();
                 let routine = MissRoutine {
                     shape: &shape,
-                    lane_shift,
+                    way_shift,
                     first_sets,
                     cpi,
                     avx512,
@@ -200,10 +203,10 @@ impl Cpu {
         Some(routines)
     }
 
-    /// Forgets the miss routines, whose code may be gone, and the model's tables.
+    /// Forgets the miss routines, whose code may be gone, and the model's exported state.
     pub(crate) fn forget_miss_routines(&mut self) {
         self.native.miss_routines = MissRoutines::default();
-        self.native.tables = None;
+        self.native.exported = None;
         self.native.miss_routines_requested = false;
     }
 }
@@ -222,8 +225,8 @@ pub fn jump_to_miss_routine(a: &mut Assembler, kernel: bool, access: DataAccess)
     a.bind(none);
 }
 
-/// Put the vector registers away that are used, or take them back, if they are the guest's. Only where some upper half is in use are
-/// whole registers touched: see `load_vectors` in [`super::runtime`].
+/// Saves the vector registers that a routine uses, or restores them (`back`), if they hold the guest's values. Upper halves are saved only
+/// where some upper half is in use: see `load_vectors` in [`super::runtime`].
 fn vectors(a: &mut Assembler, back: bool) {
     let (wide, done) = (a.label(), a.label());
     a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_live)), 0);
@@ -250,11 +253,11 @@ fn vectors(a: &mut Assembler, back: bool) {
     a.bind(done);
 }
 
-/// A field of [`ExportedCaches`].
-macro_rules! table {
-    ($($f:tt)+) => { at_offset(TABLES, std::mem::offset_of!(nodescope_plugin_api::exported::ExportedCaches, $($f)+) as i64) };
+/// Memory operand of a field of [`ExportedCaches`].
+macro_rules! exported {
+    ($($f:tt)+) => { at_offset(EXPORTED, std::mem::offset_of!(nodescope_plugin_api::exported::ExportedCaches, $($f)+) as i64) };
 }
-use table;
+use exported;
 
 impl MissRoutine<'_> {
     fn emit(&self, a: &mut Assembler) {
@@ -264,11 +267,11 @@ impl MissRoutine<'_> {
         if !self.avx512 {
             vectors(a, false);
         }
-        let begun = self.begin(a);
-        let (far, entered, done) = (a.label(), a.label(), a.label());
-        let placed = self.near(a, far);
-        a.bind(entered);
-        self.enter(a);
+        let labels = self.start(a);
+        let (l2_miss, fill, done) = (a.label(), a.label(), a.label());
+        let victim_labels = self.l2_hit(a, l2_miss);
+        a.bind(fill);
+        self.fill(a);
         a.bind(done);
         if !self.avx512 {
             vectors(a, true);
@@ -279,17 +282,17 @@ impl MissRoutine<'_> {
         a.r(Code::Pop_r64, RSI);
         a.r(Code::Pop_r64, RDX);
         a.plain(Code::Retnq);
-        // What happens less often.
-        a.bind(far);
-        self.far(a, entered);
-        self.begin_out_of_line(a, begun);
-        self.place_out_of_line(a, placed);
+        // Out of line: rarer cases.
+        a.bind(l2_miss);
+        self.l2_miss(a, fill);
+        self.start_out_of_line(a, labels);
+        self.find_victim_word_out_of_line(a, victim_labels);
         a.bind(self.slow);
         a.rr(Code::Xor_r32_rm32, EAX, EAX);
         a.jmp(done);
     }
 
-    /// The caches that are lent.
+    /// Returns the exported first level for data.
     fn data(&self) -> Cache {
         Cache {
             shape: self.shape.levels[0],
@@ -298,6 +301,7 @@ impl MissRoutine<'_> {
         }
     }
 
+    /// Returns the exported cache of a level, counted from 0.
     fn outer(&self, level: usize) -> Cache {
         Cache {
             shape: self.shape.levels[level],
@@ -306,49 +310,50 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// The element of a pair that is for this access: what is read first misses as a read.
+    /// Returns the element of a pair for this access. A read with a write behind it misses as a read.
     fn of<T: Copy>(&self, pair: [T; 2]) -> T {
         pair[usize::from(self.access == DataAccess::Write)]
     }
 
-    /// The line is going to be written.
+    /// Returns whether the line is going to be written.
     fn writes(&self) -> bool {
         self.access != DataAccess::Read
     }
 
-    /// What every miss needs: the tables, the line, the lane, and the line that is there. Lines that were modified before are told.
-    fn begin(&self, a: &mut Assembler) -> Begun {
+    /// Assembles the beginning of every miss: finds the exported caches, the line, its way, and the line that is replaced. Lines that were
+    /// modified before are propagated first.
+    fn start(&self, a: &mut Assembler) -> StartLabels {
         let tag = self.tag();
-        a.load(TABLES, field!(tables));
-        // The set's first lane, from the entry's offset: a pair of entries for a set.
-        a.copy(FIRST_LANE, ENTRY);
-        if self.lane_shift + 3 > LINE_SHIFT as u32 {
-            let by = self.lane_shift + 3 - LINE_SHIFT as u32;
-            a.ri(Code::Shl_rm64_imm8, FIRST_LANE, by as i32);
+        a.load(EXPORTED, field!(exported));
+        // The set's first way, from the offset of the set's pair of entries.
+        a.copy(FIRST_WAY, ENTRY);
+        if self.way_shift + 3 > LINE_SHIFT as u32 {
+            let by = self.way_shift + 3 - LINE_SHIFT as u32;
+            a.ri(Code::Shl_rm64_imm8, FIRST_WAY, by as i32);
         }
-        // Which line goes.
-        let [again, known, modified, reported, large, mapped] = [(); 6].map(|()| a.label());
+        // The line that is replaced.
+        let [recompute, known, modified, propagated, large, mapped] = [(); 6].map(|()| a.label());
         a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
-        a.rm(Code::Mov_r64_rm64, RAX, indexed_field(LEAST, R11));
+        a.rm(Code::Mov_r64_rm64, RAX, indexed_field(OLDEST_STAMPS, R11));
         a.rr(Code::Mov_r32_rm32, R8D, EAX);
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
-        a.mr(Code::Cmp_rm64_r64, indexed_field(STAMPS, LANE), RAX);
-        a.jcc(cc::NE, again);
+        a.mr(Code::Cmp_rm64_r64, indexed_field(STAMPS, WAY), RAX);
+        a.jcc(cc::NE, recompute);
         a.bind(known);
-        a.rm(Code::Mov_r64_rm64, OLDEST, indexed_field(LINES, LANE));
-        a.ri(Code::Cmp_rm64_imm8, OLDEST, NONE as i64 as i32);
+        a.rm(Code::Mov_r64_rm64, VICTIM, indexed_field(LINES, WAY));
+        a.ri(Code::Cmp_rm64_imm8, VICTIM, NO_LINE as i64 as i32);
         a.jcc(cc::E, self.slow);
-        // Where the wanted line is.
-        self.page(a, DataFilter::PAGE_INDEX);
+        // The page of the wanted line.
+        self.page(a, DataTlb::PAGE_INDEX);
         a.copy(R11, RAX);
         a.rm(Code::Sub_r64_rm64, R11, self.of_page(PAGE, tag));
-        a.ri(Code::Cmp_rm64_imm32, R11, DataFilter::PAGE_SIZES[0] as i32);
+        a.ri(Code::Cmp_rm64_imm32, R11, DataTlb::PAGE_SIZES[0] as i32);
         a.jcc(cc::AE, large);
         a.bind(mapped);
-        // The line's offset in it. The guest's data comes nearer meanwhile.
+        // The line's offset in the page. The host loads the guest's data meanwhile.
         a.ri(Code::And_rm32_imm8, R11D, -(1 << LINE_SHIFT));
-        let host = self.of_page(PAGE, offset_of!(Entry, host));
+        let host = self.of_page(PAGE, offset_of!(TlbEntry, host));
         a.rm(Code::Mov_r64_rm64, RAX, host);
         a.rr(Code::Add_r64_rm64, RAX, R11);
         let prefetch = match self.access {
@@ -358,43 +363,43 @@ impl MissRoutine<'_> {
         a.m(prefetch, at(RAX));
         a.store(field!(line_host), RAX);
         a.store(field!(page), PAGE);
-        let physical = self.of_page(PAGE, offset_of!(Entry, physical));
+        let physical = self.of_page(PAGE, offset_of!(TlbEntry, physical));
         a.rm(Code::Mov_r64_rm64, RAX, physical);
         a.rr(Code::Add_r64_rm64, RAX, R11);
         a.copy(LINE, RAX);
         a.ri(Code::Shr_rm64_imm8, LINE, LINE_SHIFT);
         self.check_absent(a);
-        a.rm(Code::Cmp_r64_rm64, LINE, table!(limit));
+        a.rm(Code::Cmp_r64_rm64, LINE, exported!(line_limit));
         a.jcc(cc::AE, self.slow);
         a.rm(
             Code::Mov_r32_rm32,
             EAX,
             field_of_cpu(offset_of!(Cpu, context)),
         );
-        a.rm(Code::Cmp_r32_rm32, EAX, table!(context));
+        a.rm(Code::Cmp_r32_rm32, EAX, exported!(context));
         a.jcc(cc::NE, self.slow);
-        a.load(RAX, MODIFIED + offset_of!(Modified, count));
+        a.load(RAX, MODIFIED_LINES + offset_of!(ModifiedLines, count));
         a.rr(Code::Test_rm64_r64, RAX, RAX);
         a.jcc(cc::NE, modified);
-        a.bind(reported);
-        Begun {
-            again,
+        a.bind(propagated);
+        StartLabels {
+            recompute,
             known,
             modified,
-            reported,
+            propagated,
             large,
             mapped,
         }
     }
 
-    /// Go on where the line, whose address is in RAX, is not there under another linear address.
+    /// Leaves for `slow` if the set has the line, whose address is in RAX, under another linear address.
     fn check_absent(&self, a: &mut Assembler) {
         if self.avx512 {
-            // Half as wide as can be: for the widest, hosts lower their frequency.
+            // Vectors of 32 bytes: for wider ones, hosts lower their frequency.
             a.rr(Code::EVEX_Vpbroadcastq_ymm_k1z_r64, YMM16, RAX);
-            for four in 0..1 << (self.lane_shift - 2) {
+            for four in 0..1 << (self.way_shift - 2) {
                 let to = if four == 0 { K1 } else { K2 };
-                let lines = indexed_field(LINES + 32 * four, FIRST_LANE);
+                let lines = indexed_field(LINES + 32 * four, FIRST_WAY);
                 let equal = Code::EVEX_Vpcmpeqq_kr_k1_ymm_ymmm256b64;
                 a.rrm(equal, to, YMM16, lines);
                 if four > 0 {
@@ -407,8 +412,8 @@ impl MissRoutine<'_> {
         }
         a.rr(Code::VEX_Vmovq_xmm_rm64, xmm(0), RAX);
         a.rr(Code::VEX_Vpbroadcastq_xmm_xmmm64, xmm(0), xmm(0));
-        for pair in 0..1 << (self.lane_shift - 1) {
-            let lines = indexed_field(LINES + 16 * pair, FIRST_LANE);
+        for pair in 0..1 << (self.way_shift - 1) {
+            let lines = indexed_field(LINES + 16 * pair, FIRST_WAY);
             let to = if pair == 0 { xmm(1) } else { xmm(2) };
             a.rrm(Code::VEX_Vpcmpeqq_xmm_xmm_xmmm128, to, xmm(0), lines);
             if pair > 0 {
@@ -419,27 +424,27 @@ impl MissRoutine<'_> {
         a.jcc(cc::NE, self.slow);
     }
 
-    fn begin_out_of_line(&self, a: &mut Assembler, begun: Begun) {
-        a.bind(begun.again);
-        self.least(a);
+    fn start_out_of_line(&self, a: &mut Assembler, labels: StartLabels) {
+        a.bind(labels.recompute);
+        self.oldest_stamp(a);
         a.rr(Code::Mov_r32_rm32, R8D, EAX);
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
-        a.jmp(begun.known);
-        a.bind(begun.modified);
-        self.report_modified(a, begun.reported);
-        a.bind(begun.large);
-        self.page(a, DataFilter::LARGE_INDEX);
+        a.jmp(labels.known);
+        a.bind(labels.modified);
+        self.propagate_modified(a, labels.propagated);
+        a.bind(labels.large);
+        self.page(a, DataTlb::LARGE_INDEX);
         let privilege = usize::from(self.kernel);
-        let first = DataFilter::LARGE_PAGES[privilege] - DataFilter::PAGES[privilege];
+        let first = DataTlb::LARGE_PAGES[privilege] - DataTlb::PAGES[privilege];
         a.ri(Code::Add_rm32_imm32, sized(PAGE, 4), first as i32);
         a.copy(R11, RAX);
         a.rm(Code::Sub_r64_rm64, R11, self.of_page(PAGE, self.tag()));
-        a.ri(Code::Cmp_rm64_imm32, R11, DataFilter::PAGE_SIZES[1] as i32);
-        a.jcc(cc::B, begun.mapped);
+        a.ri(Code::Cmp_rm64_imm32, R11, DataTlb::PAGE_SIZES[1] as i32);
+        a.jcc(cc::B, labels.mapped);
         a.jmp(self.slow);
     }
 
-    /// [`PAGE`] becomes the offset of an entry among those of pages or large pages of a privilege, RAX the address.
+    /// Computes [`PAGE`], the offset of an entry among the entries of pages or large pages of a privilege. RAX becomes the address.
     fn page(&self, a: &mut Assembler, (shift, mask): (u32, u32)) {
         a.load(RAX, field!(linear));
         a.copy(PAGE, RAX);
@@ -447,40 +452,41 @@ impl MissRoutine<'_> {
         a.ri(Code::And_rm32_imm32, sized(PAGE, 4), mask as i32);
     }
 
-    /// The field of an entry that must be the address for this access.
+    /// Returns the field of an entry that must be the address for this access.
     fn tag(&self) -> usize {
         if self.writes() {
-            offset_of!(Entry, write)
+            offset_of!(TlbEntry, write)
         } else {
-            offset_of!(Entry, read)
+            offset_of!(TlbEntry, read)
         }
     }
 
-    /// A field of the page's entry.
+    /// Returns the memory operand of a field of the page's entry.
     fn of_page(&self, page: Register, field: usize) -> MemoryOperand {
         indexed_field(
-            ENTRIES + DataFilter::PAGES[usize::from(self.kernel)] + field,
+            ENTRIES + DataTlb::PAGES[usize::from(self.kernel)] + field,
             page,
         )
     }
 
-    /// RAX becomes the least stamp of the set. One by one: stamps were written so, and the host waits for those that it reads as parts of
-    /// vectors soon afterwards.
-    fn least(&self, a: &mut Assembler) {
-        let stamp = |lane: usize| indexed_field(STAMPS + 8 * lane, FIRST_LANE);
+    /// Computes the oldest stamp of the set in RAX. Stamps are loaded one by one, as they were stored: a load of a vector soon after would
+    /// wait, since the host does not forward such stores.
+    fn oldest_stamp(&self, a: &mut Assembler) {
+        let stamp = |lane: usize| indexed_field(STAMPS + 8 * lane, FIRST_WAY);
         a.rm(Code::Mov_r64_rm64, RAX, stamp(0));
-        for lane in 1..1 << self.lane_shift {
+        for lane in 1..1 << self.way_shift {
             a.rm(Code::Cmp_r64_rm64, RAX, stamp(lane));
             a.rm(Code::Cmova_r64_rm64, RAX, stamp(lane));
         }
     }
 
-    /// [`PLACE`] becomes the address of the first level's word of the line that goes: it is as many words from the set's first as the lane
-    /// is from the first lane, and is brought there where it is not. The order of the words means nothing. Uses RAX and R11.
-    fn place(&self, a: &mut Assembler) -> Placed {
+    /// Computes [`VICTIM_WORD`], the address of the first level's word of the line that is replaced. The word should be as many words from
+    /// the set's first word as the way is from the set's first way. A word elsewhere is exchanged with the word there: the order of the
+    /// words has no meaning. Uses RAX and R11.
+    fn find_victim_word(&self, a: &mut Assembler) -> VictimWordLabels {
         let data = self.data();
-        let lanes = 1 << self.lane_shift;
-        let place = sized(PLACE, 4);
+        let lanes = 1 << self.way_shift;
+        let place = sized(VICTIM_WORD, 4);
         a.rr(Code::Mov_r32_rm32, place, R8D);
         a.ri(Code::Shr_rm32_imm8, place, 1);
         if data.shape.stride != lanes {
@@ -493,10 +499,10 @@ impl MissRoutine<'_> {
                 EAX,
                 LINE_SHIFT - bytes.trailing_zeros() as i32,
             );
-            a.rr(Code::Add_r64_rm64, PLACE, RAX);
+            a.rr(Code::Add_r64_rm64, VICTIM_WORD, RAX);
         }
-        a.rm(Code::Add_r64_rm64, PLACE, data.words());
-        a.copy(RAX, OLDEST);
+        a.rm(Code::Add_r64_rm64, VICTIM_WORD, data.words());
+        a.copy(RAX, VICTIM);
         a.ri(
             Code::Shr_rm64_imm8,
             RAX,
@@ -505,45 +511,51 @@ impl MissRoutine<'_> {
         a.ri(Code::Add_rm32_imm8, EAX, 1);
         a.ri(Code::Shl_rm32_imm8, EAX, data.shape.tag_shift as i32);
         let (elsewhere, there) = (a.label(), a.label());
-        data.is_tag(a, at(PLACE), R11, elsewhere);
+        data.is_tag(a, at(VICTIM_WORD), R11, elsewhere);
         a.bind(there);
-        Placed { elsewhere, there }
+        VictimWordLabels { elsewhere, there }
     }
 
-    /// Bring the word there, with its tag in EAX.
-    fn place_out_of_line(&self, a: &mut Assembler, placed: Placed) {
+    /// Brings the victim's word to its place, with its tag in EAX.
+    fn find_victim_word_out_of_line(&self, a: &mut Assembler, victim_labels: VictimWordLabels) {
         let data = self.data();
         let (set, way, absent) = (R11, R13, a.label());
-        a.bind(placed.elsewhere);
+        a.bind(victim_labels.elsewhere);
         a.r(Code::Push_r64, way);
         data.look_for(a);
-        a.copy(set, OLDEST);
+        a.copy(set, VICTIM);
         a.ri(Code::Shr_rm64_imm8, set, LINE_SHIFT);
         data.set(a, set, set);
         data.find(a, set, way, absent);
         let word = word_of(set, way);
         a.rm(Code::Lea_r64_m, set, word);
-        a.rm(Code::Mov_r32_rm32, sized(way, 4), at(PLACE));
+        a.rm(Code::Mov_r32_rm32, sized(way, 4), at(VICTIM_WORD));
         a.rm(Code::Mov_r32_rm32, EAX, at(set));
         a.mr(Code::Mov_rm32_r32, at(set), sized(way, 4));
-        a.mr(Code::Mov_rm32_r32, at(PLACE), EAX);
+        a.mr(Code::Mov_rm32_r32, at(VICTIM_WORD), EAX);
         a.r(Code::Pop_r64, way);
-        a.jmp(placed.there);
+        a.jmp(victim_labels.there);
         a.bind(absent);
         a.r(Code::Pop_r64, way);
         a.jmp(self.slow);
     }
 
-    /// The wanted line gets the place of the one that goes, in [`STATE`]. Uses RAX.
-    fn take_place(&self, a: &mut Assembler) {
+    /// Replaces the victim's word by a word of the wanted line in [`STATE`]. Uses RAX.
+    fn replace_victim_word(&self, a: &mut Assembler) {
         self.data().tag(a, LINE);
         a.rr(Code::Or_r32_rm32, EAX, sized(STATE, 4));
-        a.mr(Code::Mov_rm32_r32, at(PLACE), EAX);
+        a.mr(Code::Mov_rm32_r32, at(VICTIM_WORD), EAX);
     }
 
-    /// Go on where a word, which is also in EAX, permits the access, a write from this state on, and no other cache inside may have the
-    /// line. What is read first, and so held alone, may be written. Uses RAX.
-    fn permit(&self, a: &mut Assembler, word: MemoryOperand, writes: i32, others: Others) {
+    /// Leaves for `slow` unless a word, which is also in EAX, permits the access and no other cache inside may have the line. A write needs at
+    /// least the state `writes`. A read with a write behind it needs a line that is held alone. Uses RAX.
+    fn check_permission(
+        &self,
+        a: &mut Assembler,
+        word: MemoryOperand,
+        writes: i32,
+        others: OtherHolders,
+    ) {
         let alone = a.label();
         a.ri(Code::And_rm32_imm8, EAX, STATES);
         let least = match self.access {
@@ -551,18 +563,18 @@ impl MissRoutine<'_> {
             _ => EXCLUSIVE_STATE,
         };
         a.ri(Code::Cmp_rm32_imm8, EAX, least);
-        // Who else has a line that is shared does not matter to who reads it.
+        // A read of a shared line does not depend on other holders.
         a.jcc(cc::B, if self.writes() { self.slow } else { alone });
         a.rm(Code::Mov_r32_rm32, EAX, word);
         match others {
-            Others::Constant(bits) => a.ri(Code::Test_rm32_imm32, EAX, bits as i32),
-            Others::InThird => a.mr(Code::Test_rm32_r32, table!(third_others), EAX),
+            OtherHolders::Constant(bits) => a.ri(Code::Test_rm32_imm32, EAX, bits as i32),
+            OtherHolders::InL3 => a.mr(Code::Test_rm32_r32, exported!(l3_other_holders), EAX),
         }
         a.jcc(cc::NE, self.slow);
         a.bind(alone);
     }
 
-    /// [`STATE`] becomes what a cache inside may hold a line in that has this word and permits the access. Uses RAX.
+    /// Computes [`STATE`], the state in which a cache inside may hold the line of this word. The word permits the access. Uses RAX.
     fn state_inside(&self, a: &mut Assembler, word: Register) {
         if self.access == DataAccess::Write {
             a.constant(STATE, MODIFIED_STATE as u64);
@@ -586,7 +598,7 @@ impl MissRoutine<'_> {
         a.rm(Code::Lea_r32_m, sized(STATE, 4), state);
     }
 
-    /// Count that a line leaves a level modified, if this word of it says so. RAX are the tallies. Uses R11.
+    /// Counts the write-back of a line that leaves a level, if its word is modified. RAX is the address of the tallies. Uses R11.
     fn count_if_modified(&self, a: &mut Assembler, word: MemoryOperand, level: usize) {
         let events = &self.shape.events;
         let clean = a.label();
@@ -604,7 +616,7 @@ impl MissRoutine<'_> {
         a.bind(clean);
     }
 
-    /// `record` becomes the address of the record that costs are charged to.
+    /// Loads the address of the record that costs are charged to into `record`.
     fn record(&self, a: &mut Assembler, record: Register) {
         a.load(record, field!(records));
         a.rm(
@@ -614,7 +626,7 @@ impl MissRoutine<'_> {
         );
     }
 
-    /// Charge a path to the level with this index, 3 for memory, without the memory's own cycles. Uses RAX.
+    /// Charges a path to the level with this index, 3 for memory, without the memory's cycles. Uses RAX.
     fn charge(&self, a: &mut Assembler, path: usize) {
         if !self.profiling {
             return;
@@ -640,7 +652,7 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Charge a modified line that leaves the level with this index. Uses R11.
+    /// Charges a modified line that leaves the level with this index. Uses R11.
     fn charge_write_back(&self, a: &mut Assembler, level: usize) {
         let cycles = self.shape.events.write_back_stall[level];
         if self.profiling && cycles != 0 {
@@ -649,10 +661,10 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// RAX become the tallies.
+    /// Loads the address of the tallies into RAX.
     fn tallies(&self, a: &mut Assembler) {
         let at = offset_of!(ExportedCaches, tallies) + 8 * usize::from(self.kernel);
-        a.rm(Code::Mov_r64_rm64, RAX, at_offset(TABLES, at as i64));
+        a.rm(Code::Mov_r64_rm64, RAX, at_offset(EXPORTED, at as i64));
     }
 }
 
@@ -662,11 +674,11 @@ const SHARED_STATE: i32 = nodescope_plugin_api::exported::WordState::Shared as i
 const EXCLUSIVE_STATE: i32 = nodescope_plugin_api::exported::WordState::Exclusive as i32;
 const MODIFIED_STATE: i32 = nodescope_plugin_api::exported::WordState::Modified as i32;
 
-/// One more event of a kind; RAX are the tallies.
+/// Counts an event of a kind. RAX is the address of the tallies.
 fn count(a: &mut Assembler, event: u32) {
     let at = size_of::<Tally>() * event as usize + offset_of!(Tally, count);
     a.m(Code::Inc_rm64, at_offset(RAX, at as i64));
 }
 
-/// The tables that a model has lent to this vCPU.
-pub type Lent = Option<NonNull<ExportedCaches>>;
+/// Cache state that a model has exported to this vCPU.
+pub type ExportedPointer = Option<NonNull<ExportedCaches>>;

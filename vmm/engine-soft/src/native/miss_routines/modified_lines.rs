@@ -1,35 +1,35 @@
-//! Lines that were written while the model took them for clean, though held by this cache alone: it hears of them before its next
-//! reference.
+//! Lines that were written while the model had them as clean and held by this cache alone. Their state in the exported caches is updated
+//! before the next reference.
 
 use std::mem::offset_of;
 
 use iced_x86::{Code, MemoryOperand, Register};
 
-use super::{LINE, LINE_SHIFT, MODIFIED, MODIFIED_STATE, MissRoutine, STATES};
-use crate::filter::Modified;
+use super::{LINE, LINE_SHIFT, MODIFIED_LINES, MODIFIED_STATE, MissRoutine, STATES};
 use crate::native::assembler::{Assembler, CPU, Label, at, cc, field_of_cpu, word_of};
+use crate::softmmu::ModifiedLines;
 
 use Register::{EAX, R11, R12, R13, RAX, RBX};
 
 impl MissRoutine<'_> {
-    /// What was read is written: the model hears of that line with the next reference, as it would if the filter had permitted the write.
-    /// There is room, since all lines were reported before.
-    pub fn note_modified(&self, a: &mut Assembler) {
+    /// Records the line of a read with a write behind it as modified. The line's state is updated with the next reference, as if the L0 filter
+    /// cache had permitted the write. There is room, since all lines were propagated before.
+    pub fn record_modified(&self, a: &mut Assembler) {
         a.copy(RAX, LINE);
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
-        a.store(MODIFIED + offset_of!(Modified, lines), RAX);
-        let count = field_of_cpu(MODIFIED + offset_of!(Modified, count));
+        a.store(MODIFIED_LINES + offset_of!(ModifiedLines, lines), RAX);
+        let count = field_of_cpu(MODIFIED_LINES + offset_of!(ModifiedLines, count));
         a.mi(Code::Mov_rm64_imm32, count, 1);
     }
 
-    /// Mark the lines that were modified, RAX of them, in all levels; go on at `reported`.
-    pub fn report_modified(&self, a: &mut Assembler, reported: Label) {
+    /// Marks the modified lines, RAX of them, as modified in all levels; goes on at `propagated`.
+    pub fn propagate_modified(&self, a: &mut Assembler, propagated: Label) {
         let (next, one, line) = (a.label(), a.label(), R11);
         let (word, way) = (R12, R13);
         a.r(Code::Push_r64, way);
         a.copy(RBX, RAX);
         a.bind(one);
-        let lines = MODIFIED + offset_of!(Modified, lines);
+        let lines = MODIFIED_LINES + offset_of!(ModifiedLines, lines);
         // RBX counts down to 1.
         let modified = MemoryOperand::new(CPU, RBX, 8, lines as i64 - 8, 1, false, Register::None);
         a.rm(Code::Mov_r64_rm64, line, modified);
@@ -60,7 +60,7 @@ impl MissRoutine<'_> {
         a.ri(Code::Sub_rm64_imm8, RBX, 1);
         a.jcc(cc::NE, one);
         a.r(Code::Pop_r64, way);
-        a.store(MODIFIED + offset_of!(Modified, count), RBX);
-        a.jmp(reported);
+        a.store(MODIFIED_LINES + offset_of!(ModifiedLines, count), RBX);
+        a.jmp(propagated);
     }
 }

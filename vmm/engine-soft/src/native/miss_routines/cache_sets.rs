@@ -1,11 +1,11 @@
-//! Searching and reordering one set of a lent cache, in the layout of [`nodescope_plugin_api::exported`].
+//! Searching and reordering one set of an exported cache, in the layout of [`nodescope_plugin_api::exported`].
 
 use std::mem::offset_of;
 
 use iced_x86::{Code, Instruction, MemoryOperand, Register};
 use nodescope_plugin_api::exported::{ExportedCaches, SetCount, SetShape};
 
-use super::TABLES;
+use super::EXPORTED;
 use crate::native::assembler::{Assembler, Label, at, at_offset, cc};
 use crate::native::registers::sized;
 
@@ -17,21 +17,21 @@ use Register::{
 /// Words in a vector.
 const LANES: u32 = 4;
 
-/// One of the lent caches: what its sets look like, and which of [`ExportedCaches::words`] it is.
+/// One of the exported caches: the layout of its sets, and its index in [`ExportedCaches::words`].
 #[derive(Clone, Copy)]
 pub struct Cache {
     pub shape: SetShape,
     pub number: usize,
-    /// The host has AVX-512: masks, and vector registers that are nobody else's ([`super::VECTORS`]).
+    /// The host has AVX-512: masks, and vector registers that no guest uses ([`super::VECTORS`]).
     pub avx512: bool,
 }
 
-/// Words that one instruction takes, where the host has AVX-512.
+/// Words that one instruction processes, where the host has AVX-512.
 #[derive(Clone, Copy)]
 struct Chunk {
-    /// Number of the first.
+    /// Number of the first word.
     first: u32,
-    /// Eight of them; else four.
+    /// Eight words; else four.
     wide: bool,
 }
 
@@ -44,7 +44,7 @@ impl Chunk {
         if self.wide { wide } else { narrow }
     }
 
-    /// Memory, so many words before the chunk in a set.
+    /// Returns the memory operand of the chunk in a set, `before` words earlier.
     fn at(self, set: Register, before: u32) -> MemoryOperand {
         at_offset(set, 4 * (i64::from(self.first) - i64::from(before)))
     }
@@ -59,20 +59,20 @@ fn multiply(a: &mut Assembler, register: Register, by: u32) {
 impl Cache {
     fn mask(self) -> MemoryOperand {
         let masks = offset_of!(ExportedCaches, tag_masks) + size_of::<[u32; 4]>() * self.number;
-        at_offset(TABLES, masks as i64)
+        at_offset(EXPORTED, masks as i64)
     }
 
-    /// Where its first word is told.
+    /// Returns the memory operand of the pointer to the cache's first word.
     pub fn words(self) -> MemoryOperand {
         let words = offset_of!(ExportedCaches, words) + size_of::<*mut u32>() * self.number;
-        at_offset(TABLES, words as i64)
+        at_offset(EXPORTED, words as i64)
     }
 
     fn vectors(self) -> u32 {
         self.shape.ways.div_ceil(LANES)
     }
 
-    /// All words of a set, those beyond the ways included.
+    /// Returns all words of a set in chunks, padding included.
     fn chunks(self) -> Vec<Chunk> {
         let mut first = 0;
         let mut chunks = Vec::new();
@@ -89,7 +89,7 @@ impl Cache {
         chunks
     }
 
-    /// RAX becomes the line's number divided by the number of sets. Keeps all other registers.
+    /// Divides the line's number by the number of sets, into RAX. Keeps all other registers.
     fn quotient(self, a: &mut Assembler, line: Register) {
         match self.shape.sets {
             SetCount::Power(log) => {
@@ -109,8 +109,8 @@ impl Cache {
         }
     }
 
-    /// RAX becomes the rest: the number of the line's set. Keeps all other registers.
-    fn rest(self, a: &mut Assembler, line: Register) {
+    /// Computes the remainder of the division in RAX: the number of the line's set. Keeps all other registers.
+    fn remainder(self, a: &mut Assembler, line: Register) {
         match self.shape.sets {
             SetCount::Power(log) => {
                 a.rr(Code::Mov_r32_rm32, EAX, sized(line, 4));
@@ -125,10 +125,10 @@ impl Cache {
         }
     }
 
-    /// RAX becomes the distance of the line's set from the first word, in bytes.
+    /// Computes the distance of the line's set from the first word in RAX, in bytes.
     pub fn distance(self, a: &mut Assembler, line: Register) {
         let bytes = 4 * self.shape.stride;
-        self.rest(a, line);
+        self.remainder(a, line);
         if bytes.is_power_of_two() {
             a.ri(Code::Shl_rm64_imm8, RAX, bytes.trailing_zeros() as i32);
         } else {
@@ -136,21 +136,21 @@ impl Cache {
         }
     }
 
-    /// `set` becomes the address of the line's set. Uses RAX.
+    /// Computes the address of the line's set in `set`. Uses RAX.
     pub fn set(self, a: &mut Assembler, line: Register, set: Register) {
         self.distance(a, line);
         a.rm(Code::Add_r64_rm64, RAX, self.words());
         a.copy(set, RAX);
     }
 
-    /// RAX becomes the line's tag, where a word has it.
+    /// Computes the line's tag in RAX, in the bits where a word has its tag.
     pub fn tag(self, a: &mut Assembler, line: Register) {
         self.quotient(a, line);
         a.ri(Code::Add_rm32_imm8, EAX, 1);
         a.ri(Code::Shl_rm32_imm8, EAX, self.shape.tag_shift as i32);
     }
 
-    /// Prepare [`Cache::find`] and [`Cache::has`] for the tag in EAX.
+    /// Prepares [`Cache::find`] and [`Cache::has`] for the tag in EAX.
     pub fn look_for(self, a: &mut Assembler) {
         if self.avx512 {
             a.rr(Code::EVEX_Vpbroadcastd_ymm_k1z_r32, YMM16, EAX);
@@ -162,14 +162,14 @@ impl Cache {
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM3, self.mask());
     }
 
-    /// `to` becomes ones where words of a vector have the tag that is looked for.
+    /// Compares a vector of words with the tag that was prepared: `to` becomes ones in the words that have the tag.
     fn compare(self, a: &mut Assembler, set: Register, vector: u32, to: Register) {
         let words = at_offset(set, i64::from(16 * vector));
         a.rrm(Code::VEX_Vpand_xmm_xmm_xmmm128, to, XMM3, words);
         a.rrr(Code::VEX_Vpcmpeqd_xmm_xmm_xmmm128, to, to, XMM0);
     }
 
-    /// `to` gets ones for the words of a chunk that have the tag that is looked for.
+    /// Compares a chunk with the tag that was prepared: the mask `to` gets ones for the words that have the tag.
     fn compare_chunk(self, a: &mut Assembler, set: Register, chunk: Chunk, to: Register) {
         let (mask, wanted, scratch) = chunk.pick((YMM17, YMM16, YMM18), (XMM17, XMM16, XMM18));
         let and = chunk.pick(
@@ -184,7 +184,7 @@ impl Cache {
         a.rrr(equal, to, scratch, wanted);
     }
 
-    /// ZF is clear where the set has the line that is looked for. Uses RAX.
+    /// Clears ZF if the set has the line of the prepared tag, else sets ZF. Uses RAX.
     pub fn has(self, a: &mut Assembler, set: Register) {
         if self.avx512 {
             for chunk in self.chunks() {
@@ -205,7 +205,7 @@ impl Cache {
         a.rr(Code::VEX_Vptest_xmm_xmmm128, XMM1, XMM1);
     }
 
-    /// `way` becomes the number of the way that has the line that is looked for. Uses RAX.
+    /// Finds the way that has the line of the prepared tag, or jumps to `absent`. Uses RAX.
     pub fn find(self, a: &mut Assembler, set: Register, way: Register, absent: Label) {
         let way = sized(way, 4);
         if self.avx512 {
@@ -230,7 +230,7 @@ impl Cache {
                 a.jcc(cc::E, absent);
             }
             vectors => {
-                // Most often none has it.
+                // Most often no word has the tag.
                 self.has(a, set);
                 a.jcc(cc::E, absent);
                 for vector in 0..vectors {
@@ -264,11 +264,11 @@ impl Cache {
             }
         }
         a.rr(Code::Tzcnt_r32_rm32, way, EAX);
-        // Set where there is none.
+        // CF is set where no bit is set.
         a.jcc(cc::B, absent);
     }
 
-    /// Go on where a word has the tag that is in EAX. Uses `scratch`.
+    /// Jumps to `other` unless a word has the tag in EAX. Uses `scratch`.
     pub fn is_tag(self, a: &mut Assembler, word: MemoryOperand, scratch: Register, other: Label) {
         let scratch = sized(scratch, 4);
         a.rr(Code::Mov_r32_rm32, scratch, EAX);
@@ -277,7 +277,7 @@ impl Cache {
         a.jcc(cc::NE, other);
     }
 
-    /// The words of a set up to a way move on by one, and this one comes first; without a way, all words do. Uses RAX.
+    /// Moves the words of a set up to a way on by one, and puts `word` first; without a way, moves all words. Uses RAX.
     fn shift(self, a: &mut Assembler, set: Register, way: Option<Register>, word: Register) {
         if let Some(way) = way {
             a.rr(Code::Xor_r32_rm32, EAX, EAX);
@@ -294,7 +294,7 @@ impl Cache {
                 Code::EVEX_Vmovdqu32_xmm_k1z_xmmm128,
             );
             let mask = if way.is_none() {
-                // Those beyond the ways stay 0.
+                // Words beyond the ways stay 0.
                 if !whole {
                     let ways = self.shape.ways - chunk.first;
                     a.constant(RAX, (1_u64 << ways) - 1);
@@ -319,7 +319,7 @@ impl Cache {
                 if !whole {
                     a.rr(load, moved, before);
                 }
-                // Each gets the word before it.
+                // Each word gets the word before it.
                 let align = chunk.pick(
                     Code::EVEX_Valignd_ymm_k1z_ymm_ymmm256b32_imm8,
                     Code::EVEX_Valignd_xmm_k1z_xmm_xmmm128b32_imm8,
@@ -343,8 +343,8 @@ impl Cache {
         }
     }
 
-    /// Make a way the most recently used, with this word. Uses RAX.
-    pub fn renew(self, a: &mut Assembler, set: Register, way: Register, word: Register) {
+    /// Makes a way the most recently used, with this word. Uses RAX.
+    pub fn make_mru(self, a: &mut Assembler, set: Register, way: Register, word: Register) {
         if self.avx512 {
             self.shift(a, set, Some(way), word);
             return;
@@ -354,13 +354,13 @@ impl Cache {
             a.rr(Code::VEX_Vpbroadcastd_xmm_xmmm32, to, to);
         };
         broadcast(a, XMM3, way);
-        // Before the first word is the new one.
+        // The new word comes before the first word.
         broadcast(a, XMM0, word);
         for vector in 0..self.vectors() {
             let words = at_offset(set, i64::from(16 * vector));
-            let numbers = offset_of!(ExportedCaches, numbers) as i64 + i64::from(16 * vector);
+            let numbers = offset_of!(ExportedCaches, way_numbers) as i64 + i64::from(16 * vector);
             a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, words);
-            // Each gets the word before it, but for those beyond the way.
+            // Each word up to the way gets the word before it.
             a.made(Instruction::with4(
                 Code::VEX_Vpalignr_xmm_xmm_xmmm128_imm8,
                 XMM2,
@@ -371,7 +371,7 @@ impl Cache {
             a.rm(
                 Code::VEX_Vmovdqu_xmm_xmmm128,
                 XMM4,
-                at_offset(TABLES, numbers),
+                at_offset(EXPORTED, numbers),
             );
             a.rrr(Code::VEX_Vpcmpgtd_xmm_xmm_xmmm128, XMM4, XMM4, XMM3);
             a.made(Instruction::with4(
@@ -388,8 +388,8 @@ impl Cache {
         }
     }
 
-    /// Put this word before the others of a set, of which the last is lost. Uses RAX.
-    pub fn enter(self, a: &mut Assembler, set: Register, word: Register) {
+    /// Puts this word before the other words of a set, and drops the last word. Uses RAX.
+    pub fn replace_lru(self, a: &mut Assembler, set: Register, word: Register) {
         if self.avx512 {
             self.shift(a, set, None, word);
             return;
@@ -402,7 +402,7 @@ impl Cache {
             a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, from(rest + 1), XMM1);
         }
         if rest == LANES - 1 && self.shape.ways > LANES {
-            // One more, which is there already.
+            // Four words from the beginning; one of them has moved already.
             a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, from(0));
             a.mr(Code::VEX_Vmovdqu_xmmm128_xmm, from(1), XMM1);
             rest = 0;
@@ -414,7 +414,7 @@ impl Cache {
         a.mr(Code::Mov_rm32_r32, at(set), sized(word, 4));
     }
 
-    /// Put the line that a word of this cache stands for into `line`, with the rest that `like` has. Uses RAX.
+    /// Computes the line of a word of this cache in `line`. The line `like` is in the same set. Uses RAX.
     pub fn line_of(self, a: &mut Assembler, word: Register, like: Register, line: Register) {
         a.rr(Code::Mov_r32_rm32, sized(line, 4), sized(word, 4));
         a.ri(
@@ -427,7 +427,7 @@ impl Cache {
             SetCount::Power(log) => a.ri(Code::Shl_rm64_imm8, line, log as i32),
             SetCount::Other { sets, .. } => multiply(a, line, sets),
         }
-        self.rest(a, like);
+        self.remainder(a, like);
         a.rr(Code::Add_r64_rm64, line, RAX);
     }
 }

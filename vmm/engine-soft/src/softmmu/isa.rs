@@ -1,17 +1,17 @@
-//! Comparisons of all ways of a set at a time, in instructions that the host has.
+//! Comparisons of all ways of a set at a time, by instructions that the host has.
 
 use std::arch::x86_64::*;
 
-/// Instructions of the host that code is compiled for. A value stands for a host that has them.
+/// Instruction set of the host that code is compiled for. A value proves that the host has the instructions.
 pub trait Isa: Copy {
-    /// Bit for each word that equals `wanted`.
+    /// Returns a bit for each word that equals `wanted`.
     fn equal<const N: usize>(self, words: &[u64; N], wanted: u64) -> u32;
 
-    /// The least word that is not `but`; all are less than 2^63. 2^63 - 1 if there is no other.
-    fn least_but<const N: usize>(self, words: &[u64; N], but: u64) -> u64;
+    /// Returns the least word that is not `except`, 2^63 - 1 if there is no such word. All words are less than 2^63.
+    fn least_except<const N: usize>(self, words: &[u64; N], except: u64) -> u64;
 }
 
-/// What every host has.
+/// Instruction set that every host has.
 #[derive(Clone, Copy, Debug)]
 pub struct Baseline;
 
@@ -22,27 +22,27 @@ impl Isa for Baseline {
     }
 
     #[inline(always)]
-    fn least_but<const N: usize>(self, words: &[u64; N], but: u64) -> u64 {
-        let others = words.iter().filter(|&&word| word != but);
+    fn least_except<const N: usize>(self, words: &[u64; N], except: u64) -> u64 {
+        let others = words.iter().filter(|&&word| word != except);
         others.fold(u64::MAX >> 1, |least, &word| least.min(word))
     }
 }
 
-/// AVX2. Only functions compiled for it, and what is inlined there, profit.
+/// AVX2. Only functions that are compiled for AVX2 profit, with the functions inlined there.
 #[derive(Clone, Copy, Debug)]
 pub struct Avx2(());
 
 impl Avx2 {
-    /// The proof that the host has AVX2.
+    /// Returns the proof that the host has AVX2.
     ///
     /// # Safety
-    /// It does.
+    /// The host has AVX2.
     #[inline(always)]
     pub unsafe fn assume() -> Avx2 {
         Avx2(())
     }
 
-    /// The lesser of each two words.
+    /// Returns the lesser of each two words.
     ///
     /// # Safety
     /// The host has AVX2.
@@ -52,7 +52,7 @@ impl Avx2 {
         unsafe { _mm256_blendv_epi8(a, b, _mm256_cmpgt_epi64(a, b)) }
     }
 
-    /// The same for two words.
+    /// [`Avx2::less`] for vectors of two words.
     ///
     /// # Safety
     /// The host has AVX.
@@ -62,12 +62,12 @@ impl Avx2 {
         unsafe { _mm_blendv_epi8(a, b, _mm_cmpgt_epi64(a, b)) }
     }
 
-    /// Bits of the words that equal those of a vector.
-    // Without closures: where one is not put in line it is compiled for every host, and AVX2 instructions become calls.
+    /// Returns a bit for each word that equals the words of a vector.
+    // Without closures: a closure that is not inlined is compiled for every host, and AVX2 instructions become calls.
     #[inline(always)]
     fn bits<const N: usize>(words: &[u64; N], wanted: __m256i) -> u32 {
         let (fours, rest) = words.as_chunks::<4>();
-        assert!(rest.is_empty(), "sets have eight or sixteen lanes");
+        assert!(rest.is_empty(), "sets have eight or sixteen ways");
         let mut bits = 0;
         for (n, four) in fours.iter().enumerate() {
             // SAFETY: a value of this type stands for a host with AVX2; the array has the 32 bytes that are read.
@@ -89,17 +89,17 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    fn least_but<const N: usize>(self, words: &[u64; N], but: u64) -> u64 {
+    fn least_except<const N: usize>(self, words: &[u64; N], except: u64) -> u64 {
         let (fours, rest) = words.as_chunks::<4>();
-        assert!(rest.is_empty(), "sets have eight or sixteen lanes");
+        assert!(rest.is_empty(), "sets have eight or sixteen ways");
         // SAFETY: a value of this type stands for a host with AVX2; each four words have the 32 bytes that are read.
         unsafe {
-            let but = _mm256_set1_epi64x(but as i64);
+            let except = _mm256_set1_epi64x(except as i64);
             let mut least = _mm256_set1_epi64x(i64::MAX);
             for four in fours {
                 let words = _mm256_loadu_si256(four.as_ptr().cast());
-                // Out of the way: at least 2^63 - 1.
-                let gone = _mm256_srli_epi64::<1>(_mm256_cmpeq_epi64(words, but));
+                // An excepted word becomes at least 2^63 - 1.
+                let gone = _mm256_srli_epi64::<1>(_mm256_cmpeq_epi64(words, except));
                 least = Self::less(least, _mm256_or_si256(words, gone));
             }
             // With the other half, then with the other word of the half.
@@ -143,16 +143,16 @@ mod tests {
                 let mut sorted = words.to_vec();
                 sorted.sort();
                 sorted.dedup();
-                for (but, least) in [(1, sorted[0]), (sorted[0], sorted[1])] {
-                    assert_eq!(Baseline.least_but(&words, but), least);
-                    assert_eq!(avx2.least_but(&words, but), least);
+                for (except, least) in [(1, sorted[0]), (sorted[0], sorted[1])] {
+                    assert_eq!(Baseline.least_except(&words, except), least);
+                    assert_eq!(avx2.least_except(&words, except), least);
                 }
                 let (eights, _) = words.as_chunks::<8>();
-                let least = Baseline.least_but(&eights[0], 5);
-                assert_eq!(avx2.least_but(&eights[0], 5), least);
+                let least = Baseline.least_except(&eights[0], 5);
+                assert_eq!(avx2.least_except(&eights[0], 5), least);
             }
         }
-        assert_eq!(Baseline.least_but(&[7; 8], 7), u64::MAX >> 1);
-        assert_eq!(avx2.least_but(&[7; 8], 7), u64::MAX >> 1);
+        assert_eq!(Baseline.least_except(&[7; 8], 7), u64::MAX >> 1);
+        assert_eq!(avx2.least_except(&[7; 8], 7), u64::MAX >> 1);
     }
 }
