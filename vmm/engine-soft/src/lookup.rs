@@ -85,7 +85,7 @@ pub struct BlockTable {
     /// Physical pages that these slots' blocks lie in, likewise.
     sources: [[u64; SOURCE_WORDS]; 2],
     /// Where the pages of each half lie that code was fetched from under its epoch, by linear page and key. A page's code lies
-    /// in one place as long as the epoch lasts, so that blocks of a page may lead to each other, whoever linked them.
+    /// in one place as long as the epoch lasts, so that blocks of a page may jump to each other, whichever vCPU chained them.
     places: [HashMap<(u64, u8), Page, BuildHasherDefault<AddressHasher>>; 2],
     /// Code in the upper half was fetched, under its epoch, through a page that is not global.
     pub upper_not_global: bool,

@@ -489,8 +489,8 @@ impl Cpu {
         self.notice_rewrites();
     }
 
-    /// Code was written to: blocks of those pages are found no more. Links between their translations stay, since they lead from
-    /// such a page to itself.
+    /// Forgets the blocks of pages whose code was written to. Their translation blocks stay chained, since chains lead from such a page to
+    /// the page itself.
     pub fn notice_rewrites(&mut self) {
         for (region, seen) in self.ram.regions().iter().zip(&mut self.rewrites_seen) {
             let now = region.code.rewrites();

@@ -1,5 +1,5 @@
-//! Accesses that lie in two cache lines while a model is attached: translated code carries them out itself, each line is asked for, and
-//! what they read and write is right wherever the lines are in memory.
+//! Split accesses, which lie in two cache lines, while a model is attached. Translated code carries them out itself and asks for each line.
+//! Values are right wherever the two lines are in memory.
 
 mod machine;
 
@@ -12,7 +12,7 @@ use nodescope_plugin_api::{Counters, L0Geometry};
 
 /// Iterations of the loop.
 const ITERATIONS: u64 = 500;
-/// Where the page behind [`DATA`] lies in memory instead of behind it.
+/// Physical address of the page after [`DATA`]'s page.
 const ELSEWHERE: u64 = 0x8_0000;
 
 /// The result of a run.
@@ -24,9 +24,8 @@ struct Outcome {
     counters: (u64, u64, u64),
 }
 
-/// Run a loop whose accesses of eight bytes lie at `at`: it adds what it reads to RAX, and stores the sum, where `stores` says so.
-/// The page behind [`DATA`] is elsewhere in memory. Returns the result, and the number of operations that the interpreter carried
-/// out.
+/// Runs a loop that adds the eight bytes at `at` to RAX, and with `stores` stores the sum there. The page after [`DATA`]'s page lies
+/// elsewhere in physical memory. Returns the result, and the number of operations that the interpreter carried out.
 fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     let mut m = Machine::new(|a| {
         let mut again = a.create_label();
@@ -49,7 +48,7 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
         &(ELSEWHERE | 7).to_le_bytes(),
     );
     m.vcpu = bare::vcpu(&m.ram, translate);
-    // The filter keeps whole sets; no more lines are used than a set holds.
+    // The L0 filter cache keeps whole sets. The program uses no more lines than a set holds.
     m.vcpu.attach(Some(L0Geometry {
         line_shift: 6,
         data_slots: 6,
@@ -78,7 +77,8 @@ fn run(at: u64, stores: bool, translate: Translate) -> (Outcome, u64) {
     (outcome, activity.interpreted)
 }
 
-/// Both ways give one result, with each line counted. Returns how many operations the interpreter carried out for translated code.
+/// Checks that interpreter and translator have equal results and count each line. Returns the number of operations that the interpreter
+/// carried out for translated code.
 fn interpreted(at: u64, stores: bool) -> u64 {
     let (outcome, by_interpreter) = run(at, stores, Translate::After(0));
     let (wanted, _) = run(at, stores, Translate::Never);
@@ -104,7 +104,7 @@ fn pages_may_lie_apart_in_memory() {
     let at = DATA + 0xffd;
     let by_interpreter = interpreted(at, false);
     assert!(by_interpreter < 10, "{by_interpreter}");
-    // The host has no single place to write to: the interpreter does, and asks for no line again.
+    // The two lines are not neighbours in host memory. The interpreter writes them, and asks for no line again.
     let by_interpreter = interpreted(at, true);
     assert!(
         (ITERATIONS - 10..ITERATIONS + 10).contains(&by_interpreter),

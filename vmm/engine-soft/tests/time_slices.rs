@@ -73,7 +73,7 @@ fn upper_halves_that_were_cleared_stay_so() {
         let [mut again, mut narrow] = [(); 2].map(|()| a.create_label());
         a.set_label(&mut again).unwrap();
         a.vpcmpeqd(ymm3, ymm3, ymm3).unwrap();
-        // The interpreter does this: the registers are put away and taken again.
+        // The interpreter carries this out, so that the registers are stored and loaded again.
         a.xgetbv().unwrap();
         a.vzeroupper().unwrap();
         a.mov(edx, 90).unwrap();

@@ -1,5 +1,5 @@
-//! Slow path of translated code: the routine that translated code calls after a look-up missed, and the functions that the routine calls.
-//! Every miss of a model's first level that no miss routine serves comes here, except misses of split accesses ([`super::split`]).
+//! The slow path of look-ups: the routine that translated code calls after a miss, and the function that the routine calls. Every miss of a
+//! model's first level comes here, except misses that a miss routine serves, and misses of split accesses ([`super::split`]).
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -13,8 +13,8 @@ use crate::softmmu::{Avx2, Baseline, Isa};
 
 use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 
-/// Assembles the routine. On entry, ECX is the description of the access ([`describe`]), whose address is in [`super::Native::linear`]. On
-/// return, RAX is the host address, or zero. The routine saves the registers that a function may change, and leaves vector registers live.
+/// Assembles the routine. ECX describes the access (see [`describe`]), whose address is in [`super::Native::linear`]. The routine returns the
+/// host address, or zero, in RAX. It saves only registers that a function may change, and leaves the vector registers live.
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
     if avx && bmi {
@@ -27,7 +27,7 @@ pub fn routine(a: &mut Assembler, host: Host) -> u64 {
 /// Function that a routine calls.
 pub type Function = unsafe extern "sysv64" fn(*mut Cpu, u32) -> *mut u8;
 
-/// Assembles a routine that calls a function, and then the next function if the first returns null.
+/// Assembles a routine that calls the functions in order, until one of them returns an address other than null.
 pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     let start = a.here();
     for (n, host) in changed_registers() {
@@ -66,7 +66,7 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
             save_mxcsr(a);
             call(a);
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-            restore_vectors(a, wide);
+            load_vectors(a, wide);
             a.jmp(done);
         };
         with_vectors(a, false);
@@ -85,8 +85,8 @@ pub fn call_out(a: &mut Assembler, host: Host, functions: &[Function]) -> u64 {
     start
 }
 
-/// Returns the guest's registers that a function may change, by number and host register. By the calling convention, a function keeps RBX,
-/// RBP and R12 to R15.
+/// Returns the guest registers, by number, that are in host registers which a function may change. By the calling convention a function
+/// preserves RBX, RBP and R12 to R15.
 pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
     HOST.iter()
         .enumerate()
@@ -94,7 +94,7 @@ pub fn changed_registers() -> impl Iterator<Item = (usize, Register)> {
         .filter(|(_, host)| [RDX, RSI, RDI, R8, R9, R10, R11].contains(host))
 }
 
-/// Saves the guest's vector registers; `wide`: some upper half may not be zero.
+/// Assembles a store of the guest's vector registers; `wide`: some upper half of them may not be zero.
 pub fn store_vectors(a: &mut Assembler, wide: bool) {
     for n in 0..16 {
         if wide {
@@ -108,8 +108,8 @@ pub fn store_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Restores the guest's vector registers.
-pub fn restore_vectors(a: &mut Assembler, wide: bool) {
+/// Assembles a load of the guest's vector registers, the reverse of [`store_vectors`].
+pub fn load_vectors(a: &mut Assembler, wide: bool) {
     for n in 0..16 {
         if wide {
             a.rm(Code::VEX_Vmovups_ymm_ymmm256, ymm(n), vector(n));
@@ -119,13 +119,14 @@ pub fn restore_vectors(a: &mut Assembler, wide: bool) {
     }
 }
 
-/// Returns the description of an access in one word, for [`access`]: size, read, write, operations of its block.
+/// Returns the description of an access in one word, for [`access`]: size, read, write, number of operations of its block.
 pub fn describe(memory: Memory, count: u32) -> u32 {
     memory.size | u32::from(memory.read) << 8 | u32::from(memory.write) << 9 | count << 16
 }
 
 impl Cpu {
-    /// Bring the count of retired instructions up to the beginning of the block of an access. How many instructions the block has.
+    /// Sets the count of retired instructions to its value at the beginning of the access's block. Returns the number of the block's
+    /// instructions.
     #[inline(always)]
     pub(super) fn arrive_at_block_start(&mut self, what: u32) -> i64 {
         let count = i64::from(what >> 16);
@@ -134,8 +135,8 @@ impl Cpu {
     }
 }
 
-/// Serves a look-up that missed, for the address in [`super::Native::linear`]. Returns the host address of the operand, or null where the
-/// interpreter must carry out the operation (nothing is done then).
+/// Carries out a look-up that missed, for the address in [`super::Native::linear`]. Returns the host address of the operand. Returns null,
+/// and does nothing, where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
@@ -154,7 +155,7 @@ unsafe extern "sysv64" fn access_avx2(cpu: *mut Cpu, what: u32) -> *mut u8 {
     unsafe { access_on(Avx2::assume(), cpu, what) }
 }
 
-/// [`access`] by the fast miss path. Returns null, with nothing done, where the slow path must serve the miss.
+/// [`access`] for the most common misses of a model. Returns null, and does nothing, for others.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`], and the host has AVX2, BMI1 and BMI2.

@@ -1,29 +1,29 @@
 //! Memory for translated code and for the chain slots through which translation blocks jump to each other.
 //!
-//! Chain slots are plain memory behind the code: a link is made and undone by writing a pointer there. So code itself is never patched; a
-//! processor stops when code near its instruction pointer is patched.
+//! Chain slots are plain memory after the code. Blocks are chained and unchained by a write of a pointer to a slot, so that code is never
+//! patched. (A processor stalls when code near its instruction pointer is patched.)
 
 use std::num::NonZeroU64;
 
 use crate::executable::{Executable, ExecutableError, HUGE};
 
-/// Bytes of code that one node keeps before everything is thrown away: in line and out of line.
+/// Bytes of code, in line and out of line, that one node keeps before all of it is thrown away.
 const CODE: usize = IN_LINE + OUT_OF_LINE;
 pub const IN_LINE: usize = 20 << 20;
 const OUT_OF_LINE: usize = 28 << 20;
-/// Bytes of code in a huge page's worth of small ones from which on it becomes one.
+/// Bytes of code in the area of a huge page from which on the area becomes a huge page.
 const WORTH: usize = HUGE / 8;
 const _: () = assert!(IN_LINE.is_multiple_of(HUGE) && CODE.is_multiple_of(HUGE));
-/// Chain slots that one node keeps before everything is thrown away.
+/// Chain slots of one node before all its code is thrown away.
 pub const MAX_CHAIN_SLOTS: usize = 1 << 19;
 
-/// The place of code that an arena holds. Arenas alone make these values. The code stays there until its arena is cleared.
+/// An address of code in an arena. Only arenas make these values. The code stays there until its arena is cleared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct CodeAddress(NonZeroU64);
 
 impl CodeAddress {
-    /// The address.
+    /// Returns the address as a number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -38,17 +38,17 @@ impl CodeAddress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChainSlot(u32);
 
-/// Code that was just appended: what is in line and what is out of line.
+/// Code that was just appended: address and length of the parts in line and out of line.
 #[derive(Clone, Copy, Debug)]
 pub struct Pushed([(CodeAddress, usize); 2]);
 
 impl Pushed {
-    /// Where it begins.
+    /// Returns the address of the first instruction.
     pub fn start(&self) -> CodeAddress {
         self.0[0].0
     }
 
-    /// An address within it.
+    /// Returns an address within the code; None where the address is elsewhere.
     pub fn at(&self, address: u64) -> Option<CodeAddress> {
         let within = |(start, len): &(CodeAddress, usize)| {
             (start.get()..start.get() + *len as u64).contains(&address)
@@ -73,8 +73,8 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Reserve address space, of which at most `room` bytes (and [`IN_LINE`]) are used for code in line; the host provides pages as
-    /// they are written.
+    /// Reserves address space. At most `room` bytes, and [`IN_LINE`], are used for code in line. The host provides pages when they are
+    /// written.
     pub fn new(room: usize) -> Result<Self, ExecutableError> {
         Ok(Self {
             memory: Executable::new(c"nodescope-code", CODE, MAX_CHAIN_SLOTS * 8)?,
@@ -87,17 +87,17 @@ impl Arena {
         })
     }
 
-    /// Address at which the next code will run.
+    /// Returns the address at which the next code will run.
     pub fn next(&self) -> u64 {
         self.memory.address() + self.used as u64
     }
 
-    /// Address at which the next out-of-line code will run.
+    /// Returns the address at which the next out-of-line code will run.
     pub fn next_out_of_line(&self) -> u64 {
         self.memory.address() + self.out_of_line as u64
     }
 
-    /// Append code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_out_of_line`]; None where
+    /// Appends code that was assembled for [`Arena::next`], and its out-of-line part for [`Arena::next_out_of_line`]. Returns None where
     /// there is no room.
     pub fn push(&mut self, in_line: &[u8], out_of_line: &[u8]) -> Option<Pushed> {
         if in_line.len() > self.room.saturating_sub(self.used)
@@ -153,11 +153,11 @@ impl Arena {
             (slot.0 as usize) < self.chain_slots,
             "the slot was allocated"
         );
-        // SAFETY: code jumps to what is there, which is code, or zero as long as nothing leads to that code.
+        // SAFETY: code jumps to the address in the slot. That is an address of code, or zero while no code uses the slot.
         unsafe { self.memory.write_data(slot.0 as usize, value) };
     }
 
-    /// What was pushed so far survives [`Arena::clear`].
+    /// Marks all code so far as code that survives [`Arena::clear`].
     pub fn keep(&mut self) {
         self.kept = self.used;
     }

@@ -1,10 +1,11 @@
-//! Look-ups that serve several operands.
+//! Address coalescing: one look-up serves several operands of a block.
 //!
-//! Fields of a structure, a frame's variables, what is read and then written: operands of a block whose addresses differ by a
-//! constant are looked up once, as one span, where they are used first; the host address is kept for the others. Only pages
-//! are shared so: with a model attached each line counts, and each reference to it. Where the span leaves its page, or the page
-//! does not allow all of it, each operand is looked up by itself, out of line; so it is, too, behind an operation that the
-//! interpreter carried out, which may have changed where pages lie.
+//! Often the addresses of a block's operands differ by a constant: fields of a structure, variables in a stack frame, a place that is read
+//! and then written. Such operands are a *span*. The first of them looks up the whole span, and the span's host address is kept for the
+//! others. Only blocks without a model do so, since a model counts each reference and each line.
+//!
+//! A span may leave its page, or the page may not permit all accesses. Then each operand is looked up individually, out of line. This
+//! happens, too, after an operation of the interpreter, which may have changed translations of pages.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
@@ -17,38 +18,38 @@ use super::runtime::field;
 
 use Register::{AL, CL, RAX, RCX};
 
-/// Host addresses that are kept at a time.
+/// Number of spans whose host addresses are kept at a time.
 pub const SPAN_SLOTS: usize = 4;
-/// Most bytes of a span: one in sixteen leaves its page.
+/// Most bytes of a span. One in sixteen of the longest spans leaves its page.
 const MAX_SPAN: i64 = 256;
 
 /// How an operand is looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperandLookup {
-    /// By itself.
+    /// By a look-up of its own.
     Individual,
-    /// With those that follow.
+    /// By the span's look-up, which this operand makes.
     FirstOfSpan(Span),
-    /// By one before.
+    /// By the span's look-up, which an earlier operand made.
     InSpan(Span),
-    /// It was: its host address is in RAX.
+    /// Already: the host address is in RAX.
     AddressInRax,
 }
 
-/// What one look-up finds.
+/// The bytes that one look-up serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where its host address is kept.
+    /// Index into [`super::Native::span_hosts`].
     slot: usize,
-    /// Lowest displacement.
+    /// Lowest displacement of an operand.
     lowest: i64,
-    /// Bytes from there.
+    /// Length in bytes.
     len: u32,
     /// Some operand is written.
     write: bool,
 }
 
-/// What addresses of a span have in common.
+/// The parts of an address that all operands of a span have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     base: Register,
@@ -84,7 +85,7 @@ fn operand(i: &Instruction, plan: &Plan) -> Option<(Key, i64, Memory)> {
     Some((key, i.memory_displacement64() as i64, memory))
 }
 
-/// How the operand of each instruction of a block is looked up, but for pairs' ([`super::fusion`]).
+/// Returns how the operand of each instruction of a block is looked up. Operands of fused pairs ([`super::fusion`]) are left out.
 pub fn coalesce_addresses(
     instructions: &[Instruction],
     plans: &[Plan],
@@ -133,7 +134,7 @@ pub fn coalesce_addresses(
         }
     }
     groups.retain(|g| g.members.len() > 1);
-    // Behind which operation each place is free again.
+    // The last operation that uses each slot.
     let mut free = [None; SPAN_SLOTS];
     for group in &groups {
         let (first, last) = (group.members[0], group.members.last().copied());
@@ -155,17 +156,17 @@ pub fn coalesce_addresses(
     lookups
 }
 
-/// Out-of-line code: an operand of a span is looked up by itself.
+/// Out-of-line code: the individual look-up of a span's operand.
 pub struct UncoalescedOperand {
     entry: Label,
     resume: Label,
-    /// Where the interpreter must carry out the operation.
+    /// The entry of the interpreter's call for the operation.
     interpret: Label,
     instruction: Instruction,
     memory: Memory,
-    /// From the span's first byte to the operand.
+    /// Offset of the operand from the span's first byte.
     offset: i32,
-    /// The place to mark: the span could not be looked up.
+    /// The slot to clear, for the operand that should have looked up the span.
     cleared_slot: Option<usize>,
 }
 
@@ -174,7 +175,7 @@ fn span_host(slot: usize) -> iced_x86::MemoryOperand {
 }
 
 impl Emitter {
-    /// The host address of an instruction's memory operand, in RAX but for a displacement, which is the answer.
+    /// Emits a look-up of an instruction's memory operand. The operand's host address is RAX plus the returned displacement.
     pub fn coalesced_operand(&mut self, i: &Instruction, memory: Memory, operation: usize) -> i32 {
         let (span, first) = match self.operand_lookups[operation] {
             OperandLookup::Individual => {
@@ -208,7 +209,7 @@ impl Emitter {
             self.a.jcc(cc::E, entry);
         }
         if memory.aligned {
-            // A page's host address is aligned as the page is.
+            // A page's host address has the alignment of the page.
             let mask = memory.size as i32 - 1;
             if offset & mask == 0 {
                 self.a.ri(Code::Test_rm8_imm8, AL, mask);
@@ -233,7 +234,7 @@ impl Emitter {
         offset
     }
 
-    /// Append the out-of-line code of spans.
+    /// Emits the out-of-line code of spans.
     pub fn emit_uncoalesced(&mut self) {
         self.a.part(Part::LookUp);
         for operand in std::mem::take(&mut self.uncoalesced) {
@@ -277,7 +278,8 @@ mod tests {
     use super::super::plan::planned;
     use super::*;
 
-    /// For each instruction: `.` alone, a letter for the first of a span, the letter's small form for the others.
+    /// Returns a character for each instruction: `.` for an individual look-up, a capital letter for the first operand of a span, and the
+    /// small letter for the span's other operands.
     fn spans(code: impl FnOnce(&mut CodeAssembler)) -> String {
         let (instructions, plans) = planned(code);
         let mut factory = InstructionInfoFactory::new();
@@ -308,7 +310,7 @@ mod tests {
     fn a_span_ends_where_a_register_of_its_address_changes() {
         let found = spans(|a| {
             a.mov(rax, qword_ptr(rbx)).unwrap();
-            // The address is made before the register changes.
+            // The address is computed before the register changes.
             a.mov(rbx, qword_ptr(rbx + 8)).unwrap();
             a.mov(rax, qword_ptr(rbx)).unwrap();
             a.mov(rdx, qword_ptr(rbx + 8)).unwrap();
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_far_or_conditional_or_has_a_segment_is_looked_up_alone() {
+    fn distant_conditional_and_segmented_operands_are_looked_up_individually() {
         let found = spans(|a| {
             a.mov(rax, qword_ptr(rbx)).unwrap();
             a.mov(rax, qword_ptr(rbx + 0x1000)).unwrap();
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_spans_are_kept_than_there_are_places() {
+    fn no_more_spans_are_kept_than_there_are_slots() {
         let found = spans(|a| {
             for _ in 0..2 {
                 for base in [rbx, rcx, rdx, rsi, rdi] {

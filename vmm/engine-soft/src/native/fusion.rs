@@ -1,8 +1,9 @@
-//! What is read, and written soon after: `y[i] += a * x[i]` in vector registers.
+//! Load/store fusion: one look-up serves a load and a store to the loaded place soon after, as in `y[i] += a * x[i]`.
 //!
-//! Where only vector registers are at work in between, nothing can move the line, and nothing can fail: exceptions of floating-point
-//! arithmetic are masked while translated code uses vector registers ([`super::Native`]). So one look-up serves both, as for an
-//! instruction that does both at once. Where that finds no line that may be written, out of line, each operand is looked up by itself.
+//! Between load and store there are instructions on vector registers alone. These instructions cannot change the cache line's place and
+//! cannot fail: translated code uses vector registers only while all floating-point exceptions are masked ([`super::Native`]). So load and
+//! store are looked up as one read-modify-write access. Where no line is found that may be written, each of the two is looked up
+//! individually, out of line.
 
 use iced_x86::{Instruction, OpKind, Register};
 
@@ -15,21 +16,21 @@ use super::plan::{Memory, Passthrough, Plan};
 
 use Register::AL;
 
-/// Most instructions from the load on.
+/// Most instructions from a load to its store, both included.
 const MAX_DISTANCE: usize = 8;
 
-/// Out-of-line code: the operands of a pair, each by itself, and all between them.
+/// Out-of-line code: the slow path of a fused pair. It repeats all instructions of the pair, with individual look-ups.
 pub struct FusedPair {
     entry: Label,
     resume: Label,
     /// Number of the load among the block's operations.
     first: usize,
     operations: Vec<Passthrough>,
-    /// Where the look-up begins.
+    /// The emitter's state at the look-up.
     state: EmitterState,
 }
 
-/// An instruction on nothing but vector registers and perhaps memory.
+/// Returns the plan of an instruction whose operands are vector registers, and perhaps memory, alone.
 fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     let Plan::Passthrough(p) = plan else {
         return None;
@@ -41,7 +42,7 @@ fn vector_only<'a>(i: &Instruction, plan: &'a Plan) -> Option<&'a Passthrough> {
     (p.vector && vectors && !flags && !p.rax && !p.cl && p.count.is_none()).then_some(p)
 }
 
-/// For each instruction of a block that loads what a later one stores to, which one that is.
+/// Returns, for each load of a block that can be fused with a store, the index of the store.
 pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Option<usize>> {
     let mut pairs = vec![None; plans.len()];
     let mut behind = 0;
@@ -56,6 +57,7 @@ pub fn find_fused_pairs(instructions: &[Instruction], plans: &[Plan]) -> Vec<Opt
     pairs
 }
 
+/// Returns the index of the store that can be fused with the load at the beginning of `instructions`.
 fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> {
     let address = |i: &Instruction| {
         (
@@ -93,7 +95,7 @@ fn fusible_store(instructions: &[Instruction], plans: &[Plan]) -> Option<usize> 
 }
 
 impl Emitter {
-    /// Emit a pair and what is between, the load being this operation of the block.
+    /// Emits a fused pair, with all instructions from the load, which is operation `first` of the block, to the store.
     pub fn fused_pair(&mut self, first: usize, plans: &[Plan]) {
         let operations: Vec<Passthrough> = plans
             .iter()
@@ -111,7 +113,7 @@ impl Emitter {
                 aligned: load.aligned || store.aligned,
                 ..load
             })
-            .expect("both have an operand in memory");
+            .expect("load and store have an operand in memory");
         let load = operations[0].instruction;
         let [entry, miss, found, resume] = [(); 4].map(|()| self.a.label());
         self.clobber_flags();
@@ -161,7 +163,7 @@ impl Emitter {
         }
     }
 
-    /// Append the out-of-line code of pairs.
+    /// Emits the slow paths of fused pairs.
     pub fn emit_pair_slow_paths(&mut self) {
         self.a.part(Part::Operation);
         for pair in std::mem::take(&mut self.fused_pairs) {
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_and_a_store_to_the_same_place_are_a_pair() {
+    fn a_load_and_a_store_to_the_same_place_are_fused() {
         let daxpy = found(|a| {
             a.movupd(xmm0, xmmword_ptr(rdi + rax)).unwrap();
             a.movupd(xmm2, xmmword_ptr(rsi + rax)).unwrap();
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_move_the_line_or_the_address_or_fail_ends_a_pair() {
+    fn accesses_changed_addresses_and_other_registers_prevent_fusion() {
         type Between = fn(&mut CodeAssembler);
         let between: [Between; 5] = [
             |a| a.addpd(xmm1, xmmword_ptr(rbx)).unwrap(),

@@ -1,7 +1,9 @@
-//! Where the code for an instruction pointer is: what branches look in that are not linked, those across pages and indirect ones.
+//! The jump cache: tables from an instruction pointer to its translation block, for branches that are not chained. These are indirect
+//! branches and branches across pages.
 //!
-//! Two tables for each privilege. Code looks in the near one in line. What that lacks is found in the far one, and brought into the
-//! near one. Where a turn went on, which no branch has looked for, is in the far one alone.
+//! Each privilege has two tables. Translated code asks the first-level (L1) table in line. After a miss a routine asks the second-level (L2)
+//! table, and copies the entry to the first level. The run loop also adds blocks at which time slices begin. No branch has asked for these
+//! blocks, so that the run loop adds them to the second level alone.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
@@ -14,14 +16,14 @@ use crate::memory::is_canonical;
 
 use Register::{EAX, ECX, RAX, RCX};
 
-/// Entries of a near table: a kernel and its processes' libraries jump to some thousands of places.
+/// Entries of an L1 table. A kernel and the libraries of its processes jump to some thousands of places.
 pub const L1_ENTRIES: usize = 1 << L1_SHIFT;
-/// log2 of the same.
+/// log2 of [`L1_ENTRIES`].
 pub const L1_SHIFT: u32 = 13;
-/// Entries of a far table.
+/// Entries of an L2 table.
 const L2_ENTRIES: usize = 1 << L2_SHIFT;
 const L2_SHIFT: u32 = 15;
-/// Bits of an instruction pointer that differ between canonical addresses; the others are all like the highest of them.
+/// Bits of an instruction pointer that may differ between canonical addresses. All bits above equal the highest of these.
 const CANONICAL: u32 = 48;
 /// log2 of the size of an entry.
 const ENTRY_SHIFT: u32 = size_of::<JumpCacheEntry>().trailing_zeros();
@@ -30,21 +32,21 @@ const _: () = assert!(
     "machine code reads two words"
 );
 
-/// Where the code for an instruction pointer is.
+/// An entry: an instruction pointer and its code.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct JumpCacheEntry {
-    /// In a far table: with the table's age in its uppermost bits.
+    /// The instruction pointer. In an L2 table, its uppermost bits are combined with the table's generation by exclusive or.
     pub ip: u64,
     pub code: Option<CodeAddress>,
 }
 
-/// Offsets within an entry.
+/// Offsets of the fields within an entry.
 pub const IP: usize = std::mem::offset_of!(JumpCacheEntry, ip);
 pub const CODE: usize = std::mem::offset_of!(JumpCacheEntry, code);
 
-/// A near table without jumps. An empty place holds an address that belongs to another place, so that no branch finds it, not
-/// even one to an address that is not canonical.
+/// An empty L1 table. An empty entry holds an address that belongs to another entry. So no branch finds the empty entry, not even a branch
+/// to an address that is not canonical.
 static EMPTY_L1: [JumpCacheEntry; L1_ENTRIES] = {
     let mut table = [JumpCacheEntry { ip: 0, code: None }; L1_ENTRIES];
     let mut at = 0;
@@ -55,25 +57,25 @@ static EMPTY_L1: [JumpCacheEntry; L1_ENTRIES] = {
     table
 };
 
-/// A far table's age while it is new. An empty entry holds none, and is not found: only canonical addresses are asked for.
+/// First generation of an L2 table. An empty entry has generation zero, and no canonical address finds the entry.
 const FIRST_GENERATION: u64 = 1 << CANONICAL;
 
-/// The tables, by privilege: kernel, user.
+/// The jump cache of a vCPU. Tables are indexed by privilege: kernel, user.
 #[repr(C)]
 pub struct JumpCache {
     l1: [[JumpCacheEntry; L1_ENTRIES]; 2],
     l2: [Box<[JumpCacheEntry; L2_ENTRIES]>; 2],
-    /// Advances when a far table is emptied: entries of another age are not found.
+    /// Generation of each L2 table, which advances when the table is emptied. Entries of another generation are not found.
     generations: [u64; 2],
-    /// Halves of the address space that each pair of tables has entries of.
+    /// Halves of the address space of which a privilege's tables have entries.
     halves: [[bool; 2]; 2],
-    /// Entries of each near table that are in use, once or more often each; so many that all are, where it is as long as it may get.
+    /// Indexes of the L1 entries in use; an index may occur several times. A full list means that any entry may be in use.
     used: [Vec<u16>; 2],
 }
 
 impl Default for JumpCache {
     fn default() -> Self {
-        // What is never written to takes no memory of the host.
+        // Pages of the table that are never written to take no memory of the host.
         let l2 = || {
             let layout = Layout::new::<[JumpCacheEntry; L2_ENTRIES]>();
             // SAFETY: the layout has a size.
@@ -95,7 +97,7 @@ impl Default for JumpCache {
 }
 
 impl JumpCache {
-    /// Place of an instruction pointer in a near table.
+    /// Returns the index of an instruction pointer in an L1 table.
     pub fn l1_index(ip: u64) -> usize {
         (ip ^ ip >> L1_SHIFT) as usize & (L1_ENTRIES - 1)
     }
@@ -104,12 +106,12 @@ impl JumpCache {
         (ip ^ ip >> L2_SHIFT) as usize & (L2_ENTRIES - 1)
     }
 
-    /// Offset of a near table from the beginning.
+    /// Returns the offset of a privilege's L1 table within the jump cache.
     pub const fn l1_table(privilege: usize) -> usize {
         std::mem::offset_of!(Self, l1) + privilege * size_of::<[JumpCacheEntry; L1_ENTRIES]>()
     }
 
-    /// The code for an instruction pointer.
+    /// Returns the code for an instruction pointer.
     #[inline]
     pub fn find(&self, table: usize, ip: u64) -> Option<CodeAddress> {
         let l1 = self.l1[table][Self::l1_index(ip)];
@@ -121,7 +123,7 @@ impl JumpCache {
         l2.code.filter(|_| there)
     }
 
-    /// Where the code for an instruction pointer is; `near`: a branch has looked for it.
+    /// Adds the code for an instruction pointer to the second level; `l1`: to the first level, too, since a branch has asked for the code.
     pub fn add(&mut self, table: usize, ip: u64, code: CodeAddress, l1: bool) {
         if !is_canonical(ip) {
             return;
@@ -138,20 +140,20 @@ impl JumpCache {
                 code: Some(code),
             };
         }
-        // Whoever finds it in the far table brings it into the near one.
+        // A branch that finds the entry in the second level copies the entry to this index of the first level.
         if self.used[table].len() < L1_ENTRIES / 8 {
             self.used[table].push(at as u16);
         }
     }
 
-    /// Empty all tables.
+    /// Empties all tables.
     pub fn flush(&mut self) {
         for table in 0..2 {
             self.flush_table(table);
         }
     }
 
-    /// Empty the tables that have entries of a half of the address space.
+    /// Empties the tables that have entries of one half of the address space.
     pub fn flush_half(&mut self, half: usize) {
         for table in 0..2 {
             if self.halves[table][half] {
@@ -161,7 +163,7 @@ impl JumpCache {
     }
 
     fn flush_table(&mut self, table: usize) {
-        // A process that is switched to and away from has used few of them.
+        // A process that ran for a short time has used few entries.
         if self.used[table].len() < L1_ENTRIES / 8 {
             for &at in &self.used[table] {
                 let at = usize::from(at);
@@ -180,7 +182,7 @@ impl JumpCache {
     }
 }
 
-/// The offset of the entry for the address in RCX from a near table's first, into RAX. Changes flags.
+/// Assembles code that computes, in RAX, the offset of the entry for the address in RCX within an L1 table. Changes flags.
 pub fn emit_l1_offset(a: &mut Assembler) {
     a.rr(Code::Mov_r32_rm32, EAX, ECX);
     a.ri(Code::Shr_rm32_imm8, EAX, L1_SHIFT as i32);
@@ -189,7 +191,7 @@ pub fn emit_l1_offset(a: &mut Assembler) {
     a.ri(Code::Shl_rm32_imm8, EAX, ENTRY_SHIFT as i32);
 }
 
-/// Assemble a search that goes on at the code for the address in RCX, if the near table knows it. Uses RAX and flags.
+/// Assembles a look-up in the first level: a jump to the code for the address in RCX, if the L1 table has it. Uses RAX and flags.
 pub fn emit_l1_lookup(a: &mut Assembler, table: usize) {
     let l1 = field!(jump_cache) + JumpCache::l1_table(table);
     let elsewhere = a.label();
@@ -200,8 +202,8 @@ pub fn emit_l1_lookup(a: &mut Assembler, table: usize) {
     a.bind(elsewhere);
 }
 
-/// Assemble the end of a search that the near table did not end: goes on at the code for the canonical address in RCX if the far
-/// table knows it, or behind this, with RCX as it was. Uses RAX and flags.
+/// Assembles a look-up in the second level, after a miss of the first level. It jumps to the code for the canonical address in RCX, if the L2
+/// table has it. Otherwise execution continues after this code, with RCX unchanged. Uses RAX and flags.
 pub fn emit_l2_lookup(a: &mut Assembler, table: usize) {
     let generation = field!(jump_cache) + std::mem::offset_of!(JumpCache, generations) + 8 * table;
     let l2 = field!(jump_cache) + std::mem::offset_of!(JumpCache, l2) + 8 * table;
@@ -239,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_added_is_found_until_it_is_forgotten() {
+    fn an_entry_is_found_until_it_is_flushed() {
         let mut cache = JumpCache::default();
         let (user, kernel) = (0x7fff_1234_5678, 0xffff_ffff_8123_4567);
         cache.add(0, kernel, code(1), true);
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_in_the_near_table_is_found_in_the_far_one() {
+    fn an_entry_that_l1_has_lost_is_found_in_l2() {
         let mut cache = JumpCache::default();
         let (a, b) = (0x40_0000_u64, 0x40_0000 ^ (1 << L1_SHIFT | 1));
         assert_eq!(JumpCache::l1_index(a), JumpCache::l1_index(b));
@@ -268,13 +270,13 @@ mod tests {
     }
 
     #[test]
-    fn no_age_is_mistaken_for_another() {
+    fn no_generation_is_mistaken_for_another() {
         let mut cache = JumpCache::default();
         let ip = 0x1234;
         cache.add(1, ip, code(1), false);
         for generation in 1..=1_u64 << (64 - CANONICAL) {
             cache.flush();
-            // The address that the entry would answer for is not canonical.
+            // The entry of an old generation matches an address that is not canonical, and must not be found by it.
             assert_eq!(cache.find(1, ip), None, "{generation}");
             assert_eq!(
                 cache.find(1, ip ^ generation << CANONICAL),

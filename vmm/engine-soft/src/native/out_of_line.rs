@@ -1,4 +1,4 @@
-//! Out of line: what the interpreter carries out, and look-ups that miss.
+//! Out-of-line code of a translation block: its slow paths, which are look-ups that miss and calls of the interpreter.
 
 use iced_x86::{Code, MemoryOperand, Register};
 
@@ -17,32 +17,32 @@ pub struct InterpreterCall {
     entry: Label,
     resume: Label,
     operation: usize,
-    /// The block goes on with the flags in the host's.
+    /// The code at `resume` expects the flags in the host's flags.
     flags_in_host: bool,
-    /// The block goes on taking it that [`super::Native::vectors_wide`] is set. Behind the interpreter it is set only if some upper
-    /// half was in use already.
+    /// The code at `resume` expects that [`super::Native::vectors_wide`] is set. The interpreter leaves it set only if some upper half was
+    /// in use before.
     wide: bool,
-    /// How to make the flags, where they are not in memory.
+    /// Makes the flags, where they are not in memory.
     rematerialisation: Option<FlagsRematerialisation>,
 }
 
-/// Out-of-line code: a look-up that missed is made good, then the instruction goes on.
+/// Out-of-line code: the slow path of a look-up that missed, after which the instruction goes on.
 pub struct SlowPath {
-    /// Where it is found out.
+    /// The beginning of the slow path.
     pub entry: Label,
-    /// Where the instruction goes on, with the host address in RAX.
+    /// The place where the instruction goes on, with the host address in RAX.
     pub resume: Label,
-    /// Where the interpreter must carry out the operation.
+    /// The entry of the interpreter's call, for an access that only the interpreter can carry out.
     pub interpret: Label,
     /// The operand.
     pub memory: Memory,
-    /// Its linear address, if registers of the host are all that it takes.
+    /// The operand's linear address, if host registers hold all its parts.
     pub address: Option<MemoryOperand>,
-    /// Where to go on if no line that the filter knows permits the access; None: the access is made good by a call.
+    /// The place to go on at if no way of the set permits the access. None: a function is called for the access.
     pub fallback: Option<Label>,
 }
 
-/// What code that begins at a point of a block may rely on: the emitter's fields of these names.
+/// The emitter's knowledge of flags and vector registers at a place of a block: its fields of these names.
 #[derive(Clone, Copy)]
 pub struct EmitterState {
     pub flags_in_host: bool,
@@ -52,13 +52,13 @@ pub struct EmitterState {
 }
 
 impl Emitter {
-    /// Carry out an operation by the interpreter, in line.
+    /// Emits a call of the interpreter for an operation, in line.
     pub fn interpret(&mut self, operation: usize) {
         self.save_flags();
         self.flags_in_host = false;
         self.rematerialisation = None;
         self.call_interpreter(operation);
-        // The next instruction that uses an upper half says so.
+        // The next instruction that uses an upper half sets the mark.
         self.wide = false;
     }
 
@@ -70,7 +70,7 @@ impl Emitter {
         });
     }
 
-    /// What is so here.
+    /// Returns the emitter's state at this place.
     pub fn state(&self) -> EmitterState {
         EmitterState {
             flags_in_host: self.flags_in_host,
@@ -80,7 +80,8 @@ impl Emitter {
         }
     }
 
-    /// What follows begins where this was so. Operations that were emitted before may be emitted anew, with out-of-line code of their own.
+    /// Restores the state of an earlier place, for code that begins there. Operations that were emitted before may be emitted again, with
+    /// out-of-line code of their own.
     pub fn restore_state(&mut self, state: EmitterState) {
         self.first_interpreter_call = self.interpreter_calls.len();
         self.flags_in_host = state.flags_in_host;
@@ -89,7 +90,8 @@ impl Emitter {
         self.wide = state.wide;
     }
 
-    /// A label to jump to where the interpreter must carry out an operation; [`Emitter::resume`] binds where it returns to.
+    /// Returns the label of the code that calls the interpreter for an operation. [`Emitter::resume`] binds the place that the code returns
+    /// to.
     pub fn interpreter_entry(&mut self, operation: usize) -> Label {
         let mut last = self.interpreter_calls[self.first_interpreter_call..]
             .iter()
@@ -115,7 +117,7 @@ impl Emitter {
         entry
     }
 
-    /// The operation is complete: one that missed goes on here.
+    /// Marks the end of an operation: an operation that the interpreter carried out goes on here.
     pub fn resume(&mut self, operation: usize) {
         let wanted = self.flags_in_host && !self.flags_in_memory;
         if let Some(last) = self.interpreter_calls[self.first_interpreter_call..].last_mut()
@@ -131,7 +133,7 @@ impl Emitter {
         }
     }
 
-    /// Append the out-of-line code.
+    /// Emits all out-of-line code of the operations.
     pub fn emit_out_of_line(&mut self) {
         self.emit_run_slow_paths();
         self.emit_uncoalesced();
@@ -154,15 +156,15 @@ impl Emitter {
                 self.a.jmp(fallback);
                 continue;
             }
-            // Accesses that lie in two lines.
+            // The entry for accesses that lie in two lines.
             let splits = self.a.label();
             let address = slow_path
                 .address
                 .filter(|_| self.layout.way_shift != 0 && !memory.aligned);
             if let Some(address) = address {
-                // The lowest bits are the address's.
+                // RAX is the address less the entry's base: the lowest bits are the address's.
                 self.leave_if_split(memory, splits);
-                // Anew: the entry may have been written a moment ago.
+                // Compute the address again: a load of the entry could wait for a recent store to it.
                 self.a.rm(Code::Lea_r64_m, RAX, address);
                 self.a.store(field!(linear), RAX);
                 self.way_lookup(&slow_path);
@@ -225,7 +227,7 @@ impl Emitter {
             }
             self.call_interpreter(call.operation);
             if call.operation & super::runtime::NON_CANONICAL_TARGET as usize != 0 {
-                // It never comes back.
+                // The interpreter never returns here.
                 self.a.plain(Code::Ud2);
                 continue;
             }
@@ -239,7 +241,7 @@ impl Emitter {
         }
     }
 
-    /// Go on where an access stays within a line, by the lowest bits of its address in EAX, which are all that is left of it.
+    /// Emits a jump to `splits` for an access that lies in two lines. EAX has the lowest bits of the address, and is lost.
     fn leave_if_split(&mut self, memory: Memory, splits: Label) {
         if memory.size > 1 {
             let line = self.layout.unit;
@@ -250,7 +252,7 @@ impl Emitter {
         }
     }
 
-    /// Look up both lines of an access, whose address is in RAX.
+    /// Emits a look-up of both lines of an access, whose address is in RAX.
     fn split(&mut self, slow_path: &SlowPath) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let routines = &self.routines.split;
@@ -263,7 +265,7 @@ impl Emitter {
         self.a.jmp(slow_path.interpret);
     }
 
-    /// Try the other lines of the set of an access within a line, whose address is in RAX.
+    /// Emits a look-up of the other lines of the set, for an access within a line, whose address is in RAX.
     fn way_lookup(&mut self, slow_path: &SlowPath) {
         let SlowPath { memory, resume, .. } = *slow_path;
         let access = match (memory.read, memory.write) {
@@ -281,7 +283,7 @@ impl Emitter {
         self.a.jcc(cc::NE, resume);
     }
 
-    /// A branch that missed: the interpreter never comes back from it, since it ends the block.
+    /// Binds the place where a branch's call of the interpreter would return to. It never returns, since a branch ends the block.
     pub fn resume_by_interpreter(&mut self, operation: usize) {
         for call in self.interpreter_calls.iter().rev() {
             if call.operation == operation {

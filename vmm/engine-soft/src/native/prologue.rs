@@ -1,8 +1,8 @@
-//! Heads of blocks: where the budget is looked at, instruction lines are fetched, and what the block counts is counted.
+//! The prologue of a translation block: it checks the budget, fetches the block's instruction lines, and counts the block.
 //!
-//! A block that jumps back to its own prologue has two: one for who comes from elsewhere, with the flags in memory, and one for the jump,
-//! behind which the flags can be made again from the registers that the last comparison had ([`super::flags`]), so that no turn of a
-//! loop stores them. All operations follow either prologue.
+//! A block that jumps back to its own beginning has two prologues, and all its operations follow each of them. Other blocks enter at the
+//! first prologue, with the flags in memory. The jump back enters at the second (the loop prologue). There the flags can still be
+//! rematerialised from the registers of the last comparison ([`super::flags`]). So no iteration of the loop stores the flags.
 
 use std::mem::offset_of;
 
@@ -19,30 +19,29 @@ use crate::profile::Record;
 
 use Register::{RAX, RCX};
 
-/// What a prologue leaves to be emitted out of line.
+/// An emitted prologue whose slow paths are still to be emitted.
 pub struct Prologue {
-    /// Its address.
+    /// The prologue's address.
     start: u64,
     budget: Label,
     fetch: Label,
     fetched: Label,
     lines_missed: Vec<(u64, Label, Label)>,
-    /// How the flags are made, where they are not in memory.
+    /// Makes the flags, where they are not in memory.
     rematerialisation: Option<FlagsRematerialisation>,
 }
 
-/// What a prologue needs to know of its block.
+/// The facts about a block that its prologue needs.
 #[derive(Clone, Copy)]
 pub struct PrologueInputs<'a> {
-    /// The routines want it.
     pub translation: &'a TranslationBlock,
-    /// Physical lines that it fetches.
+    /// Physical addresses of the block's instruction lines.
     pub lines: &'a [u64],
     pub routines: Routines,
 }
 
 impl Cpu {
-    /// Emit a prologue, with the emitter's flags in memory or made by a rematerialisation.
+    /// Emits a prologue. The guest's flags are in memory, or can be rematerialised.
     pub fn emit_prologue(&self, e: &mut Emitter, block: PrologueInputs<'_>) -> Prologue {
         let translation = block.translation;
         let mut prologue = Prologue {
@@ -102,7 +101,8 @@ impl Cpu {
         prologue
     }
 
-    /// Append what is out of line. `exit_number`: the exit that leads to the block itself.
+    /// Emits a prologue's slow paths: the spent budget, and instruction lines that miss. `exit_number`: the exit that leads to the block
+    /// itself.
     pub fn emit_prologue_slow_paths(
         &self,
         e: &mut Emitter,

@@ -1,5 +1,5 @@
-//! What translated code calls: routines in generated code that switch between the guest's and the host's registers, and
-//! the functions that they lead to.
+//! The runtime of translated code: generated routines that enter and leave translated code and switch between the guest's and the host's
+//! registers, and the functions that these routines call.
 
 use std::mem::offset_of;
 
@@ -17,52 +17,52 @@ use super::{Budget, Exit, Native, TranslationBlock, jump_cache};
 use crate::cpu::{Cpu, Mode};
 use crate::op::{Flow, RIP, Trap};
 
-/// Offset of a field of [`Native`] within the vCPU.
+/// Returns the offset of a field of [`Native`] within the vCPU.
 macro_rules! field {
     ($($f:tt)+) => { std::mem::offset_of!(crate::cpu::Cpu, native) + std::mem::offset_of!(crate::native::Native, $($f)+) };
 }
 pub(super) use field;
 
-/// Offset of a general register of the guest within the vCPU.
+/// Returns the offset of a general register of the guest within the vCPU.
 pub const fn gpr(number: usize) -> usize {
     offset_of!(Cpu, gpr) + 8 * number
 }
 
-/// MXCSR within the FXSAVE image.
+/// Offset of MXCSR, which is in the FXSAVE image.
 pub const MXCSR: usize = offset_of!(Cpu, fx) + 24;
 pub const VECTOR: usize = offset_of!(Cpu, vector);
-/// Rounding, flush to zero, denormals are zeros.
+/// Control bits of MXCSR: rounding, flush to zero, denormals are zeros.
 const MXCSR_CONTROL: i32 = 0xe040;
 
 /// Addresses of the routines.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Routines {
-    /// See [`super::TranslationCache`].
+    /// Enters translated code: see [`super::TranslationCache`].
     pub enter: u64,
-    /// Leave through the exit whose number is in [`Native::exit`].
+    /// Leaves through the exit whose number is in [`Native::exit`].
     pub leave: u64,
-    /// The same, where the block must be interpreted.
+    /// Leaves like `leave`, for a block that must be interpreted.
     pub leave_to_interpret: u64,
-    /// By privilege (kernel, user): go on at the address in RCX, which is not in the near table of [`super::jump_cache`], or leave with it.
+    /// By privilege (kernel, user): continues at the address in RCX, which the first level of the [`super::jump_cache`] lacks, if the second
+    /// level has the address; otherwise leaves with it.
     pub leave_indirect: [u64; 2],
-    /// The same for a constant address, or leave through the exit whose number is in [`Native::exit`].
+    /// As `leave_indirect`, for a constant address; otherwise leaves through the exit whose number is in [`Native::exit`].
     pub leave_across: [u64; 2],
-    /// Call [`interpret`] with RAX = translation, ECX = operation.
+    /// Calls [`interpret`]; RAX is the translation block, ECX the operation.
     pub interpret: u64,
     /// See [`super::access::routine`].
     pub access: u64,
-    /// Call [`fetch`] with RAX = translation.
+    /// Calls [`fetch`]; RAX is the translation block.
     pub fetch: u64,
     /// See [`super::time_slice::routine`].
     pub budget_spent: u64,
-    /// Load the vector registers; jumps to `leave_to_interpret`'s caller-less form where they may not be used: returns
-    /// with ZF set then.
+    /// Loads the guest's vector registers. Returns with ZF set, and nothing done, where they may not be used.
     pub load_vectors: u64,
     /// See [`super::string`].
     pub strings: StringRoutines,
-    /// Tried before `access` and `fetch`.
+    /// Routines that are tried before `access` and `fetch`.
     pub way_lookup: WayLookupRoutines,
-    /// Accesses that lie in two lines.
+    /// Routines for accesses that lie in two lines.
     pub split: SplitRoutines,
 }
 
@@ -82,7 +82,7 @@ pub fn upper_half(n: usize) -> MemoryOperand {
     field_of_cpu(VECTOR + 32 * n + 16)
 }
 
-/// Put the guest's MXCSR away, and leave the host's control in its place. Changes flags.
+/// Assembles a store of the guest's MXCSR, which is then set to the host's control bits. Changes flags.
 pub fn save_mxcsr(a: &mut Assembler) {
     a.m(Code::Stmxcsr_m32, field_of_cpu(MXCSR));
     a.mi(Code::Test_rm32_imm32, field_of_cpu(MXCSR), MXCSR_CONTROL);
@@ -92,7 +92,7 @@ pub fn save_mxcsr(a: &mut Assembler) {
     a.bind(default_control);
 }
 
-/// Assemble the routines for an address; returns their code and where each begins.
+/// Assembles the routines for an address; returns their code and the address of each.
 pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), iced_x86::IcedError> {
     let avx = host.avx;
     use Register::{
@@ -117,7 +117,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         }
     };
 
-    // Put the vector registers away; changes flags only.
+    // Stores the vector registers; changes flags only.
     let save_vectors = a.here();
     if avx {
         for n in 0..16 {
@@ -129,15 +129,15 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     save_mxcsr(&mut a);
     a.plain(Code::Retnq);
 
-    // Take the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
+    // Loads the vector registers; changes RAX and flags. ZF is set, and nothing done, where they may not be used.
     let load_vectors = a.here();
     if avx {
         a.mi(Code::Cmp_rm8_imm8, field_of_cpu(field!(vectors_allowed)), 0);
         let refused = a.label();
         a.jcc(cc::E, refused);
         a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-        // Where all upper halves are zero, leave them in their initial state: legacy SSE instructions wait for
-        // registers that they would otherwise overwrite while any upper half is in use.
+        // Where all upper halves are zero, leave them in their initial state. While any upper half is in use, a legacy SSE instruction
+        // depends on the old value of its destination.
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM0, upper_half(0));
         a.rm(Code::VEX_Vmovdqu_xmm_xmmm128, XMM1, upper_half(1));
         for n in 2..16 {
@@ -180,7 +180,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     }
     a.plain(Code::Retnq);
 
-    // Enter: RDI is the vCPU, RSI the code.
+    // Enters translated code: RDI is the vCPU, RSI the code.
     let enter = a.here();
     for r in saved {
         a.r(Code::Push_r64, r);
@@ -192,7 +192,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     load_registers(&mut a);
     a.r(Code::Jmp_rm64, RAX);
 
-    // Leave: EAX tells why.
+    // Leave translated code: EAX is the reason.
     let leave_common = a.label();
     let leave_stored = a.label();
     a.part(Part::Branch);
@@ -232,7 +232,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     }
     a.plain(Code::Retnq);
 
-    // Call out with the registers put away; the function's result is zero where translated code goes on.
+    // A routine that stores all registers and calls a function. Translated code goes on if the function returns zero.
     let call_out = |a: &mut Assembler, function: u64| {
         let start = a.here();
         store_registers(a);
@@ -262,7 +262,7 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
         a.ri(Code::Add_rm64_imm8, RSP, 8);
         a.ri(Code::Cmp_rm32_imm8, EAX, Exit::Continue as i32);
         a.jcc(cc::NE, leave_stored);
-        // A block that wants vector registers takes them.
+        // A block that needs vector registers loads them itself.
         a.load(LEFT, field!(left));
         load_registers(a);
         a.m(Code::Jmp_rm64, field_of_cpu(field!(next)));
@@ -311,28 +311,27 @@ pub fn routines(base: u64, host: super::Host) -> Result<(Vec<u8>, Routines), ice
     Ok((a.finish()?.0, routines))
 }
 
-/// With the number of an operation, a branch: its target is not canonical, which is all that is left to be done about it. The
-/// interpreter would read the target again, and report that to a model again.
+/// A bit in the number of an operation, which is a branch: its target is not canonical, and only the exception is still to be raised. The
+/// interpreter's operation would read the target again, and report this read to a model again.
 pub const NON_CANONICAL_TARGET: u32 = 1 << 31;
 
 impl Native {
-    /// The status flags as translated code keeps them: OF in bit 0, SF ZF AF PF CF in bits 15:8 (what SETO AL and LAHF
-    /// leave in AX).
+    /// Packs the status flags in the form of translated code: OF in bit 0, SF ZF AF PF CF in bits 15:8. SETO AL and LAHF leave them so in
+    /// AX.
     pub fn pack_flags(rflags: u64) -> u16 {
         (rflags as u16 & 0xd5) << 8 | (rflags >> 11 & 1) as u16
     }
 
-    /// The status flags in their places in RFLAGS.
+    /// Returns packed status flags at their places in RFLAGS.
     pub fn unpack_flags(packed: u16) -> u64 {
         u64::from(packed >> 8 & 0xd5) | u64::from(packed & 1) << 11
     }
 }
 
-/// Carry out one operation of a block by its interpreter function: what the translator does not do itself, and whatever
-/// the filter does not answer. Zero: translated code goes on behind it.
+/// Carries out one operation of a block by its function of the interpreter. Returns zero where translated code goes on after the operation.
 ///
 /// # Safety
-/// Called by translated code alone, with the vCPU it runs on and a translation that lives as long as its code.
+/// Only translated code calls this, with the vCPU that runs the code, and a translation block that lives as long as its code.
 unsafe extern "sysv64" fn interpret(
     cpu: *mut Cpu,
     translation: *const TranslationBlock,
@@ -349,7 +348,7 @@ unsafe extern "sysv64" fn interpret(
     )
 }
 
-/// Report the lines that a block fetches, where not all of them hit.
+/// Reports the lines that a block fetches, where not all of them hit.
 ///
 /// # Safety
 /// As for [`interpret`].
@@ -363,8 +362,8 @@ unsafe extern "sysv64" fn fetch(cpu: *mut Cpu, translation: *const TranslationBl
 }
 
 impl Cpu {
-    /// Bring the vCPU's own fields up to date: what the interpreter expects at an operation of this block. `counted`: the
-    /// block has run its prologue.
+    /// Brings the vCPU's fields to the state that the interpreter expects at an operation of this block. `counted`: the block has run its
+    /// prologue.
     fn arrive(&mut self, translation: &TranslationBlock, counted: bool) {
         self.gpr[RIP as usize] = translation.ip;
         self.set_status_flags(Native::unpack_flags(self.native.flags));
@@ -376,10 +375,9 @@ impl Cpu {
         }
     }
 
-    /// Move what was counted since the last time from the translator's own counters to the vCPU's, without the running
-    /// block.
+    /// Moves the translator's counts to the vCPU's counters, without the counts of the running block.
     fn settle_counters(&mut self, translation: &TranslationBlock, counted: bool) {
-        // The lines of the running block are fetched: they belong to what ran before.
+        // The running block's lines are fetched already, so that its fetches are moved.
         let own = if counted {
             translation.packed & !super::FETCHES
         } else {
@@ -394,7 +392,7 @@ impl Cpu {
         }
     }
 
-    /// The same for loads, stores, fetches and instructions; `keep` stays where it is.
+    /// Moves the counts of loads, stores, fetches and instructions to the vCPU's counters, without `keep`.
     pub(super) fn settle_packed(&mut self, keep: u64) {
         let packed = self.native.packed - keep;
         self.native.packed = keep;
@@ -412,19 +410,19 @@ impl Cpu {
 
     fn fetch_translated(&mut self, translation: &TranslationBlock) {
         self.arrive(translation, false);
-        // SAFETY: code for a window calls this, and its translation does not outlive its block.
+        // SAFETY: code for a window calls this. Its translation block does not outlive its basic block.
         let block = unsafe { &*translation.block };
         let fetches = self.counters[translation.privilege].fetches;
         let stall = self.stall;
         self.fetch_lines(block, block.len());
-        // Translated code counts them itself.
+        // Translated code counts the fetches itself.
         self.counters[translation.privilege].fetches = fetches;
         if self.stall != stall {
             self.shorten_budget(translation.count.into());
         }
     }
 
-    /// A stall used up part of the budget, in a block of `count` operations.
+    /// Shortens the budget after a stall in a block of `count` operations.
     pub(super) fn shorten_budget(&mut self, count: i64) {
         let left = self
             .native
@@ -443,12 +441,12 @@ impl Cpu {
         non_canonical: bool,
     ) -> u32 {
         self.native.activity.interpreted += 1;
-        // The operation may change where pages lie.
+        // The operation may change translations of pages.
         self.native.span_hosts = Default::default();
         self.arrive(translation, true);
         let ops = &translation.decoded.ops;
         let op = &ops[k];
-        // The handler goes on by itself up to the block's end: end it behind this operation.
+        // A handler goes on to the next operation up to the block's end. The end is set after this operation.
         // SAFETY: at most one past the last operation.
         self.block_end = unsafe { ops.as_ptr().add(k + 1) };
         self.block_start = ops.as_ptr();
@@ -463,7 +461,7 @@ impl Cpu {
             (op.handler)(self, op)
         };
         self.native.served = None;
-        // An unfinished REP instruction takes itself back.
+        // An unfinished REP instruction reduces the count of retired instructions by one.
         let taken_back = self.retired.wrapping_sub(start);
         self.retired = start;
         if self.attached {
@@ -525,7 +523,7 @@ impl Cpu {
         debug_assert_eq!(translation.mode, Mode::Bits64);
         if self.numbered() {
             if executed as usize != ops.len() {
-                // SAFETY: blocks have numbers in windows alone, and the translation does not outlive its block.
+                // SAFETY: blocks have numbers in windows alone, where the translation block does not outlive its basic block.
                 let block = unsafe { &*translation.block };
                 self.cut_profiled(block, executed as usize, block.len());
             }
@@ -541,8 +539,8 @@ impl Cpu {
         Exit::Interpreted as u32
     }
 
-    /// An operation ended a block, and the run loop would look at the machine: where it would find nothing, go on with the
-    /// next block's code (false: there is none, or something must be done).
+    /// Prepares to continue with the next block's code after an operation of the interpreter that ended a block. Returns false where the
+    /// next block has no code, or the run loop would find something to do.
     fn continue_with_next_block(&mut self, translation: &TranslationBlock, stalled: bool) -> bool {
         let table = usize::from(self.cpl == 3);
         let ip = self.gpr[RIP as usize];
@@ -556,7 +554,7 @@ impl Cpu {
             || self.mode != Mode::Bits64
             || self.rflags & rflags::TF != 0
             || self.events.nmi_pending
-            // The operation may have enabled them, and the run loop looks for them before each instruction.
+            // The operation may have enabled breakpoints on code, which the run loop checks before each instruction.
             || self.breakpoints.on_code()
             || shadow == InterruptShadow::MovSs
         {
@@ -575,7 +573,7 @@ impl Cpu {
             if self.native.left <= 0 {
                 return false;
             }
-            // No interrupt is due before one more instruction.
+            // One more instruction runs before an interrupt may be taken.
             self.events.shadow = InterruptShadow::None;
         }
         self.native.vectors_allowed = self.vectors_allowed().into();
@@ -585,7 +583,7 @@ impl Cpu {
         true
     }
 
-    /// Interrupts have been enabled: end the budget where the next can be taken; false where one is due.
+    /// Ends the budget in time for the next interrupt, since interrupts have been enabled. Returns false where one is due.
     fn end_at_next_interrupt(&mut self) -> bool {
         let retired = self.native.retired_at(self.native.left);
         self.retired = retired;
@@ -616,7 +614,7 @@ impl Cpu {
         true
     }
 
-    /// Whether the vector registers may still be used as when translated code gave them up.
+    /// Returns whether translated code may use the vector registers as it did before it called the interpreter.
     fn vectors_as_before(&mut self) -> bool {
         let allowed = self.vectors_allowed();
         self.native.vectors_allowed = allowed.into();

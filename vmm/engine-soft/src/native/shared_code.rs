@@ -1,14 +1,14 @@
 //! Translated code that nodes share.
 //!
 //! The nodes of a cluster run the same kernel and the same programs, mostly at the same linear addresses. Code outside of windows refers to
-//! the vCPU by a register alone, so that one copy serves all nodes. It is kept by *page*: the contents of 4 KiB, and the linear address that
-//! they lie at. Within a page blocks are linked directly, whoever linked them; between pages they lead through tables of each vCPU.
+//! the vCPU by a register alone, so that one copy serves all nodes. Shared code is kept by *page*: by the contents of 4 KiB and their linear
+//! address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
 //!
-//! A node that uses the code of a page counts all bytes of the page as code. A write to any of them therefore ends the use of the code, as
-//! it ends the use of decoded blocks. A page that is written to again and again has code of its own in each node.
+//! A node that uses the code of a page counts all bytes of the page as code. A write to any of these bytes therefore ends the use of the
+//! shared code, as it ends the use of decoded blocks. Pages that are often written to have code of their own in each node.
 //!
-//! Nothing of it is thrown away before the last node ends, since nobody knows which threads run it. Where the room is used up, nodes make
-//! code of their own.
+//! Shared code is never thrown away before the last node ends, since any thread may be running it. When its room is used up, nodes make code
+//! of their own.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -28,7 +28,7 @@ const MOST_REWRITES: u32 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SharedPage(NonZeroU32);
 
-/// Everything but the page that code depends on: nodes in which this differs do not share code.
+/// Everything that code depends on, apart from its page. Nodes that differ here do not share code.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct MadeFor {
     features: Features,
@@ -40,34 +40,34 @@ struct MadeFor {
 struct Shared {
     made_for: Option<MadeFor>,
     translation_cache: TranslationCache,
-    /// By the contents' hash and the linear address.
+    /// Pages by the hash of their contents and their linear address.
     pages: HashMap<(blake3::Hash, u64), SharedPage>,
 }
 
-/// The shared code of a cluster's nodes. Any thread may run it; only who looks for code, makes or links it takes the lock.
+/// The shared code of a cluster's nodes. Any thread may run it without the lock. To find, make or chain code, a thread takes the lock.
 #[derive(Default)]
 pub struct SharedTranslationCache {
     shared: Mutex<Shared>,
-    /// Exits of the code, for who leaves it.
+    /// Exits of the code, for threads that leave it without the lock.
     exits: boxcar::Vec<BlockExit>,
 }
 
-// SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and what was added does not change; cells,
-// which do, are atomic.
+// SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and never changed. Chain slots change, and
+// are atomic.
 unsafe impl Send for Shared {}
 
 /// Pages of a node whose code is shared.
 #[derive(Default)]
 pub struct SharedPages {
-    /// By physical and linear address of the page: its number, and its generation at that time.
+    /// By physical and linear address of a page: the page's number, and the generation in which its contents were hashed.
     known: HashMap<(u64, u64), (u32, SharedPage), BuildHasherDefault<AddressHasher>>,
-    /// Where shared code is entered.
+    /// The routine that enters shared code.
     pub enter: Option<CodeAddress>,
 }
 
 impl SharedTranslationCache {
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // A panic ends the study: nothing runs on what it left behind.
+        // A panic ends the study: no code runs with the state that the panic left.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -76,7 +76,7 @@ impl SharedTranslationCache {
         self.exits[n as usize]
     }
 
-    /// Lets an exit lead to code of the same page.
+    /// Chains an exit to code of the same page.
     pub(super) fn chain(&self, n: u32, native: HostCode) {
         let block_exit = self.exit(n & !super::SHARED_EXIT);
         if native.page.is_some() && block_exit.page == native.page {
@@ -93,12 +93,12 @@ impl SharedTranslationCache {
 }
 
 impl Cpu {
-    /// Whether this node shares code with others, and what runs now is such code.
+    /// Returns whether this node shares code with others, and the current mode permits shared code.
     pub(super) fn shares_code(&mut self) -> bool {
         !self.attached && self.mode == Mode::Bits64 && self.code().is_shared()
     }
 
-    /// The page of shared code that a block lies in; None where the page is written to often, or where a block lies in two pages.
+    /// Returns the page of shared code that a block lies in. Returns None where the page is often written to, or the block lies in two pages.
     pub(super) fn shared_page(&mut self, block: &Block, ip: u64) -> Option<SharedPage> {
         if block.second_page != 0 || !block.is_current() {
             return None;
@@ -146,7 +146,7 @@ impl Cpu {
         Some(page)
     }
 
-    /// The code that another node has made of a block of this page; the block has it from now on.
+    /// Returns the code that another node has made of a block of this page, and adds it to the block.
     pub(super) fn shared_code(
         &mut self,
         block: &Block,
@@ -164,7 +164,7 @@ impl Cpu {
         Some(code)
     }
 
-    /// Translate a block for all nodes; None where there is no room.
+    /// Translates a block for all nodes. Returns None where there is no room.
     #[cold]
     #[inline(never)]
     pub(super) fn translate_shared(
@@ -186,7 +186,7 @@ impl Cpu {
             return Some(code);
         }
         shared.translation_cache.page = Some(page);
-        // The emitter finds the shared code in the place of the node's own.
+        // The emitter uses the node's translation cache: the shared cache takes its place meanwhile.
         std::mem::swap(
             &mut self.code().translation_cache,
             &mut shared.translation_cache,

@@ -1,12 +1,12 @@
-//! Accesses that lie in two cache lines (split accesses), in windows in which the L0 filter cache keeps whole sets: both lines are looked
-//! up. Where they are neighbours on the host, too, the host carries out the access as one.
+//! Split accesses, which lie in two cache lines, in windows in which the L0 filter cache keeps whole sets. Both lines are looked up. Where the lines
+//! are neighbours in host memory, too, the host carries out one access.
 //!
-//! The code follows the rule of [`Cpu::split_is_known`] and does as [`Cpu::split`] does. The interpreter carries out the other
-//! accesses, and must find both lines asked for or neither:
+//! The code follows the rule of [`Cpu::split_is_known`] and has the effects of [`Cpu::split`]. The interpreter carries out all other
+//! split accesses. At that time either both lines or none must have been asked for:
 //!
-//! - Where the first line is the most recently used of its set, asking for it changes nothing, so the second line may be asked for
-//!   next.
-//! - Elsewhere the first line is asked for only where both lines lie in one page that the TLB has: then the second line cannot fail.
+//! - The first line may be the most recently used line of its set. To ask for this line changes nothing, so that the second line may be
+//!   asked for next.
+//! - Otherwise the first line is asked for only if both lines lie in one page that the TLB has. Then the second line cannot fail.
 
 use iced_x86::{Code, Register};
 
@@ -29,9 +29,9 @@ use Register::{EDX, RAX, RCX, RDX, RSI};
 pub struct SplitRoutines([[[u64; 2]; 2]; 2]);
 
 impl SplitRoutines {
-    /// Returns a routine. On entry, RAX and [`Native::linear`] are the address of an access, and ECX is its description
-    /// ([`super::access::describe`]). On return, RAX is the host address, or zero. The routine keeps all other registers, but not RCX and
-    /// the flags.
+    /// Returns the address of the routine for an access. RAX and [`Native::linear`] are the address of the access, and ECX describes the
+    /// access (see [`super::access::describe`]). The routine returns the host address, or zero, in RAX. It changes RCX and flags, and no
+    /// other register.
     pub fn routine(&self, way_shift: u32, kernel: bool, write: bool) -> u64 {
         self.0[ways_index(way_shift)][usize::from(kernel)][usize::from(write)]
     }
@@ -40,8 +40,12 @@ impl SplitRoutines {
 const ENTRIES: usize = DATA_TLB + offset_of!(DataTlb, entries);
 const LINE: i32 = WayDirectory::LINE as i32;
 
-/// Assembles all routines.
-pub fn routines(a: &mut Assembler, host: Host, way_lookup: &WayLookupRoutines) -> SplitRoutines {
+/// Assembles all routines for split accesses.
+pub fn routines(
+    a: &mut Assembler,
+    host: Host,
+    way_lookup: &WayLookupRoutines,
+) -> SplitRoutines {
     let function: Function = if host.avx && host.bmi {
         split_avx2
     } else {
@@ -66,7 +70,7 @@ pub fn routines(a: &mut Assembler, host: Host, way_lookup: &WayLookupRoutines) -
     routines
 }
 
-/// Assembles a routine. `line`: the way look-up of one line; `call`: the routine that calls [`split`].
+/// Assembles one routine. `line`: the routine that tries the other lines of a set; `call`: the routine that calls [`split`].
 fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -> u64 {
     let tag = if write {
         offset_of!(TlbEntry, write)
@@ -102,7 +106,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
         RDX,
         indexed_field(lines + host_address, RSI),
     );
-    // RDX is the host address of the first piece, RAX becomes the address of the second one.
+    // RDX is the host address of the first piece. RAX becomes the address of the second piece.
     a.bind(second);
     a.ri(Code::Or_rm64_imm8, RAX, LINE - 1);
     a.ri(Code::Add_rm64_imm8, RAX, 1);
@@ -115,7 +119,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
         RAX,
         indexed_field(lines + host_address, RCX),
     );
-    // RAX is its host address.
+    // RAX is the host address of the second piece.
     a.bind(both);
     a.copy(RSI, RDX);
     a.ri(Code::Or_rm64_imm8, RSI, LINE - 1);
@@ -195,7 +199,7 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     a.load(RAX, field!(linear));
     a.jmp(second);
 
-    // Both lines were looked up, and are not neighbours on the host.
+    // Both lines were asked for, and are not neighbours in host memory.
     a.bind(not_neighbours);
     a.store(field!(split_hosts), RDX);
     a.store(field!(split_hosts) + 8, RAX);
@@ -205,8 +209,8 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     start
 }
 
-/// Look up a split access, for the address in [`Native::linear`]. The result is an address on the host from which the whole operand
-/// can be read, or to which it can be written; null where the interpreter must carry out the operation.
+/// Looks up a split access, for the address in [`Native::linear`]. Returns a host address at which the whole operand can be read or written;
+/// null where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].
@@ -269,12 +273,12 @@ unsafe fn split_on(isa: impl Isa, cpu: *mut Cpu, what: u32) -> *mut u8 {
         return std::ptr::null_mut();
     }
     let native = &mut cpu.native;
-    // SAFETY: it is the answer for `len` bytes, by `split_on` or by the routine that left `split_hosts`.
+    // SAFETY: `split` describes `len` bytes. It comes from `split_on`, or from the routine that set `split_hosts`.
     unsafe { split.read(&mut native.bounce[..len]) };
     native.bounce.as_mut_ptr()
 }
 
-/// Split access whose lines were looked up. The interpreter is to carry out the access.
+/// A split access whose lines were asked for, and that the interpreter must carry out.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
     linear: u64,
@@ -284,7 +288,7 @@ pub struct Served {
 }
 
 impl Native {
-    /// Returns the host addresses of a split access, if translated code has looked up its lines.
+    /// Returns the pieces of a split access in host memory, if translated code has asked for its lines.
     pub fn served(&self, linear: u64, len: usize, write: bool) -> Option<Split> {
         let served = self.served?;
         let same = (served.linear, served.len, served.write) == (linear, len, write);

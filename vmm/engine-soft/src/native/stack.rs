@@ -1,5 +1,5 @@
-//! Templates of what moves the stack pointer: PUSH, POP, LEAVE. Functions begin with runs of PUSH and end with runs of POP and a
-//! return: a run is looked up once.
+//! Templates of PUSH, POP and LEAVE. Functions begin with several PUSH, and end with several POP and a return. Such a push/pop run needs one
+//! look-up.
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
@@ -13,24 +13,24 @@ use super::runtime::{field, gpr};
 
 use Register::{RAX, RCX};
 
-/// Most operations of a run.
+/// Most operations of a push/pop run.
 const MAX_RUN: usize = 8;
 
-/// Out-of-line code for a run whose look-up missed: each operation by itself, since they may lie in two lines or pages, or
-/// some of them fault.
+/// Out-of-line code: the slow path of a push/pop run. It carries out each operation individually, since the run may lie in two lines or
+/// pages, and some operations may fault.
 pub struct PushPopRun {
     entry: Label,
     resume: Label,
-    /// Number, instruction and guest registers written.
+    /// Number of each operation, its instruction, and the guest registers that it writes.
     operations: Vec<(usize, Instruction, u32)>,
     push: bool,
-    /// The number of a return behind the operations.
+    /// The number of a return after the operations.
     returns: Option<usize>,
     state: EmitterState,
 }
 
-/// How many operations from the first on are a run, and whether a return behind them belongs to it, where that makes two at
-/// least. A look-up proves `unit` bytes.
+/// Returns the number of operations of the push/pop run that begins with the first operation, and whether a return after them belongs to the
+/// run; None where the run would have less than two operations. `unit`: the number of bytes that one look-up can serve.
 pub fn push_pop_run(
     instructions: &[Instruction],
     plans: &[Plan],
@@ -39,7 +39,7 @@ pub fn push_pop_run(
     let first = plans.first()?;
     let same = |(i, plan): &(&Instruction, &Plan)| match (first, plan) {
         (Plan::Pop, Plan::Pop) => true,
-        // The stack pointer moves behind the run.
+        // PUSH RSP would store a wrong value, since the stack pointer changes after the run.
         (Plan::Push, Plan::Push) => {
             i.op0_kind() != OpKind::Register || i.op0_register() != Register::RSP
         }
@@ -56,7 +56,7 @@ pub fn push_pop_run(
 }
 
 impl Emitter {
-    /// The host address of 8 bytes at the stack pointer plus `offset`, in RAX.
+    /// Emits a look-up of 8 bytes at `base` plus `offset`: the host address is in RAX.
     pub fn stack(&mut self, base: Register, offset: i64, write: bool, operation: usize) {
         self.clobber_flags();
         self.within(Part::LookUp, |e| {
@@ -76,13 +76,13 @@ impl Emitter {
         self.look_up(memory, operation, None);
     }
 
-    /// Move the guest's stack pointer; leaves flags alone.
+    /// Emits a change of the guest's stack pointer; leaves flags alone.
     pub fn move_stack(&mut self, by: i64) {
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(STACK, by));
     }
 
-    /// A run of PUSH or of POP. `operations`: numbers, instructions and the guest registers that they write; `returns`: the number
-    /// of a return behind them, which finds its target in RCX.
+    /// Emits a push/pop run. `operations`: number and instruction of each operation, and the guest registers that it writes. `returns`: the
+    /// number of a return after them, which finds its target in RCX.
     pub fn push_pop_run(
         &mut self,
         operations: Vec<(usize, Instruction, u32)>,
@@ -129,7 +129,7 @@ impl Emitter {
         });
     }
 
-    /// Append the out-of-line code of runs.
+    /// Emits the slow paths of push/pop runs.
     pub fn emit_run_slow_paths(&mut self) {
         self.a.part(Part::Operation);
         for run in std::mem::take(&mut self.push_pop_runs) {
@@ -154,19 +154,19 @@ impl Emitter {
         }
     }
 
-    /// Whether the run before a return has brought its target into RCX.
+    /// Returns whether the run before a return has loaded the return's target into RCX.
     pub fn run_has_target(&self, operation: usize) -> bool {
         let last = self.push_pop_runs.last();
         last.is_some_and(|run| run.returns == Some(operation))
     }
 
-    /// The target of a return into RCX.
+    /// Emits a load of a return's target into RCX.
     pub fn target_on_stack(&mut self, operation: usize) {
         self.stack(STACK, 0, false, operation);
         self.a.rm(Code::Mov_r64_rm64, RCX, at(RAX));
     }
 
-    /// What PUSH stores, at an offset from the host address in RAX. Uses RCX.
+    /// Emits the store of a PUSH, at an offset from the host address in RAX. Uses RCX.
     fn write_stack(&mut self, i: &Instruction, offset: i64) {
         if i.op0_kind() == OpKind::Register {
             let source = self.fetch(number(i.op0_register()), RCX);
@@ -184,7 +184,7 @@ impl Emitter {
         }
     }
 
-    /// What POP loads, from an offset from the host address in RAX. Uses RCX.
+    /// Emits the load of a POP, at an offset from the host address in RAX. Uses RCX.
     fn read_stack(&mut self, i: &Instruction, offset: i64) {
         let n = number(i.op0_register());
         match HOST[n] {
@@ -196,7 +196,7 @@ impl Emitter {
         }
     }
 
-    /// PUSH of a register or an immediate.
+    /// Emits PUSH of a register or an immediate.
     pub fn push(&mut self, i: &Instruction, operation: usize) {
         self.stack(STACK, -8, true, operation);
         self.write_stack(i, 0);
@@ -204,7 +204,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// POP of a register other than the stack pointer.
+    /// Emits POP of a register other than the stack pointer.
     pub fn pop(&mut self, i: &Instruction, operation: usize) {
         self.stack(STACK, 0, false, operation);
         self.read_stack(i, 0);
@@ -212,7 +212,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// LEAVE.
+    /// Emits LEAVE.
     pub fn leave(&mut self, operation: usize) {
         self.stack(FRAME, 0, false, operation);
         self.a.rm(Code::Lea_r64_m, STACK, at_offset(FRAME, 8));
@@ -220,7 +220,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// PUSH of memory, 64 bits.
+    /// Emits PUSH of memory, 64 bits.
     pub fn push_memory(&mut self, i: &Instruction, operation: usize) {
         self.value(i, operation);
         self.a.store(field!(spill), RCX);
@@ -231,7 +231,7 @@ impl Emitter {
         self.resume(operation);
     }
 
-    /// POP RSP.
+    /// Emits POP RSP.
     pub fn pop_stack_pointer(&mut self, operation: usize) {
         self.stack(STACK, 0, false, operation);
         self.a.rm(Code::Mov_r64_rm64, STACK, at(RAX));

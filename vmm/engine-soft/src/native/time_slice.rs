@@ -7,7 +7,7 @@ use nodescope_x86::state::InterruptShadow;
 
 use std::mem::offset_of;
 
-use super::access::{changed_registers, restore_vectors, store_vectors};
+use super::access::{changed_registers, load_vectors, store_vectors};
 use super::assembler::{Assembler, CPU, LEFT, cc, field_of_cpu};
 use super::runtime::{MXCSR, field, gpr, save_mxcsr, upper_half};
 use super::{Budget, Host, LONGEST};
@@ -60,7 +60,7 @@ pub fn routine(a: &mut Assembler, host: Host, leave: u64) -> u64 {
             call(a);
             a.jcc(cc::E, if is_wide { refused } else { narrow });
             a.m(Code::Ldmxcsr_m32, field_of_cpu(MXCSR));
-            restore_vectors(a, is_wide);
+            load_vectors(a, is_wide);
             a.jmp(done);
         }
     }

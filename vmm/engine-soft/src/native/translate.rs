@@ -1,4 +1,4 @@
-//! A block of guest code into host code.
+//! Emits the translation block of a basic block.
 
 use iced_x86::{Code, Instruction, InstructionInfoFactory, Register};
 
@@ -21,7 +21,7 @@ use crate::memory::is_canonical;
 
 use Register::{RAX, RCX};
 
-/// Most operations of a block that are emitted for each of two prologues.
+/// Most operations of a block with two prologues, whose operations are emitted twice.
 const LONGEST_LOOP: usize = 32;
 
 /// A direct exit whose out-of-line part is still to be emitted.
@@ -31,12 +31,12 @@ struct Pending {
 }
 
 impl Cpu {
-    /// Translate a block at its linear address; None where there is no room, or the host gives no executable memory.
+    /// Translates a block for a linear address. Returns None where there is no room, or the host gives no executable memory.
     #[cold]
     #[inline(never)]
     pub(super) fn translate_block(&mut self, block: &Block, ip: u64) -> Option<CodeAddress> {
         if self.attached && block.second_page != 0 {
-            // Its lines lie in two pages; it is one instruction.
+            // The block is one instruction whose lines lie in two pages.
             return None;
         }
         if !block.is_current() || !self.prepare_arena() {
@@ -49,7 +49,7 @@ impl Cpu {
         self.emit_or_forget(block, ip, &instructions)
     }
 
-    /// Emit a block; where that fails, forget its exits, which are never reached.
+    /// Emits a block. Where that fails, removes its exits, which are never reached.
     pub(super) fn emit_or_forget(
         &mut self,
         block: &Block,
@@ -73,7 +73,7 @@ impl Cpu {
             .map_err(|e| e.to_string())
             .and_then(|mut arena| {
                 let (code, routines) = routines(arena.next(), host).map_err(|e| {
-                    // A template is wrong; nothing that the host lacks.
+                    // A template is wrong; the host does not matter.
                     debug_assert!(false, "{e}");
                     format!("cannot assemble the translator's routines: {e}")
                 })?;
@@ -100,7 +100,7 @@ impl Cpu {
         }
     }
 
-    /// Decode the block's bytes again.
+    /// Decodes the block's bytes again.
     pub(super) fn instructions_of(&self, block: &Block, ip: u64) -> Option<Vec<Instruction>> {
         let mut bytes = vec![0_u8; block.len() as usize];
         let in_first = (block.len() as usize).min(4096 - (block.physical & 0xfff) as usize);
@@ -124,7 +124,7 @@ impl Cpu {
         if offset + to.len() > region.len as usize {
             return None;
         }
-        // SAFETY: within the region, which the host has mapped.
+        // SAFETY: the bytes lie within the region, which the host has mapped.
         unsafe {
             std::ptr::copy_nonoverlapping(region.host.add(offset), to.as_mut_ptr(), to.len());
         }
@@ -153,7 +153,7 @@ impl Cpu {
         } else {
             0
         };
-        // Of a block with a record of its own, executions tell all of it.
+        // All counts of a block with a record follow from the record's executions.
         let counts = self.attached && record_offset == 0;
         let packed = if counts {
             fetches
@@ -294,7 +294,7 @@ impl Cpu {
                 field_of_cpu(field!(exit)),
                 pending.exit_number as i32,
             );
-            // Where the exit has no chain slot, RCX is the address.
+            // At an exit without a chain slot, RCX is the address.
             let in_tables = block_exit.chain_slot.is_none() && is_canonical(block_exit.ip);
             e.a.jmp_to(if in_tables {
                 routines.leave_across[usize::from(!kernel)]
@@ -327,7 +327,7 @@ impl Cpu {
         Some(code)
     }
 
-    /// A block has this host code.
+    /// Adds host code to a block.
     pub(super) fn add_native(
         &self,
         block: &Block,
@@ -344,7 +344,7 @@ impl Cpu {
         });
     }
 
-    /// Emit all operations of a block, after one of its prologues.
+    /// Emits all operations of a block, after one of its prologues.
     fn operations(
         &mut self,
         e: &mut Emitter,
@@ -446,9 +446,9 @@ impl Cpu {
         Some(())
     }
 
-    /// The code for an address of the block's own page, where there is some. A jump to it needs no chain slot: where the page's code
-    /// changes, all its blocks are found no more, and nothing leads to this one either. It does not change while it runs but
-    /// by its own stores, which end the block.
+    /// Returns the code for an address in the block's own page, where there is code. A direct jump can lead to that code. When the page's code
+    /// changes, none of its blocks is found any more, so that nothing leads to the jump either. While the block runs, only its own stores can
+    /// change the page, and such a store ends the block.
     fn known(&mut self, exits: &Exits, target: u64) -> Option<Known> {
         if exits.page != Some(target >> 12) {
             return None;
@@ -473,7 +473,7 @@ impl Cpu {
         native.page.is_none().then_some(Known::Code(native.code))
     }
 
-    /// Leave the block for a constant address; flags are safe.
+    /// Emits an exit to a constant address. The flags are in memory.
     fn leave_to(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<()> {
         match self.known(exits, target) {
             Some(Known::Start) => {
@@ -489,7 +489,7 @@ impl Cpu {
         let stub = e.a.label();
         let mut chain_slot = None;
         if exits.page == Some(target >> 12) && !may_cross(target) {
-            // The stub's address is set when it is known.
+            // The slot gets the stub's address when the code is complete.
             let arena = self.code().translation_cache.arena.as_mut()?;
             let Some(new) = arena.allocate_chain_slot() else {
                 self.code().translation_cache.full = true;
@@ -509,15 +509,15 @@ impl Cpu {
         Some(())
     }
 
-    /// Where a conditional jump to the block's own prologue leads to, if the flags can be made again there: behind the second prologue. They
-    /// are in the host's.
+    /// Returns the label of the loop prologue, for a conditional jump to the block's own beginning. Returns None where the flags, which are in
+    /// the host's flags, could not be rematerialised there.
     fn loop_prologue(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));
         if !lazy || e.rematerialisation.is_none() || !to_start {
             return None;
         }
-        // The prologue destroys the host's flags.
+        // The prologue clobbers the host's flags.
         let state = EmitterState {
             flags_in_host: false,
             ..e.state()
@@ -599,21 +599,21 @@ impl Cpu {
     }
 }
 
-/// Whether an instruction at this address may reach into the next page. Such a block holds for two translations, and is found
-/// in the table of instruction pointers, which goes when either may have changed.
+/// Returns whether an instruction at this address may reach into the next page. A block of such an instruction depends on the translations
+/// of two pages. Branches find it by the jump cache, which is flushed when one of them may have changed.
 fn may_cross(ip: u64) -> bool {
     (ip & 0xfff) + MAX_INSTRUCTION as u64 > 4096
 }
 
-/// Code that a block may jump to for good.
+/// Code that a block may jump to directly.
 enum Known {
-    /// Its own.
+    /// The block's own code.
     Start,
-    /// Another's of the same page, at this address.
+    /// The code of another block of the page.
     Code(CodeAddress),
 }
 
-/// What a block is made of.
+/// The instructions of a block, with their plans.
 struct Body<'a> {
     instructions: &'a [Instruction],
     plans: &'a [Plan],
@@ -621,30 +621,30 @@ struct Body<'a> {
     fused_pairs: &'a [Option<usize>],
 }
 
-/// Where a block goes.
+/// The exits of a block that is being emitted.
 struct Exits {
     pending: Vec<Pending>,
-    /// The page within which it may be linked.
+    /// The page within which the block may be chained.
     page: Option<u64>,
     /// The block's first instruction.
     ip: u64,
-    /// A place behind the check of its vector registers, which are what they were there.
+    /// The first prologue. It lies after the check of vector registers, which a jump from the block itself need not repeat.
     start: Label,
-    /// The second prologue ([`super::prologue`]), and what is so there.
+    /// The loop prologue ([`super::prologue`]), and the emitter's state there.
     loop_prologue: Option<(Label, EmitterState)>,
-    /// Its privilege's table of instruction pointers.
+    /// Offset of the L1 table of the jump cache for the block's privilege.
     table: usize,
 }
 
 impl Emitter {
-    /// Leave for an exception where RCX is not canonical (48 bits). Uses RAX and flags.
+    /// Emits a check that RCX is canonical (48 bits), and an exception where it is not. Uses RAX and flags.
     fn check_canonical(&mut self, operation: usize) {
-        let miss =
+        let raise =
             self.interpreter_entry(operation | super::runtime::NON_CANONICAL_TARGET as usize);
-        self.leave_unless_canonical(miss);
+        self.leave_unless_canonical(raise);
     }
 
-    /// Jump to the instruction pointer in RCX, after moving the stack pointer. Uses RAX and flags.
+    /// Emits a change of the stack pointer and a jump to the instruction pointer in RCX. Uses RAX and flags.
     fn jump(&mut self, table: usize, stack: i64, operation: usize) {
         let elsewhere = self.a.label();
         jump_cache::emit_l1_offset(&mut self.a);
