@@ -1,7 +1,7 @@
 //! Hardware breakpoints (SDM vol. 3B §17.2 and §17.3).
 //!
 //! Breakpoints on code are looked for before each instruction; as long as there are any, instructions run one at a time.
-//! Breakpoints on data cost nothing elsewhere: their pages are kept out of the filter, so that every access to them takes the slow
+//! Breakpoints on data cost nothing elsewhere: their pages are kept out of the softmmu TLB, so that every access to them takes the slow
 //! path and is seen there.
 
 use nodescope_x86::bits::{cr4, dr6, dr7, rflags};
@@ -99,7 +99,7 @@ impl Cpu {
         let extensions = self.control.cr4 & cr4::DE != 0;
         let new = Breakpoints::new(self.debug.dr, self.debug.dr7, extensions);
         if (new.data | self.breakpoints.data) != 0 && new != self.breakpoints {
-            // The pages that are watched now may be known, and those that were watched may be known again.
+            // Pages that are watched now must leave the TLB, and pages that were watched may enter it again.
             self.data_tlb.flush();
         }
         self.breakpoints = new;

@@ -64,7 +64,7 @@ pub struct SoftVcpu {
 }
 
 // SAFETY: the raw pointers inside refer to guest RAM and to decoded blocks that `code` keeps alive and that are used under
-// its lock, to tables that a model lends, only while it is attached, and to a platform only while `run` is on the stack; a
+// its lock, to state that a model exports, only while it is attached, and to a platform only while `run` is on the stack; a
 // vCPU is used by one thread at a time, and so is the model of its node, with it.
 unsafe impl Send for SoftVcpu {}
 
@@ -265,16 +265,16 @@ impl Vcpu for SoftVcpu {
         cpu.refresh_mode();
     }
 
-    fn attach(&mut self, filter: Option<L0Geometry>) {
-        self.cpu.attached = filter.is_some();
+    fn attach(&mut self, geometry: Option<L0Geometry>) {
+        self.cpu.attached = geometry.is_some();
         self.cpu.context_known = false;
-        self.cpu.data_tlb.configure(filter);
-        self.cpu.instruction_l0.configure(filter);
+        self.cpu.data_tlb.configure(geometry);
+        self.cpu.instruction_l0.configure(geometry);
         self.cpu.counters = [Counters::default(); 2];
-        // Blocks have code for either case, but code for one shape of the filter does not fit another.
+        // Blocks have code with and without a model, but code for one geometry of the L0 filter cache does not fit another.
         self.cpu.native.flush_jump_cache();
         self.cpu.forget_miss_routines();
-        if let Some(shape) = filter {
+        if let Some(shape) = geometry {
             let mut code = self.code.lock();
             let made_for = (shape, self.cpu.profiling());
             let before = code.translation_cache.window.replace(made_for);

@@ -100,7 +100,7 @@ fn call_and_return_with_release() {
 #[test]
 fn return_to_a_non_canonical_address_is_a_protection_fault() {
     for target in [1 << 47, 1 << 63, u64::MAX >> 1, !(1 << 47)] {
-        // After the load the filter knows the stack's page, so that translated code carries out the return itself.
+        // After the load the TLB has the stack's page, so that translated code carries out the return itself.
         let mut m = Machine::new(|a| {
             a.mov(rax, qword_ptr(rsp)).unwrap();
             a.ret().unwrap();
@@ -626,14 +626,14 @@ fn flags_that_are_made_again_reach_the_stack() {
 }
 
 /// The interpreter carries out a load while all upper halves are zero. Upper halves that are set later must survive another load that
-/// misses the filter and finds its page in the page TLB.
+/// misses the softmmu TLB and finds its page in the page-walk cache.
 #[test]
 fn upper_halves_outlive_loads_that_miss() {
     if !is_x86_feature_detected!("avx2") {
         nodescope_test_needs::skip(nodescope_test_needs::Need::Cpu, "the host has no AVX2");
         return;
     }
-    // Two pages share an entry of the filter. Another page is touched for the first time.
+    // Two pages share an entry of the TLB. Another page is touched for the first time.
     let (page, same, other) = (0x20_0000, 0xa0_0000, 0x80_0000);
     let mut m = Machine::new(|a| {
         a.mov(rbx, qword_ptr(page)).unwrap();

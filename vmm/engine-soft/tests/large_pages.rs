@@ -1,4 +1,4 @@
-//! Large pages with data and code: an entry of the filter for a page of 2 MiB must not hide writes to code in that page.
+//! Large pages with data and code: an entry of the TLB for a page of 2 MiB must not hide writes to code in that page.
 
 mod machine;
 
@@ -46,7 +46,7 @@ fn change_and_call_again(a: &mut CodeAssembler) {
 #[test]
 fn a_write_to_code_is_seen_where_the_large_page_was_written_before_it_had_code() {
     let found = results(|a| {
-        // From here on the filter permits writes to the large page's other 4 KiB pages.
+        // From here on the TLB permits writes to the large page's other 4 KiB pages.
         a.mov(qword_ptr((LARGE + 0x5000) as u32), 7).unwrap();
         a.mov(qword_ptr((LARGE + 0x6000) as u32), 7).unwrap();
         call(a);
@@ -79,7 +79,7 @@ fn a_write_to_code_is_seen_after_the_large_page_has_lost_its_code_and_got_it_bac
     assert_eq!(found, (3, 2));
 }
 
-/// Two large pages use one entry of the filter. An address in each of them has the same offset.
+/// Two large pages use one entry of the TLB. An address in each of them has the same offset.
 #[test]
 fn large_pages_that_share_a_place_are_told_apart() {
     let m = Machine::new(|a| {
@@ -98,7 +98,7 @@ fn large_pages_that_share_a_place_are_told_apart() {
     assert_eq!(run(m), (2, 20));
 }
 
-/// The filter knows several parts of a large page when the page is mapped to other memory.
+/// The TLB has several parts of a large page when the page is mapped to other memory.
 #[test]
 fn loading_cr3_renews_all_parts_of_a_large_page() {
     let other = 2 * LARGE;
@@ -131,12 +131,12 @@ fn loading_cr3_renews_all_parts_of_a_large_page() {
 }
 
 /// The guest removes a large page from its tables without INVLPG. Until then a processor may continue to write to the page (SDM vol. 3A
-/// §4.10.3). Interpreter and translated code do the same, although only the filter still knows the page.
+/// §4.10.3). Interpreter and translated code do the same, although only the softmmu TLB still has the page.
 #[test]
 fn what_the_filter_knows_of_a_large_page_is_written_to_without_asking_the_tables() {
     let entry = 0x3000 + (LARGE >> 21) * 8;
     let code: u64 = LARGE + (2 << 20);
-    // A fetch from the second page replaces the large page in the cache of translations. The data filter keeps the large page: it drops
+    // A fetch from the second page replaces the large page in the page-walk cache. The softmmu TLB keeps the large page: it drops
     // write permissions only when a page has code for the first time.
     let gigabyte = 1 << 30;
     let (first, second) = (gigabyte + code, gigabyte + LARGE);

@@ -38,7 +38,7 @@ fn nodes_agree() {
 }
 
 /// A real model with small caches has equal counts and contents on both sides. On one side the interpreter asks the model, half of the time
-/// without a filter. On the other side miss routines of translated code serve many misses.
+/// without an L0 filter cache. On the other side miss routines of translated code serve many misses.
 #[test]
 fn caches_agree() {
     let tally = agree(Kind::Caches, 60);
@@ -75,7 +75,7 @@ fn seeds_that_once_differed_agree() {
         (Kind::Bytes, 6473),
         (Kind::Blocks, 11_002_506),
         // Here an operation that was emitted twice resumed in the wrong copy: in a loop, a push/pop run, and a fused load and store. In one
-        // seed a lane hid another lane with the same key.
+        // seed a way hid another way with the same key.
         (Kind::Node, 80_000_146),
         (Kind::Caches, 80_000_258),
         (Kind::Node, 80_000_062),

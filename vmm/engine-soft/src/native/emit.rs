@@ -265,7 +265,7 @@ impl Emitter {
         self.a.part(outer);
     }
 
-    /// Emits the comparison of the linear address in RAX with its entry of the filter. After a hit RAX is the offset from the entry's base,
+    /// Emits the comparison of the linear address in RAX with its entry of the TLB. After a hit RAX is the offset from the entry's base,
     /// and RCX is the entry's offset. After a miss execution continues at `miss`.
     pub fn compare(&mut self, memory: Memory, miss: Label) {
         let tag = if memory.write { WRITE } else { READ };

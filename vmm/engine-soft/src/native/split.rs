@@ -41,11 +41,7 @@ const ENTRIES: usize = DATA_TLB + offset_of!(DataTlb, entries);
 const LINE: i32 = WayDirectory::LINE as i32;
 
 /// Assembles all routines for split accesses.
-pub fn routines(
-    a: &mut Assembler,
-    host: Host,
-    way_lookup: &WayLookupRoutines,
-) -> SplitRoutines {
+pub fn routines(a: &mut Assembler, host: Host, way_lookup: &WayLookupRoutines) -> SplitRoutines {
     let function: Function = if host.avx && host.bmi {
         split_avx2
     } else {

@@ -1,6 +1,6 @@
 //! Templates of REP MOVS and REP STOS, by which kernels and libraries copy and clear short pieces of memory.
 //!
-//! Each kind has a routine. If all elements lie in pages that the filter knows, the routine carries out all of them at once, as the
+//! Each kind has a routine. If all elements lie in pages that the TLB has, the routine carries out all of them at once, as the
 //! interpreter does ([`crate::ops::string`]). The interpreter carries out all other cases.
 
 use iced_x86::{Code, IcedError, Instruction, OpKind, Register};

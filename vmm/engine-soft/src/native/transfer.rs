@@ -186,10 +186,10 @@ impl Emitter {
             field_of_cpu(field!(privilege)),
             privilege,
         );
-        let filter = offset_of!(Cpu, data_tlb);
+        let data_tlb = offset_of!(Cpu, data_tlb);
         for (field, value) in DataTlb::of_privilege_without_model(kernel) {
             self.a
-                .mi(Code::Mov_rm64_imm32, field_of_cpu(filter + field), value);
+                .mi(Code::Mov_rm64_imm32, field_of_cpu(data_tlb + field), value);
         }
         let table = usize::from(!kernel);
         jump_cache::emit_l1_lookup(&mut self.a, table);

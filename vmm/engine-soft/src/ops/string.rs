@@ -309,7 +309,7 @@ fn repeat<O: Action, A: Addressing, T: Width>(
         if *done >= CHUNK || *done > 0 && cpu.touched_platform {
             return Ok(false);
         }
-        // One element first: it brings the page (and the line) into the filter.
+        // One element first: it brings the page (and the line) into the TLB.
         O::one::<A, T>(cpu, op)?;
         *done += 1;
         left -= 1;

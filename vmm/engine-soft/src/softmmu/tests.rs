@@ -2,7 +2,7 @@ use nodescope_plugin_api::{L0Geometry, L0Update, Outcome, Permission, Privilege,
 
 use super::{Baseline, DataTlb, PageMapping};
 
-/// A page that is known must not answer for a line that the model has not seen, whatever the line's size.
+/// An entry of a page must not serve a line that was not reported to the model, whatever the line's size.
 #[test]
 fn pages_do_not_answer_for_lines_as_large_as_pages() {
     let mut tlb = DataTlb::default();
@@ -33,12 +33,12 @@ fn pages_do_not_answer_for_lines_as_large_as_pages() {
     }
 }
 
-/// A tlb of lines of 64 bytes in 64 sets of two.
+/// Returns a TLB of lines of 64 bytes in 64 sets of two.
 fn two_way_tlb() -> DataTlb {
     two_way_tlb_of(6)
 }
 
-/// The same in so many sets: log2.
+/// Returns a TLB of lines of 64 bytes in sets of two; `slots` is log2 of the number of sets.
 fn two_way_tlb_of(slots: u8) -> DataTlb {
     let mut tlb = DataTlb::default();
     tlb.configure(Some(L0Geometry {
@@ -52,7 +52,7 @@ fn two_way_tlb_of(slots: u8) -> DataTlb {
     tlb
 }
 
-/// A model answers for a line that is not in the tlb, in the place of `replaced`.
+/// Fills in a line as after a model's answer, in place of `replaced`.
 fn answer(tlb: &mut DataTlb, linear: u64, held: Permission, replaced: Option<u64>) {
     let outcome = Outcome::new(0, held, replaced);
     let placement = tlb.directory.sets.placement(Baseline, linear);
@@ -68,7 +68,7 @@ fn writes(tlb: &DataTlb, linear: u64) -> bool {
     tlb.hit(tlb.entry(linear).write, linear, 8).is_some()
 }
 
-/// What one privilege may touch, the other must ask for: as the most recent line of its set, and as another one.
+/// A line that one privilege may access misses at the other privilege, as the most recent line of its set and as another line.
 #[test]
 fn lines_are_known_to_the_privilege_that_asked() {
     let mut tlb = two_way_tlb();
@@ -86,14 +86,14 @@ fn lines_are_known_to_the_privilege_that_asked() {
     assert!(tlb.promote(line, 8, true).is_some());
     tlb.set_privilege(Privilege::Kernel);
     assert!(!reads(&tlb, line) && !reads(&tlb, next));
-    // Asked for again at the other privilege, the line is known to that one alone.
+    // After a reference at the other privilege, only that privilege may access the line.
     answer(&mut tlb, line, Permission::ReadWrite, None);
     assert!(reads(&tlb, line));
     tlb.set_privilege(Privilege::User);
     assert_eq!(tlb.promote(line, 8, false), None);
 }
 
-/// A line that is held alone may be written once the model is going to hear of it.
+/// A line that is held alone may be written once it is noted for the next report to the model.
 #[test]
 fn the_first_write_to_an_exclusive_line_is_noted() {
     let mut tlb = two_way_tlb();
@@ -143,7 +143,7 @@ fn updates_lower_what_lines_permit() {
     }
 }
 
-/// The short way replaces the line that was used least recently, as the long one does.
+/// The fast miss path replaces the least recently used line, as the slow path does.
 #[test]
 fn the_oldest_line_goes_first() {
     let mut tlb = two_way_tlb();
@@ -172,7 +172,7 @@ fn the_oldest_line_goes_first() {
         assert!(tlb.directory.sets.holds(Baseline, set(next)));
         assert_eq!(tlb.promote(set(gone), 8, false), None);
     }
-    // A line that leaves makes room, whatever was worked out before.
+    // A line that leaves makes room, whatever oldest stamp was computed before.
     tlb.directory.remove(set(5));
     assert_eq!(tlb.directory.sets.oldest(Baseline, set(7)), None);
     answer(&mut tlb, set(7), Permission::Read, None);
@@ -182,13 +182,13 @@ fn the_oldest_line_goes_first() {
     );
 }
 
-/// Whatever the number of sets: a line that takes another's place answers where it is looked for, and the other nowhere.
+/// Whatever the number of sets, a line that replaces another line is found, and the replaced line is not.
 #[test]
 fn lines_lie_where_they_are_looked_for() {
     for slots in 1..=6 {
         let mut tlb = two_way_tlb_of(slots);
         let step = 64 << slots;
-        // Lines of one set, but the last.
+        // Three lines of one set.
         for k in 0..64_u64 {
             let lines = [0, 1, 2].map(|n| 0x10_0000 + n * step + 64 * k);
             answer(&mut tlb, lines[0], Permission::Read, None);
@@ -207,9 +207,9 @@ fn lines_lie_where_they_are_looked_for() {
     }
 }
 
-/// What lanes knew in one window is gone in the next, whatever sets there were in between.
+/// Ways keep nothing from one window to the next, whatever sets there were in between.
 #[test]
-fn another_shape_knows_nothing() {
+fn another_geometry_starts_empty() {
     for between in [None, Some(1), Some(6)] {
         let mut tlb = two_way_tlb_of(6);
         for k in 0..64_u64 {
@@ -233,7 +233,7 @@ fn another_shape_knows_nothing() {
     }
 }
 
-/// What is known of a large page answers for all of it, until it is dropped as pages are.
+/// An entry of a large page serves all of its parts, until the entry is flushed as pages are.
 #[test]
 fn large_pages_answer_for_their_parts() {
     let part = PageMapping {
@@ -249,7 +249,7 @@ fn large_pages_answer_for_their_parts() {
         let found = tlb.find_page(other, true).expect("a part of it");
         assert_eq!((found.linear, found.physical), (other, 0x9f_f123));
         assert_eq!((found.host, found.writable), (0x7000_005f_f123, true));
-        // Before it, behind it, and where 512 large pages later the same slot is asked.
+        // Before the large page, behind it, and 512 large pages later, which is the same slot.
         for elsewhere in [0x3f_ffff, 0x60_0000, other + (512 << 21)] {
             assert!(tlb.find_page(elsewhere, false).is_none(), "{elsewhere:#x}");
         }
@@ -257,7 +257,7 @@ fn large_pages_answer_for_their_parts() {
         assert!(tlb.find_page(other, false).is_none());
         tlb.set_privilege(Privilege::Kernel);
 
-        // Without a model the part becomes a page that is asked first, and is dropped as the large one is.
+        // Without a model the part becomes a page of its own entry, which is flushed with the large page.
         let hits = |tlb: &DataTlb, base: u64| tlb.hit(base, other, 1).is_some();
         assert!(!hits(&tlb, tlb.entry(other).write));
         assert!(tlb.refill_from_large_page(other, true).is_some());
@@ -282,7 +282,7 @@ fn large_pages_answer_for_their_parts() {
     }
 }
 
-/// While entries stand for lines, nobody finds a page that could not be written where its large page may be.
+/// In a window, no entry of a read-only small page remains within a writable large page.
 #[test]
 fn parts_are_forgotten_when_a_large_page_may_be_written() {
     let mut tlb = two_way_tlb_of(6);

@@ -267,16 +267,20 @@ impl MissRoutine<'_> {
         a.rr(Code::Add_r64_rm64, tally, RAX);
         // As `Tally::add`.
         let field = |offset: usize| at_offset(tally, offset as i64);
-        let told = field(Tally::LATENCY);
+        let latency_field = field(Tally::LATENCY);
         let (first, same) = (a.label(), a.label());
         a.mi(Code::Cmp_rm64_imm8, field(offset_of!(Tally, count)), 0);
         a.jcc(cc::E, first);
-        a.mr(Code::Cmp_rm64_r64, told, latency);
+        a.mr(Code::Cmp_rm64_r64, latency_field, latency);
         a.jcc(cc::E, same);
-        a.mi(Code::Mov_rm64_imm32, told, Tally::VARIES as i64 as i32);
+        a.mi(
+            Code::Mov_rm64_imm32,
+            latency_field,
+            Tally::VARIES as i64 as i32,
+        );
         a.jmp(same);
         a.bind(first);
-        a.mr(Code::Mov_rm64_r64, told, latency);
+        a.mr(Code::Mov_rm64_r64, latency_field, latency);
         a.bind(same);
         a.m(Code::Inc_rm64, field(offset_of!(Tally, count)));
         a.mr(

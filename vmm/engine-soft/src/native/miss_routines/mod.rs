@@ -107,7 +107,7 @@ struct MissRoutine<'a> {
 /// Labels between the code in line of [`MissRoutine::start`] and its out-of-line code.
 struct StartLabels {
     recompute: Label,
-    known: Label,
+    oldest: Label,
     modified: Label,
     propagated: Label,
     large: Label,
@@ -332,7 +332,7 @@ impl MissRoutine<'_> {
             a.ri(Code::Shl_rm64_imm8, FIRST_WAY, by as i32);
         }
         // The line that is replaced.
-        let [recompute, known, modified, propagated, large, mapped] = [(); 6].map(|()| a.label());
+        let [recompute, oldest, modified, propagated, large, mapped] = [(); 6].map(|()| a.label());
         a.rr(Code::Mov_r32_rm32, R11D, Register::ECX);
         a.ri(Code::Shr_rm32_imm8, R11D, LINE_SHIFT - 3);
         a.rm(Code::Mov_r64_rm64, RAX, indexed_field(OLDEST_STAMPS, R11));
@@ -340,7 +340,7 @@ impl MissRoutine<'_> {
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
         a.mr(Code::Cmp_rm64_r64, indexed_field(STAMPS, WAY), RAX);
         a.jcc(cc::NE, recompute);
-        a.bind(known);
+        a.bind(oldest);
         a.rm(Code::Mov_r64_rm64, VICTIM, indexed_field(LINES, WAY));
         a.ri(Code::Cmp_rm64_imm8, VICTIM, NO_LINE as i64 as i32);
         a.jcc(cc::E, self.slow);
@@ -384,7 +384,7 @@ impl MissRoutine<'_> {
         a.bind(propagated);
         StartLabels {
             recompute,
-            known,
+            oldest,
             modified,
             propagated,
             large,
@@ -429,7 +429,7 @@ impl MissRoutine<'_> {
         self.oldest_stamp(a);
         a.rr(Code::Mov_r32_rm32, R8D, EAX);
         a.ri(Code::And_rm32_imm32, R8D, TICK as i32 - 1);
-        a.jmp(labels.known);
+        a.jmp(labels.oldest);
         a.bind(labels.modified);
         self.propagate_modified(a, labels.propagated);
         a.bind(labels.large);
@@ -472,11 +472,11 @@ impl MissRoutine<'_> {
     /// Computes the oldest stamp of the set in RAX. Stamps are loaded one by one, as they were stored: a load of a vector soon after would
     /// wait, since the host does not forward such stores.
     fn oldest_stamp(&self, a: &mut Assembler) {
-        let stamp = |lane: usize| indexed_field(STAMPS + 8 * lane, FIRST_WAY);
+        let stamp = |in_set: usize| indexed_field(STAMPS + 8 * in_set, FIRST_WAY);
         a.rm(Code::Mov_r64_rm64, RAX, stamp(0));
-        for lane in 1..1 << self.way_shift {
-            a.rm(Code::Cmp_r64_rm64, RAX, stamp(lane));
-            a.rm(Code::Cmova_r64_rm64, RAX, stamp(lane));
+        for in_set in 1..1 << self.way_shift {
+            a.rm(Code::Cmp_r64_rm64, RAX, stamp(in_set));
+            a.rm(Code::Cmova_r64_rm64, RAX, stamp(in_set));
         }
     }
 
@@ -485,12 +485,12 @@ impl MissRoutine<'_> {
     /// words has no meaning. Uses RAX and R11.
     fn find_victim_word(&self, a: &mut Assembler) -> VictimWordLabels {
         let data = self.data();
-        let lanes = 1 << self.way_shift;
-        let place = sized(VICTIM_WORD, 4);
-        a.rr(Code::Mov_r32_rm32, place, R8D);
-        a.ri(Code::Shr_rm32_imm8, place, 1);
-        if data.shape.stride != lanes {
-            a.ri(Code::And_rm32_imm8, place, 4 * lanes as i32 - 4);
+        let ways = 1 << self.way_shift;
+        let word = sized(VICTIM_WORD, 4);
+        a.rr(Code::Mov_r32_rm32, word, R8D);
+        a.ri(Code::Shr_rm32_imm8, word, 1);
+        if data.shape.stride != ways {
+            a.ri(Code::And_rm32_imm8, word, 4 * ways as i32 - 4);
             a.rr(Code::Mov_r32_rm32, EAX, Register::ECX);
             let bytes = 4 * data.shape.stride;
             // From the bytes of a pair of entries to those of a set.
