@@ -19,7 +19,7 @@ pub struct Tally {
 impl Tally {
     /// Not a latency: they varied.
     pub const VARIES: u64 = u64::MAX;
-    /// Where the latency is, for machine code.
+    /// Offset of the latency, for machine code.
     pub const LATENCY: usize = std::mem::offset_of!(Tally, latency);
 
     /// Latency of one event where all had the same, 0 where they differed.
@@ -44,7 +44,7 @@ impl Tally {
     }
 }
 
-/// Whose events are counted.
+/// Key of counts: vCPU, address space, privilege.
 pub type Key = (u16, Context, Privilege);
 
 /// A fixed number of event kinds, counted apart for every vCPU, address space and privilege.
@@ -70,7 +70,7 @@ pub struct Account(usize);
 impl Ledger {
     const NO_TALLIES: usize = usize::MAX;
 
-    /// An empty ledger of `events` kinds for `vcpus` vCPUs.
+    /// Makes an empty ledger of `events` kinds for `vcpus` vCPUs.
     pub fn new(events: usize, vcpus: usize) -> Ledger {
         Ledger {
             events,
@@ -96,7 +96,7 @@ impl Ledger {
         Some((context, [tallies.as_mut_ptr(), kernel]))
     }
 
-    /// The account that a reference belongs to. It is valid until [`Ledger::clear`].
+    /// Returns the account that a reference belongs to. The account is valid until [`Ledger::clear`].
     #[inline(always)]
     pub fn select(&mut self, reference: &MemRef) -> Account {
         let (context, start) = self.current[usize::from(reference.vcpu)];
@@ -121,7 +121,7 @@ impl Ledger {
         start
     }
 
-    /// The tallies of an account's first kinds, and the charges; None if there are not so many kinds.
+    /// Returns the tallies of an account's first kinds, and the charges; None if there are not so many kinds.
     #[inline(always)]
     pub fn first_tallies<const N: usize>(
         &mut self,
@@ -131,19 +131,19 @@ impl Ledger {
         (N <= self.events).then_some((tallies, &mut self.charges))
     }
 
-    /// Count one event of kind `event` that cost `latency` cycles.
+    /// Counts one event of kind `event` that cost `latency` cycles.
     #[inline]
     pub fn charge(&mut self, account: Account, event: usize, latency: u64) {
         self.tallies[account.0 + event].add(latency);
     }
 
-    /// Count one event of kind `event` without its cycles, which the owner knows where they are always the same.
+    /// Counts one event of kind `event` without cycles, for kinds with a constant cost.
     #[inline(always)]
     pub fn count(&mut self, account: Account, event: usize) {
         self.tallies[account.0 + event].count += 1;
     }
 
-    /// Forget everything.
+    /// Clears all tallies.
     pub fn clear(&mut self) {
         self.current.fill((Context::default(), Self::NO_TALLIES));
         self.starts.clear();
@@ -151,7 +151,7 @@ impl Ledger {
         self.layout_version += 1;
     }
 
-    /// Tallies of every key that had an event, indexed by kind, in the order of the keys.
+    /// Returns the tallies of every key that had an event, indexed by kind, in the order of the keys.
     pub fn accounts(&self) -> BTreeMap<Key, &[Tally]> {
         let mut accounts = BTreeMap::new();
         for (&(vcpu, context), &start) in &self.starts {

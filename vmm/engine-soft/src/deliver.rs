@@ -19,7 +19,7 @@ pub mod attributes {
     pub const SYSTEM_NOT: u16 = 1 << 4;
 }
 
-/// How an event came about.
+/// Origin of an event.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Source {
     Exception,

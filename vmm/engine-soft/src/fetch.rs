@@ -23,14 +23,14 @@ pub const MAX_BLOCK: usize = 48;
 /// Longest instruction in bytes (SDM vol. 2A §2.3.11).
 pub const MAX_INSTRUCTION: usize = 15;
 
-/// Operations that were decoded one after the other.
+/// Operations that were decoded in sequence.
 struct Decoding {
     ops: Vec<Op>,
     /// Length in bytes.
     len: usize,
     /// The bytes end within the next instruction.
     cut: bool,
-    /// They are the same wherever in the address space the bytes lie.
+    /// The operations are the same wherever in the address space the bytes lie.
     movable: bool,
 }
 
@@ -46,17 +46,17 @@ fn is_movable(instruction: &Instruction) -> bool {
 }
 
 impl Cpu {
-    /// Distinguishes blocks that decode or translate differently at the same address; kept in [`Cpu::code_key`].
+    /// Returns a key that distinguishes blocks which decode or translate differently at the same address; kept in [`Cpu::code_key`].
     pub fn block_key(&self) -> u8 {
         Self::key_of(self.mode, self.cpl)
     }
 
-    /// The same for a mode and a privilege level.
+    /// Returns the key of [`Cpu::block_key`] for a mode and a privilege level.
     pub const fn key_of(mode: Mode, cpl: u8) -> u8 {
         mode as u8 | ((cpl == 3) as u8) << 2
     }
 
-    /// Linear address of an instruction pointer.
+    /// Returns the linear address of an instruction pointer.
     #[inline(always)]
     pub fn code_linear(&self, ip: u64) -> u64 {
         match self.mode {
@@ -65,7 +65,7 @@ impl Cpu {
         }
     }
 
-    /// The block at the instruction pointer; faults of the fetch are raised.
+    /// Returns the block at the instruction pointer; raises faults of the fetch.
     #[inline(always)]
     pub fn block(&mut self) -> Result<Entry, Trap> {
         let ip = self.gpr[RIP as usize];
@@ -151,8 +151,8 @@ impl Cpu {
         Ok(self.add_block(linear, key, block))
     }
 
-    /// The kernel has no code in devices: the study ends. User code reads ones where there is no RAM, and ones are an invalid
-    /// opcode.
+    /// Ends the study where the kernel fetches from a device, since its code is in RAM. User code reads ones where there is no RAM, and ones
+    /// are an invalid opcode.
     fn fetch_from_device(&mut self, physical: u64) -> Trap {
         if self.cpl == 3 {
             return self.raise(Exception::ud());
@@ -162,7 +162,7 @@ impl Cpu {
         ))
     }
 
-    /// The page that code at an address is fetched from.
+    /// Returns the page that code at an address is fetched from.
     fn code_page(&mut self, linear: u64) -> Result<Page, Trap> {
         if let Some(page) = self.blocks.page(linear, self.code_key) {
             return Ok(*page);
@@ -263,7 +263,7 @@ impl Cpu {
         decoding
     }
 
-    /// Report the lines that entering this block fetches.
+    /// Reports the lines that an entry to this block fetches.
     #[inline(always)]
     pub fn fetch_lines(&mut self, block: &Block, executed_len: u32) {
         let shift = self.instruction_l0.shift();
@@ -277,7 +277,7 @@ impl Cpu {
         self.fetch_lines_slow(block, executed_len);
     }
 
-    /// Count a fetch, unless executions tell it ([`crate::profile`]).
+    /// Counts a fetch, unless it follows from executions ([`crate::profile`]).
     #[inline(always)]
     fn count_fetch(&mut self) {
         if !self.numbered() {

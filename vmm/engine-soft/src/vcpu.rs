@@ -13,14 +13,14 @@ use crate::native::Activity;
 use crate::op::{RIP, ZERO};
 use crate::ops::random::RandomSource;
 
-/// What a vCPU is made from.
+/// Parts that a vCPU is made from.
 #[derive(Clone, Debug)]
 pub struct SoftConfig {
     /// Number within the node.
     pub id: u16,
     /// Guest RAM and the code in it, shared by the node's vCPUs.
     pub code: SharedCode,
-    /// What CPUID answers.
+    /// Answers of CPUID.
     pub cpuid: CpuidTable,
     /// Cycles an instruction takes, in 1/65536.
     pub cpi: u32,
@@ -35,7 +35,7 @@ pub struct SoftConfig {
 pub enum Translate {
     /// None.
     Never,
-    /// Those that were interpreted this many times.
+    /// Blocks that were interpreted this many times.
     After(u32),
 }
 
@@ -46,14 +46,14 @@ impl Default for Translate {
     }
 }
 
-/// What one instruction did.
+/// Result of one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StepOutcome {
-    /// It retired.
+    /// The instruction retired.
     Retired,
-    /// It raised this exception, which was not delivered.
+    /// The instruction raised this exception, which was not delivered.
     Exception(Exception),
-    /// It was HLT.
+    /// The instruction was HLT.
     Halted,
 }
 
@@ -69,7 +69,7 @@ pub struct SoftVcpu {
 unsafe impl Send for SoftVcpu {}
 
 impl SoftVcpu {
-    /// A vCPU in its reset state.
+    /// Makes a vCPU in its reset state.
     pub fn new(config: SoftConfig) -> Self {
         let state = VcpuState::reset();
         let cpu = Cpu {
@@ -149,8 +149,8 @@ impl SoftVcpu {
         result
     }
 
-    /// Execute one instruction (or one chunk of a REP instruction) without looking at interrupts; an exception that it
-    /// raises is returned, not delivered. For instruction tests.
+    /// Executes one instruction (or one chunk of a REP instruction) without a check for interrupts. An exception is returned, not delivered.
+    /// For instruction tests.
     pub fn step_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -158,7 +158,8 @@ impl SoftVcpu {
         self.run_undelivered(platform, 1)
     }
 
-    /// The same for this many instructions: ends at the first exception or HLT, and wherever the machine must be looked at.
+    /// Executes this many instructions as [`SoftVcpu::step_undelivered`] does. Ends at the first exception or HLT, and wherever the run loop
+    /// must look at the machine.
     pub fn run_undelivered(
         &mut self,
         platform: &mut dyn Platform,
@@ -167,14 +168,14 @@ impl SoftVcpu {
         self.with_platform(platform, |cpu| cpu.run_undelivered(instructions))
     }
 
-    /// Replace what user code can change, and keep everything else, cached translations included. For instruction tests.
+    /// Replaces the registers that user code can change, and keeps everything else, cached translations included. For instruction tests.
     pub fn set_user_registers(&mut self, general: &General, fx: &FxImage, vector: &Vector256) {
         self.cpu.set_general(general);
         self.cpu.fx = *fx;
         self.cpu.vector = *vector;
     }
 
-    /// What user code can change.
+    /// Returns the registers that user code can change.
     pub fn user_registers(&self) -> (General, &FxImage, &Vector256) {
         (self.cpu.general(), &self.cpu.fx, &self.cpu.vector)
     }
@@ -202,7 +203,7 @@ impl SoftVcpu {
         self.code.lock().profile.fewer_blocks = Some(blocks);
     }
 
-    /// How often translated code ran and called out.
+    /// Returns how often translated code ran and called out.
     pub fn activity(&self) -> Activity {
         self.cpu.native.activity()
     }
@@ -361,21 +362,21 @@ impl Cpu {
         state
     }
 
-    /// Drop all cached translations.
+    /// Drops all cached translations.
     pub fn forget_translations(&mut self) {
         self.page_walks.flush_all();
         self.data_tlb.flush();
         self.blocks.forget_translations();
     }
 
-    /// Drop cached translations of pages that are not global.
+    /// Drops cached translations of pages that are not global.
     pub fn forget_local_translations(&mut self) {
         self.page_walks.flush_non_global();
         self.data_tlb.flush_non_global();
         self.blocks.forget_local_translations();
     }
 
-    /// Drop the cached translation of one page, which may be a large one.
+    /// Drops the cached translation of one page, which may be a large page.
     pub fn forget_page(&mut self, linear: u64) {
         if self.page_walks.in_large_page(linear) {
             return self.forget_translations();

@@ -93,11 +93,11 @@ fn count_accesses(cpu: &mut Cpu, loads: u64, stores: u64) {
     }
 }
 
-/// What a string instruction does with its elements.
+/// Effect of a string instruction on its elements.
 trait Action {
-    /// Cycles added for `elements` of a repeated instruction.
+    /// Returns the cycles added for `elements` of a repeated instruction.
     fn cycles<T: Width>(elements: u64) -> u64;
-    /// One element; changes nothing where it fails.
+    /// Processes one element; changes nothing where it fails.
     fn one<A: Addressing, T: Width>(cpu: &mut Cpu, op: &Op) -> Result<(), Trap>;
     /// Several elements at once, at most `limit`, as far as that is possible without a fault or a report (DF is clear);
     /// how many.
@@ -105,7 +105,7 @@ trait Action {
     fn bulk<A: Addressing, T: Width>(_: &mut Cpu, _: &Op, _limit: u64) -> u64 {
         0
     }
-    /// Whether the repetition ends after an element, besides by count.
+    /// Returns whether the repetition ends after an element, besides by count.
     #[inline(always)]
     fn ends(_: &Cpu, _: &Op) -> bool {
         false

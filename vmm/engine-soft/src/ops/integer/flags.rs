@@ -24,7 +24,7 @@ fn cmc(cpu: &mut Cpu, _: &Op) -> Done {
     Ok(Flow::Next)
 }
 
-/// What LAHF and SAHF move.
+/// Flags that LAHF and SAHF move.
 const LOW: u64 = rflags::STATUS & 0xff;
 const AH: u8 = 1;
 
