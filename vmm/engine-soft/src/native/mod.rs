@@ -1,4 +1,5 @@
-//! The translator: makes translation blocks, which is host code that works on the guest's registers, from basic blocks of guest code.
+//! The translator: turns basic blocks of guest code into translation blocks. A translation block is host code that works on the guest's
+//! registers.
 //!
 //! Reading order:
 //!
