@@ -1,8 +1,9 @@
 //! The portable engine: decodes guest code into blocks of operations and interprets them.
 //!
-//! Reading order: [`vcpu`] (the seam), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share), `lookup`
-//! (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation),
-//! `ops` (what operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `call_gate` (call gates), `debug` (breakpoints).
+//! Reading order: [`vcpu`] (the engine interface), `run` (the loop), `block` (decoded blocks), `code` (what vCPUs share), `pool` (what nodes share),
+//! `lookup` (what each has found), `features` (what the guest's processor decodes), `lower` (instruction → operation), `ops` (what
+//! operations do), `memory` (loads and stores), `mmu` (translation), `deliver` (exceptions and interrupts), `call_gate` (call gates),
+//! `debug` (breakpoints).
 
 mod block;
 mod call_gate;

@@ -1,8 +1,8 @@
 //! Attribution of a window's counts to basic blocks.
 //!
 //! Every block that runs in a window gets a number, which it keeps as long as the node exists. Each vCPU has an array of records for each
-//! of its contexts, a record for each number. The prologue of a translation block adds one to the record's executions; misses add their costs to the
-//! record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
+//! of its contexts, a record for each number. The prologue of a translation block adds one to the record's executions; misses add their
+//! costs to the record of the running block. A change of the context is a change of one pointer ([`crate::native::Native`] holds it).
 //!
 //! A block is straight-line code. Its loads, stores, fetches and FLOPs therefore follow from its executions, and nothing else is counted
 //! as the block runs. [`Cpu::settle_profile`] makes counters of executions when a window asks for counters. Executions that were cut

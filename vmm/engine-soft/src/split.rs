@@ -1,8 +1,8 @@
 //! Accesses that lie in two cache lines (split accesses) while a model is attached.
 //!
-//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower one
-//! first. Each line that the L0 filter cache does not permit is reported to the model, as for any other access. The interpreter and translated code
-//! (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
+//! Memory from `malloc` is aligned to 16 bytes, so every other vector of 32 bytes is split. Both lines are asked for, the lower one first.
+//! Each line that the L0 filter cache does not permit is reported to the model, as for any other access. The interpreter and translated
+//! code (`native/split.rs`) both go by the rule of [`Cpu::split_is_known`].
 
 use nodescope_plugin_api::Access;
 

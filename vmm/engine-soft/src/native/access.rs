@@ -13,8 +13,8 @@ use crate::softmmu::{Avx2, Baseline, Isa};
 
 use Register::{R8, R9, R10, R11, RAX, RDI, RDX, RSI, RSP};
 
-/// Assembles the routine. ECX describes the access (see [`describe`]), whose address is in [`super::Native::linear`]. The routine returns the
-/// host address, or zero, in RAX. It saves only registers that a function may change, and leaves the vector registers live.
+/// Assembles the routine. ECX describes the access (see [`describe`]), whose address is in [`super::Native::linear`]. The routine returns
+/// the host address, or zero, in RAX. It saves only registers that a function may change, and leaves the vector registers live.
 pub fn routine(a: &mut Assembler, host: Host) -> u64 {
     let Host { avx, bmi, .. } = host;
     if avx && bmi {

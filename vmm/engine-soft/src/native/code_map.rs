@@ -1,7 +1,7 @@
 //! A map of translated code for profilers. Each piece of code has a line: address and length in hexadecimal, and the name of its part.
 //!
-//! The format is that of `perf` for generated code (tools/perf/Documentation/jit-interface.txt of Linux). `perf` does not use such a map for
-//! code in a file in memory, as this code is. Addresses of samples must be looked up in the map by another program.
+//! The format is that of `perf` for generated code (tools/perf/Documentation/jit-interface.txt of Linux). `perf` does not use such a map
+//! for code in a file in memory, as this code is. Addresses of samples must be looked up in the map by another program.
 
 use std::fmt::Write as _;
 use std::fs::File;

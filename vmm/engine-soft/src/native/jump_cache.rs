@@ -1,9 +1,9 @@
 //! The jump cache: tables from an instruction pointer to its translation block, for branches that are not chained. These are indirect
 //! branches and branches across pages.
 //!
-//! Each privilege has two tables. Translated code asks the first-level (L1) table in line. After a miss a routine asks the second-level (L2)
-//! table, and copies the entry to the first level. The run loop also adds blocks at which time slices begin. No branch has asked for these
-//! blocks, so that the run loop adds them to the second level alone.
+//! Each privilege has two tables. Translated code asks the first-level (L1) table in line. After a miss a routine asks the second-level
+//! (L2) table, and copies the entry to the first level. The run loop also adds blocks at which time slices begin. No branch has asked for
+//! these blocks, so that the run loop adds them to the second level alone.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
@@ -202,8 +202,8 @@ pub fn emit_l1_lookup(a: &mut Assembler, table: usize) {
     a.bind(elsewhere);
 }
 
-/// Assembles a look-up in the second level, after a miss of the first level. It jumps to the code for the canonical address in RCX, if the L2
-/// table has it. Otherwise execution continues after this code, with RCX unchanged. Uses RAX and flags.
+/// Assembles a look-up in the second level, after a miss of the first level. It jumps to the code for the canonical address in RCX, if the
+/// L2 table has it. Otherwise execution continues after this code, with RCX unchanged. Uses RAX and flags.
 pub fn emit_l2_lookup(a: &mut Assembler, table: usize) {
     let generation = field!(jump_cache) + std::mem::offset_of!(JumpCache, generations) + 8 * table;
     let l2 = field!(jump_cache) + std::mem::offset_of!(JumpCache, l2) + 8 * table;

@@ -130,8 +130,8 @@ pub struct Passthrough {
     pub rax: bool,
     /// The instruction shifts by CL.
     pub cl: bool,
-    /// The instruction is a rotation by this constant, which becomes a rotation by CL. OF is undefined, and hosts leave it differently after
-    /// the two forms.
+    /// The instruction is a rotation by this constant, which becomes a rotation by CL. OF is undefined, and hosts leave it differently
+    /// after the two forms.
     pub count: Option<u8>,
     /// The instruction uses vector registers.
     pub vector: bool,

@@ -43,8 +43,8 @@ pub struct Routines {
     pub leave: u64,
     /// Leaves like `leave`, for a block that must be interpreted.
     pub leave_to_interpret: u64,
-    /// By privilege (kernel, user): continues at the address in RCX, which the first level of the [`super::jump_cache`] lacks, if the second
-    /// level has the address; otherwise leaves with it.
+    /// By privilege (kernel, user): continues at the address in RCX, which the first level of the [`super::jump_cache`] lacks, if the
+    /// second level has the address; otherwise leaves with it.
     pub leave_indirect: [u64; 2],
     /// As `leave_indirect`, for a constant address; otherwise leaves through the exit whose number is in [`Native::exit`].
     pub leave_across: [u64; 2],

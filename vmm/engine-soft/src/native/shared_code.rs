@@ -1,14 +1,14 @@
 //! Translated code that nodes share.
 //!
 //! The nodes of a cluster run the same kernel and the same programs, mostly at the same linear addresses. Code outside of windows refers to
-//! the vCPU by a register alone, so that one copy serves all nodes. Shared code is kept by *page*: by the contents of 4 KiB and their linear
-//! address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
+//! the vCPU by a register alone, so that one copy serves all nodes. Shared code is kept by *page*: by the contents of 4 KiB and their
+//! linear address. Blocks of a page are chained for all nodes. Branches between pages use each vCPU's own jump cache.
 //!
 //! A node that uses the code of a page counts all bytes of the page as code. A write to any of these bytes therefore ends the use of the
 //! shared code, as it ends the use of decoded blocks. Pages that are often written to have code of their own in each node.
 //!
-//! Shared code is never thrown away before the last node ends, since any thread may be running it. When its room is used up, nodes make code
-//! of their own.
+//! Shared code is never thrown away before the last node ends, since any thread may be running it. When its room is used up, nodes make
+//! code of their own.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -52,8 +52,8 @@ pub struct SharedTranslationCache {
     exits: boxcar::Vec<BlockExit>,
 }
 
-// SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and never changed. Chain slots change, and
-// are atomic.
+// SAFETY: the pointers inside refer to operations and code of the same value. Code is only added, and never changed. Chain slots change,
+// and are atomic.
 unsafe impl Send for Shared {}
 
 /// Pages of a node whose code is shared.
@@ -98,7 +98,8 @@ impl Cpu {
         !self.attached && self.mode == Mode::Bits64 && self.code().is_shared()
     }
 
-    /// Returns the page of shared code that a block lies in. Returns None where the page is often written to, or the block lies in two pages.
+    /// Returns the page of shared code that a block lies in. Returns None where the page is often written to, or the block lies in two
+    /// pages.
     pub(super) fn shared_page(&mut self, block: &Block, ip: u64) -> Option<SharedPage> {
         if block.second_page != 0 || !block.is_current() {
             return None;

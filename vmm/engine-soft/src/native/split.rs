@@ -1,5 +1,5 @@
-//! Split accesses, which lie in two cache lines, in windows in which the L0 filter cache keeps whole sets. Both lines are looked up. Where the lines
-//! are neighbours in host memory, too, the host carries out one access.
+//! Split accesses, which lie in two cache lines, in windows in which the L0 filter cache keeps whole sets. Both lines are looked up. Where
+//! the lines are neighbours in host memory, too, the host carries out one access.
 //!
 //! The code follows the rule of [`Cpu::split_is_known`] and has the effects of [`Cpu::split`]. The interpreter carries out all other
 //! split accesses. At that time either both lines or none must have been asked for:
@@ -205,8 +205,8 @@ fn routine(a: &mut Assembler, kernel: bool, write: bool, line: u64, call: u64) -
     start
 }
 
-/// Looks up a split access, for the address in [`Native::linear`]. Returns a host address at which the whole operand can be read or written;
-/// null where the interpreter must carry out the operation.
+/// Looks up a split access, for the address in [`Native::linear`]. Returns a host address at which the whole operand can be read or
+/// written; null where the interpreter must carry out the operation.
 ///
 /// # Safety
 /// As for `interpret` in [`super::runtime`].

@@ -1,5 +1,5 @@
-//! Templates of PUSH, POP and LEAVE. Functions begin with several PUSH, and end with several POP and a return. Such a push/pop run needs one
-//! look-up.
+//! Templates of PUSH, POP and LEAVE. Functions begin with several PUSH, and end with several POP and a return. Such a push/pop run needs
+//! one look-up.
 
 use iced_x86::{Code, Instruction, OpKind, Register};
 
@@ -29,8 +29,8 @@ pub struct PushPopRun {
     state: EmitterState,
 }
 
-/// Returns the number of operations of the push/pop run that begins with the first operation, and whether a return after them belongs to the
-/// run; None where the run would have less than two operations. `unit`: the number of bytes that one look-up can serve.
+/// Returns the number of operations of the push/pop run that begins with the first operation, and whether a return after them belongs to
+/// the run; None where the run would have less than two operations. `unit`: the number of bytes that one look-up can serve.
 pub fn push_pop_run(
     instructions: &[Instruction],
     plans: &[Plan],

@@ -156,8 +156,8 @@ impl Emitter {
         self.a.rr(Code::Mov_r32_rm32, EDX, EAX);
     }
 
-    /// Emits DIV or IDIV of 32 or 64 bits. The guest's flags stay (`ops/integer/multiply.rs`). The interpreter carries out divisions that may
-    /// trap, signed divisions of dividends that do not fit one register, and divisions by -1.
+    /// Emits DIV or IDIV of 32 or 64 bits. The guest's flags stay (`ops/integer/multiply.rs`). The interpreter carries out divisions that
+    /// may trap, signed divisions of dividends that do not fit one register, and divisions by -1.
     pub fn divide(&mut self, i: &Instruction, signed: bool, operation: usize) {
         let wide = match i.op0_kind() {
             OpKind::Register => i.op0_register().is_gpr64(),

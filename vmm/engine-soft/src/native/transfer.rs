@@ -87,8 +87,8 @@ impl Emitter {
         self.resume_by_interpreter(operation);
     }
 
-    /// Emits the checks of a transfer: the interpreter carries out the instruction where the run loop would have something to do. Brings the
-    /// guest's flags to memory.
+    /// Emits the checks of a transfer: the interpreter carries out the instruction where the run loop would have something to do. Brings
+    /// the guest's flags to memory.
     fn begin_transfer(&mut self, operation: usize) -> Label {
         self.clobber_flags();
         self.save_flags();
@@ -167,8 +167,8 @@ impl Emitter {
         }
     }
 
-    /// Emits the change of privilege, with the effects of `Cpu::refresh_mode`, and a jump to the code for the address in RCX. Mode and segment
-    /// bases stay.
+    /// Emits the change of privilege, with the effects of `Cpu::refresh_mode`, and a jump to the code for the address in RCX. Mode and
+    /// segment bases stay.
     fn end_transfer(&mut self, to: To) {
         let (kernel, cpl) = (to == To::Kernel, if to == To::Kernel { 0 } else { 3 });
         let key = Cpu::key_of(Mode::Bits64, cpl);

@@ -446,9 +446,9 @@ impl Cpu {
         Some(())
     }
 
-    /// Returns the code for an address in the block's own page, where there is code. A direct jump can lead to that code. When the page's code
-    /// changes, none of its blocks is found any more, so that nothing leads to the jump either. While the block runs, only its own stores can
-    /// change the page, and such a store ends the block.
+    /// Returns the code for an address in the block's own page, where there is code. A direct jump can lead to that code. When the page's
+    /// code changes, none of its blocks is found any more, so that nothing leads to the jump either. While the block runs, only its own
+    /// stores can change the page, and such a store ends the block.
     fn known(&mut self, exits: &Exits, target: u64) -> Option<Known> {
         if exits.page != Some(target >> 12) {
             return None;
@@ -509,8 +509,8 @@ impl Cpu {
         Some(())
     }
 
-    /// Returns the label of the loop prologue, for a conditional jump to the block's own beginning. Returns None where the flags, which are in
-    /// the host's flags, could not be rematerialised there.
+    /// Returns the label of the loop prologue, for a conditional jump to the block's own beginning. Returns None where the flags, which are
+    /// in the host's flags, could not be rematerialised there.
     fn loop_prologue(&mut self, e: &mut Emitter, exits: &mut Exits, target: u64) -> Option<Label> {
         let lazy = e.flags_in_host && !e.flags_in_memory && e.flags_needed.len() <= LONGEST_LOOP;
         let to_start = matches!(self.known(exits, target), Some(Known::Start));

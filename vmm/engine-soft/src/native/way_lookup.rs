@@ -96,8 +96,8 @@ pub fn routines(a: &mut Assembler, host: Host) -> WayLookupRoutines {
     routines
 }
 
-/// Assembles a search for the way whose word is `key`. `words` gives a way's word by its number in the set. On entry, `way` is the offset of
-/// the set's first way. The code goes on with the found way's offset in `way`, or jumps to the returned label.
+/// Assembles a search for the way whose word is `key`. `words` gives a way's word by its number in the set. On entry, `way` is the offset
+/// of the set's first way. The code goes on with the found way's offset in `way`, or jumps to the returned label.
 fn search(
     a: &mut Assembler,
     words: impl Fn(usize) -> MemoryOperand,

@@ -79,8 +79,8 @@ impl MissRoutine<'_> {
         a.store(stall, STALL);
     }
 
-    /// Does the work of [`Cpu::shorten_budget`] where an instruction takes a cycle: each stall cycle costs one instruction. If the budget had
-    /// another bound, it ends too soon, and the run loop goes on.
+    /// Does the work of [`Cpu::shorten_budget`] where an instruction takes a cycle: each stall cycle costs one instruction. If the budget
+    /// had another bound, it ends too soon, and the run loop goes on.
     fn shorten_budget_by_stall(&self, a: &mut Assembler) {
         a.rr(Code::Sub_r64_rm64, LEFT, STALL);
         a.mr(Code::Sub_rm64_r64, field_of_cpu(field!(total)), STALL);
@@ -123,7 +123,7 @@ impl MissRoutine<'_> {
         a.rm(Code::Cmp_r64_rm64, bound, most);
         a.rm(Code::Cmovg_r64_rm64, bound, most);
         a.bind(bounded);
-        // Less what has retired since, at the head of the block.
+        // Less what has retired since, at the beginning of the block.
         a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(entered_at)));
         a.rm(Code::Sub_r64_rm64, bound, field_of_cpu(field!(total)));
         a.rm(

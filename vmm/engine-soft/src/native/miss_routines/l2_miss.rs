@@ -1,5 +1,5 @@
-//! L3 hit path and memory path: the second level does not have the line. The third level has it, or no cache of the node, and no other cache
-//! is changed.
+//! L3 hit path and memory path: the second level does not have the line. The third level has it, or no cache of the node, and no other
+//! cache is changed.
 
 use std::mem::offset_of;
 
@@ -190,8 +190,8 @@ impl MissRoutine<'_> {
         }
     }
 
-    /// Leaves for `slow` if a second level has the line that leaves the third level, or if that line is modified and its home is unknown. Uses
-    /// RAX, R9 and R11 to R13.
+    /// Leaves for `slow` if a second level has the line that leaves the third level, or if that line is modified and its home is unknown.
+    /// Uses RAX, R9 and R11 to R13.
     fn check_l3_victim(&self, a: &mut Assembler, second: Cache, third: Cache) {
         let (holders, position, line) = (R9, R12, R11);
         let (one, none) = (a.label(), a.label());

@@ -1,7 +1,7 @@
 //! Miss routines: machine code that serves misses of the first-level data cache by the cache state that a model exports
-//! ([`nodescope_plugin_api::exported`]). A miss routine does the work of [`Cpu::fast_miss`] and of the model's fast miss path, for reads, for
-//! writes, and for a read with a write behind it. The geometry of the caches is in constants. The guest's registers stay where they are,
-//! except the few that the routine saves.
+//! ([`nodescope_plugin_api::exported`]). A miss routine does the work of [`Cpu::fast_miss`] and of the model's fast miss path, for reads,
+//! for writes, and for a read with a write behind it. The geometry of the caches is in constants. The guest's registers stay where they
+//! are, except the few that the routine saves.
 //!
 //! The way look-up ([`super::way_lookup`]) jumps to a miss routine if no way of the set has the wanted line. The routine checks all
 //! conditions before it changes anything. If a condition does not hold, the routine returns zero, and the model is called.
@@ -547,8 +547,8 @@ impl MissRoutine<'_> {
         a.mr(Code::Mov_rm32_r32, at(VICTIM_WORD), EAX);
     }
 
-    /// Leaves for `slow` unless a word, which is also in EAX, permits the access and no other cache inside may have the line. A write needs at
-    /// least the state `writes`. A read with a write behind it needs a line that is held alone. Uses RAX.
+    /// Leaves for `slow` unless a word, which is also in EAX, permits the access and no other cache inside may have the line. A write needs
+    /// at least the state `writes`. A read with a write behind it needs a line that is held alone. Uses RAX.
     fn check_permission(
         &self,
         a: &mut Assembler,

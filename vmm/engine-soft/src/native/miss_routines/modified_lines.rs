@@ -12,8 +12,8 @@ use crate::softmmu::ModifiedLines;
 use Register::{EAX, R11, R12, R13, RAX, RBX};
 
 impl MissRoutine<'_> {
-    /// Records the line of a read with a write behind it as modified. The line's state is updated with the next reference, as if the L0 filter
-    /// cache had permitted the write. There is room, since all lines were propagated before.
+    /// Records the line of a read with a write behind it as modified. The line's state is updated with the next reference, as if the L0
+    /// filter cache had permitted the write. There is room, since all lines were propagated before.
     pub fn record_modified(&self, a: &mut Assembler) {
         a.copy(RAX, LINE);
         a.ri(Code::Shl_rm64_imm8, RAX, LINE_SHIFT);
