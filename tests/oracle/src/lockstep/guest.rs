@@ -20,7 +20,7 @@ pub const RAM: u64 = 4 << 20;
 pub const USED: usize = 0x2_8000;
 /// Where the data lies in guests that have large pages: that page has no code.
 pub const LARGE: u64 = 2 << 20;
-/// Offsets and lengths of the parts of the large page that programs reach most; for the second part see [`WINDOW_ALIAS`].
+/// Addresses and lengths of the parts of the large page that programs reach most; for the second part see [`WINDOW_ALIAS`].
 pub const LARGE_USED: [(u64, usize); 2] = [(LARGE, 0x8000), (LARGE + 0x10_0000, 0x8000)];
 /// Code: four pages.
 pub const CODE_LEN: usize = 4 * PAGE as usize;
